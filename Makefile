@@ -1,0 +1,86 @@
+# Everything starts here: `make help` lists the targets. The first one that needs it sets up .venv from the committed lock;
+# later runs reuse it until pyproject.toml or the lock changes. Needs make and Python 3.11 or newer.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+LOCK := requirements/dev.lock
+UV := .tools/uv/bin/uv
+CODE := lance_core lance_assets benchmarks tools
+
+# The best interpreter that runs (a name on the path may be a stub); override with `make BASE_PYTHON=...`.
+BASE_PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3; do \
+	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$name && break; done)
+
+# The project runs on what the lock holds, not on what the shell happens to export.
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV SPARK_HOME
+export PYTHONNOUSERSITE := 1
+export DAGSTER_DISABLE_TELEMETRY := yes
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help setup demo ui test check fmt bench protos lock wheel clean
+
+help: ## list the targets
+	@echo 'usage: make <target>'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 12
+
+setup: $(STAMP) ## create .venv and install the project with everything it needs (the other targets do it by themselves)
+
+demo: $(STAMP) ## run the Dagster job on a local table with Spark, then print the table's history
+	@$(PYTHON) -m lance_assets.demo $(ARGS)
+
+ui: $(STAMP) ## open the demo project in Dagster's web UI on a free local port
+	@$(PYTHON) -m lance_assets.demo ui $(ARGS)
+
+test: $(STAMP) ## run the whole test suite (ARGS="-k name" to choose)
+	@$(PYTHON) -m pytest $(ARGS)
+
+check: $(STAMP) ## format, lint, strict types, import contracts, generated code current
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy $(CODE) tests
+	$(VENV)/bin/lint-imports
+	$(PYTHON) tools/protos.py --check
+
+fmt: $(STAMP) ## format the code and repair what the linter can
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+bench: $(STAMP) ## measure us against our peers (ARGS="name" for one workload)
+	@$(PYTHON) -m benchmarks $(ARGS)
+
+protos: $(STAMP) ## generate lance_core/format/_pb from protos/
+	$(PYTHON) tools/protos.py
+
+lock: $(UV) ## resolve pyproject.toml anew into requirements/dev.lock (ARGS="--upgrade" for newer versions)
+	$(UV) pip compile pyproject.toml --extra dev --output-file $(LOCK) --universal --python-version 3.11 \
+		--fork-strategy fewest --generate-hashes --no-emit-index-url --no-header --no-annotate --no-strip-extras --quiet $(ARGS)
+
+wheel: $(STAMP) ## build the wheel into dist/ and check what is in it
+	@rm -rf dist
+	$(VENV)/bin/pip wheel --no-deps --quiet --wheel-dir dist .
+	$(PYTHON) tools/wheel.py dist
+
+clean: ## remove everything make has made, .venv included
+	rm -rf $(VENV) .tools build dist .demo .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml $(LOCK)
+	@if [ -z '$(BASE_PYTHON)' ]; then \
+		echo 'lance-assets needs Python 3.11 or newer; the newest one on the path is:' >&2; python3 --version >&2; \
+		echo 'Install one, or name it: make BASE_PYTHON=/path/to/python3.13' >&2; exit 1; fi
+	@echo 'setting up $(VENV) with' $$($(BASE_PYTHON) --version) '(once; a few minutes, mostly downloads)'
+	@$(BASE_PYTHON) -m venv --clear $(VENV) || { \
+		echo 'This Python cannot make virtual environments: install its venv package (python3-venv on Debian).' >&2; exit 1; }
+	@echo '[1/2] installing the locked dependencies'
+	@$(PYTHON) -m pip install --progress-bar on -r $(LOCK)
+	@echo '[2/2] installing lance-assets itself'
+	@$(PYTHON) -m pip install --no-deps --no-build-isolation --quiet --editable .
+	@touch $@
+
+$(UV):
+	@$(BASE_PYTHON) -m venv .tools/uv
+	@.tools/uv/bin/python -m pip install --quiet uv

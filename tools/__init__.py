@@ -1,0 +1,1 @@
+"""What developing the project needs and using it does not; `make` calls these by name."""
