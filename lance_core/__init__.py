@@ -1,0 +1,46 @@
+"""The Lance table format in Python: versions, commits that land exactly once, and reading them back.
+
+    from lance_core import Table
+
+The names in `__all__` are the front door; everything else may move.
+"""
+
+from lance_core.committed import Committed
+from lance_core.errors import (
+    AlreadyExists,
+    CommitUndecided,
+    ConflictError,
+    Corrupt,
+    CorruptHead,
+    IncompatibleConflict,
+    InvalidInput,
+    LanceError,
+    MissingPiece,
+    NotFound,
+    RetryableConflict,
+    SchemaMismatch,
+    StorageError,
+    Unsupported,
+)
+from lance_core.history import VersionInfo
+from lance_core.table import Table
+
+__all__ = [
+    "AlreadyExists",
+    "CommitUndecided",
+    "Committed",
+    "ConflictError",
+    "Corrupt",
+    "CorruptHead",
+    "IncompatibleConflict",
+    "InvalidInput",
+    "LanceError",
+    "MissingPiece",
+    "NotFound",
+    "RetryableConflict",
+    "SchemaMismatch",
+    "StorageError",
+    "Table",
+    "Unsupported",
+    "VersionInfo",
+]

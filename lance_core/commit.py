@@ -1,0 +1,169 @@
+"""The commit loop, and nothing else.
+
+    look at what was committed since -> judge -> rebase -> apply -> put the next version if nobody has -> look again
+
+Every turn begins with a look for our own transaction, and the loop ends with a look, not with a put: "exists" and "no
+answer" may both mean that our own earlier put landed. `docs` of the rule: lance_core/COMMITS.md.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lance_core.errors import (
+    AlreadyExists,
+    CommitUndecided,
+    ConflictError,
+    IncompatibleConflict,
+    LanceError,
+    RetryableConflict,
+)
+from lance_core.format import naming
+from lance_core.format.ids import Version
+from lance_core.format.manifest import Manifest
+from lance_core.format.naming import NamingScheme
+from lance_core.format.transaction import Transaction
+from lance_core.library_version import LIBRARY_VERSION
+from lance_core.location import Location
+from lance_core.ports import Ports
+from lance_core.snapshot import History, Snapshot, history_since, load_at
+from lance_core.storage.store import Put
+from lance_core.transactions.apply import Birth, Occasion, apply
+from lance_core.transactions.conflicts import Finding, Landed, Verdict, judge
+from lance_core.transactions.rebase import rebase
+
+ATTEMPTS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A version that holds our transaction."""
+
+    snapshot: Snapshot
+    before: Manifest | None
+    """The version it replaced as the head; None for the first, and where the landing was found, not seen."""
+    attempts: int
+    """Turns that ended in a put. 0: it had landed before we began."""
+    rebased_over: tuple[Version, ...]
+
+
+def commit(
+    location: Location,
+    ours: Transaction,
+    *,
+    base: Snapshot | Birth,
+    since: Version,
+    attempts: int,
+    ports: Ports,
+) -> Outcome:
+    """Put `ours` into exactly one version. `since` is where history is searched for an earlier landing of it."""
+    loaded = base if isinstance(base, Snapshot) else None
+    known: Sequence[Landed] = ()
+    slot: Version | None = None  # where a put of ours may still land
+    for attempt in range(attempts + 1):
+        try:
+            history = history_since(location, since, base=loaded, known=known)
+        except LanceError as error:
+            if slot is None:
+                raise
+            raise _undecided(location, ours, slot, f"looking for it failed: {error}") from error
+        known = history.others if history else ()
+        if landed := _with_uuid(known, ours.uuid):
+            return _found(location, landed, known, ours, attempt)
+        if history and slot and history.head.version >= slot:
+            slot = None  # somebody else's version is there now, so ours can never be
+        if attempt == attempts:
+            if slot is not None:
+                raise _undecided(location, ours, slot, f"{attempts} puts were not answered")
+            raise _exhausted(location, ours, known, attempts)
+        if isinstance(base, Birth) and history:
+            raise AlreadyExists(f"there is a table at {location.uri} already, at version {history.head.version}")
+        others = [landed for landed in known if landed.version > ours.read_version]
+        finding = judge(ours, others)
+        if finding.blocks:
+            raise _conflict(location, ours, finding)
+        rebased = rebase(ours, finding)
+        head, scheme = _head(base, history)
+        occasion = Occasion(
+            now_ns=ports.now_ns(),
+            library_version=LIBRARY_VERSION,
+            transaction_file=naming.transaction_name(ours.read_version, str(ports.new_uuid())),
+            scheme=scheme,
+        )
+        manifest = apply(head, rebased, occasion)
+        location.store.put(f"{naming.TRANSACTIONS}/{occasion.transaction_file}", rebased.encode())
+        put = location.store.create(manifest.path, manifest.encode())
+        if put is Put.CREATED:
+            return Outcome(
+                snapshot=Snapshot(location, manifest, scheme),
+                before=head if isinstance(head, Manifest) else None,
+                attempts=attempt + 1,
+                rebased_over=tuple(landed.version for landed in others),
+            )
+        slot = manifest.version
+        ports.pause(attempt)
+    raise AssertionError("the last turn returns or raises")
+
+
+def _head(base: Snapshot | Birth, history: History | None) -> tuple[Manifest | Birth, NamingScheme]:
+    if isinstance(base, Birth):
+        return base, NamingScheme.V2
+    assert history is not None, "a table that was opened has versions"
+    return history.head.manifest, history.head.scheme
+
+
+def _with_uuid(others: Sequence[Landed], uuid: str) -> Landed | None:
+    return next((landed for landed in others if landed.transaction and landed.transaction.uuid == uuid), None)
+
+
+def _found(
+    location: Location, landed: Landed, known: Sequence[Landed], ours: Transaction, attempts: int
+) -> Outcome:
+    return Outcome(
+        snapshot=load_at(location, landed.version),
+        before=None,
+        attempts=attempts,
+        rebased_over=tuple(
+            other.version for other in known if ours.read_version < other.version < landed.version
+        ),
+    )
+
+
+def _conflict(location: Location, ours: Transaction, finding: Finding) -> ConflictError:
+    theirs = finding.theirs
+    assert theirs is not None
+    final = finding.verdict is Verdict.INCOMPATIBLE
+    advice = (
+        "the table is no longer what this was planned for; look at it, then decide"
+        if final
+        else "open the table again and repeat the operation on the new version"
+    )
+    kind = IncompatibleConflict if final else RetryableConflict
+    return kind(
+        f"{location.uri}: this {ours.operation.name}, planned on version {ours.read_version}, cannot stand beside the "
+        f"{theirs.operation} of version {theirs.version} (rule {finding.rule}); {advice}",
+        ours=ours.operation.name,
+        theirs=theirs.operation,
+        version=theirs.version,
+        rule=finding.rule,
+    )
+
+
+def _exhausted(location: Location, ours: Transaction, known: Sequence[Landed], attempts: int) -> RetryableConflict:
+    return RetryableConflict(
+        f"{location.uri}: this {ours.operation.name} lost the race for the next version {attempts} times; nothing of it "
+        "landed. Repeat it, with more retries or fewer writers at once",
+        ours=ours.operation.name,
+        theirs=known[-1].operation if known else "another writer",
+        version=known[-1].version if known else 0,
+        rule="exhausted",
+    )
+
+
+def _undecided(location: Location, ours: Transaction, slot: Version, why: str) -> CommitUndecided:
+    return CommitUndecided(
+        f"{location.uri}: whether this {ours.operation.name} landed as version {slot} is not known: {why}. Look for its "
+        f"transaction {ours.uuid} in the table's history before repeating it (with the same intent= that happens by "
+        "itself), and delete nothing",
+        uuid=ours.uuid,
+        version=slot,
+    )

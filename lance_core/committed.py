@@ -1,0 +1,29 @@
+"""What every writer returns: the version that holds the write, and what it took to get there."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lance_core.format.ids import Version
+
+if TYPE_CHECKING:
+    from lance_core.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    version: Version
+    table: "Table"
+    """The table at that version."""
+    operation: str
+    rows_added: int
+    rows_removed: int
+    files: int
+    """Data files written."""
+    bytes: int
+    """Their size."""
+    attempts: int
+    """Puts until one landed; 0 if none was needed."""
+    rebased_over: tuple[Version, ...]
+    """Versions of others that came between planning and landing."""
+    landed_before: bool
+    """The intent had landed already, here or elsewhere; nothing was written now."""

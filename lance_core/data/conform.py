@@ -1,0 +1,178 @@
+"""Bringing a batch into the types that the table stores, and saying exactly what does not fit.
+
+Columns are matched by name. `EXACT` accepts what already is the stored type, but for differences that mean nothing
+(names of list items, string views, a storage array for its extension type). `CAST` also converts values where none is
+lost, because Spark forgets fixed sizes, unsigned integers, time zones and nullability.
+"""
+
+import enum
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.errors import SchemaMismatch
+from lance_core.format.logical_types import is_json
+from lance_core.format.schema import TableSchema
+
+_DECIMAL_ALIGNMENT = 16
+
+
+class Conversion(enum.Enum):
+    EXACT = "exact"
+    CAST = "cast"
+
+
+def columns_to_write(incoming: pa.Schema, stored: TableSchema, *, conversion: Conversion, what: str) -> TableSchema:
+    """The part of the stored schema that `incoming` fills, after checking every column.
+
+    Nullable columns that are absent stay absent from the file, and read as null.
+    """
+    seen: set[str] = set()
+    for column in incoming:
+        if column.name in seen:
+            raise SchemaMismatch(
+                f"{what}: the data has two columns named {column.name!r}",
+                column=column.name,
+                expected="one column",
+                got="two columns",
+            )
+        seen.add(column.name)
+        if column.name not in stored.arrow.names:
+            raise SchemaMismatch(
+                f"{what} has no column {column.name!r}; its columns are {', '.join(stored.arrow.names)}. Add the column "
+                "to the table first, or drop it from the data",
+                column=column.name,
+                expected="no such column",
+                got=str(column.type),
+            )
+        expected = stored.arrow.field(column.name).type
+        if conversion is Conversion.EXACT and not _means_the_same(column.type, expected):
+            raise _mismatch(what, column.name, expected, column.type)
+    for field in stored.arrow:
+        if field.name not in seen and not field.nullable:
+            raise SchemaMismatch(
+                f"{what}: column {field.name!r} is not nullable, and the data does not have it",
+                column=field.name,
+                expected=str(field.type),
+                got="nothing",
+            )
+    present = tuple(field for field in stored.fields if field.name in seen)
+    if not present:
+        raise SchemaMismatch(
+            f"{what}: the data has no columns", column="", expected=", ".join(stored.arrow.names), got="nothing"
+        )
+    return TableSchema(present, stored.metadata)
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema, *, conversion: Conversion, what: str) -> pa.RecordBatch:
+    """`batch` with the columns and the exact types of `schema`."""
+    return pa.RecordBatch.from_arrays(
+        [
+            _conform_column(batch.column(batch.schema.get_field_index(field.name)), field, conversion, what)
+            for field in schema
+        ],
+        schema=schema,
+    )
+
+
+def _conform_column(array: pa.Array, field: pa.Field, conversion: Conversion, what: str) -> pa.Array:
+    if conversion is Conversion.EXACT and not _means_the_same(array.type, field.type):
+        raise _mismatch(what, field.name, field.type, array.type)
+    if array.type != field.type:
+        array = _converted(array, field, what)
+    _refuse_nulls(array, field, field.name, what)
+    return _aligned(array)
+
+
+def _converted(array: pa.Array, field: pa.Field, what: str) -> pa.Array:
+    target = field.type
+    if isinstance(array.type, pa.BaseExtensionType):
+        array = array.storage
+    storage = target.storage_type if isinstance(target, pa.BaseExtensionType) else target
+    if array.type != storage:
+        try:
+            array = array.cast(storage, safe=True)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+            raise SchemaMismatch(
+                f"{what}: column {field.name!r} of type {array.type} does not convert to {target} without loss: {error}",
+                column=field.name,
+                expected=str(target),
+                got=str(array.type),
+            ) from error
+    return array if storage is target else pa.ExtensionArray.from_storage(target, array)
+
+
+def _means_the_same(given: pa.DataType, stored: pa.DataType) -> bool:
+    """Whether two types differ in nothing but spelling."""
+    if given == stored:
+        return True
+    if isinstance(stored, pa.BaseExtensionType):
+        bare = given.storage_type if isinstance(given, pa.BaseExtensionType) else given
+        return _means_the_same(bare, stored.storage_type) or (is_json(stored) and pa.types.is_large_string(bare))
+    if pa.types.is_string_view(given) or pa.types.is_binary_view(given):
+        return stored == (pa.string() if pa.types.is_string_view(given) else pa.binary())
+    if given.id != stored.id:
+        return False
+    if pa.types.is_struct(given):
+        return [f.name for f in given] == [f.name for f in stored] and _all_the_same(list(given), list(stored))
+    if pa.types.is_map(given):
+        return _all_the_same([given.key_field, given.item_field], [stored.key_field, stored.item_field])
+    if pa.types.is_fixed_size_list(given):
+        return given.list_size == stored.list_size and _means_the_same(given.value_type, stored.value_type)
+    if pa.types.is_list(given) or pa.types.is_large_list(given):
+        return _means_the_same(given.value_type, stored.value_type)
+    if pa.types.is_dictionary(given):
+        return given.index_type == stored.index_type and _means_the_same(given.value_type, stored.value_type)
+    return False
+
+
+def _all_the_same(given: Sequence[pa.Field], stored: Sequence[pa.Field]) -> bool:
+    return len(given) == len(stored) and all(
+        _means_the_same(ours.type, theirs.type) for ours, theirs in zip(given, stored, strict=True)
+    )
+
+
+def _refuse_nulls(array: pa.Array, field: pa.Field, path: str, what: str) -> None:
+    if not field.nullable and array.null_count:
+        raise SchemaMismatch(
+            f"{what}: column {path!r} is not nullable, and the data has {array.null_count} nulls in it",
+            column=path,
+            expected=f"{field.type} not null",
+            got="nulls",
+        )
+    if pa.types.is_struct(array.type):
+        alive = array.drop_null() if array.null_count else array
+        for index, child in enumerate(array.type):
+            _refuse_nulls(alive.field(index), child, f"{path}.{child.name}", what)
+    elif pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+        _refuse_nulls(array.flatten(), array.type.value_field, f"{path}.{array.type.value_field.name}", what)
+
+
+def _aligned(array: pa.Array) -> pa.Array:
+    """The codec panics on decimals whose buffer is not aligned to their width; Arrow IPC promises only half of it."""
+    if not _has_decimals(array.type):
+        return array
+    if all(buffer is None or buffer.address % _DECIMAL_ALIGNMENT == 0 for buffer in array.buffers()):
+        return array
+    return pc.take(array, pa.array(np.arange(len(array), dtype=np.int64)))
+
+
+def _has_decimals(arrow: pa.DataType) -> bool:
+    if isinstance(arrow, pa.BaseExtensionType):
+        arrow = arrow.storage_type
+    if pa.types.is_dictionary(arrow):
+        return _has_decimals(arrow.value_type)
+    return pa.types.is_decimal(arrow) or any(
+        _has_decimals(arrow.field(index).type) for index in range(arrow.num_fields)
+    )
+
+
+def _mismatch(what: str, column: str, expected: pa.DataType, got: pa.DataType) -> SchemaMismatch:
+    return SchemaMismatch(
+        f"{what}: column {column!r} is stored as {expected}, the data has {got}; cast it before writing",
+        column=column,
+        expected=str(expected),
+        got=str(got),
+    )

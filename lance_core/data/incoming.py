@@ -1,0 +1,39 @@
+"""The forms in which a caller may hand in rows, as one: a schema and a stream of batches."""
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from lance_core.errors import InvalidInput
+
+Rows: TypeAlias = pa.Table | pa.RecordBatch | pa.RecordBatchReader | Iterable[pa.RecordBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    schema: pa.Schema
+    batches: Iterator[pa.RecordBatch]
+
+
+def incoming(data: Rows | pa.Schema) -> Incoming:
+    """A schema alone stands for no rows of it."""
+    if isinstance(data, pa.Schema):
+        return Incoming(data, iter(()))
+    if isinstance(data, pa.RecordBatch):
+        return Incoming(data.schema, iter((data,)))
+    if isinstance(data, pa.Table):
+        return Incoming(data.schema, iter(data.to_batches()))
+    if isinstance(data, pa.RecordBatchReader):
+        return Incoming(data.schema, iter(data))
+    if isinstance(data, Iterable) and not isinstance(data, str | bytes | dict):
+        batches = iter(data)
+        first = next(batches, None)
+        if isinstance(first, pa.RecordBatch):
+            return Incoming(first.schema, itertools.chain((first,), batches))
+    raise InvalidInput(
+        f"rows come as a pyarrow Table, RecordBatch, RecordBatchReader or an iterable of batches, not as {type(data)}. "
+        "For pandas: pyarrow.Table.from_pandas(frame)"
+    )

@@ -1,0 +1,99 @@
+"""The codec of the product: `.lance` files through `lance.file`, on its own storage stack.
+
+The only place that imports pylance, and only on first use: loading it costs more than all of this package.
+Its panics are not ordinary exceptions; here they become typed errors like everything else.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from lance_core.data.codec import BATCH_ROWS
+from lance_core.errors import NotFound, StorageError
+from lance_core.format.fragment import StorageVersion
+from lance_core.storage.local import LocalStore
+
+if TYPE_CHECKING:
+    import lance.file
+
+
+@dataclass(frozen=True, slots=True)
+class LanceCodec:
+    store: LocalStore
+
+    def create(self, path: str, schema: pa.Schema, version: StorageVersion) -> "LanceFileWriter":
+        return LanceFileWriter(self.store, path, schema, version)
+
+    def open(self, path: str) -> "LanceFileReader":
+        return LanceFileReader(str(self.store.root / path))
+
+
+class LanceFileWriter:
+    def __init__(self, store: LocalStore, path: str, schema: pa.Schema, version: StorageVersion) -> None:
+        from lance.file import LanceFileWriter as Writer
+
+        self._store = store
+        self._path = path
+        store.make_directory(path.rpartition("/")[0])
+        with _told_apart(path):
+            self._writer = Writer(str(store.root / path), schema, version=str(version))
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        with _told_apart(self._path):
+            self._writer.write_batch(batch)
+
+    def finish(self) -> int:
+        with _told_apart(self._path):
+            self._writer.close()
+        self._store.settle([self._path])
+        assert self._writer.size_bytes is not None
+        return self._writer.size_bytes
+
+
+class LanceFileReader:
+    def __init__(self, path: str) -> None:
+        from lance.file import LanceFileReader as Reader
+
+        self._path = path
+        with _told_apart(path):
+            self._reader: lance.file.LanceFileReader = Reader(path)
+
+    @property
+    def row_count(self) -> int:
+        return int(self._reader.num_rows())
+
+    @property
+    def schema(self) -> pa.Schema:
+        with _told_apart(self._path):
+            return self._reader.metadata().schema
+
+    def read(self, columns: Sequence[str], start: int, count: int) -> Iterator[pa.RecordBatch]:
+        from lance.file import LanceFileReader as Reader
+
+        with _told_apart(self._path):
+            reader = Reader(self._path, columns=list(columns))
+            yield from reader.read_range(start, count, batch_size=BATCH_ROWS).to_batches()
+
+
+@contextmanager
+def _told_apart(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError) as error:
+        what = _without_build_paths(str(error))
+        if what.startswith("Not found"):
+            raise NotFound(f"data file {path} does not exist") from error
+        raise StorageError(f"data file {path}: {what}") from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise StorageError(f"data file {path}: the codec panicked: {_without_build_paths(str(error))}") from error
+
+
+def _without_build_paths(message: str) -> str:
+    """The codec ends its messages with the place in its own source that raised them."""
+    head, separator, tail = message.rpartition(", /")
+    return head if separator and ".rs:" in tail else message

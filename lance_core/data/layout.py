@@ -1,0 +1,90 @@
+"""Which field sits in which column of a data file. Pure: schema and storage version in, numbers and paths out.
+
+From 2.1 on a file has one column for each leaf, depth first; parents have none, unless they are stored as a leaf
+(a packed struct, a struct without children). In 2.0 every field has a column. Names belong to the file: a column
+renamed since is found by its position.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lance_core.errors import Corrupt, Unsupported
+from lance_core.format.fragment import DataFile, StorageVersion
+from lance_core.format.schema import Field, TableSchema
+
+_FIRST_WITH_LEAF_COLUMNS = StorageVersion(2, 1)
+_FIRST_WITH_MAPS = StorageVersion(2, 2)
+_WRITABLE = (StorageVersion(2, 0), StorageVersion(2, 1), StorageVersion(2, 2))
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """As a `DataFile` lists them: parallel."""
+
+    field_ids: tuple[int, ...]
+    column_indices: tuple[int, ...]
+
+
+def columns_of(schema: TableSchema, version: StorageVersion) -> Columns:
+    """The columns of a file that stores all of `schema`, in its order."""
+    ids = tuple(field.id for top in schema.fields for field in _stored(top, version))
+    return Columns(ids, tuple(range(len(ids))))
+
+
+def stored_ids(field: Field, version: StorageVersion) -> frozenset[int]:
+    """The ids under which a file lists this field: its leaves, or all of its nodes in 2.0."""
+    return frozenset(stored.id for stored in _stored(field, version))
+
+
+Path = tuple[str, ...]
+"""Names from a top-level column of a file down to one of its nodes."""
+
+
+def paths_of(file: DataFile, schema: TableSchema) -> dict[int, Path]:
+    """Table field id -> its place inside the file, whose own schema (with the file's own ids) is `schema`."""
+    by_column = [path for top in schema.fields for _field, path in _stored_with_paths(top, (), file.version)]
+    paths: dict[int, Path] = {}
+    for field_id, column in zip(file.field_ids, file.column_indices, strict=True):
+        if field_id < 0 or column < 0:
+            continue
+        if column >= len(by_column):
+            raise Corrupt(f"has no column {column}, which field {field_id} should be in", path=file.path, field="fields")
+        paths[field_id] = by_column[column]
+    return paths
+
+
+def check_storable(schema: TableSchema, version: StorageVersion) -> None:
+    """Refuse, before a byte is written, what the file format of this version cannot hold."""
+    if version not in _WRITABLE:
+        known = ", ".join(map(str, _WRITABLE))
+        raise Unsupported(f"data files of storage version {version} are not written; choose one of {known}")
+    for top in schema.fields:
+        for field in top.walk():
+            if any(key.startswith(b"lance-encoding:blob") for key in field.metadata) or is_blob(field):
+                raise Unsupported(f"column {top.name!r} is a blob column, which this version cannot write yet")
+            needs_newer = field.logical_type == "map" or field.logical_type.startswith("fixed_size_list:struct")
+            if needs_newer and version < _FIRST_WITH_MAPS:
+                raise Unsupported(
+                    f"column {top.name!r} holds a {field.logical_type.partition(':')[0]} that storage version "
+                    f"{version} cannot store; {_FIRST_WITH_MAPS} can"
+                )
+
+
+def is_blob(field: Field) -> bool:
+    return field.metadata.get(b"ARROW:extension:name") == b"lance.blob.v2" or (
+        field.metadata.get(b"lance-encoding:blob") == b"true"
+    )
+
+
+def _stored(field: Field, version: StorageVersion) -> Iterator[Field]:
+    return (stored for stored, _path in _stored_with_paths(field, (), version))
+
+
+def _stored_with_paths(field: Field, above: Path, version: StorageVersion) -> Iterator[tuple[Field, Path]]:
+    path = (*above, field.name)
+    is_leaf = not field.children or field.is_packed or is_blob(field)
+    if is_leaf or version < _FIRST_WITH_LEAF_COLUMNS:
+        yield field, path
+    if not is_leaf:
+        for child in field.children:
+            yield from _stored_with_paths(child, path, version)

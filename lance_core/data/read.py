@@ -1,0 +1,182 @@
+"""A fragment's rows, as the table's schema says they are: columns found by field id, dropped rows left out.
+
+A column that no file of the fragment stores is null in all of its rows.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_core.data import jsonb
+from lance_core.data.codec import DataCodec, FileReader
+from lance_core.data.layout import Path, is_blob, paths_of, stored_ids
+from lance_core.errors import Corrupt, Unsupported
+from lance_core.format import naming
+from lance_core.format.deletion_vector import DeletionVector
+from lance_core.format.fragment import DataFile, Fragment
+from lance_core.format.logical_types import is_json
+from lance_core.format.schema import Field, TableSchema
+from lance_core.storage.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """An open file and where in it the table's fields are."""
+
+    file: DataFile
+    reader: FileReader
+    paths: dict[int, Path]
+
+
+def load_deletions(store: Store, fragment: Fragment) -> DeletionVector | None:
+    deleted = fragment.deletion_file
+    if deleted is None:
+        return None
+    if deleted.base_id is not None:
+        raise Unsupported(f"{deleted.path} is in another base path, which this version does not read")
+    data = store.read(deleted.path)
+    decode = DeletionVector.decode_bitmap if deleted.is_bitmap else DeletionVector.decode_arrow
+    vector = decode(data, path=deleted.path)
+    if deleted.deleted_rows is not None and deleted.deleted_rows != len(vector):
+        raise Corrupt(
+            f"lists {len(vector)} rows, the manifest counts {deleted.deleted_rows}", path=deleted.path, field="rows"
+        )
+    if len(vector) and int(vector.offsets[-1]) >= fragment.physical_rows:
+        raise Corrupt(
+            f"deletes row {vector.offsets[-1]} of {fragment.physical_rows}", path=deleted.path, field="row_id"
+        )
+    return vector
+
+
+def read_fragment(
+    store: Store,
+    codec: DataCodec,
+    fragment: Fragment,
+    schema: TableSchema,
+    *,
+    columns: Sequence[str],
+    start: int = 0,
+    count: int | None = None,
+    path: str,
+) -> Iterator[pa.RecordBatch]:
+    """Live rows among the physical rows `start` to `start + count`, in order, in batches. `path` is the manifest's."""
+    fragment.check(path=path)
+    fields = [schema.field(name) for name in columns]
+    arrow = pa.schema([schema.arrow.field(name) for name in columns], schema.arrow.metadata)
+    sources = [_open(codec, file) for file in fragment.files if _holds_any(file, fields)]
+    rows = fragment.physical_rows
+    for source in sources:
+        if source.reader.row_count != rows:
+            raise Corrupt(
+                f"has {source.reader.row_count} rows, its fragment {fragment.id} {rows}",
+                path=source.file.path,
+                field="rows",
+            )
+    count = rows - start if count is None else min(count, rows - start)
+    deletions = load_deletions(store, fragment)
+    position = start
+    for batch in _batches(sources, fields, arrow, start, count):
+        alive = deletions.alive(position, batch.num_rows) if deletions else None
+        position += batch.num_rows
+        yield _only(batch, alive)
+
+
+def _batches(
+    sources: Sequence[_Source], fields: Sequence[Field], arrow: pa.Schema, start: int, count: int
+) -> Iterator[pa.RecordBatch]:
+    served = {field.id: source for source in sources for field in fields if _holds_any(source.file, [field])}
+    if not served:
+        nulls = [pa.nulls(count, field.type) for field in arrow]
+        yield pa.RecordBatch.from_arrays(nulls, schema=arrow) if nulls else _rows_without_columns(count)
+        return
+    streams = []
+    for source in sources:
+        names = dict.fromkeys(
+            source.paths[field_id][0]
+            for field in fields
+            for field_id in sorted(stored_ids(field, source.file.version))
+            if field_id in source.paths
+        )
+        streams.append(source.reader.read(list(names), start, count))
+    for parts in zip(*streams, strict=True):
+        of_source = {id(source): part for source, part in zip(sources, parts, strict=True)}
+        columns = []
+        for field, target in zip(fields, arrow, strict=True):
+            source = served.get(field.id)
+            if source is None:
+                columns.append(pa.nulls(parts[0].num_rows, target.type))
+            else:
+                columns.append(_column(field, target, source, of_source[id(source)]))
+        yield pa.RecordBatch.from_arrays(columns, schema=arrow)
+
+
+def _open(codec: DataCodec, file: DataFile) -> _Source:
+    if file.base_id is not None:
+        raise Unsupported(f"{file.path} is in another base path, which this version does not read")
+    if file.version.is_legacy:
+        raise Unsupported(f"{file.path} is a data file of storage version 0.1, which this version does not read")
+    reader = codec.open(f"{naming.DATA}/{file.path}")
+    return _Source(file, reader, paths_of(file, TableSchema.from_arrow(reader.schema)))
+
+
+def _holds_any(file: DataFile, fields: Sequence[Field]) -> bool:
+    held = set(file.field_ids)
+    return any(held & stored_ids(field, file.version) for field in fields)
+
+
+def _column(field: Field, target: pa.Field, source: _Source, batch: pa.RecordBatch) -> pa.Array:
+    if is_blob(field):
+        raise Unsupported(f"column {field.name!r} is a blob column, which this version cannot read; leave it out")
+    path = next(source.paths[node.id] for node in field.walk() if node.id in source.paths)
+    return _assembled(field, target, batch.column(batch.schema.get_field_index(path[0])), source, depth=1)
+
+
+def _assembled(field: Field, target: pa.Field, array: pa.Array, source: _Source, *, depth: int) -> pa.Array:
+    """A file's array under the names, and with just the children, that the table gives it now."""
+    if array.type == target.type:
+        return array
+    if is_json(target.type):
+        return _json_text(array, target.type, source.file.path)
+    if isinstance(target.type, pa.BaseExtensionType):
+        storage = array.storage if isinstance(array.type, pa.BaseExtensionType) else array
+        return pa.ExtensionArray.from_storage(target.type, storage.cast(target.type.storage_type))
+    if pa.types.is_struct(target.type) and pa.types.is_struct(array.type):
+        children = []
+        for child, child_target in zip(field.children, target.type, strict=True):
+            path = next((source.paths[node.id] for node in child.walk() if node.id in source.paths), None)
+            if path is None:
+                children.append(pa.nulls(len(array), child_target.type))
+            else:
+                children.append(
+                    _assembled(child, child_target, array.field(path[depth]), source, depth=depth + 1)
+                )
+        return pa.StructArray.from_arrays(children, fields=list(target.type), mask=array.is_null())
+    try:
+        return array.cast(target.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise Unsupported(
+            f"{source.file.path}: column {field.name!r} is stored as {array.type} and the table says {target.type}"
+        ) from error
+
+
+def _json_text(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
+    storage = array.storage if isinstance(array.type, pa.BaseExtensionType) else array
+    texts = [None if value is None else jsonb.to_text(value, path=path) for value in storage.to_pylist()]
+    return pa.ExtensionArray.from_storage(target, pa.array(texts, pa.string()))
+
+
+def _only(batch: pa.RecordBatch, alive: npt.NDArray[np.bool_] | None) -> pa.RecordBatch:
+    if alive is None or alive.all():
+        return batch
+    if not batch.num_columns:
+        return _rows_without_columns(int(alive.sum()))
+    return batch.filter(pa.array(alive))
+
+
+def _rows_without_columns(count: int) -> pa.RecordBatch:
+    """A batch that still knows how many rows it stands for."""
+    none_null = pa.array(np.zeros(count, dtype=np.bool_))
+    return pa.RecordBatch.from_struct_array(pa.StructArray.from_arrays([], fields=[], mask=none_null))

@@ -1,0 +1,125 @@
+"""Batches into data files and the fragments that describe them. Nothing here makes a version: until a commit
+names them, the files are nobody's.
+
+Names are fresh uuids, so that two attempts at the same work never touch each other's files.
+"""
+
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from lance_core.data.codec import DataCodec, FileWriter
+from lance_core.data.conform import Conversion, columns_to_write, conform
+from lance_core.data.layout import check_storable, columns_of
+from lance_core.errors import InvalidInput
+from lance_core.format import naming
+from lance_core.format.fragment import DataFile, Fragment, StorageVersion
+from lance_core.format.schema import TableSchema
+
+ROWS_PER_FILE_MAX = 1_048_576
+BYTES_PER_FILE_MAX = 90 * 1024**3
+
+
+@dataclass(frozen=True, slots=True)
+class FileLimits:
+    """A file is closed when either is reached. Bytes are counted as Arrow holds them, before encoding."""
+
+    rows_max: int = ROWS_PER_FILE_MAX
+    bytes_max: int = BYTES_PER_FILE_MAX
+
+    def __post_init__(self) -> None:
+        if self.rows_max < 1 or self.bytes_max < 1:
+            raise InvalidInput(
+                f"max_rows_per_file={self.rows_max} and max_bytes_per_file={self.bytes_max} must both be positive"
+            )
+
+
+def write_fragments(
+    codec: DataCodec,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    schema: TableSchema,
+    version: StorageVersion,
+    limits: FileLimits,
+    conversion: Conversion,
+    new_uuid: Callable[[], uuid.UUID],
+    what: str,
+) -> tuple[Fragment, ...]:
+    """One fragment a file, in the order of the rows; none for no rows. `what` names the table in errors."""
+    rolling = _RollingWriter(codec, version, limits, new_uuid)
+    columns: TableSchema | None = None
+    columns_arrow = pa.schema([])
+    columns_given: pa.Schema | None = None
+    for batch in batches:
+        if columns is None or batch.schema != columns_given:
+            given = columns_to_write(batch.schema, schema, conversion=conversion, what=what)
+            if columns is None:
+                check_storable(given, version)
+                columns, columns_arrow = given, given.arrow
+            elif given.fields != columns.fields:
+                raise InvalidInput(f"{what}: the batches to write do not all have the same columns")
+            columns_given = batch.schema
+        rolling.write(conform(batch, columns_arrow, conversion=conversion, what=what), columns)
+    return rolling.finish()
+
+
+class _RollingWriter:
+    def __init__(
+        self, codec: DataCodec, version: StorageVersion, limits: FileLimits, new_uuid: Callable[[], uuid.UUID]
+    ) -> None:
+        self._codec = codec
+        self._version = version
+        self._limits = limits
+        self._new_uuid = new_uuid
+        self._fragments: list[Fragment] = []
+        self._file: FileWriter | None = None
+        self._name = ""
+        self._rows = 0
+        self._bytes = 0
+        self._columns: TableSchema | None = None
+
+    def write(self, batch: pa.RecordBatch, columns: TableSchema) -> None:
+        while batch.num_rows:
+            if self._file is None:
+                self._open(columns)
+            room = self._rows_that_fit(batch)
+            head, batch = batch.slice(0, room), batch.slice(room)
+            assert self._file is not None
+            self._file.write(head)
+            self._rows += head.num_rows
+            self._bytes += head.nbytes
+            if self._rows >= self._limits.rows_max or self._bytes >= self._limits.bytes_max:
+                self._close()
+
+    def finish(self) -> tuple[Fragment, ...]:
+        if self._file is not None:
+            self._close()
+        return tuple(self._fragments)
+
+    def _rows_that_fit(self, batch: pa.RecordBatch) -> int:
+        """At least one; a batch counts as evenly wide."""
+        rows = min(batch.num_rows, self._limits.rows_max - self._rows)
+        row_bytes = max(1, batch.nbytes // batch.num_rows)
+        return max(1, min(rows, -(-(self._limits.bytes_max - self._bytes) // row_bytes)))
+
+    def _open(self, columns: TableSchema) -> None:
+        self._name = naming.data_file_name(self._new_uuid().bytes)
+        self._columns = columns
+        self._file = self._codec.create(f"{naming.DATA}/{self._name}", columns.arrow, self._version)
+        self._rows = self._bytes = 0
+
+    def _close(self) -> None:
+        assert self._file is not None and self._columns is not None
+        size = self._file.finish()
+        self._file = None
+        stored = columns_of(self._columns, self._version)
+        file = DataFile.of(
+            path=self._name,
+            field_ids=stored.field_ids,
+            column_indices=stored.column_indices,
+            version=self._version,
+            size=size,
+        )
+        self._fragments.append(Fragment.of(files=[file], physical_rows=self._rows))

@@ -1,0 +1,49 @@
+"""Which rows of a fragment are deleted: a sorted set of physical offsets, and its two encodings.
+
+Readers follow the file type that the fragment names; what is in the file is always the complete set.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyroaring import BitMap
+
+from lance_core.errors import Corrupt
+
+_ARROW_SCHEMA = pa.schema([pa.field("row_id", pa.uint32(), nullable=False)])
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionVector:
+    offsets: npt.NDArray[np.uint32]
+    """Ascending and distinct."""
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @classmethod
+    def decode_arrow(cls, data: bytes, *, path: str) -> "DeletionVector":
+        try:
+            table = pa.ipc.open_file(data).read_all()
+        except (pa.ArrowException, OSError) as error:
+            raise Corrupt("is not an Arrow IPC file", path=path, field="deletion_file") from error
+        if not table.schema.equals(_ARROW_SCHEMA):
+            raise Corrupt(f"has the columns {table.schema}, not row_id: uint32 not null", path=path, field="schema")
+        return cls(np.unique(table.column(0).to_numpy()))
+
+    @classmethod
+    def decode_bitmap(cls, data: bytes, *, path: str) -> "DeletionVector":
+        try:
+            offsets = BitMap.deserialize(data).to_array()
+        except ValueError as error:
+            raise Corrupt("is not a Roaring bitmap", path=path, field="deletion_file") from error
+        return cls(np.frombuffer(offsets, dtype=np.uint32))
+
+    def alive(self, start: int, count: int) -> npt.NDArray[np.bool_]:
+        """For the rows at `start`, `start + 1`, …: which ones are still there."""
+        first, last = np.searchsorted(self.offsets, [start, start + count])
+        mask = np.ones(count, dtype=np.bool_)
+        mask[self.offsets[first:last] - start] = False
+        return mask

@@ -1,0 +1,68 @@
+"""Feature flags: two words in every manifest that say what a reader or writer must understand.
+
+A bit we do not know refuses: rows could be invisible, or doubled, to a reader that guesses. Both words are
+computed anew on each commit from what the version contains, except for bits that stay once set.
+"""
+
+import enum
+
+from lance_core.errors import Unsupported
+
+
+class Feature(enum.IntFlag):
+    DELETION_FILES = 1
+    STABLE_ROW_IDS = 2
+    V2_FORMAT_HINT = 4
+    TABLE_CONFIG = 8
+    BASE_PATHS = 16
+    NO_TRANSACTION_FILE = 32
+    DATA_OVERLAYS = 64
+    COVERED_INDICES = 128
+    MIXED_FILE_VERSIONS = 256
+    FRAGMENT_REUSE_WITH_ROW_IDS = 512
+    FRAGMENT_REUSE_INDEX = 1024
+    SPILLED_ROW_LINEAGE = 2048
+    MANAGED_BLOBS = 16384
+    NON_REUSABLE_FIELD_IDS = 32768
+
+
+READABLE = (
+    Feature.DELETION_FILES
+    | Feature.STABLE_ROW_IDS
+    | Feature.V2_FORMAT_HINT
+    | Feature.TABLE_CONFIG
+    | Feature.NO_TRANSACTION_FILE
+    | Feature.COVERED_INDICES
+    | Feature.MIXED_FILE_VERSIONS
+)
+WRITABLE = (
+    Feature.DELETION_FILES
+    | Feature.STABLE_ROW_IDS
+    | Feature.V2_FORMAT_HINT
+    | Feature.TABLE_CONFIG
+    | Feature.NO_TRANSACTION_FILE
+    | Feature.MIXED_FILE_VERSIONS
+)
+STICKY = Feature.MIXED_FILE_VERSIONS
+PAIRED = Feature.MIXED_FILE_VERSIONS | Feature.FRAGMENT_REUSE_INDEX | Feature.MANAGED_BLOBS
+"""Bits that mean nothing unless both words carry them."""
+
+
+def check_readable(reader_flags: int, writer_flags: int, *, what: str) -> None:
+    if unknown := reader_flags & ~int(READABLE):
+        raise Unsupported(f"{what} needs reader features {_names(unknown)}; this version cannot read it")
+    if halves := (reader_flags ^ writer_flags) & int(PAIRED):
+        raise Unsupported(f"{what} sets features {_names(halves)} in one of its two flag words only; run a check on it")
+
+
+def check_writable(writer_flags: int, *, what: str) -> None:
+    if unknown := writer_flags & ~int(WRITABLE):
+        raise Unsupported(f"{what} needs writer features {_names(unknown)}; this version can read it, not change it")
+
+
+def _names(bits: int) -> str:
+    names = []
+    for position in range(bits.bit_length()):
+        if bit := bits & (1 << position):
+            names.append(f"{bit} ({Feature(bit).name})" if bit in Feature._value2member_map_ else str(bit))
+    return ", ".join(names)

@@ -1,0 +1,213 @@
+"""Read-only views over the wire messages of fragments, their data files and deletion files.
+
+Views, not copies: a manifest may hold 100,000 fragments, and one Python object each would cost more than
+everything else an open does. A view is made for a fragment that somebody touches. New ones are made with `of`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from lance_core.errors import Corrupt
+from lance_core.format import naming
+from lance_core.format._pb import table_pb2
+from lance_core.format.ids import FragmentId, Version
+
+TOMBSTONE = -2
+"""Stands in `DataFile.field_ids` where a column of the file is dead: dropped, or rewritten elsewhere."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StorageVersion:
+    """The version of the data file format, as a manifest names it (`2.2`) and as a file is stamped (2, 2)."""
+
+    major: int
+    minor: int
+
+    @classmethod
+    def parse(cls, text: str) -> "StorageVersion":
+        if text in ("0.1", "legacy"):
+            return cls(0, 1)
+        major, _, minor = text.partition(".")
+        if not (major.isdigit() and minor.isdigit()):
+            raise ValueError(f"{text!r} is not a storage version such as '2.2'")
+        return cls(int(major), int(minor))
+
+    @classmethod
+    def of_file(cls, major: int, minor: int) -> "StorageVersion":
+        """Early writers stamped 0.1 files (0, 0..2) and 2.0 files (0, 3)."""
+        if major == 0:
+            return cls(2, 0) if minor == 3 else cls(0, 1)
+        return cls(major, minor)
+
+    @property
+    def is_legacy(self) -> bool:
+        return self.major == 0
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}"
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One file of a fragment: which fields it stores and in which of its columns."""
+
+    _message: table_pb2.DataFile
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        path: str,
+        field_ids: Iterable[int],
+        column_indices: Iterable[int],
+        version: StorageVersion,
+        size: int,
+    ) -> "DataFile":
+        return cls(
+            table_pb2.DataFile(
+                path=path,
+                fields=field_ids,
+                column_indices=column_indices,
+                file_major_version=version.major,
+                file_minor_version=version.minor,
+                file_size_bytes=size,
+            )
+        )
+
+    @property
+    def path(self) -> str:
+        """Relative to `data/` of the file's base; checked to stay there."""
+        if not naming.is_confined(self._message.path):
+            raise Corrupt("a data file's name leaves its directory", path=repr(self._message.path), field="path")
+        return self._message.path
+
+    @property
+    def field_ids(self) -> tuple[int, ...]:
+        return tuple(self._message.fields)
+
+    @property
+    def column_indices(self) -> tuple[int, ...]:
+        return tuple(self._message.column_indices)
+
+    @property
+    def version(self) -> StorageVersion:
+        return StorageVersion.of_file(self._message.file_major_version, self._message.file_minor_version)
+
+    @property
+    def size(self) -> int | None:
+        return self._message.file_size_bytes or None
+
+    @property
+    def base_id(self) -> int | None:
+        return self._message.base_id if self._message.HasField("base_id") else None
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionFile:
+    """Where the complete set of a fragment's deleted offsets is stored, and how many there are."""
+
+    _message: table_pb2.DeletionFile
+    _fragment_id: FragmentId
+
+    @property
+    def is_bitmap(self) -> bool:
+        return self._message.file_type == table_pb2.DeletionFile.BITMAP
+
+    @property
+    def path(self) -> str:
+        suffix = "bin" if self.is_bitmap else "arrow"
+        name = f"{self._fragment_id}-{self._message.read_version}-{self._message.id}.{suffix}"
+        return f"{naming.DELETIONS}/{name}"
+
+    @property
+    def read_version(self) -> Version:
+        return Version(self._message.read_version)
+
+    @property
+    def deleted_rows(self) -> int | None:
+        """None where an old writer did not count."""
+        return self._message.num_deleted_rows or None
+
+    @property
+    def base_id(self) -> int | None:
+        return self._message.base_id if self._message.HasField("base_id") else None
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A horizontal slice of the table: files that hold its columns, and the rows deleted from it."""
+
+    _message: table_pb2.DataFragment
+
+    @classmethod
+    def of(cls, *, files: Iterable[DataFile], physical_rows: int) -> "Fragment":
+        """A fragment no version holds yet: its id, and its row ids, are given out when it is committed."""
+        return cls(
+            table_pb2.DataFragment(files=(file._message for file in files), physical_rows=physical_rows)
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Fragment":
+        try:
+            return cls(table_pb2.DataFragment.FromString(data))
+        except DecodeError as error:
+            raise Corrupt("not a fragment message", path="fragment", field="fragment") from error
+
+    def encode(self) -> bytes:
+        return self._message.SerializeToString()
+
+    @property
+    def message(self) -> table_pb2.DataFragment:
+        """For the rooms that build manifests and transactions; never changed in place."""
+        return self._message
+
+    @property
+    def id(self) -> FragmentId:
+        return FragmentId(self._message.id)
+
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        return tuple(map(DataFile, self._message.files))
+
+    @property
+    def deletion_file(self) -> DeletionFile | None:
+        if not self._message.HasField("deletion_file"):
+            return None
+        return DeletionFile(self._message.deletion_file, self.id)
+
+    @property
+    def physical_rows(self) -> int:
+        """Rows in the files, deleted ones included. Zero where an old writer did not say."""
+        return self._message.physical_rows
+
+    @property
+    def live_rows(self) -> int:
+        deleted = self.deletion_file
+        return self.physical_rows - ((deleted.deleted_rows or 0) if deleted else 0)
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of its data files, as far as it is known."""
+        return sum(file.size or 0 for file in self.files)
+
+    def check(self, *, path: str) -> None:
+        """What must hold for a fragment before anything of it is read."""
+        where = f"fragments[id={self.id}]"
+        if self.id >= 2**32:
+            raise Corrupt(f"fragment id {self.id} does not fit 32 bits", path=path, field=where)
+        if self._message.overlays:
+            raise Corrupt("has overlays, which the version's flags do not announce", path=path, field=where)
+        live: set[int] = set()
+        for file in self.files:
+            if not file.version.is_legacy and len(file.field_ids) != len(file.column_indices):
+                raise Corrupt(
+                    f"file {file.path} names {len(file.field_ids)} fields but {len(file.column_indices)} columns",
+                    path=path,
+                    field=where,
+                )
+            ids = {field_id for field_id in file.field_ids if field_id >= 0}
+            if twice := ids & live:
+                raise Corrupt(f"field {min(twice)} is live in two files", path=path, field=where)
+            live |= ids

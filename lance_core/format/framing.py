@@ -1,0 +1,86 @@
+"""The container of a manifest file: length-prefixed sections and a 16-byte footer.
+
+    [u32 n][index section]   only when the version has indices
+    [u32 n][transaction]     only when the inline copy is written
+    [u32 n][manifest]        starts at P
+    i64 P, u16 major, u16 minor, "LANC"
+
+Lengths and positions are checked against the file's size before a byte is parsed.
+"""
+
+import struct
+from dataclasses import dataclass
+
+from lance_core.errors import Corrupt
+
+MAGIC = b"LANC"
+FOOTER = struct.Struct("<qHH4s")
+_LENGTH = struct.Struct("<I")
+_MAJOR, _MINOR = 0, 2
+MANIFEST_BYTES_MAX = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """Where the optional sections start. Zero is a position like any other; None is absence."""
+
+    index_section: int | None
+    transaction: int | None
+
+
+def offsets(index_section: bytes | None, transaction: bytes | None) -> Offsets:
+    """Where `frame` will put the sections: known before the manifest that has to name them is serialised."""
+    position = 0
+    at: list[int | None] = []
+    for section in (index_section, transaction):
+        at.append(None if section is None else position)
+        position += 0 if section is None else _LENGTH.size + len(section)
+    return Offsets(index_section=at[0], transaction=at[1])
+
+
+def frame(index_section: bytes | None, transaction: bytes | None, manifest: bytes) -> bytes:
+    parts: list[bytes] = []
+    for section in (index_section, transaction):
+        if section is not None:
+            parts += (_LENGTH.pack(len(section)), section)
+    position = sum(map(len, parts))
+    parts += (_LENGTH.pack(len(manifest)), manifest, FOOTER.pack(position, _MAJOR, _MINOR, MAGIC))
+    return b"".join(parts)
+
+
+def manifest_position(tail: bytes, *, size: int, path: str) -> int:
+    """Where the manifest message's section starts, read from the last bytes of a file of `size` bytes."""
+    if len(tail) < FOOTER.size:
+        raise Corrupt(f"{size} bytes are too few for a manifest", path=path, field="footer")
+    position, _major, _minor, magic = FOOTER.unpack(tail[-FOOTER.size :])
+    if magic != MAGIC:
+        raise Corrupt(f"does not end in {MAGIC!r} but in {magic!r}", path=path, field="footer.magic")
+    if size > MANIFEST_BYTES_MAX:
+        raise Corrupt(f"{size} bytes are more than a manifest may have", path=path, field="size")
+    if not 0 <= position <= size - FOOTER.size - _LENGTH.size:
+        raise Corrupt(f"the manifest would start at byte {position} of {size}", path=path, field="footer.position")
+    return int(position)
+
+
+def manifest_message(data: bytes, *, path: str) -> bytes:
+    """The manifest message's bytes in a whole file."""
+    position = manifest_position(data[-FOOTER.size :], size=len(data), path=path)
+    message = section(data, position, path=path, field="manifest")
+    if position + _LENGTH.size + len(message) + FOOTER.size != len(data):
+        raise Corrupt(
+            f"the manifest's length {len(message)} does not fill the file up to its footer",
+            path=path,
+            field="manifest.length",
+        )
+    return message
+
+
+def section(data: bytes, position: int, *, path: str, field: str) -> bytes:
+    """The length-prefixed section that starts at `position`."""
+    start = position + _LENGTH.size
+    if position < 0 or start > len(data):
+        raise Corrupt(f"section {field} would start at byte {position} of {len(data)}", path=path, field=field)
+    (length,) = _LENGTH.unpack_from(data, position)
+    if start + length > len(data):
+        raise Corrupt(f"section {field} is cut short: {length} bytes at {position}", path=path, field=field)
+    return data[start : start + length]

@@ -1,0 +1,205 @@
+"""One version of a table, as its manifest says: a read-only view over the bytes of the manifest file.
+
+What lives here: `Manifest`, decoding it from a whole file and framing a new one. The message is parsed once, in C,
+and mutated by nobody; whoever makes the next version takes a copy (`Manifest.edit`) and frames it (`Manifest.framed`).
+What the next version contains is decided in `transactions/apply.py`.
+
+Opening checks what costs nothing at any size: framing, version, flags. A fragment is checked when it is touched.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from types import MappingProxyType
+from typing import overload
+
+from google.protobuf.message import DecodeError
+
+from lance_core.errors import Corrupt, Unsupported
+from lance_core.format import features, framing
+from lance_core.format._pb import table_pb2
+from lance_core.format.fragment import Fragment, StorageVersion
+from lance_core.format.ids import Version
+from lance_core.format.schema import TableSchema
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Fragments(Sequence[Fragment]):
+    """The fragments of a version, in scan order; a view is made for each one that is asked for."""
+
+    _manifest: "Manifest"
+
+    def __len__(self) -> int:
+        return len(self._manifest.message.fragments)
+
+    @overload
+    def __getitem__(self, index: int) -> Fragment: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Fragment]: ...
+    def __getitem__(self, index: int | slice) -> Fragment | Sequence[Fragment]:
+        chosen = self._manifest.message.fragments[index]
+        return Fragment(chosen) if isinstance(index, int) else tuple(map(Fragment, chosen))
+
+    def __iter__(self) -> Iterator[Fragment]:
+        return map(Fragment, self._manifest.message.fragments)
+
+
+class Manifest:
+    """
+    >>> Manifest.decode(b"LANC", path="_versions/1.manifest")
+    Traceback (most recent call last):
+    lance_core.errors.Corrupt: _versions/1.manifest: 4 bytes are too few for a manifest
+    """
+
+    def __init__(self, message: table_pb2.Manifest, file: bytes, *, path: str) -> None:
+        self._message = message
+        self._file = file
+        self.path = path
+
+    @classmethod
+    def decode(cls, file: bytes, *, path: str, version: Version | None = None) -> "Manifest":
+        """Parse a whole manifest file; `version` is what its name promises."""
+        try:
+            message = table_pb2.Manifest.FromString(framing.manifest_message(file, path=path))
+        except DecodeError as error:
+            raise Corrupt("the manifest message does not parse", path=path, field="manifest") from error
+        if message.version < 1 or (version is not None and message.version != version):
+            raise Corrupt(
+                f"says it is version {message.version}, its name says {version}", path=path, field="version"
+            )
+        features.check_readable(message.reader_feature_flags, message.writer_feature_flags, what=path)
+        return cls(message, file, path=path)
+
+    @classmethod
+    def framed(
+        cls,
+        message: table_pb2.Manifest,
+        *,
+        index_section: bytes | None,
+        transaction: bytes | None,
+        path: str,
+    ) -> "Manifest":
+        """A new version's manifest. Offsets are of this file alone, so all three are set or cleared here."""
+        at = framing.offsets(index_section, transaction)
+        for name, position in (("index_section", at.index_section), ("transaction_section", at.transaction)):
+            if position is None:
+                message.ClearField(name)
+            else:
+                setattr(message, name, position)
+        message.ClearField("legacy_transaction_section")
+        return cls(message, framing.frame(index_section, transaction, message.SerializeToString()), path=path)
+
+    @property
+    def message(self) -> table_pb2.Manifest:
+        """For the rooms that read in bulk; never changed in place."""
+        return self._message
+
+    def edit(self) -> table_pb2.Manifest:
+        """A copy that the maker of the next version may change."""
+        copy = table_pb2.Manifest()
+        copy.CopyFrom(self._message)
+        return copy
+
+    def encode(self) -> bytes:
+        """The bytes of the manifest file."""
+        return self._file
+
+    @property
+    def index_section(self) -> bytes | None:
+        if not self._message.HasField("index_section"):
+            return None
+        return framing.section(self._file, self._message.index_section, path=self.path, field="index_section")
+
+    @property
+    def inline_transaction(self) -> bytes | None:
+        """Newer writers name its place in one field, older ones in another; a wrong place is an error."""
+        for name in ("transaction_section", "legacy_transaction_section"):
+            if self._message.HasField(name):
+                return framing.section(self._file, getattr(self._message, name), path=self.path, field=name)
+        return None
+
+    @property
+    def version(self) -> Version:
+        return Version(self._message.version)
+
+    @property
+    def timestamp(self) -> datetime:
+        """When it was made, by its committer's clock: it may run backwards from version to version."""
+        stamp = self._message.timestamp
+        return _EPOCH + timedelta(seconds=stamp.seconds, microseconds=stamp.nanos // 1000)
+
+    @property
+    def fragments(self) -> Fragments:
+        return Fragments(self)
+
+    @cached_property
+    def schema(self) -> TableSchema:
+        return TableSchema.decode(self._message.fields, self._message.schema_metadata, path=self.path)
+
+    @property
+    def max_fragment_id(self) -> int:
+        """The highest id ever given out; -1 while no fragment has ever existed."""
+        if self._message.HasField("max_fragment_id"):
+            return self._message.max_fragment_id
+        return max((fragment.id for fragment in self._message.fragments), default=-1)
+
+    @property
+    def next_row_id(self) -> int:
+        return self._message.next_row_id
+
+    @property
+    def has_stable_row_ids(self) -> bool:
+        return bool(self._message.reader_feature_flags & features.Feature.STABLE_ROW_IDS)
+
+    @property
+    def writes_transaction_files(self) -> bool:
+        return not self._message.writer_feature_flags & features.Feature.NO_TRANSACTION_FILE
+
+    @property
+    def storage_version(self) -> StorageVersion:
+        """What new data files are written as; taken from the first file where an old manifest does not say."""
+        try:
+            if self._message.data_format.version:
+                return StorageVersion.parse(self._message.data_format.version)
+        except ValueError as error:
+            raise Corrupt(str(error), path=self.path, field="data_format.version") from error
+        for fragment in self.fragments:
+            for file in fragment.files:
+                return file.version
+        if self._message.reader_feature_flags & features.Feature.V2_FORMAT_HINT:
+            return StorageVersion(2, 0)
+        return StorageVersion(0, 1)
+
+    @property
+    def config(self) -> Mapping[str, str]:
+        return MappingProxyType(dict(self._message.config))
+
+    @property
+    def table_metadata(self) -> Mapping[str, str]:
+        return MappingProxyType(dict(self._message.table_metadata))
+
+    @property
+    def branch(self) -> str | None:
+        return self._message.branch if self._message.HasField("branch") else None
+
+    @property
+    def transaction_file(self) -> str | None:
+        return self._message.transaction_file or None
+
+    def row_count(self) -> int:
+        """Live rows, from the counts that the manifest itself carries."""
+        total = 0
+        for fragment in self._message.fragments:
+            if not fragment.physical_rows:
+                raise Unsupported(
+                    f"{self.path}: fragment {fragment.id} does not say how many rows it has; a table this old has to "
+                    "be committed to once by a current Lance"
+                )
+            total += fragment.physical_rows - fragment.deletion_file.num_deleted_rows
+        return total
+
+    def check_writable(self) -> None:
+        features.check_writable(self._message.writer_feature_flags, what=self.path)

@@ -1,0 +1,65 @@
+"""Names of files inside a table, and what a name says. Paths are relative to the table's root, with `/`.
+
+Names are matched strictly: a live `_versions/` also holds staging leftovers of several writers
+(`…manifest#1`, `.tmp…`), which are nobody's versions.
+"""
+
+import enum
+import re
+
+from lance_core.format.ids import Version
+
+VERSIONS = "_versions"
+TRANSACTIONS = "_transactions"
+DATA = "data"
+DELETIONS = "_deletions"
+OWN = "_lance_assets"
+"""The one directory this project adds to a table; Lance's readers and cleanup leave unknown directories alone."""
+
+_U64_MAX = 2**64 - 1
+_DETACHED_BIT = 1 << 63
+_V2 = re.compile(r"(\d{20})\.manifest")
+_V1 = re.compile(r"(0|[1-9]\d{0,18})\.manifest")
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_\-][A-Za-z0-9_.\-]*(/[A-Za-z0-9_\-][A-Za-z0-9_.\-]*)*")
+
+
+class NamingScheme(enum.Enum):
+    V1 = "V1"
+    """`{version}.manifest`"""
+    V2 = "V2"
+    """`{2**64 - 1 - version, 20 digits}.manifest`, so that a sorted listing begins with the newest."""
+
+
+def manifest_path(version: Version, scheme: NamingScheme = NamingScheme.V2) -> str:
+    """
+    >>> manifest_path(Version(1))
+    '_versions/18446744073709551614.manifest'
+    """
+    name = f"{_U64_MAX - version:020d}" if scheme is NamingScheme.V2 else str(version)
+    return f"{VERSIONS}/{name}.manifest"
+
+
+def parse_manifest_name(name: str) -> tuple[Version, NamingScheme] | None:
+    """The version that a name in `_versions/` stands for; None for anything that is not a numbered version."""
+    if matched := _V2.fullmatch(name):
+        version = _U64_MAX - int(matched[1])
+        return (Version(version), NamingScheme.V2) if 0 < version < _DETACHED_BIT else None
+    if matched := _V1.fullmatch(name):
+        version = int(matched[1])
+        return (Version(version), NamingScheme.V1) if 0 < version < _DETACHED_BIT else None
+    return None
+
+
+def transaction_name(read_version: Version, uuid: str) -> str:
+    return f"{read_version}-{uuid}.txn"
+
+
+def data_file_name(uuid: bytes) -> str:
+    """24 binary digits then 26 hex digits of a uuid: the leading digits spread keys over an object store's shards."""
+    head = "".join(f"{byte:08b}" for byte in uuid[:3])
+    return f"{head}{uuid[3:].hex()}.lance"
+
+
+def is_confined(path: str) -> bool:
+    """Whether a stored name stays below its directory: no `..`, no leading `/`, nothing encoded or exotic."""
+    return bool(_PLAIN_NAME.fullmatch(path)) and ".." not in path.split("/")

@@ -1,0 +1,251 @@
+"""A table's schema: the tree of fields with their ids, and its two other forms, wire messages and Arrow.
+
+What lives here: `TableSchema` and `Field`, assigning ids depth-first, the metadata that Lance derives from a
+field. Leaf types are mapped in `logical_types.py`; which field sits in which column of a file is decided in
+`data/layout.py`. Start with `TableSchema.from_arrow`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+
+from lance_core.errors import Corrupt, InvalidInput, Unsupported
+from lance_core.format import logical_types
+from lance_core.format._pb import file_pb2
+from lance_core.format.logical_types import BFLOAT16_EXTENSION, JSON_EXTENSION, UnknownLogicalType
+
+EXTENSION_NAME = b"ARROW:extension:name"
+EXTENSION_METADATA = b"ARROW:extension:metadata"
+RESERVED_NAMES = frozenset({"_rowid", "_rowaddr", "_row_created_at_version", "_row_last_updated_at_version"})
+_PRIMARY_KEY = b"lance-schema:unenforced-primary-key"
+_PRIMARY_KEY_POSITION = b"lance-schema:unenforced-primary-key:position"
+_CLUSTERING_KEY_POSITION = b"lance-schema:unenforced-clustering-key:position"
+_PACKED = (b"lance-encoding:packed", b"packed")
+_TOP_LEVEL = -1
+_DEPTH_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One node of the schema. `logical_type` decides; parents keep their children in order."""
+
+    id: int
+    name: str
+    logical_type: str
+    nullable: bool
+    metadata: Mapping[bytes, bytes]
+    children: tuple["Field", ...] = ()
+
+    @property
+    def is_packed(self) -> bool:
+        return self.logical_type == "struct" and any(self.metadata.get(key) == b"true" for key in _PACKED)
+
+    def walk(self) -> Iterator["Field"]:
+        """This field and all below it, parents first."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+    def arrow(self) -> pa.Field:
+        metadata = dict(self.metadata)
+        if self.logical_type == "json":
+            metadata.pop(EXTENSION_NAME, None)
+            metadata.pop(EXTENSION_METADATA, None)
+        return pa.field(self.name, self._arrow_type(), self.nullable, metadata or None)
+
+    def _arrow_type(self) -> pa.DataType:
+        kind, _, rest = self.logical_type.partition(":")
+        match kind:
+            case "struct":
+                return pa.struct([child.arrow() for child in self.children])
+            case "list" | "list.struct":
+                return pa.list_(self._only_child().arrow())
+            case "large_list" | "large_list.struct":
+                return pa.large_list(self._only_child().arrow())
+            case "map":
+                entries = self._only_child()
+                if len(entries.children) != 2:
+                    raise Unsupported(f"field {self.name!r}: a map needs a key and a value")
+                key, value = entries.children
+                return pa.map_(key.arrow(), value.arrow())
+            case "fixed_size_list" if rest.startswith("struct:"):
+                return pa.list_(self._only_child().arrow(), int(rest.removeprefix("struct:")))
+        try:
+            return logical_types.to_arrow(self.logical_type)
+        except UnknownLogicalType as error:
+            raise Unsupported(
+                f"field {self.name!r} (id {self.id}) has the logical type {self.logical_type!r}, which this "
+                "version does not know; a newer one may"
+            ) from error
+
+    def _only_child(self) -> "Field":
+        if len(self.children) != 1:
+            raise Unsupported(f"field {self.name!r}: {self.logical_type} needs one child, not {len(self.children)}")
+        return self.children[0]
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """The fields of one version, with the Arrow schema metadata."""
+
+    fields: tuple[Field, ...]
+    metadata: Mapping[bytes, bytes]
+
+    @classmethod
+    def from_arrow(cls, schema: pa.Schema, *, first_id: int = 0) -> "TableSchema":
+        """Assign ids depth-first from `first_id`; every unsupported column is named in one error."""
+        ids = iter(range(first_id, 2**31 - 1))
+        problems: list[str] = []
+        seen: set[str] = set()
+        fields = []
+        for column in schema:
+            if column.name in seen:
+                problems.append(f"column {column.name!r} appears twice")
+            elif column.name in RESERVED_NAMES:
+                problems.append(f"column {column.name!r} has a name that Lance reserves")
+            elif "." in column.name or not column.name:
+                problems.append(f"column {column.name!r}: a top-level name may not be empty or contain '.'")
+            seen.add(column.name)
+            try:
+                fields.append(_from_arrow(column, ids, column.name))
+            except UnknownLogicalType as error:
+                problems.append(str(error))
+        if problems:
+            raise InvalidInput("this schema cannot be stored in a Lance table: " + "; ".join(problems))
+        return cls(tuple(fields), dict(schema.metadata or {}))
+
+    @classmethod
+    def decode(
+        cls, messages: Iterable[file_pb2.Field], metadata: Mapping[str, bytes], *, path: str = "manifest"
+    ) -> "TableSchema":
+        """From the flat, pre-order list of the wire."""
+        children: dict[int, list[file_pb2.Field]] = {_TOP_LEVEL: []}
+        for message in messages:
+            if message.id in children:
+                raise Corrupt(f"two fields have the id {message.id}", path=path, field="fields")
+            if message.parent_id not in children:
+                raise Corrupt(
+                    f"field {message.name!r} names the parent {message.parent_id}, which does not precede it",
+                    path=path,
+                    field="fields",
+                )
+            children[message.parent_id].append(message)
+            children[message.id] = []
+        tops = tuple(_decode(message, children, path, depth=1) for message in children[_TOP_LEVEL])
+        return cls(tops, {key.encode(): value for key, value in metadata.items()})
+
+    def encode(self) -> list[file_pb2.Field]:
+        return [message for field in self.fields for message in _encode(field, _TOP_LEVEL)]
+
+    @cached_property
+    def arrow(self) -> pa.Schema:
+        schema = pa.schema([field.arrow() for field in self.fields], dict(self.metadata) or None)
+        # A pass through IPC turns `ARROW:extension:*` metadata into the extension types that pyarrow knows.
+        return pa.ipc.read_schema(schema.serialize())
+
+    @cached_property
+    def field_id_max(self) -> int:
+        return max((field.id for top in self.fields for field in top.walk()), default=-1)
+
+    def field(self, name: str) -> Field:
+        for field in self.fields:
+            if field.name == name:
+                return field
+        raise KeyError(name)
+
+
+def _from_arrow(column: pa.Field, ids: Iterator[int], path: str) -> Field:
+    field_id = next(ids)
+    metadata = dict(column.metadata or {})
+    arrow = column.type
+    if logical_types.is_json(arrow):
+        metadata |= {EXTENSION_NAME: JSON_EXTENSION.encode(), EXTENSION_METADATA: b""}
+    elif isinstance(arrow, pa.BaseExtensionType):
+        metadata |= {
+            EXTENSION_NAME: arrow.extension_name.encode(),
+            EXTENSION_METADATA: arrow.__arrow_ext_serialize__() if isinstance(arrow, pa.ExtensionType) else b"",
+        }
+        arrow = arrow.storage_type
+
+    def child(field: pa.Field) -> Field:
+        return _from_arrow(field, ids, f"{path}.{field.name}")
+
+    children: tuple[Field, ...] = ()
+    if pa.types.is_struct(arrow):
+        logical = "struct"
+        names = [field.name for field in arrow]
+        if len(set(names)) != len(names):
+            raise UnknownLogicalType(f"field {path!r}: a struct has two children of one name")
+        children = tuple(child(field) for field in arrow)
+    elif pa.types.is_map(arrow):
+        if arrow.keys_sorted:
+            raise UnknownLogicalType(f"field {path!r}: a map with sorted keys cannot be stored; drop the promise")
+        logical = "map"
+        entries = pa.field("entries", pa.struct([arrow.key_field, arrow.item_field]), nullable=False)
+        children = (child(entries),)
+    elif pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
+        logical = "list" if pa.types.is_list(arrow) else "large_list"
+        logical += ".struct" if pa.types.is_struct(arrow.value_type) else ""
+        children = (child(arrow.value_field),)
+    elif pa.types.is_fixed_size_list(arrow) and pa.types.is_struct(arrow.value_type):
+        logical = f"fixed_size_list:struct:{arrow.list_size}"
+        children = (child(arrow.value_field),)
+    else:
+        try:
+            logical = logical_types.from_arrow(arrow)
+        except UnknownLogicalType as error:
+            raise UnknownLogicalType(f"field {path!r} has the Arrow type {error}, which Lance cannot store") from error
+    return Field(field_id, column.name, logical, column.nullable, metadata, children)
+
+
+def _decode(
+    message: file_pb2.Field, children: Mapping[int, list[file_pb2.Field]], path: str, depth: int
+) -> Field:
+    if depth > _DEPTH_MAX:
+        raise Corrupt(f"field {message.name!r} is nested more than {_DEPTH_MAX} deep", path=path, field="fields")
+    return Field(
+        id=message.id,
+        name=message.name,
+        logical_type=message.logical_type,
+        nullable=message.nullable,
+        metadata={key.encode(): value for key, value in message.metadata.items()},
+        children=tuple(_decode(child, children, path, depth + 1) for child in children[message.id]),
+    )
+
+
+def _encode(field: Field, parent: int) -> Iterator[file_pb2.Field]:
+    metadata = {key.decode(): value for key, value in field.metadata.items()}
+    position = field.metadata.get(_PRIMARY_KEY_POSITION, b"")
+    clustering = field.metadata.get(_CLUSTERING_KEY_POSITION, b"")
+    yield file_pb2.Field(
+        name=field.name,
+        id=field.id,
+        parent_id=parent,
+        logical_type=field.logical_type,
+        nullable=field.nullable,
+        encoding=_encoding(field),
+        extension_name=field.metadata.get(EXTENSION_NAME, b"").decode(),
+        metadata=metadata,
+        unenforced_primary_key=bool(position) or field.metadata.get(_PRIMARY_KEY, b"").lower() == b"true",
+        unenforced_primary_key_position=int(position) if position.isdigit() else 0,
+        unenforced_clustering_key_position=int(clustering) if clustering.isdigit() else 0,
+    )
+    for child in field.children:
+        yield from _encode(child, field.id)
+
+
+def _encoding(field: Field) -> file_pb2.Encoding:
+    """A hint that only readers of the oldest format use; written as Lance writes it."""
+    kind = field.logical_type.partition(":")[0]
+    if kind in ("struct", "null"):
+        return file_pb2.Encoding.NONE
+    if kind in ("string", "large_string", "binary", "large_binary", "json"):
+        return file_pb2.Encoding.VAR_BINARY
+    if kind == "dict":
+        return file_pb2.Encoding.DICTIONARY
+    return file_pb2.Encoding.PLAIN
+
+
+__all__ = ["BFLOAT16_EXTENSION", "RESERVED_NAMES", "Field", "TableSchema"]

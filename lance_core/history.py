@@ -1,0 +1,75 @@
+"""The versions of a table, as a person asks for them: when, what, by whom, how many rows."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from lance_core.format.ids import FragmentId, Version
+from lance_core.format.manifest import Manifest
+from lance_core.location import Location
+from lance_core.snapshot import list_versions, load_at, load_transaction
+
+
+@dataclass(frozen=True, slots=True)
+class VersionInfo:
+    version: Version
+    timestamp: datetime
+    operation: str
+    """As the format names it; `Unknown` where the writer left no record."""
+    read_version: Version | None
+    uuid: str | None
+    properties: Mapping[str, str]
+    rows: int
+    rows_added: int | None
+    """None where the version before is gone, so that nobody can tell; the same for removed rows."""
+    rows_removed: int | None
+
+
+def version_infos(location: Location) -> list[VersionInfo]:
+    """Oldest first. Reads every manifest once."""
+    return list(_infos(location))
+
+
+def version_info(location: Location, version: Version) -> VersionInfo:
+    """One version, by its own manifest and the one before."""
+    before = load_at(location, Version(version - 1)).manifest if version - 1 in list_versions(location).numbers else None
+    return _info(location, load_at(location, version).manifest, before)
+
+
+def _infos(location: Location) -> Iterator[VersionInfo]:
+    before: Manifest | None = None
+    for version in list_versions(location).numbers:
+        manifest = load_at(location, version).manifest
+        yield _info(location, manifest, before if before and before.version == version - 1 else None)
+        before = manifest
+
+
+def _info(location: Location, manifest: Manifest, before: Manifest | None) -> VersionInfo:
+    made_by = load_transaction(location, manifest)
+    if before is None and manifest.version > 1:
+        added = removed = None
+    else:
+        added, removed = _rows_changed(before, manifest)
+        if made_by and made_by.operation.name == "Rewrite":
+            # A compaction moves rows to other fragments; nobody would call them new.
+            added, removed = max(0, added - removed), max(0, removed - added)
+    return VersionInfo(
+        version=manifest.version,
+        timestamp=manifest.timestamp,
+        operation=made_by.operation.name if made_by else "Unknown",
+        read_version=made_by.read_version if made_by else None,
+        uuid=made_by.uuid if made_by else None,
+        properties=made_by.properties if made_by else {},
+        rows=manifest.row_count(),
+        rows_added=added,
+        rows_removed=removed,
+    )
+
+
+def _rows_changed(before: Manifest | None, after: Manifest) -> tuple[int, int]:
+    """By fragments: rows in new ones, and rows gone from those that stay or left."""
+    old = {} if before is None else {fragment.id: fragment.live_rows for fragment in before.fragments}
+    new: dict[FragmentId, int] = {fragment.id: fragment.live_rows for fragment in after.fragments}
+    added = sum(max(0, rows - old.get(id, 0)) for id, rows in new.items())
+    removed = sum(max(0, rows - new.get(id, 0)) for id, rows in old.items())
+    return added, removed

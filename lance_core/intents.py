@@ -1,0 +1,96 @@
+"""The memory of intentions: one small record per `intent=`, made before anything else is written.
+
+    _lance_assets/intents/{sha256 of the intent}.json
+
+It says on which version the work began and under which transaction uuid it goes on, whoever does it: a retry, another
+process, a run a week later. Its history is searched from *that* version, since a re-run opens a newer table and would
+not see the first attempt. Once landed, the record names the version and outlives it.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+
+from lance_core.errors import Corrupt, InvalidInput, NotFound, StorageError
+from lance_core.format import naming
+from lance_core.format.ids import Version
+from lance_core.storage.store import Put, Store
+
+_CREATES_MAX = 5
+_INTENT_CHARACTERS_MAX = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """What the intention became; kept so that a repetition can be answered after the version itself is cleaned up."""
+
+    version: int
+    operation: str
+    rows_added: int
+    rows_removed: int
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class IntentRecord:
+    intent: str
+    base_version: int
+    transaction_uuid: str
+    begun_ns: int
+    heartbeat_ns: int
+    files: tuple[str, ...] = ()
+    """Data files written for it so far, as far as its holders have told: cleanup must not touch them."""
+    landing: Landing | None = None
+
+    @property
+    def base(self) -> Version:
+        return Version(self.base_version)
+
+
+def path_of(intent: str) -> str:
+    return f"{naming.OWN}/intents/{hashlib.sha256(intent.encode()).hexdigest()}.json"
+
+
+def claim(store: Store, intent: str, *, base: Version, uuid: str, now_ns: int) -> IntentRecord:
+    """The record of this intention: a new one, or the one that an earlier attempt left."""
+    if not intent or len(intent) > _INTENT_CHARACTERS_MAX:
+        raise InvalidInput(f"an intent is a text of 1 to {_INTENT_CHARACTERS_MAX} characters, not one of {len(intent)}")
+    fresh = IntentRecord(intent, base, uuid, begun_ns=now_ns, heartbeat_ns=now_ns)
+    path = path_of(intent)
+    for _ in range(_CREATES_MAX):
+        if store.create(path, _encode(fresh)) is Put.CREATED:
+            return fresh
+        # "exists" may be our own create whose answer was lost; either way the record that is there is the one.
+        try:
+            return _decode(store.read(path), path, intent)
+        except NotFound:
+            continue
+    raise StorageError(f"could not record the intent {intent!r} at {store.description}: no create was answered")
+
+
+def beat(store: Store, record: IntentRecord, *, files: Sequence[str], now_ns: int) -> None:
+    """Tell that the work is alive and which files it has written."""
+    store.put(path_of(record.intent), _encode(replace(record, files=tuple(files), heartbeat_ns=now_ns)))
+
+
+def note_landing(store: Store, record: IntentRecord, landing: Landing, *, now_ns: int) -> None:
+    store.put(path_of(record.intent), _encode(replace(record, landing=landing, heartbeat_ns=now_ns)))
+
+
+def _encode(record: IntentRecord) -> bytes:
+    return json.dumps(asdict(record), indent=1).encode()
+
+
+def _decode(data: bytes, path: str, intent: str) -> IntentRecord:
+    try:
+        fields = json.loads(data)
+        landing = fields.pop("landing")
+        files = tuple(fields.pop("files"))
+        record = IntentRecord(**fields, files=files, landing=Landing(**landing) if landing else None)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise Corrupt(f"is not the record of an intent: {error}", path=path, field="intent") from error
+    if record.intent != intent:
+        raise Corrupt(f"is the record of {record.intent!r}, not of {intent!r}", path=path, field="intent")
+    return record

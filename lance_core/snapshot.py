@@ -1,0 +1,152 @@
+"""What the table is at a version, and what happened since: reading manifests and transactions, never writing.
+
+The newest version is the highest name in `_versions/`. A damaged head is an error that names it: falling back to
+an older version would hide rows that were acknowledged.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lance_core.errors import Corrupt, CorruptHead, NotFound
+from lance_core.format import naming
+from lance_core.format.ids import Version
+from lance_core.format.manifest import Manifest
+from lance_core.format.naming import NamingScheme
+from lance_core.format.transaction import Transaction
+from lance_core.location import Location
+from lance_core.transactions.conflicts import Landed
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One version of a table, immutable."""
+
+    location: Location
+    manifest: Manifest
+    scheme: NamingScheme
+
+    @property
+    def version(self) -> Version:
+        return self.manifest.version
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """The versions that exist, ascending, and how they are named."""
+
+    numbers: tuple[Version, ...]
+    scheme: NamingScheme
+
+
+def list_versions(location: Location) -> Versions:
+    found: dict[Version, NamingScheme] = {}
+    for listed in location.store.list(naming.VERSIONS):
+        if parsed := naming.parse_manifest_name(listed.path.rpartition("/")[2]):
+            found[parsed[0]] = parsed[1]
+    schemes = set(found.values())
+    if len(schemes) > 1:
+        raise Corrupt(
+            "holds manifests of both naming schemes; migrate the older ones (pylance: migrate_manifest_paths_v2)",
+            path=f"{location.uri}/{naming.VERSIONS}",
+            field="names",
+        )
+    return Versions(tuple(sorted(found)), schemes.pop() if schemes else NamingScheme.V2)
+
+
+def exists(location: Location) -> bool:
+    """Whether there is a table: a version, not merely a directory with files of writers that never committed."""
+    return bool(list_versions(location).numbers)
+
+
+def load_latest(location: Location) -> Snapshot:
+    versions = list_versions(location)
+    if not versions.numbers:
+        raise NotFound(f"there is no Lance table at {location.uri}; create one there, or check the path")
+    head = versions.numbers[-1]
+    try:
+        return _load(location, head, versions.scheme)
+    except Corrupt as error:
+        raise CorruptHead(
+            f"the newest version {head} of this table is damaged: {error}. No older version is opened in its place, "
+            f"since that would hide what version {head} acknowledged. Read an older one by its number, or move this "
+            "file aside once you know that its rows are lost or repeated",
+            path=f"{location.uri}/{naming.manifest_path(head, versions.scheme)}",
+            field=error.field,
+        ) from error
+
+
+def load_at(location: Location, version: Version) -> Snapshot:
+    for scheme in NamingScheme:
+        try:
+            return _load(location, version, scheme)
+        except NotFound:
+            continue
+    numbers = list_versions(location).numbers
+    if not numbers:
+        raise NotFound(f"there is no Lance table at {location.uri}; create one there, or check the path")
+    raise NotFound(f"{location.uri} has no version {version}; it has {_ranges(numbers)}")
+
+
+def load_transaction(location: Location, manifest: Manifest) -> Transaction | None:
+    """What made this version; None where its writer left no record."""
+    if inline := manifest.inline_transaction:
+        return Transaction.decode(inline, path=f"{location.uri}/{manifest.path}")
+    name = manifest.transaction_file
+    if name is None:
+        return None
+    if not naming.is_confined(name):
+        raise Corrupt("a transaction file's name leaves its directory", path=repr(name), field="transaction_file")
+    path = f"{naming.TRANSACTIONS}/{name}"
+    try:
+        return Transaction.decode(location.store.read(path), path=f"{location.uri}/{path}")
+    except NotFound:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The head, and everything that was committed after a base, oldest first."""
+
+    head: Snapshot
+    others: Sequence[Landed]
+
+
+def history_since(
+    location: Location, since: Version, *, base: Snapshot | None = None, known: Sequence[Landed] = ()
+) -> History | None:
+    """None if the table has no versions. `base` and `known` were loaded before: a version never changes, so they
+    are not read again."""
+    versions = list_versions(location)
+    if not versions.numbers:
+        return None
+    loaded = {landed.version: landed for landed in known}
+    others: list[Landed] = []
+    head = base if base and base.version == versions.numbers[-1] else None
+    for version in versions.numbers:
+        if version <= since:
+            continue
+        is_head = version == versions.numbers[-1]
+        if version not in loaded or (is_head and head is None):
+            snapshot = head if is_head and head else _load(location, version, versions.scheme)
+            head = snapshot if is_head else head
+            loaded[version] = Landed(version, load_transaction(location, snapshot.manifest))
+        others.append(loaded[version])
+    return History(head or load_latest(location), others)
+
+
+def _load(location: Location, version: Version, scheme: NamingScheme) -> Snapshot:
+    path = naming.manifest_path(version, scheme)
+    data = location.store.read(path)
+    return Snapshot(location, Manifest.decode(data, path=path, version=version), scheme)
+
+
+def _ranges(numbers: Sequence[Version]) -> str:
+    """`1-4, 7`, shortened in the middle where it is long."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    texts = [str(first) if first == last else f"{first}-{last}" for first, last in runs]
+    return ", ".join(texts if len(texts) <= 8 else [*texts[:4], "…", *texts[-3:]])

@@ -1,0 +1,178 @@
+"""A directory on this machine, made durable: a file that was acknowledged survives a power loss, whole.
+
+A write goes to a temporary name in the same directory, is fsynced, and gets its final name by `link` (create) or
+`rename` (put); then the directory is fsynced, and its parents where they are new. `link` is what makes create
+exclusive, and no reader ever sees half a file. File systems without hard links are refused, since every
+substitute at hand can replace somebody's file.
+"""
+
+import errno
+import os
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from lance_core.errors import NotFound, StorageError
+from lance_core.storage.store import KnownObject, ObjectInfo, Put
+
+_TEMPORARY = ".tmp"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStore:
+    root: Path
+    durable: bool = True
+
+    @property
+    def description(self) -> str:
+        return str(self.root)
+
+    def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        try:
+            with open(self.root / path, "rb") as file:
+                if start:
+                    file.seek(start)
+                return file.read(-1 if length is None else length)
+        except FileNotFoundError as error:
+            raise NotFound(f"{self.root / path} does not exist") from error
+        except OSError as error:
+            raise _failed("read", self.root / path, error) from error
+
+    def head(self, path: str) -> ObjectInfo | None:
+        try:
+            return _info(path, os.stat(self.root / path))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise _failed("look at", self.root / path, error) from error
+
+    def list(self, directory: str, start_after: str = "") -> Sequence[ObjectInfo]:
+        found: list[_ListedFile] = []
+        try:
+            with os.scandir(self.root / directory) as entries:
+                for entry in entries:
+                    if entry.name > start_after and not entry.name.startswith(_TEMPORARY) and entry.is_file():
+                        found.append(_ListedFile(f"{directory}/{entry.name}", entry))
+        except (FileNotFoundError, NotADirectoryError):
+            return ()
+        except OSError as error:
+            raise _failed("list", self.root / directory, error) from error
+        return sorted(found, key=lambda info: info.path)
+
+    def put(self, path: str, data: bytes) -> None:
+        target = self.root / path
+        try:
+            os.replace(self._temporary(target, data), target)
+            self._sync_directory(target.parent)
+        except OSError as error:
+            raise _failed("write", target, error) from error
+
+    def create(self, path: str, data: bytes) -> Put:
+        target = self.root / path
+        try:
+            temporary = self._temporary(target, data)
+        except OSError as error:
+            raise _failed("write", target, error) from error
+        try:
+            os.link(temporary, target)
+        except FileExistsError:
+            # A network file system may replay a link whose first answer was lost.
+            if not os.path.samefile(temporary, target):
+                return Put.EXISTS
+        except OSError as error:
+            if error.errno in (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS):
+                raise StorageError(
+                    f"{target.parent} is on a file system without hard links: without them two writers could both "
+                    "believe that they were first. Put the table on a local disk or an object store"
+                ) from error
+            return Put.UNKNOWN
+        finally:
+            temporary.unlink(missing_ok=True)
+        try:
+            self._sync_directory(target.parent)
+        except OSError:
+            return Put.UNKNOWN
+        return Put.CREATED
+
+    def delete(self, path: str) -> None:
+        try:
+            (self.root / path).unlink(missing_ok=True)
+        except OSError as error:
+            raise _failed("delete", self.root / path, error) from error
+
+    def settle(self, paths: Sequence[str]) -> None:
+        """Make files that another library wrote below the root survive a power loss, under the names they have."""
+        if not self.durable:
+            return
+        try:
+            for path in paths:
+                _sync(self.root / path)
+            for directory in {(self.root / path).parent for path in paths}:
+                self._sync_directory(directory)
+        except OSError as error:
+            raise _failed("make durable", self.root, error) from error
+
+    def make_directory(self, directory: str) -> None:
+        self._make(self.root / directory)
+
+    def _temporary(self, target: Path, data: bytes) -> Path:
+        temporary = target.parent / f"{_TEMPORARY}-{uuid.uuid4().hex}"
+        try:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        except FileNotFoundError:
+            self._make(target.parent)
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            if self.durable:
+                os.fsync(file.fileno())
+        return temporary
+
+    def _make(self, directory: Path) -> None:
+        """With the entry of each new directory synced into its parent, the top one first."""
+        missing = []
+        while not directory.is_dir():
+            missing.append(directory)
+            directory = directory.parent
+        for new in reversed(missing):
+            new.mkdir(exist_ok=True)
+            self._sync_directory(new.parent)
+
+    def _sync_directory(self, directory: Path) -> None:
+        if self.durable:
+            _sync(directory)
+
+
+@dataclass(frozen=True, slots=True)
+class _ListedFile:
+    """Asks the file system only when it is asked: opening a table lists thousands of names and needs one."""
+
+    path: str
+    _entry: os.DirEntry[str]
+
+    @property
+    def size(self) -> int:
+        return self._entry.stat().st_size
+
+    @property
+    def modified(self) -> datetime:
+        return datetime.fromtimestamp(self._entry.stat().st_mtime, UTC)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _info(path: str, stat: os.stat_result) -> KnownObject:
+    return KnownObject(path, stat.st_size, datetime.fromtimestamp(stat.st_mtime, UTC))
+
+
+def _failed(what: str, path: Path, error: OSError) -> StorageError:
+    return StorageError(f"could not {what} {path}: {error.strerror or error}")

@@ -1,0 +1,58 @@
+"""A store in this process's memory, for commits under test. It is never a table for users: data files cannot be
+shared with the codec, and nothing outlives the process.
+"""
+
+import threading
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from lance_core.errors import NotFound
+from lance_core.storage.store import KnownObject, ObjectInfo, Put
+
+
+class MemoryStore:
+    def __init__(self, name: str = "memory") -> None:
+        self._name = name
+        self._objects: dict[str, tuple[bytes, datetime]] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def description(self) -> str:
+        return f"memory://{self._name}"
+
+    def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        with self._lock:
+            if path not in self._objects:
+                raise NotFound(f"{self.description}/{path} does not exist")
+            data = self._objects[path][0]
+        return data[start : None if length is None else start + length]
+
+    def head(self, path: str) -> ObjectInfo | None:
+        with self._lock:
+            found = self._objects.get(path)
+        return KnownObject(path, len(found[0]), found[1]) if found else None
+
+    def list(self, directory: str, start_after: str = "") -> Sequence[ObjectInfo]:
+        prefix = f"{directory}/"
+        with self._lock:
+            names = [
+                path
+                for path in self._objects
+                if path.startswith(prefix) and "/" not in path[len(prefix) :] and path[len(prefix) :] > start_after
+            ]
+            return [KnownObject(path, len(self._objects[path][0]), self._objects[path][1]) for path in sorted(names)]
+
+    def put(self, path: str, data: bytes) -> None:
+        with self._lock:
+            self._objects[path] = (bytes(data), datetime.now(UTC))
+
+    def create(self, path: str, data: bytes) -> Put:
+        with self._lock:
+            if path in self._objects:
+                return Put.EXISTS
+            self._objects[path] = (bytes(data), datetime.now(UTC))
+            return Put.CREATED
+
+    def delete(self, path: str) -> None:
+        with self._lock:
+            self._objects.pop(path, None)

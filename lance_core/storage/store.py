@@ -1,0 +1,67 @@
+"""The contract that every store keeps. `tests/lance_core/storage/contract.py` holds each of them to it.
+
+Paths are relative to the store's root, with `/`. Every call answers with what it knows: done, definitely not, or,
+for `create`, that it cannot tell. A store never repeats a `create` on its own: its own first answer, lost on the
+way, would come back as "exists".
+"""
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+
+class Put(enum.Enum):
+    """What is known after a `create`."""
+
+    CREATED = "created"
+    EXISTS = "exists"
+    """Something is there; it may still be ours, put by an earlier call whose answer was lost."""
+    UNKNOWN = "unknown"
+    """It may have landed, may land yet, or may not: only looking tells."""
+
+
+class ObjectInfo(Protocol):
+    """What a store knows of an object. A listing may find out size and time only when they are asked for."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def modified(self) -> datetime:
+        """By the store's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownObject:
+    """An `ObjectInfo` whose facts came with the answer."""
+
+    path: str
+    size: int
+    modified: datetime
+
+
+class Store(Protocol):
+    @property
+    def description(self) -> str:
+        """Where this is, for messages: never with credentials."""
+
+    def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        """The bytes, or those of a range. NotFound if there is no such object."""
+
+    def head(self, path: str) -> ObjectInfo | None:
+        """None if there is definitely no such object."""
+
+    def list(self, directory: str, start_after: str = "") -> Sequence[ObjectInfo]:
+        """The objects right in a directory, by name; none if it does not exist."""
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write, replacing what is there, all or nothing to any reader."""
+
+    def create(self, path: str, data: bytes) -> Put:
+        """Write only if nothing is there: of any number of callers at most one is ever answered CREATED."""
+
+    def delete(self, path: str) -> None:
+        """Remove; it is no error if nothing is there."""

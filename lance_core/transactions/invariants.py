@@ -1,0 +1,61 @@
+"""What must hold between any two consecutive versions, and for every fragment a change brings. Checked before a
+version is put, in production too: a violation is our own mistake, and it must not reach the table.
+"""
+
+from collections.abc import Sequence
+
+from lance_core.errors import InvalidInput
+from lance_core.format.fragment import Fragment
+from lance_core.format.manifest import Manifest
+
+
+class InvariantViolation(AssertionError):
+    """A change would have broken the table. Nothing was written; please report it."""
+
+
+def check(before: Manifest | None, after: Manifest, *, fresh: Sequence[Fragment]) -> None:
+    _versions_are_dense(before, after)
+    _counters_never_go_back(before, after)
+    _fresh_ids_are_new(before, after, fresh)
+    for fragment in fresh:
+        _fragment_is_whole(fragment, after)
+
+
+def _versions_are_dense(before: Manifest | None, after: Manifest) -> None:
+    expected = 1 if before is None else before.version + 1
+    if after.version != expected:
+        raise InvariantViolation(f"version {after.version} would follow, expected {expected}")
+
+
+def _counters_never_go_back(before: Manifest | None, after: Manifest) -> None:
+    if before is None:
+        return
+    if after.max_fragment_id < before.max_fragment_id:
+        raise InvariantViolation(f"max_fragment_id went from {before.max_fragment_id} to {after.max_fragment_id}")
+    if after.next_row_id < before.next_row_id:
+        raise InvariantViolation(f"next_row_id went from {before.next_row_id} to {after.next_row_id}")
+
+
+def _fresh_ids_are_new(before: Manifest | None, after: Manifest, fresh: Sequence[Fragment]) -> None:
+    last = -1 if before is None else before.max_fragment_id
+    for fragment in fresh:
+        if fragment.id <= last:
+            raise InvariantViolation(f"fragment id {fragment.id} is not above {last}: ids ascend and are never reused")
+        last = fragment.id
+    if fresh and after.max_fragment_id != last:
+        raise InvariantViolation(f"max_fragment_id {after.max_fragment_id} does not name the last fragment {last}")
+
+
+def _fragment_is_whole(fragment: Fragment, after: Manifest) -> None:
+    fragment.check(path=after.path)
+    if fragment.physical_rows < 1:
+        raise InvalidInput(f"fragment {fragment.id} has no rows; leave it out")
+    if not fragment.files:
+        raise InvalidInput(f"fragment {fragment.id} has no data files")
+    for file in fragment.files:
+        if not any(field_id >= 0 for field_id in file.field_ids):
+            raise InvalidInput(f"data file {file.path} stores no field")
+        if file.version.is_legacy != after.storage_version.is_legacy:
+            raise InvalidInput(f"data file {file.path} is of version {file.version}, the table of {after.storage_version}")
+    if after.has_stable_row_ids and fragment.message.WhichOneof("row_id_sequence") is None:
+        raise InvariantViolation(f"fragment {fragment.id} has no row ids, the table promises them")

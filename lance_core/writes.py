@@ -1,0 +1,173 @@
+"""A write from its beginning to its version.
+
+    begin    remember the intention; if it has landed before, that is the answer
+    ...      the caller writes data files
+    finish   check that the files are there, commit, remember the landing
+
+The Spark ops and the methods of `Table` are the same three steps, with the middle one done elsewhere.
+"""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from lance_core import intents
+from lance_core.commit import Outcome, commit
+from lance_core.errors import NotFound, StorageError
+from lance_core.format import naming
+from lance_core.format.fragment import DataFile, Fragment
+from lance_core.format.ids import Version
+from lance_core.format.manifest import Manifest
+from lance_core.format.operations import Append, Operation, Overwrite
+from lance_core.format.transaction import Transaction
+from lance_core.intents import IntentRecord, Landing
+from lance_core.location import Location
+from lance_core.ports import Ports
+from lance_core.snapshot import Snapshot, history_since, load_at, load_latest
+from lance_core.transactions.apply import Birth
+
+_HEADS_AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A write under way. Single use: it ends in `finish`, or is left behind."""
+
+    location: Location
+    base: Snapshot | Birth
+    uuid: str
+    record: IntentRecord | None
+    ports: Ports
+
+    @property
+    def read_version(self) -> Version:
+        return self.base.version if isinstance(self.base, Snapshot) else Version(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A version that holds the write."""
+
+    snapshot: Snapshot
+    landing: Landing
+    attempts: int
+    rebased_over: tuple[Version, ...]
+    landed_before: bool
+
+
+def begin(location: Location, base: Snapshot | Birth, *, intent: str | None, ports: Ports) -> Begun | Written:
+    """Nothing is written before this returns, except the record of the intent itself."""
+    uuid = str(ports.new_uuid())
+    if intent is None:
+        return Begun(location, base, uuid, None, ports)
+    read_version = base.version if isinstance(base, Snapshot) else Version(0)
+    record = intents.claim(location.store, intent, base=read_version, uuid=uuid, now_ns=ports.now_ns())
+    begun = Begun(location, base, record.transaction_uuid, record, ports)
+    if record.landing:
+        return Written(
+            snapshot=_still_there(location, Version(record.landing.version)),
+            landing=record.landing,
+            attempts=0,
+            rebased_over=(),
+            landed_before=True,
+        )
+    history = history_since(location, record.base)
+    for landed in history.others if history else ():
+        if landed.transaction and landed.transaction.uuid == record.transaction_uuid:
+            outcome = Outcome(load_at(location, landed.version), None, attempts=0, rebased_over=())
+            return _written(begun, landed.transaction.operation, outcome)
+    return begun
+
+
+def finish(begun: Begun, operation: Operation, *, properties: Mapping[str, str], attempts: int) -> Written:
+    fresh = operation.fragments if isinstance(operation, Append | Overwrite) else ()
+    files = {file.path: file for fragment in fresh for file in fragment.files}
+    if begun.record:
+        intents.beat(begun.location.store, begun.record, files=sorted(files), now_ns=begun.ports.now_ns())
+    check_files(begun.location, tuple(files.values()))
+    since = min(begun.read_version, begun.record.base) if begun.record else begun.read_version
+    ours = Transaction(begun.read_version, begun.uuid, operation, properties)
+    outcome = commit(
+        begun.location, ours, base=begun.base, since=since, attempts=attempts, ports=begun.ports
+    )
+    return _written(begun, operation, outcome)
+
+
+def nothing_to_write(begun: Begun) -> Written:
+    """An append of no rows makes no version; its intention is fulfilled by the one that is there."""
+    assert isinstance(begun.base, Snapshot)
+    landing = Landing(begun.base.version, Append.name, rows_added=0, rows_removed=0, files=0, bytes=0)
+    _note(begun, landing)
+    return Written(begun.base, landing, attempts=0, rebased_over=(), landed_before=False)
+
+
+def check_files(location: Location, files: Sequence[DataFile]) -> None:
+    """A manifest must not name a file that is missing or cut short: look at each before it does."""
+
+    def check(file: DataFile) -> None:
+        found = location.store.head(f"{naming.DATA}/{file.path}")
+        if found is None:
+            raise NotFound(
+                f"{location.uri}: the data file {file.path} of this commit does not exist; write it again, then commit"
+            )
+        if file.size is not None and found.size != file.size:
+            raise StorageError(
+                f"{location.uri}: the data file {file.path} of this commit has {found.size} bytes, not the {file.size} "
+                "that its writer reported; write it again, then commit"
+            )
+
+    if len(files) <= _HEADS_AT_ONCE:
+        for file in files:
+            check(file)
+        return
+    with ThreadPoolExecutor(_HEADS_AT_ONCE) as pool:
+        for _ in pool.map(check, files):
+            pass
+
+
+def _written(begun: Begun, operation: Operation, outcome: Outcome) -> Written:
+    landing = _landing(operation, outcome)
+    _note(begun, landing)
+    return Written(
+        snapshot=outcome.snapshot,
+        landing=landing,
+        attempts=outcome.attempts,
+        rebased_over=outcome.rebased_over,
+        landed_before=outcome.attempts == 0,
+    )
+
+
+def _landing(operation: Operation, outcome: Outcome) -> Landing:
+    fragments: Sequence[Fragment] = operation.fragments if isinstance(operation, Append | Overwrite) else ()
+    removed = 0
+    if isinstance(operation, Overwrite) and outcome.snapshot.version > 1:
+        before = outcome.before or _before(outcome.snapshot)
+        removed = before.row_count() if before else 0
+    return Landing(
+        version=outcome.snapshot.version,
+        operation=operation.name,
+        rows_added=sum(fragment.live_rows for fragment in fragments),
+        rows_removed=removed,
+        files=sum(len(fragment.files) for fragment in fragments),
+        bytes=sum(fragment.file_bytes for fragment in fragments),
+    )
+
+
+def _before(snapshot: Snapshot) -> Manifest | None:
+    try:
+        return load_at(snapshot.location, Version(snapshot.version - 1)).manifest
+    except NotFound:
+        return None
+
+
+def _note(begun: Begun, landing: Landing) -> None:
+    if begun.record and not begun.record.landing:
+        intents.note_landing(begun.location.store, begun.record, landing, now_ns=begun.ports.now_ns())
+
+
+def _still_there(location: Location, version: Version) -> Snapshot:
+    """The version that landed, or the newest where cleanup has retired it since."""
+    try:
+        return load_at(location, version)
+    except NotFound:
+        return load_latest(location)
