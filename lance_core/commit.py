@@ -1,9 +1,9 @@
 """The commit loop, and nothing else.
 
-    look at what was committed since -> judge -> rebase -> apply -> put the next version if nobody has -> look again
+    look at what was committed since -> judge -> rebase -> apply -> create the next version -> look again
 
-Every turn begins with a look for our own transaction, and the loop ends with a look, not with a put: "exists" and "no
-answer" may both mean that our own earlier put landed. `docs` of the rule: lance_core/COMMITS.md.
+Every turn begins with a look for our own transaction, and the loop ends with a look, not with a put: "exists"
+and "no answer" may both mean that our own earlier put landed.
 """
 
 from collections.abc import Sequence
@@ -21,6 +21,7 @@ from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.naming import NamingScheme
+from lance_core.format.operations import Operation
 from lance_core.format.transaction import Transaction
 from lance_core.library_version import LIBRARY_VERSION
 from lance_core.location import Location
@@ -39,6 +40,8 @@ class Outcome:
     """A version that holds our transaction."""
 
     snapshot: Snapshot
+    operation: Operation
+    """As it landed: of two holders of one intent, the files may be the other's."""
     before: Manifest | None
     """The version it replaced as the head; None for the first, and where the landing was found, not seen."""
     attempts: int
@@ -55,7 +58,8 @@ def commit(
     attempts: int,
     ports: Ports,
 ) -> Outcome:
-    """Put `ours` into exactly one version. `since` is where history is searched for an earlier landing of it."""
+    """Put `ours` into exactly one version.
+    `since` is where history is searched for an earlier landing of it."""
     loaded = base if isinstance(base, Snapshot) else None
     known: Sequence[Landed] = ()
     slot: Version | None = None  # where a put of ours may still land
@@ -76,7 +80,9 @@ def commit(
                 raise _undecided(location, ours, slot, f"{attempts} puts were not answered")
             raise _exhausted(location, ours, known, attempts)
         if isinstance(base, Birth) and history:
-            raise AlreadyExists(f"there is a table at {location.uri} already, at version {history.head.version}")
+            raise AlreadyExists(
+                f"there is a table at {location.uri} already, at version {history.head.version}"
+            )
         others = [landed for landed in known if landed.version > ours.read_version]
         finding = judge(ours, others)
         if finding.blocks:
@@ -90,11 +96,17 @@ def commit(
             scheme=scheme,
         )
         manifest = apply(head, rebased, occasion)
-        location.store.put(f"{naming.TRANSACTIONS}/{occasion.transaction_file}", rebased.encode())
-        put = location.store.create(manifest.path, manifest.encode())
+        try:
+            location.store.put(f"{naming.TRANSACTIONS}/{occasion.transaction_file}", rebased.encode())
+            put = location.store.create(manifest.path, manifest.encode())
+        except LanceError as error:
+            if slot is None:
+                raise
+            raise _undecided(location, ours, slot, f"putting it again failed: {error}") from error
         if put is Put.CREATED:
             return Outcome(
                 snapshot=Snapshot(location, manifest, scheme),
+                operation=rebased.operation,
                 before=head if isinstance(head, Manifest) else None,
                 attempts=attempt + 1,
                 rebased_over=tuple(landed.version for landed in others),
@@ -118,8 +130,16 @@ def _with_uuid(others: Sequence[Landed], uuid: str) -> Landed | None:
 def _found(
     location: Location, landed: Landed, known: Sequence[Landed], ours: Transaction, attempts: int
 ) -> Outcome:
+    assert landed.transaction is not None
+    try:
+        snapshot = load_at(location, landed.version)
+        location.store.settle([snapshot.manifest.path])
+    except LanceError as error:
+        why = f"it is there, but reading it back failed: {error}"
+        raise _undecided(location, ours, landed.version, why) from error
     return Outcome(
-        snapshot=load_at(location, landed.version),
+        snapshot=snapshot,
+        operation=landed.transaction.operation,
         before=None,
         attempts=attempts,
         rebased_over=tuple(
@@ -139,8 +159,8 @@ def _conflict(location: Location, ours: Transaction, finding: Finding) -> Confli
     )
     kind = IncompatibleConflict if final else RetryableConflict
     return kind(
-        f"{location.uri}: this {ours.operation.name}, planned on version {ours.read_version}, cannot stand beside the "
-        f"{theirs.operation} of version {theirs.version} (rule {finding.rule}); {advice}",
+        f"{location.uri}: this {ours.operation.name}, planned on version {ours.read_version}, cannot stand "
+        f"beside the {theirs.operation} of version {theirs.version} (rule {finding.rule}); {advice}",
         ours=ours.operation.name,
         theirs=theirs.operation,
         version=theirs.version,
@@ -148,10 +168,12 @@ def _conflict(location: Location, ours: Transaction, finding: Finding) -> Confli
     )
 
 
-def _exhausted(location: Location, ours: Transaction, known: Sequence[Landed], attempts: int) -> RetryableConflict:
+def _exhausted(
+    location: Location, ours: Transaction, known: Sequence[Landed], attempts: int
+) -> RetryableConflict:
     return RetryableConflict(
-        f"{location.uri}: this {ours.operation.name} lost the race for the next version {attempts} times; nothing of it "
-        "landed. Repeat it, with more retries or fewer writers at once",
+        f"{location.uri}: this {ours.operation.name} lost the race for the next version {attempts} times; "
+        "nothing of it landed. Repeat it, with more retries or fewer writers at once",
         ours=ours.operation.name,
         theirs=known[-1].operation if known else "another writer",
         version=known[-1].version if known else 0,
@@ -161,9 +183,9 @@ def _exhausted(location: Location, ours: Transaction, known: Sequence[Landed], a
 
 def _undecided(location: Location, ours: Transaction, slot: Version, why: str) -> CommitUndecided:
     return CommitUndecided(
-        f"{location.uri}: whether this {ours.operation.name} landed as version {slot} is not known: {why}. Look for its "
-        f"transaction {ours.uuid} in the table's history before repeating it (with the same intent= that happens by "
-        "itself), and delete nothing",
+        f"{location.uri}: whether this {ours.operation.name} landed as version {slot} is not known: {why}. "
+        f"Look for its transaction {ours.uuid} in the table's history before repeating it (with the same "
+        "intent= that happens by itself), and delete nothing",
         uuid=ours.uuid,
         version=slot,
     )

@@ -2,9 +2,9 @@
 
     _lance_assets/intents/{sha256 of the intent}.json
 
-It says on which version the work began and under which transaction uuid it goes on, whoever does it: a retry, another
-process, a run a week later. Its history is searched from *that* version, since a re-run opens a newer table and would
-not see the first attempt. Once landed, the record names the version and outlives it.
+It says on which version the work began and under which transaction uuid it goes on, whoever does it: a retry,
+another process, a run a week later. Its history is searched from *that* version, since a re-run opens a newer
+table and would not see the first attempt. Once landed, the record names the version and outlives it.
 """
 
 import hashlib
@@ -23,7 +23,8 @@ _INTENT_CHARACTERS_MAX = 4096
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """What the intention became; kept so that a repetition can be answered after the version itself is cleaned up."""
+    """What the intention became; kept so that a repetition can be
+    answered after the version itself is cleaned up."""
 
     version: int
     operation: str
@@ -56,22 +57,29 @@ def path_of(intent: str) -> str:
 def claim(store: Store, intent: str, *, base: Version, uuid: str, now_ns: int) -> IntentRecord:
     """The record of this intention: a new one, or the one that an earlier attempt left."""
     if not intent or len(intent) > _INTENT_CHARACTERS_MAX:
-        raise InvalidInput(f"an intent is a text of 1 to {_INTENT_CHARACTERS_MAX} characters, not one of {len(intent)}")
+        raise InvalidInput(
+            f"an intent is a text of 1 to {_INTENT_CHARACTERS_MAX} characters, not one of {len(intent)}"
+        )
     fresh = IntentRecord(intent, base, uuid, begun_ns=now_ns, heartbeat_ns=now_ns)
     path = path_of(intent)
     for _ in range(_CREATES_MAX):
         if store.create(path, _encode(fresh)) is Put.CREATED:
             return fresh
-        # "exists" may be our own create whose answer was lost; either way the record that is there is the one.
+        # "exists" may be our own create, its answer lost; either way the record that is there counts.
         try:
             return _decode(store.read(path), path, intent)
         except NotFound:
             continue
-    raise StorageError(f"could not record the intent {intent!r} at {store.description}: no create was answered")
+    raise StorageError(
+        f"could not record the intent {intent!r} at {store.description}: no create was answered"
+    )
 
 
 def beat(store: Store, record: IntentRecord, *, files: Sequence[str], now_ns: int) -> None:
-    """Tell that the work is alive and which files it has written."""
+    """Tell that the work is alive and which files it has written; a landing noted meanwhile stays."""
+    path = path_of(record.intent)
+    if _decode(store.read(path), path, record.intent).landing:
+        return
     store.put(path_of(record.intent), _encode(replace(record, files=tuple(files), heartbeat_ns=now_ns)))
 
 

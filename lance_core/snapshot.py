@@ -1,7 +1,7 @@
 """What the table is at a version, and what happened since: reading manifests and transactions, never writing.
 
-The newest version is the highest name in `_versions/`. A damaged head is an error that names it: falling back to
-an older version would hide rows that were acknowledged.
+The newest version is the highest name in `_versions/`. A damaged head is an error that names it: falling back
+to an older version would hide rows that were acknowledged.
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,8 @@ def list_versions(location: Location) -> Versions:
     schemes = set(found.values())
     if len(schemes) > 1:
         raise Corrupt(
-            "holds manifests of both naming schemes; migrate the older ones (pylance: migrate_manifest_paths_v2)",
+            "holds manifests of both naming schemes; migrate the older ones (pylance: "
+            "migrate_manifest_paths_v2)",
             path=f"{location.uri}/{naming.VERSIONS}",
             field="names",
         )
@@ -54,7 +55,8 @@ def list_versions(location: Location) -> Versions:
 
 
 def exists(location: Location) -> bool:
-    """Whether there is a table: a version, not merely a directory with files of writers that never committed."""
+    """Whether there is a table: a version, not merely a
+    directory with files of writers that never committed."""
     return bool(list_versions(location).numbers)
 
 
@@ -67,16 +69,16 @@ def load_latest(location: Location) -> Snapshot:
         return _load(location, head, versions.scheme)
     except Corrupt as error:
         raise CorruptHead(
-            f"the newest version {head} of this table is damaged: {error}. No older version is opened in its place, "
-            f"since that would hide what version {head} acknowledged. Read an older one by its number, or move this "
-            "file aside once you know that its rows are lost or repeated",
+            f"the newest version {head} of this table is damaged: {error}. No older version is opened in its "
+            f"place, since that would hide what version {head} acknowledged. Read an older one by its "
+            "number, or move this file aside once you know that its rows are lost or repeated",
             path=f"{location.uri}/{naming.manifest_path(head, versions.scheme)}",
             field=error.field,
         ) from error
 
 
 def load_at(location: Location, version: Version) -> Snapshot:
-    for scheme in NamingScheme:
+    for scheme in (NamingScheme.V2, NamingScheme.V1):
         try:
             return _load(location, version, scheme)
         except NotFound:
@@ -95,7 +97,9 @@ def load_transaction(location: Location, manifest: Manifest) -> Transaction | No
     if name is None:
         return None
     if not naming.is_confined(name):
-        raise Corrupt("a transaction file's name leaves its directory", path=repr(name), field="transaction_file")
+        raise Corrupt(
+            "a transaction file's name leaves its directory", path=repr(name), field="transaction_file"
+        )
     path = f"{naming.TRANSACTIONS}/{name}"
     try:
         return Transaction.decode(location.store.read(path), path=f"{location.uri}/{path}")
@@ -109,29 +113,39 @@ class History:
 
     head: Snapshot
     others: Sequence[Landed]
+    gone: Sequence[Version]
+    """Those of the others that were cleaned up: what they did, nobody can tell."""
 
 
 def history_since(
     location: Location, since: Version, *, base: Snapshot | None = None, known: Sequence[Landed] = ()
 ) -> History | None:
-    """None if the table has no versions. `base` and `known` were loaded before: a version never changes, so they
-    are not read again."""
+    """None if the table has no versions. `base` and `known` were loaded before: a version never changes, so
+    they are not read again."""
     versions = list_versions(location)
     if not versions.numbers:
         return None
     loaded = {landed.version: landed for landed in known}
     others: list[Landed] = []
-    head = base if base and base.version == versions.numbers[-1] else None
-    for version in versions.numbers:
-        if version <= since:
-            continue
-        is_head = version == versions.numbers[-1]
-        if version not in loaded or (is_head and head is None):
-            snapshot = head if is_head and head else _load(location, version, versions.scheme)
-            head = snapshot if is_head else head
+    gone: list[Version] = []
+    newest = versions.numbers[-1]
+    head = base if base and base.version == newest else None
+    # Every number is asked for, listed or not: a listing that runs while others commit may show a version and
+    # miss the one before it, which could be ours.
+    for version in map(Version, range(since + 1, newest + 1)):
+        if version not in loaded or (version == newest and head is None):
+            try:
+                snapshot = head if version == newest and head else _load(location, version, versions.scheme)
+            except NotFound:
+                if version == newest:
+                    raise
+                gone.append(version)
+                others.append(Landed(version, None))
+                continue
+            head = snapshot if version == newest else head
             loaded[version] = Landed(version, load_transaction(location, snapshot.manifest))
         others.append(loaded[version])
-    return History(head or load_latest(location), others)
+    return History(head or load_latest(location), others, gone)
 
 
 def _load(location: Location, version: Version, scheme: NamingScheme) -> Snapshot:

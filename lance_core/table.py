@@ -1,4 +1,5 @@
-"""The verbs people say to a table. Each is a few lines that call a workshop: `writes.py` to change, `scan/` to read.
+"""The verbs people say to a table. Each is a few lines that call a workshop: `writes.py` to change, `scan/`
+to read.
 
 A `Table` is one version and never changes; a writer returns the table after it (`Committed.table`).
 """
@@ -23,6 +24,7 @@ from lance_core.format.operations import Append, Operation, Overwrite
 from lance_core.format.schema import TableSchema
 from lance_core.format.transaction import Transaction
 from lance_core.history import VersionInfo, version_infos
+from lance_core.identity import TABLE_ID, table_id
 from lance_core.location import Location, locate
 from lance_core.ports import SYSTEM
 from lance_core.scan.plan import plan_scan
@@ -77,7 +79,8 @@ class Table:
         if exists(location):
             raise AlreadyExists(f"there is a table at {location.uri} already; open it, or overwrite it")
         limits = FileLimits(max_rows_per_file, max_bytes_per_file)
-        operation = _overwriting(begun, incoming(data), birth.storage_version, limits, config or {})
+        born_config = {TABLE_ID: begun.uuid, **(config or {})}
+        operation = _overwriting(begun, incoming(data), birth.storage_version, limits, born_config)
         return cls(writes.finish(begun, operation, properties=properties or {}, attempts=ATTEMPTS).snapshot)
 
     @classmethod
@@ -133,6 +136,12 @@ class Table:
         return self.manifest.table_metadata
 
     @property
+    def id(self) -> str | None:
+        """Which table this is, for life: set at its creation, or the uuid of the transaction that created it.
+        None where a table of another library has lost its first version."""
+        return table_id(self._snapshot)
+
+    @property
     def manifest(self) -> Manifest:
         return self._snapshot.manifest
 
@@ -184,12 +193,12 @@ class Table:
         self.manifest.check_writable()
         begun = writes.begin(self._location, self._snapshot, intent=intent, ports=SYSTEM)
         if isinstance(begun, Written):
-            return _committed(begun)
+            return committed_of(begun)
         limits = FileLimits(max_rows_per_file, max_bytes_per_file)
         schema, version = self.manifest.schema, self.manifest.storage_version
         fragments = _fragments(begun, incoming(data).batches, schema, version, limits)
         if not fragments:
-            return _committed(writes.nothing_to_write(begun))
+            return committed_of(writes.nothing_to_write(begun))
         return self._finish(begun, Append(fragments), properties, retries)
 
     def overwrite(
@@ -207,7 +216,7 @@ class Table:
         self.manifest.check_writable()
         begun = writes.begin(self._location, self._snapshot, intent=intent, ports=SYSTEM)
         if isinstance(begun, Written):
-            return _committed(begun)
+            return committed_of(begun)
         limits = FileLimits(max_rows_per_file, max_bytes_per_file)
         operation = _overwriting(begun, incoming(data), self.manifest.storage_version, limits, config or {})
         return self._finish(begun, operation, properties, retries)
@@ -221,13 +230,14 @@ class Table:
         intent: str | None = None,
         retries: int = ATTEMPTS,
     ) -> Committed:
-        """Commit an operation whose files are written already. `read_version` is the version it was planned on."""
+        """Commit an operation whose files are written already.
+        `read_version` is the version it was planned on."""
         base = self._snapshot
         if read_version is not None and read_version != base.version:
             base = load_at(self._location, _version(read_version))
         begun = writes.begin(self._location, base, intent=intent, ports=SYSTEM)
         if isinstance(begun, Written):
-            return _committed(begun)
+            return committed_of(begun)
         return self._finish(begun, operation, properties, retries)
 
     @property
@@ -239,7 +249,7 @@ class Table:
     ) -> Committed:
         if retries < 1:
             raise InvalidInput(f"retries={retries}: at least one attempt is needed")
-        return _committed(writes.finish(begun, operation, properties=properties or {}, attempts=retries))
+        return committed_of(writes.finish(begun, operation, properties=properties or {}, attempts=retries))
 
 
 def _overwriting(
@@ -269,7 +279,8 @@ def _fragments(
     )
 
 
-def _committed(written: Written) -> Committed:
+def committed_of(written: Written) -> Committed:
+    """What a writer returns, from what the workshop knows."""
     landing = written.landing
     return Committed(
         version=Version(landing.version),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from lance_core import intents
 from lance_core.commit import Outcome, commit
-from lance_core.errors import NotFound, StorageError
+from lance_core.errors import CommitUndecided, NotFound, StorageError
 from lance_core.format import naming
 from lance_core.format.fragment import DataFile, Fragment
 from lance_core.format.ids import Version
@@ -71,11 +71,22 @@ def begin(location: Location, base: Snapshot | Birth, *, intent: str | None, por
             rebased_over=(),
             landed_before=True,
         )
+    if record.transaction_uuid == uuid:
+        return begun
     history = history_since(location, record.base)
     for landed in history.others if history else ():
         if landed.transaction and landed.transaction.uuid == record.transaction_uuid:
-            outcome = Outcome(load_at(location, landed.version), None, attempts=0, rebased_over=())
-            return _written(begun, landed.transaction.operation, outcome)
+            snapshot = load_at(location, landed.version)
+            location.store.settle([snapshot.manifest.path])
+            return _written(begun, Outcome(snapshot, landed.transaction.operation, None, 0, ()))
+    if history and history.gone:
+        raise CommitUndecided(
+            f"{location.uri}: whether the intent {intent!r}, begun on version {record.base}, landed is not "
+            f"known: version {history.gone[0]} was cleaned up since. Look whether its rows are in the table; "
+            "if they are not, write them under another intent",
+            uuid=record.transaction_uuid,
+            version=history.gone[0],
+        )
     return begun
 
 
@@ -87,10 +98,8 @@ def finish(begun: Begun, operation: Operation, *, properties: Mapping[str, str],
     check_files(begun.location, tuple(files.values()))
     since = min(begun.read_version, begun.record.base) if begun.record else begun.read_version
     ours = Transaction(begun.read_version, begun.uuid, operation, properties)
-    outcome = commit(
-        begun.location, ours, base=begun.base, since=since, attempts=attempts, ports=begun.ports
-    )
-    return _written(begun, operation, outcome)
+    outcome = commit(begun.location, ours, base=begun.base, since=since, attempts=attempts, ports=begun.ports)
+    return _written(begun, outcome)
 
 
 def nothing_to_write(begun: Begun) -> Written:
@@ -108,12 +117,13 @@ def check_files(location: Location, files: Sequence[DataFile]) -> None:
         found = location.store.head(f"{naming.DATA}/{file.path}")
         if found is None:
             raise NotFound(
-                f"{location.uri}: the data file {file.path} of this commit does not exist; write it again, then commit"
+                f"{location.uri}: the data file {file.path} of this commit does not exist; write it again, "
+                "then commit"
             )
         if file.size is not None and found.size != file.size:
             raise StorageError(
-                f"{location.uri}: the data file {file.path} of this commit has {found.size} bytes, not the {file.size} "
-                "that its writer reported; write it again, then commit"
+                f"{location.uri}: the data file {file.path} of this commit has {found.size} bytes, not the "
+                f"{file.size} that its writer reported; write it again, then commit"
             )
 
     if len(files) <= _HEADS_AT_ONCE:
@@ -125,8 +135,8 @@ def check_files(location: Location, files: Sequence[DataFile]) -> None:
             pass
 
 
-def _written(begun: Begun, operation: Operation, outcome: Outcome) -> Written:
-    landing = _landing(operation, outcome)
+def _written(begun: Begun, outcome: Outcome) -> Written:
+    landing = _landing(outcome)
     _note(begun, landing)
     return Written(
         snapshot=outcome.snapshot,
@@ -137,7 +147,8 @@ def _written(begun: Begun, operation: Operation, outcome: Outcome) -> Written:
     )
 
 
-def _landing(operation: Operation, outcome: Outcome) -> Landing:
+def _landing(outcome: Outcome) -> Landing:
+    operation = outcome.operation
     fragments: Sequence[Fragment] = operation.fragments if isinstance(operation, Append | Overwrite) else ()
     removed = 0
     if isinstance(operation, Overwrite) and outcome.snapshot.version > 1:

@@ -1,8 +1,8 @@
 """Bringing a batch into the types that the table stores, and saying exactly what does not fit.
 
-Columns are matched by name. `EXACT` accepts what already is the stored type, but for differences that mean nothing
-(names of list items, string views, a storage array for its extension type). `CAST` also converts values where none is
-lost, because Spark forgets fixed sizes, unsigned integers, time zones and nullability.
+Columns are matched by name. `EXACT` accepts what already is the stored type, but for differences that mean
+nothing (names of list items, string views, a storage array for its extension type). `CAST` also converts
+values where none is lost, because Spark forgets fixed sizes, unsigned integers, time zones and nullability.
 """
 
 import enum
@@ -24,7 +24,9 @@ class Conversion(enum.Enum):
     CAST = "cast"
 
 
-def columns_to_write(incoming: pa.Schema, stored: TableSchema, *, conversion: Conversion, what: str) -> TableSchema:
+def columns_to_write(
+    incoming: pa.Schema, stored: TableSchema, *, conversion: Conversion, what: str
+) -> TableSchema:
     """The part of the stored schema that `incoming` fills, after checking every column.
 
     Nullable columns that are absent stay absent from the file, and read as null.
@@ -41,8 +43,8 @@ def columns_to_write(incoming: pa.Schema, stored: TableSchema, *, conversion: Co
         seen.add(column.name)
         if column.name not in stored.arrow.names:
             raise SchemaMismatch(
-                f"{what} has no column {column.name!r}; its columns are {', '.join(stored.arrow.names)}. Add the column "
-                "to the table first, or drop it from the data",
+                f"{what} has no column {column.name!r}; its columns are {', '.join(stored.arrow.names)}. Add "
+                "the column to the table first, or drop it from the data",
                 column=column.name,
                 expected="no such column",
                 got=str(column.type),
@@ -61,7 +63,10 @@ def columns_to_write(incoming: pa.Schema, stored: TableSchema, *, conversion: Co
     present = tuple(field for field in stored.fields if field.name in seen)
     if not present:
         raise SchemaMismatch(
-            f"{what}: the data has no columns", column="", expected=", ".join(stored.arrow.names), got="nothing"
+            f"{what}: the data has no columns",
+            column="",
+            expected=", ".join(stored.arrow.names),
+            got="nothing",
         )
     return TableSchema(present, stored.metadata)
 
@@ -96,7 +101,8 @@ def _converted(array: pa.Array, field: pa.Field, what: str) -> pa.Array:
             array = array.cast(storage, safe=True)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
             raise SchemaMismatch(
-                f"{what}: column {field.name!r} of type {array.type} does not convert to {target} without loss: {error}",
+                f"{what}: column {field.name!r} of type {array.type} does not convert to {target} without "
+                f"loss: {error}",
                 column=field.name,
                 expected=str(target),
                 got=str(array.type),
@@ -110,13 +116,18 @@ def _means_the_same(given: pa.DataType, stored: pa.DataType) -> bool:
         return True
     if isinstance(stored, pa.BaseExtensionType):
         bare = given.storage_type if isinstance(given, pa.BaseExtensionType) else given
-        return _means_the_same(bare, stored.storage_type) or (is_json(stored) and pa.types.is_large_string(bare))
+        return _means_the_same(bare, stored.storage_type) or (
+            is_json(stored) and pa.types.is_large_string(bare)
+        )
     if pa.types.is_string_view(given) or pa.types.is_binary_view(given):
-        return stored == (pa.string() if pa.types.is_string_view(given) else pa.binary())
+        plain = pa.string() if pa.types.is_string_view(given) else pa.binary()
+        return bool(stored == plain)
     if given.id != stored.id:
         return False
     if pa.types.is_struct(given):
-        return [f.name for f in given] == [f.name for f in stored] and _all_the_same(list(given), list(stored))
+        return [f.name for f in given] == [f.name for f in stored] and _all_the_same(
+            list(given), list(stored)
+        )
     if pa.types.is_map(given):
         return _all_the_same([given.key_field, given.item_field], [stored.key_field, stored.item_field])
     if pa.types.is_fixed_size_list(given):
@@ -151,7 +162,8 @@ def _refuse_nulls(array: pa.Array, field: pa.Field, path: str, what: str) -> Non
 
 
 def _aligned(array: pa.Array) -> pa.Array:
-    """The codec panics on decimals whose buffer is not aligned to their width; Arrow IPC promises only half of it."""
+    """The codec panics on decimals whose buffer is not aligned to their width;
+    Arrow IPC promises only half of it."""
     if not _has_decimals(array.type):
         return array
     if all(buffer is None or buffer.address % _DECIMAL_ALIGNMENT == 0 for buffer in array.buffers()):

@@ -34,6 +34,6 @@ def incoming(data: Rows | pa.Schema) -> Incoming:
         if isinstance(first, pa.RecordBatch):
             return Incoming(first.schema, itertools.chain((first,), batches))
     raise InvalidInput(
-        f"rows come as a pyarrow Table, RecordBatch, RecordBatchReader or an iterable of batches, not as {type(data)}. "
-        "For pandas: pyarrow.Table.from_pandas(frame)"
+        "rows come as a pyarrow Table, RecordBatch, RecordBatchReader or an iterable of batches, not as "
+        f"{type(data)}. For pandas: pyarrow.Table.from_pandas(frame)"
     )

@@ -1,5 +1,5 @@
-"""A codec of Arrow IPC files inside any store: for commits under test and simulation, where the product's codec
-cannot look. It can write everything that Arrow can; nobody but this package can read such a table."""
+"""A codec of Arrow IPC files inside any store: for commits under test and simulation, where the product's
+codec cannot look. It can write everything that Arrow can; nobody but this package can read such a table."""
 
 import io
 from collections.abc import Iterator, Sequence
@@ -46,7 +46,7 @@ class IpcFileReader:
 
     @property
     def row_count(self) -> int:
-        return self.table.num_rows
+        return int(self.table.num_rows)
 
     @property
     def schema(self) -> pa.Schema:

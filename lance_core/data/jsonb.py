@@ -1,7 +1,8 @@
 """JSON columns as they are stored: a binary form (JSONB) that files hold, decoded back to text for Arrow.
 
-The layout, big-endian: a 4-byte header (container kind in the top three bits, element count below), one 4-byte
-entry an element (type in bits 28-30, length below), then the payloads. An object lists its keys' entries first.
+The layout, big-endian: a 4-byte header (container kind in the top three bits, element count below), one
+4-byte entry an element (type in bits 28-30, length below), then the payloads. An object lists its keys'
+entries first.
 """
 
 import json
@@ -10,7 +11,7 @@ from typing import TypeAlias
 
 from lance_core.errors import Corrupt
 
-Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 _U32 = struct.Struct(">I")
 _COUNT = 0x1FFF_FFFF
@@ -22,8 +23,10 @@ def to_text(data: bytes, *, path: str) -> str:
     """The JSON text of one stored value, compact, keys in stored order."""
     try:
         value = _container(memoryview(data))
-    except (struct.error, IndexError, ValueError) as error:
-        raise Corrupt(f"holds a JSON value that does not decode ({error})", path=path, field="json") from error
+    except (struct.error, IndexError, ValueError, RecursionError) as error:
+        raise Corrupt(
+            f"holds a JSON value that does not decode ({error})", path=path, field="json"
+        ) from error
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 

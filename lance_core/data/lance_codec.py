@@ -90,7 +90,9 @@ def _told_apart(path: str) -> Iterator[None]:
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise
-        raise StorageError(f"data file {path}: the codec panicked: {_without_build_paths(str(error))}") from error
+        raise StorageError(
+            f"data file {path}: the codec panicked: {_without_build_paths(str(error))}"
+        ) from error
 
 
 def _without_build_paths(message: str) -> str:

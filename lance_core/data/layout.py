@@ -1,8 +1,9 @@
-"""Which field sits in which column of a data file. Pure: schema and storage version in, numbers and paths out.
+"""Which field sits in which column of a data file. Pure: schema and storage version in, numbers and paths
+out.
 
-From 2.1 on a file has one column for each leaf, depth first; parents have none, unless they are stored as a leaf
-(a packed struct, a struct without children). In 2.0 every field has a column. Names belong to the file: a column
-renamed since is found by its position.
+From 2.1 on a file has one column for each leaf, depth first; parents have none, unless they are stored as a
+leaf (a packed struct, a struct without children). In 2.0 every field has a column. Names belong to the file:
+a column renamed since is found by its position.
 """
 
 from collections.abc import Iterator
@@ -48,7 +49,9 @@ def paths_of(file: DataFile, schema: TableSchema) -> dict[int, Path]:
         if field_id < 0 or column < 0:
             continue
         if column >= len(by_column):
-            raise Corrupt(f"has no column {column}, which field {field_id} should be in", path=file.path, field="fields")
+            raise Corrupt(
+                f"has no column {column}, which field {field_id} should be in", path=file.path, field="fields"
+            )
         paths[field_id] = by_column[column]
     return paths
 
@@ -61,12 +64,16 @@ def check_storable(schema: TableSchema, version: StorageVersion) -> None:
     for top in schema.fields:
         for field in top.walk():
             if any(key.startswith(b"lance-encoding:blob") for key in field.metadata) or is_blob(field):
-                raise Unsupported(f"column {top.name!r} is a blob column, which this version cannot write yet")
-            needs_newer = field.logical_type == "map" or field.logical_type.startswith("fixed_size_list:struct")
+                raise Unsupported(
+                    f"column {top.name!r} is a blob column, which this version cannot write yet"
+                )
+            needs_newer = field.logical_type == "map" or field.logical_type.startswith(
+                "fixed_size_list:struct"
+            )
             if needs_newer and version < _FIRST_WITH_MAPS:
                 raise Unsupported(
-                    f"column {top.name!r} holds a {field.logical_type.partition(':')[0]} that storage version "
-                    f"{version} cannot store; {_FIRST_WITH_MAPS} can"
+                    f"column {top.name!r} holds a {field.logical_type.partition(':')[0]} that storage "
+                    f"version {version} cannot store; {_FIRST_WITH_MAPS} can"
                 )
 
 

@@ -42,7 +42,9 @@ def load_deletions(store: Store, fragment: Fragment) -> DeletionVector | None:
     vector = decode(data, path=deleted.path)
     if deleted.deleted_rows is not None and deleted.deleted_rows != len(vector):
         raise Corrupt(
-            f"lists {len(vector)} rows, the manifest counts {deleted.deleted_rows}", path=deleted.path, field="rows"
+            f"lists {len(vector)} rows, the manifest counts {deleted.deleted_rows}",
+            path=deleted.path,
+            field="rows",
         )
     if len(vector) and int(vector.offsets[-1]) >= fragment.physical_rows:
         raise Corrupt(
@@ -62,7 +64,8 @@ def read_fragment(
     count: int | None = None,
     path: str,
 ) -> Iterator[pa.RecordBatch]:
-    """Live rows among the physical rows `start` to `start + count`, in order, in batches. `path` is the manifest's."""
+    """Live rows among the physical rows `start` to `start + count`, in order, in batches.
+    `path` is the manifest's."""
     fragment.check(path=path)
     fields = [schema.field(name) for name in columns]
     arrow = pa.schema([schema.arrow.field(name) for name in columns], schema.arrow.metadata)
@@ -87,7 +90,14 @@ def read_fragment(
 def _batches(
     sources: Sequence[_Source], fields: Sequence[Field], arrow: pa.Schema, start: int, count: int
 ) -> Iterator[pa.RecordBatch]:
-    served = {field.id: source for source in sources for field in fields if _holds_any(source.file, [field])}
+    served: dict[int, _Source] = {}
+    for source in sources:
+        for field in fields:
+            if _holds_any(source.file, [field]) and served.setdefault(field.id, source) is not source:
+                raise Unsupported(
+                    f"column {field.name!r} is spread over {served[field.id].file.path} and "
+                    f"{source.file.path}, which this version cannot put together; leave it out"
+                )
     if not served:
         nulls = [pa.nulls(count, field.type) for field in arrow]
         yield pa.RecordBatch.from_arrays(nulls, schema=arrow) if nulls else _rows_without_columns(count)
@@ -105,11 +115,11 @@ def _batches(
         of_source = {id(source): part for source, part in zip(sources, parts, strict=True)}
         columns = []
         for field, target in zip(fields, arrow, strict=True):
-            source = served.get(field.id)
-            if source is None:
+            held_by = served.get(field.id)
+            if held_by is None:
                 columns.append(pa.nulls(parts[0].num_rows, target.type))
             else:
-                columns.append(_column(field, target, source, of_source[id(source)]))
+                columns.append(_column(field, target, held_by, of_source[id(held_by)]))
         yield pa.RecordBatch.from_arrays(columns, schema=arrow)
 
 
@@ -117,7 +127,9 @@ def _open(codec: DataCodec, file: DataFile) -> _Source:
     if file.base_id is not None:
         raise Unsupported(f"{file.path} is in another base path, which this version does not read")
     if file.version.is_legacy:
-        raise Unsupported(f"{file.path} is a data file of storage version 0.1, which this version does not read")
+        raise Unsupported(
+            f"{file.path} is a data file of storage version 0.1, which this version does not read"
+        )
     reader = codec.open(f"{naming.DATA}/{file.path}")
     return _Source(file, reader, paths_of(file, TableSchema.from_arrow(reader.schema)))
 
@@ -129,7 +141,9 @@ def _holds_any(file: DataFile, fields: Sequence[Field]) -> bool:
 
 def _column(field: Field, target: pa.Field, source: _Source, batch: pa.RecordBatch) -> pa.Array:
     if is_blob(field):
-        raise Unsupported(f"column {field.name!r} is a blob column, which this version cannot read; leave it out")
+        raise Unsupported(
+            f"column {field.name!r} is a blob column, which this version cannot read; leave it out"
+        )
     path = next(source.paths[node.id] for node in field.walk() if node.id in source.paths)
     return _assembled(field, target, batch.column(batch.schema.get_field_index(path[0])), source, depth=1)
 
@@ -158,7 +172,8 @@ def _assembled(field: Field, target: pa.Field, array: pa.Array, source: _Source,
         return array.cast(target.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise Unsupported(
-            f"{source.file.path}: column {field.name!r} is stored as {array.type} and the table says {target.type}"
+            f"{source.file.path}: column {field.name!r} is stored as {array.type} and the table says "
+            f"{target.type}"
         ) from error
 
 

@@ -32,7 +32,8 @@ class FileLimits:
     def __post_init__(self) -> None:
         if self.rows_max < 1 or self.bytes_max < 1:
             raise InvalidInput(
-                f"max_rows_per_file={self.rows_max} and max_bytes_per_file={self.bytes_max} must both be positive"
+                f"max_rows_per_file={self.rows_max} and max_bytes_per_file={self.bytes_max} must both be "
+                "positive"
             )
 
 
@@ -100,8 +101,8 @@ class _RollingWriter:
 
     def _rows_that_fit(self, batch: pa.RecordBatch) -> int:
         """At least one; a batch counts as evenly wide."""
-        rows = min(batch.num_rows, self._limits.rows_max - self._rows)
-        row_bytes = max(1, batch.nbytes // batch.num_rows)
+        rows = min(int(batch.num_rows), self._limits.rows_max - self._rows)
+        row_bytes = max(1, int(batch.nbytes) // int(batch.num_rows))
         return max(1, min(rows, -(-(self._limits.bytes_max - self._bytes) // row_bytes)))
 
     def _open(self, columns: TableSchema) -> None:
@@ -111,7 +112,8 @@ class _RollingWriter:
         self._rows = self._bytes = 0
 
     def _close(self) -> None:
-        assert self._file is not None and self._columns is not None
+        assert self._file is not None
+        assert self._columns is not None
         size = self._file.finish()
         self._file = None
         stored = columns_of(self._columns, self._version)

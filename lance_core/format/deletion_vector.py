@@ -30,7 +30,9 @@ class DeletionVector:
         except (pa.ArrowException, OSError) as error:
             raise Corrupt("is not an Arrow IPC file", path=path, field="deletion_file") from error
         if not table.schema.equals(_ARROW_SCHEMA):
-            raise Corrupt(f"has the columns {table.schema}, not row_id: uint32 not null", path=path, field="schema")
+            raise Corrupt(
+                f"has the columns {table.schema}, not row_id: uint32 not null", path=path, field="schema"
+            )
         return cls(np.unique(table.column(0).to_numpy()))
 
     @classmethod

@@ -1,7 +1,7 @@
 """A version in the making: the one place where a manifest message is changed.
 
-A draft starts empty (`Draft.born`) or as a copy of the head (`Draft.after`), without what belongs to the head alone. What a
-change does to it is decided in `transactions/apply.py`; here is only how the message holds it.
+A draft starts empty (`Draft.born`) or as a copy of the head (`Draft.after`), without what belongs to the head
+alone. What a change does to it is decided in `transactions/apply.py`; here is only how the message holds it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,8 @@ class Draft:
 
     @classmethod
     def after(cls, head: Manifest) -> "Draft":
-        """The next version, so far equal to the head; its indices are carried, or every commit would drop them."""
+        """The next version, so far equal to the head; its indices are carried,
+        or every commit would drop them."""
         message = head.edit()
         message.version += 1
         for name in _OF_ONE_VERSION:
@@ -57,6 +58,11 @@ class Draft:
     def fresh(self) -> tuple[Fragment, ...]:
         """What `add` brought."""
         return tuple(map(Fragment, self._fresh))
+
+    @property
+    def max_fragment_id(self) -> int:
+        """The highest id given out so far; -1 for none."""
+        return self._message.max_fragment_id if self._message.HasField("max_fragment_id") else -1
 
     def replace_contents(self, schema: TableSchema) -> None:
         """No fragments, no indices, another schema. Config, table metadata and all counters stay."""
@@ -79,7 +85,7 @@ class Draft:
         before = len(message.fragments)
         message.fragments.extend(fragment.message for fragment in fragments)
         self._fresh = message.fragments[before:]
-        next_id = message.max_fragment_id + 1 if message.HasField("max_fragment_id") else 0
+        next_id = self.max_fragment_id + 1
         for fragment in self._fresh:
             if not (keep_ids and fragment.id):
                 fragment.id = next_id
@@ -92,7 +98,9 @@ class Draft:
     def _give_row_ids(self, fragment: table_pb2.DataFragment) -> None:
         if fragment.WhichOneof("row_id_sequence") is not None:
             return
-        fragment.inline_row_ids = rowids.encode_range(RowId(self._message.next_row_id), fragment.physical_rows)
+        fragment.inline_row_ids = rowids.encode_range(
+            RowId(self._message.next_row_id), fragment.physical_rows
+        )
         self._message.next_row_id += fragment.physical_rows
         born = rowids.encode_one_version(fragment.physical_rows, Version(self._message.version))
         fragment.inline_created_at_versions = born
@@ -122,7 +130,8 @@ class Draft:
         )
 
     def _set_flags(self) -> None:
-        """From what the version contains. Where the head's fragments are kept, so is what the head knew of them."""
+        """From what the version contains. Where the head's fragments are kept,
+        so is what the head knew of them."""
         message = self._message
         kept = STICKY | Feature.STABLE_ROW_IDS
         if self._keeps_fragments:

@@ -1,7 +1,8 @@
 """Read-only views over the wire messages of fragments, their data files and deletion files.
 
 Views, not copies: a manifest may hold 100,000 fragments, and one Python object each would cost more than
-everything else an open does. A view is made for a fragment that somebody touches. New ones are made with `of`.
+everything else an open does. A view is made for a fragment that somebody touches. New ones are made with
+`of`.
 """
 
 from collections.abc import Iterable
@@ -80,7 +81,9 @@ class DataFile:
     def path(self) -> str:
         """Relative to `data/` of the file's base; checked to stay there."""
         if not naming.is_confined(self._message.path):
-            raise Corrupt("a data file's name leaves its directory", path=repr(self._message.path), field="path")
+            raise Corrupt(
+                "a data file's name leaves its directory", path=repr(self._message.path), field="path"
+            )
         return self._message.path
 
     @property
@@ -203,7 +206,8 @@ class Fragment:
         for file in self.files:
             if not file.version.is_legacy and len(file.field_ids) != len(file.column_indices):
                 raise Corrupt(
-                    f"file {file.path} names {len(file.field_ids)} fields but {len(file.column_indices)} columns",
+                    f"file {file.path} names {len(file.field_ids)} fields but {len(file.column_indices)} "
+                    "columns",
                     path=path,
                     field=where,
                 )

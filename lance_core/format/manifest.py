@@ -1,10 +1,11 @@
 """One version of a table, as its manifest says: a read-only view over the bytes of the manifest file.
 
-What lives here: `Manifest`, decoding it from a whole file and framing a new one. The message is parsed once, in C,
-and mutated by nobody; whoever makes the next version takes a copy (`Manifest.edit`) and frames it (`Manifest.framed`).
-What the next version contains is decided in `transactions/apply.py`.
+What lives here: `Manifest`, decoding it from a whole file and framing a new one. The message is parsed once,
+in C, and mutated by nobody; whoever makes the next version takes a copy (`Manifest.edit`) and frames it
+(`Manifest.framed`). What the next version contains is decided in `transactions/apply.py`.
 
-Opening checks what costs nothing at any size: framing, version, flags. A fragment is checked when it is touched.
+Opening checks what costs nothing at any size: framing, version, flags. A fragment is checked when it is
+touched.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,8 +41,10 @@ class Fragments(Sequence[Fragment]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[Fragment]: ...
     def __getitem__(self, index: int | slice) -> Fragment | Sequence[Fragment]:
-        chosen = self._manifest.message.fragments[index]
-        return Fragment(chosen) if isinstance(index, int) else tuple(map(Fragment, chosen))
+        fragments = self._manifest.message.fragments
+        if isinstance(index, int):
+            return Fragment(fragments[index])
+        return tuple(map(Fragment, fragments[index]))
 
     def __iter__(self) -> Iterator[Fragment]:
         return map(Fragment, self._manifest.message.fragments)
@@ -160,7 +163,8 @@ class Manifest:
 
     @property
     def storage_version(self) -> StorageVersion:
-        """What new data files are written as; taken from the first file where an old manifest does not say."""
+        """What new data files are written as;
+        taken from the first file where an old manifest does not say."""
         try:
             if self._message.data_format.version:
                 return StorageVersion.parse(self._message.data_format.version)
@@ -195,8 +199,8 @@ class Manifest:
         for fragment in self._message.fragments:
             if not fragment.physical_rows:
                 raise Unsupported(
-                    f"{self.path}: fragment {fragment.id} does not say how many rows it has; a table this old has to "
-                    "be committed to once by a current Lance"
+                    f"{self.path}: fragment {fragment.id} does not say how many rows it has; a table this "
+                    "old has to be committed to once by a current Lance"
                 )
             total += fragment.physical_rows - fragment.deletion_file.num_deleted_rows
         return total

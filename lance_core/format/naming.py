@@ -14,7 +14,8 @@ TRANSACTIONS = "_transactions"
 DATA = "data"
 DELETIONS = "_deletions"
 OWN = "_lance_assets"
-"""The one directory this project adds to a table; Lance's readers and cleanup leave unknown directories alone."""
+"""The one directory this project adds to a table;
+Lance's readers and cleanup leave unknown directories alone."""
 
 _U64_MAX = 2**64 - 1
 _DETACHED_BIT = 1 << 63
@@ -40,7 +41,8 @@ def manifest_path(version: Version, scheme: NamingScheme = NamingScheme.V2) -> s
 
 
 def parse_manifest_name(name: str) -> tuple[Version, NamingScheme] | None:
-    """The version that a name in `_versions/` stands for; None for anything that is not a numbered version."""
+    """The version that a name in `_versions/` stands for;
+    None for anything that is not a numbered version."""
     if matched := _V2.fullmatch(name):
         version = _U64_MAX - int(matched[1])
         return (Version(version), NamingScheme.V2) if 0 < version < _DETACHED_BIT else None
@@ -55,7 +57,8 @@ def transaction_name(read_version: Version, uuid: str) -> str:
 
 
 def data_file_name(uuid: bytes) -> str:
-    """24 binary digits then 26 hex digits of a uuid: the leading digits spread keys over an object store's shards."""
+    """24 binary digits then 26 hex digits of a uuid:
+    the leading digits spread keys over an object store's shards."""
     head = "".join(f"{byte:08b}" for byte in uuid[:3])
     return f"{head}{uuid[3:].hex()}.lance"
 

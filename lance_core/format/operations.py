@@ -1,7 +1,7 @@
 """What a transaction does: one value per operation of the format.
 
-Operations that this package does not yet apply are kept whole as `Other`: history can name them, and nothing is
-committed beside them unjudged.
+Operations that this package does not yet apply are kept whole as `Other`: history can name them, and nothing
+is committed beside them unjudged.
 """
 
 from collections.abc import Iterable, Mapping
@@ -42,7 +42,8 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Overwrite:
-    """Replace all rows and the schema. Config and table metadata stay; every table begins with one of these."""
+    """Replace all rows and the schema. Config and table metadata stay;
+    every table begins with one of these."""
 
     fragments: tuple[Fragment, ...]
     schema: TableSchema

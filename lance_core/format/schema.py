@@ -70,7 +70,7 @@ class Field:
                     raise Unsupported(f"field {self.name!r}: a map needs a key and a value")
                 key, value = entries.children
                 return pa.map_(key.arrow(), value.arrow())
-            case "fixed_size_list" if rest.startswith("struct:"):
+            case "fixed_size_list" if rest.startswith("struct:") and rest.removeprefix("struct:").isdecimal():
                 return pa.list_(self._only_child().arrow(), int(rest.removeprefix("struct:")))
         try:
             return logical_types.to_arrow(self.logical_type)
@@ -82,7 +82,9 @@ class Field:
 
     def _only_child(self) -> "Field":
         if len(self.children) != 1:
-            raise Unsupported(f"field {self.name!r}: {self.logical_type} needs one child, not {len(self.children)}")
+            raise Unsupported(
+                f"field {self.name!r}: {self.logical_type} needs one child, not {len(self.children)}"
+            )
         return self.children[0]
 
 
@@ -165,7 +167,9 @@ def _from_arrow(column: pa.Field, ids: Iterator[int], path: str) -> Field:
     elif isinstance(arrow, pa.BaseExtensionType):
         metadata |= {
             EXTENSION_NAME: arrow.extension_name.encode(),
-            EXTENSION_METADATA: arrow.__arrow_ext_serialize__() if isinstance(arrow, pa.ExtensionType) else b"",
+            EXTENSION_METADATA: arrow.__arrow_ext_serialize__()
+            if isinstance(arrow, pa.ExtensionType)
+            else b"",
         }
         arrow = arrow.storage_type
 
@@ -181,7 +185,9 @@ def _from_arrow(column: pa.Field, ids: Iterator[int], path: str) -> Field:
         children = tuple(child(field) for field in arrow)
     elif pa.types.is_map(arrow):
         if arrow.keys_sorted:
-            raise UnknownLogicalType(f"field {path!r}: a map with sorted keys cannot be stored; drop the promise")
+            raise UnknownLogicalType(
+                f"field {path!r}: a map with sorted keys cannot be stored; drop the promise"
+            )
         logical = "map"
         entries = pa.field("entries", pa.struct([arrow.key_field, arrow.item_field]), nullable=False)
         children = (child(entries),)
@@ -196,7 +202,9 @@ def _from_arrow(column: pa.Field, ids: Iterator[int], path: str) -> Field:
         try:
             logical = logical_types.from_arrow(arrow)
         except UnknownLogicalType as error:
-            raise UnknownLogicalType(f"field {path!r} has the Arrow type {error}, which Lance cannot store") from error
+            raise UnknownLogicalType(
+                f"field {path!r} has the Arrow type {error}, which Lance cannot store"
+            ) from error
     return Field(field_id, column.name, logical, column.nullable, metadata, children)
 
 
@@ -204,7 +212,9 @@ def _decode(
     message: file_pb2.Field, children: Mapping[int, list[file_pb2.Field]], path: str, depth: int
 ) -> Field:
     if depth > _DEPTH_MAX:
-        raise Corrupt(f"field {message.name!r} is nested more than {_DEPTH_MAX} deep", path=path, field="fields")
+        raise Corrupt(
+            f"field {message.name!r} is nested more than {_DEPTH_MAX} deep", path=path, field="fields"
+        )
     return Field(
         id=message.id,
         name=message.name,

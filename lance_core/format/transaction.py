@@ -1,7 +1,7 @@
 """The envelope of a change: what was read, who made it, which operation, and free properties.
 
-`uuid` names the intention and stays the same through every turn of a commit: finding it in the history is how a
-writer learns that an earlier put of its own landed.
+`uuid` names the intention and stays the same through every turn of a commit: finding it in the history is how
+a writer learns that an earlier put of its own landed.
 """
 
 from collections.abc import Mapping

@@ -1,15 +1,16 @@
 """A directory on this machine, made durable: a file that was acknowledged survives a power loss, whole.
 
-A write goes to a temporary name in the same directory, is fsynced, and gets its final name by `link` (create) or
-`rename` (put); then the directory is fsynced, and its parents where they are new. `link` is what makes create
-exclusive, and no reader ever sees half a file. File systems without hard links are refused, since every
-substitute at hand can replace somebody's file.
+A write goes to a temporary name in the same directory, is fsynced, and gets its final name by `link` (create)
+or `rename` (put); then the directory is fsynced, and its parents where they are new. `link` is what makes
+create exclusive, and no reader ever sees half a file. File systems without hard links are refused, since
+every substitute at hand can replace somebody's file.
 """
 
 import errno
 import os
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -79,17 +80,18 @@ class LocalStore:
             os.link(temporary, target)
         except FileExistsError:
             # A network file system may replay a link whose first answer was lost.
-            if not os.path.samefile(temporary, target):
+            if not _is_same_file(temporary, target):
                 return Put.EXISTS
         except OSError as error:
             if error.errno in (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS):
                 raise StorageError(
-                    f"{target.parent} is on a file system without hard links: without them two writers could both "
-                    "believe that they were first. Put the table on a local disk or an object store"
+                    f"{target.parent} is on a file system without hard links: without them two writers could "
+                    "both believe that they were first. Put the table on a local disk or an object store"
                 ) from error
             return Put.UNKNOWN
         finally:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):  # a leftover that every listing ignores; the answer matters more
+                temporary.unlink()
         try:
             self._sync_directory(target.parent)
         except OSError:
@@ -103,7 +105,8 @@ class LocalStore:
             raise _failed("delete", self.root / path, error) from error
 
     def settle(self, paths: Sequence[str]) -> None:
-        """Make files that another library wrote below the root survive a power loss, under the names they have."""
+        """Make files that another library wrote below the root survive a power loss,
+        under the names they have."""
         if not self.durable:
             return
         try:
@@ -168,6 +171,13 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _is_same_file(one: Path, other: Path) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except FileNotFoundError:
+        return False
 
 
 def _info(path: str, stat: os.stat_result) -> KnownObject:

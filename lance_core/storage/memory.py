@@ -1,6 +1,5 @@
-"""A store in this process's memory, for commits under test. It is never a table for users: data files cannot be
-shared with the codec, and nothing outlives the process.
-"""
+"""A store in this process's memory, for commits under test. It is never a table for users:
+data files cannot be shared with the codec, and nothing outlives the process."""
 
 import threading
 from collections.abc import Sequence
@@ -38,9 +37,14 @@ class MemoryStore:
             names = [
                 path
                 for path in self._objects
-                if path.startswith(prefix) and "/" not in path[len(prefix) :] and path[len(prefix) :] > start_after
+                if path.startswith(prefix)
+                and "/" not in path[len(prefix) :]
+                and path[len(prefix) :] > start_after
             ]
-            return [KnownObject(path, len(self._objects[path][0]), self._objects[path][1]) for path in sorted(names)]
+            return [
+                KnownObject(path, len(self._objects[path][0]), self._objects[path][1])
+                for path in sorted(names)
+            ]
 
     def put(self, path: str, data: bytes) -> None:
         with self._lock:
@@ -56,3 +60,6 @@ class MemoryStore:
     def delete(self, path: str) -> None:
         with self._lock:
             self._objects.pop(path, None)
+
+    def settle(self, paths: Sequence[str]) -> None:
+        """Nothing here outlives the process."""

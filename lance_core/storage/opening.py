@@ -8,19 +8,29 @@ from urllib.parse import unquote, urlsplit
 from lance_core.errors import InvalidInput, Unsupported
 from lance_core.storage.local import LocalStore
 
-_COMING = {"s3": "S3", "s3+ddb": "S3 with DynamoDB", "gs": "Google Cloud Storage", "az": "Azure", "abfss": "Azure"}
+_COMING = {
+    "s3": "S3",
+    "s3+ddb": "S3 with DynamoDB",
+    "gs": "Google Cloud Storage",
+    "az": "Azure",
+    "abfss": "Azure",
+}
 
 
-def open_store(uri: str, *, storage_options: Mapping[str, str] | None = None, durable: bool = True) -> LocalStore:
+def open_store(
+    uri: str, *, storage_options: Mapping[str, str] | None = None, durable: bool = True
+) -> LocalStore:
     """`storage_options` say how to reach an object store; a local path needs none and ignores them.
 
-    >>> open_store("ftp://example.org/t")
+    >>> open_store("ftp://example.org/t")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    lance_core.errors.InvalidInput: unknown scheme 'ftp' in ftp://example.org/t: a table lives at a local path or file:// URI
+    lance_core.errors.InvalidInput: unknown scheme 'ftp' in ftp://example.org/t: a table lives at ...
     """
     path = local_path(uri)
     if path.exists() and not path.is_dir():
-        raise InvalidInput(f"{path} is a file; a table is a directory. Name the directory that the table is, or will be")
+        raise InvalidInput(
+            f"{path} is a file; a table is a directory. Name the directory that the table is, or will be"
+        )
     return LocalStore(path, durable=durable)
 
 
@@ -33,10 +43,14 @@ def local_path(uri: str) -> Path:
     if scheme == "file":
         return Path(os.path.abspath(unquote(urlsplit(uri).path)))
     if scheme == "memory":
-        raise Unsupported(f"{uri}: memory is for tests of this package; a table in it would be gone with the process")
+        raise Unsupported(
+            f"{without_secrets(uri)}: memory is for tests of this package; a table in it would be gone with "
+            "the process"
+        )
     if scheme in _COMING:
         raise Unsupported(
-            f"{without_secrets(uri)}: tables on {_COMING[scheme]} are not supported by this version; use a local path"
+            f"{without_secrets(uri)}: tables on {_COMING[scheme]} are not supported by this version; use a "
+            "local path"
         )
     raise InvalidInput(
         f"unknown scheme {scheme!r} in {without_secrets(uri)}: a table lives at a local path or file:// URI"

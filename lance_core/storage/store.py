@@ -1,8 +1,8 @@
 """The contract that every store keeps. `tests/lance_core/storage/contract.py` holds each of them to it.
 
-Paths are relative to the store's root, with `/`. Every call answers with what it knows: done, definitely not, or,
-for `create`, that it cannot tell. A store never repeats a `create` on its own: its own first answer, lost on the
-way, would come back as "exists".
+Paths are relative to the store's root, with `/`. Every call answers with what it knows: done, definitely not,
+or, for `create`, that it cannot tell. A store never repeats a `create` on its own: its own first answer, lost
+on the way, would come back as "exists".
 """
 
 import enum
@@ -65,3 +65,6 @@ class Store(Protocol):
 
     def delete(self, path: str) -> None:
         """Remove; it is no error if nothing is there."""
+
+    def settle(self, paths: Sequence[str]) -> None:
+        """Make sure that objects which are there survive a power loss, whoever wrote them."""

@@ -1,6 +1,7 @@
 """The manifest after a change: what each operation does to the version that follows the head.
 
-Pure: time, names and the version of this library are handed in. How a manifest holds it all is `format/draft.py`'s.
+Pure: time, names and the version of this library are handed in. How a manifest holds it all is
+`format/draft.py`'s.
 """
 
 from dataclasses import dataclass
@@ -58,6 +59,7 @@ def apply(head: Manifest | Birth, ours: Transaction, occasion: Occasion) -> Mani
 def _change(draft: Draft, operation: Operation) -> None:
     match operation:
         case Append():
+            _check_ids(draft, operation)
             draft.add(operation.fragments, keep_ids=True)
         case Overwrite():
             if any(fragment.deletion_file for fragment in operation.fragments):
@@ -67,3 +69,14 @@ def _change(draft: Draft, operation: Operation) -> None:
             draft.add(operation.fragments, keep_ids=False)
         case Other():
             raise Unsupported(f"{operation.name} is read, not applied, by this version")
+
+
+def _check_ids(draft: Draft, append: Append) -> None:
+    last = draft.max_fragment_id
+    for fragment in append.fragments:
+        if fragment.id and fragment.id <= last:
+            raise InvalidInput(
+                f"this Append brings a fragment with id {fragment.id}, and ids up to {last} are given out "
+                "already; append fragments as their writer returned them, without ids"
+            )
+        last = fragment.id or last + 1

@@ -1,9 +1,10 @@
-"""May a change stand beside one that was committed first? The answer for every pair of operations, as one table.
+"""May a change stand beside one that was committed first? The answer for every pair of operations, as one
+table.
 
-Ours is the row, the already committed one is the column; the table is not symmetric: an Append after an Overwrite must
-not stand, an Overwrite after an Append may. Each rule is a small function `(ours, theirs) -> Verdict` with a sentence
-on why. A pair that is not in the table is refused, never assumed harmless. `CONFLICTS.md` beside this file is printed
-from the table.
+Ours is the row, the already committed one is the column; the table is not symmetric: an Append after an
+Overwrite must not stand, an Overwrite after an Append may. Each rule is a small function `(ours, theirs) ->
+Verdict` with a sentence on why. A pair that is not in the table is refused, never assumed harmless.
+`CONFLICTS.md` beside this file is printed from the table.
 """
 
 import enum
@@ -39,7 +40,8 @@ def incompatible(ours: Operation, theirs: Operation) -> Verdict:
 
 def both_replace(ours: Operation, theirs: Operation) -> Verdict:
     """Whoever comes second has not seen what it would replace; a config key set by both needs a person."""
-    assert isinstance(ours, Overwrite) and isinstance(theirs, Overwrite)
+    assert isinstance(ours, Overwrite)
+    assert isinstance(theirs, Overwrite)
     both = ours.config_upserts.keys() & theirs.config_upserts.keys()
     return Verdict.INCOMPATIBLE if both else Verdict.RETRY
 
@@ -91,9 +93,9 @@ def judge(ours: Transaction, others: Sequence[Landed]) -> Finding:
     """Ours against everything committed since the version it was planned on, oldest first."""
     worst = Finding(Verdict.COMPATIBLE, compatible.__name__, None)
     for theirs in others:
-        if theirs.transaction is None:
-            rule, verdict = unjudged, Verdict.RETRY
-        else:
+        rule: Rule = unjudged
+        verdict = Verdict.RETRY
+        if theirs.transaction is not None:
             operation = theirs.transaction.operation
             rule = RULES.get(ours.operation.name, {}).get(operation.name, unjudged)
             verdict = rule(ours.operation, operation)
@@ -108,14 +110,16 @@ def grid() -> str:
     lines = [
         "# Who may stand beside whom",
         "",
-        "Printed from `conflicts.py`; a test keeps it current. Row: the change being committed. Column: the one that was",
-        "first. A pair that is not here is refused (`unjudged`).",
+        "Printed from `conflicts.py`; a test keeps it current. Row: the change being committed.",
+        "Column: the one that was first. A pair that is not here is refused (`unjudged`).",
         "",
         "| ours \\ theirs | " + " | ".join(columns) + " |",
         "|---" * (len(columns) + 1) + "|",
     ]
     lines += [
-        f"| {ours} | " + " | ".join(row[theirs].__name__ if theirs in row else "unjudged" for theirs in columns) + " |"
+        f"| {ours} | "
+        + " | ".join(row[theirs].__name__ if theirs in row else "unjudged" for theirs in columns)
+        + " |"
         for ours, row in RULES.items()
     ]
     rules = dict.fromkeys(rule for row in RULES.values() for rule in row.values())

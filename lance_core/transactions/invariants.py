@@ -1,5 +1,7 @@
-"""What must hold between any two consecutive versions, and for every fragment a change brings. Checked before a
-version is put, in production too: a violation is our own mistake, and it must not reach the table.
+"""What must hold between any two consecutive versions, and for every fragment a change brings.
+
+Checked before a version is put, in production too: a violation is our own mistake, and it must not reach the
+table.
 """
 
 from collections.abc import Sequence
@@ -31,7 +33,9 @@ def _counters_never_go_back(before: Manifest | None, after: Manifest) -> None:
     if before is None:
         return
     if after.max_fragment_id < before.max_fragment_id:
-        raise InvariantViolation(f"max_fragment_id went from {before.max_fragment_id} to {after.max_fragment_id}")
+        raise InvariantViolation(
+            f"max_fragment_id went from {before.max_fragment_id} to {after.max_fragment_id}"
+        )
     if after.next_row_id < before.next_row_id:
         raise InvariantViolation(f"next_row_id went from {before.next_row_id} to {after.next_row_id}")
 
@@ -40,10 +44,14 @@ def _fresh_ids_are_new(before: Manifest | None, after: Manifest, fresh: Sequence
     last = -1 if before is None else before.max_fragment_id
     for fragment in fresh:
         if fragment.id <= last:
-            raise InvariantViolation(f"fragment id {fragment.id} is not above {last}: ids ascend and are never reused")
+            raise InvariantViolation(
+                f"fragment id {fragment.id} is not above {last}: ids ascend and are never reused"
+            )
         last = fragment.id
     if fresh and after.max_fragment_id != last:
-        raise InvariantViolation(f"max_fragment_id {after.max_fragment_id} does not name the last fragment {last}")
+        raise InvariantViolation(
+            f"max_fragment_id {after.max_fragment_id} does not name the last fragment {last}"
+        )
 
 
 def _fragment_is_whole(fragment: Fragment, after: Manifest) -> None:
@@ -56,6 +64,8 @@ def _fragment_is_whole(fragment: Fragment, after: Manifest) -> None:
         if not any(field_id >= 0 for field_id in file.field_ids):
             raise InvalidInput(f"data file {file.path} stores no field")
         if file.version.is_legacy != after.storage_version.is_legacy:
-            raise InvalidInput(f"data file {file.path} is of version {file.version}, the table of {after.storage_version}")
+            raise InvalidInput(
+                f"data file {file.path} is of version {file.version}, the table of {after.storage_version}"
+            )
     if after.has_stable_row_ids and fragment.message.WhichOneof("row_id_sequence") is None:
         raise InvariantViolation(f"fragment {fragment.id} has no row ids, the table promises them")

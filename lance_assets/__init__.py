@@ -1,0 +1,1 @@
+"""Dagster assets over Lance tables."""

@@ -1,0 +1,27 @@
+"""Spark ops over Lance tables, and the sessions they run in: PySpark, no Dagster.
+
+Executors write and read files through `lance_core.tasks`; the driver plans, and commits once. Names are loaded when
+they are used, so that importing this package costs nothing. Start with `writing.py`, or with `session.py`. (A module
+must not be called like a function that is exported here: importing it would hide the function.)
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lance_assets.spark.reading import read
+    from lance_assets.spark.writing import append, overwrite
+
+__all__ = ["append", "overwrite", "read"]
+
+_HOMES = {
+    "append": "lance_assets.spark.writing",
+    "overwrite": "lance_assets.spark.writing",
+    "read": "lance_assets.spark.reading",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"lance_assets.spark has no {name!r}; it has {', '.join(__all__)}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,85 @@
+"""Writing DataFrames into Lance tables: executors write the files, the driver commits once.
+
+A retried or speculative task leaves orphan files, never rows; a failed job leaves nothing to undo.
+"""
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from lance_assets.spark.types import stored_schema
+from lance_core import Committed
+from lance_core.tasks.write import (
+    BYTES_PER_FILE_MAX,
+    RETRIES,
+    ROWS_PER_FILE_MAX,
+    FileLimits,
+    PlannedWrite,
+    WriteTask,
+    begin_append,
+    begin_overwrite,
+)
+
+_RESULT = "fragment binary"
+
+
+def append(
+    df: DataFrame,
+    uri: str,
+    *,
+    create: bool = True,
+    storage_options: Mapping[str, str] | None = None,
+    intent: str | None = None,
+    properties: Mapping[str, str] | None = None,
+    retries: int = RETRIES,
+    max_rows_per_file: int = ROWS_PER_FILE_MAX,
+    max_bytes_per_file: int = BYTES_PER_FILE_MAX,
+) -> Committed:
+    """Add the rows of `df`; a table that is not there is created with them, unless `create=False`.
+
+    With `intent=`, the same intent again, from anywhere, returns the version that holds it.
+    """
+    planned = begin_append(
+        uri,
+        stored_schema(df.schema),
+        create=create,
+        intent=intent,
+        limits=FileLimits(max_rows_per_file, max_bytes_per_file),
+        storage_options=storage_options,
+    )
+    return _write(df, planned, properties, retries)
+
+
+def overwrite(
+    df: DataFrame,
+    uri: str,
+    *,
+    replace_schema: bool = False,
+    storage_options: Mapping[str, str] | None = None,
+    intent: str | None = None,
+    properties: Mapping[str, str] | None = None,
+    retries: int = RETRIES,
+    max_rows_per_file: int = ROWS_PER_FILE_MAX,
+    max_bytes_per_file: int = BYTES_PER_FILE_MAX,
+) -> Committed:
+    """Replace all rows. The stored schema stays, since it knows what Spark forgets (fixed sizes, unsigned integers,
+    time zones, field metadata), unless `replace_schema=True`. `df` may read the same table: its version is pinned."""
+    planned = begin_overwrite(
+        uri,
+        stored_schema(df.schema),
+        replace_schema=replace_schema,
+        intent=intent,
+        limits=FileLimits(max_rows_per_file, max_bytes_per_file),
+        storage_options=storage_options,
+    )
+    return _write(df, planned, properties, retries)
+
+
+def _write(
+    df: DataFrame, planned: PlannedWrite | Committed, properties: Mapping[str, str] | None, retries: int
+) -> Committed:
+    if isinstance(planned, Committed):
+        return planned
+    written: pa.Table = df.mapInArrow(WriteTask(planned.plan), _RESULT).toArrow()
+    return planned.finish(written["fragment"].to_pylist(), properties=properties, retries=retries)

@@ -1,0 +1,223 @@
+"""An append or an overwrite whose rows are written by workers.
+
+    driver    begin_append(uri, ...)  -> PlannedWrite, or Committed if the intent has landed before
+    workers   WriteTask(plan)(batches) -> the fragments they wrote, encoded
+    driver    planned.finish(fragments) -> Committed
+
+A worker's files have fresh names, so retried and speculative attempts leave orphans, never rows: only fragments that
+the driver collected are committed.
+"""
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from lance_core import writes
+from lance_core.commit import ATTEMPTS
+from lance_core.committed import Committed
+from lance_core.data.conform import Conversion, columns_to_write
+from lance_core.data.layout import check_storable
+from lance_core.data.write import BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits, write_fragments
+from lance_core.errors import AlreadyExists, NotFound, RetryableConflict
+from lance_core.format.fragment import Fragment, StorageVersion
+from lance_core.format.operations import Append, Overwrite
+from lance_core.format.schema import TableSchema
+from lance_core.identity import TABLE_ID
+from lance_core.location import Location, locate
+from lance_core.ports import SYSTEM
+from lance_core.snapshot import Snapshot, load_latest
+from lance_core.table import STORAGE_VERSION, committed_of
+from lance_core.tasks.stamp import Stamp
+from lance_core.transactions.apply import Birth
+from lance_core.writes import Begun, Written
+
+RETRIES = ATTEMPTS
+RESULT = pa.schema([pa.field("fragment", pa.binary(), nullable=False)])
+"""What a worker gives back: one row a fragment."""
+
+
+@dataclass(frozen=True, slots=True)
+class WritePlan:
+    """All that a worker needs, and small."""
+
+    uri: str
+    schema: TableSchema
+    storage_version: StorageVersion
+    limits: FileLimits
+    durable: bool
+    stamp: Stamp
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTask:
+    """Runs in a worker: batches in, encoded fragments out."""
+
+    plan: WritePlan
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        plan = self.plan
+        plan.stamp.check()
+        location = locate(plan.uri, storage_options=plan.storage_options, durable=plan.durable)
+        fragments = write_fragments(
+            location.codec,
+            batches,
+            schema=plan.schema,
+            version=plan.storage_version,
+            limits=plan.limits,
+            conversion=Conversion.CAST,
+            new_uuid=uuid.uuid4,
+            what=location.uri,
+        )
+        if fragments:
+            yield pa.RecordBatch.from_pydict({"fragment": [fragment.encode() for fragment in fragments]}, RESULT)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedWrite:
+    """On the driver, between planning and committing. Single use."""
+
+    plan: WritePlan
+    replaces: bool
+    _begun: Begun
+
+    def finish(
+        self,
+        fragments: Sequence[bytes],
+        *,
+        properties: Mapping[str, str] | None = None,
+        retries: int = ATTEMPTS,
+    ) -> Committed:
+        written = tuple(map(Fragment.decode, fragments))
+        creates = isinstance(self._begun.base, Birth)
+        if self.replaces or creates:
+            config = {TABLE_ID: self._begun.uuid} if creates else {}
+            operation: Append | Overwrite = Overwrite(written, self.plan.schema, config)
+        elif not written:
+            return committed_of(writes.nothing_to_write(self._begun))
+        else:
+            operation = Append(written)
+        try:
+            return committed_of(writes.finish(self._begun, operation, properties=properties or {}, attempts=retries))
+        except AlreadyExists as error:
+            raise RetryableConflict(
+                f"{self.plan.uri} did not exist when this write was planned, and was created meanwhile; repeat it",
+                ours=operation.name,
+                theirs="Overwrite",
+                version=1,
+                rule="created_meanwhile",
+            ) from error
+
+
+def begin_append(
+    uri: str,
+    incoming: pa.Schema,
+    *,
+    create: bool,
+    intent: str | None,
+    limits: FileLimits,
+    storage_options: Mapping[str, str] | None = None,
+    durable: bool = True,
+) -> PlannedWrite | Committed:
+    """`incoming` is what a new table would store; a table that exists decides by its own schema."""
+    location = locate(uri, storage_options=storage_options, durable=durable)
+    base = _base(location, create=create)
+    if isinstance(base, Birth):
+        schema = TableSchema.from_arrow(incoming)
+    else:
+        schema = base.manifest.schema
+        columns_to_write(incoming, schema, conversion=Conversion.CAST, what=location.uri)
+    return _begin(
+        location,
+        base,
+        schema,
+        replaces=False,
+        intent=intent,
+        limits=limits,
+        options=storage_options,
+        durable=durable,
+    )
+
+
+def begin_overwrite(
+    uri: str,
+    incoming: pa.Schema,
+    *,
+    replace_schema: bool,
+    intent: str | None,
+    limits: FileLimits,
+    storage_options: Mapping[str, str] | None = None,
+    durable: bool = True,
+) -> PlannedWrite | Committed:
+    """Keeps the stored schema, which knows what `incoming` has forgotten, unless it is to be replaced."""
+    location = locate(uri, storage_options=storage_options, durable=durable)
+    base = _base(location, create=True)
+    if isinstance(base, Birth) or replace_schema:
+        schema = TableSchema.from_arrow(incoming)
+    else:
+        schema = base.manifest.schema
+        columns_to_write(incoming, schema, conversion=Conversion.CAST, what=location.uri)
+    return _begin(
+        location,
+        base,
+        schema,
+        replaces=True,
+        intent=intent,
+        limits=limits,
+        options=storage_options,
+        durable=durable,
+    )
+
+
+def _begin(
+    location: Location,
+    base: Snapshot | Birth,
+    schema: TableSchema,
+    *,
+    replaces: bool,
+    intent: str | None,
+    limits: FileLimits,
+    options: Mapping[str, str] | None,
+    durable: bool,
+) -> PlannedWrite | Committed:
+    if isinstance(base, Snapshot):
+        base.manifest.check_writable()
+    version = base.storage_version if isinstance(base, Birth) else base.manifest.storage_version
+    check_storable(schema, version)
+    begun = writes.begin(location, base, intent=intent, ports=SYSTEM)
+    if isinstance(begun, Written):
+        return committed_of(begun)
+    plan = WritePlan(
+        uri=location.uri,
+        schema=schema,
+        storage_version=version,
+        limits=limits,
+        durable=durable,
+        stamp=Stamp.of_this_process(),
+        storage_options=dict(options or {}),
+    )
+    return PlannedWrite(plan, replaces, begun)
+
+
+def _base(location: Location, *, create: bool) -> Snapshot | Birth:
+    try:
+        return load_latest(location)
+    except NotFound:
+        if not create:
+            raise
+        return Birth(StorageVersion.parse(STORAGE_VERSION))
+
+
+__all__ = [
+    "BYTES_PER_FILE_MAX",
+    "RETRIES",
+    "ROWS_PER_FILE_MAX",
+    "FileLimits",
+    "PlannedWrite",
+    "WritePlan",
+    "WriteTask",
+    "begin_append",
+    "begin_overwrite",
+]

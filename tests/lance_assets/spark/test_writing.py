@@ -1,0 +1,220 @@
+"""DataFrames into tables: through real executors' Python workers, and read back by us and by pylance."""
+
+import datetime as dt
+import json
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+from pyspark.errors import PythonException
+from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F
+
+from lance_assets.spark import append, overwrite, read
+from lance_assets.spark.types import stored_schema
+from lance_core import SchemaMismatch, Table, Unsupported
+from lance_core.tasks.write import FileLimits, PlannedWrite, WriteTask, begin_append
+
+
+def uri_in(folder: Path) -> str:
+    return str(folder / "table")
+
+
+def test_the_first_append_creates_the_table(spark: SparkSession, tmp_path: Path) -> None:
+    committed = append(spark.range(0, 1000, 1, 4), uri_in(tmp_path), properties={"dagster.run_id": "r1"})
+    assert (committed.version, committed.operation, committed.rows_added, committed.files) == (
+        1,
+        "Overwrite",
+        1000,
+        4,
+    )
+    theirs = lance.dataset(uri_in(tmp_path))
+    assert sorted(theirs.to_table()["id"].to_pylist()) == list(range(1000))
+    assert Table.open(uri_in(tmp_path)).versions()[0].properties["dagster.run_id"] == "r1"
+
+
+def test_every_spark_type_comes_back_from_pylance(spark: SparkSession, tmp_path: Path) -> None:
+    row = {
+        "b": True,
+        "i8": 1,
+        "i16": 2,
+        "i32": 3,
+        "i64": 4,
+        "f32": 1.5,
+        "f64": 2.5,
+        "s": "ä",
+        "bin": b"\x00\x01",
+        "d": dt.date(2026, 1, 2),
+        "ts": dt.datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=dt.UTC),
+        "ntz": dt.datetime(2026, 1, 2, 3, 4, 5, 6),  # noqa: DTZ001 - a timestamp without a zone is what is tested
+        "dec": Decimal("1.23"),
+        "interval": dt.timedelta(days=1, microseconds=5),
+        "st": {"x": 1, "y": None},
+        "l": [1, None],
+        "m": {"k": 1},
+        "ls": [{"x": 1}],
+    }
+    schema = (
+        "b boolean, i8 tinyint, i16 smallint, i32 int, i64 bigint, f32 float, f64 double, s string, bin binary, "
+        "d date, ts timestamp, ntz timestamp_ntz, dec decimal(10,2), interval interval day to second, "
+        "st struct<x:int,y:string>, l array<int>, m map<string,int>, ls array<struct<x:int>>"
+    )
+    nothing = Row(**dict.fromkeys(row))
+    append(spark.createDataFrame([Row(**row), nothing], schema).coalesce(1), uri_in(tmp_path))
+    read = lance.dataset(uri_in(tmp_path)).to_table().to_pylist()
+    assert read[0] == row | {"m": [("k", 1)]}
+    assert read[1] == dict.fromkeys(row)
+
+
+def test_rows_are_brought_into_the_types_of_the_table(spark: SparkSession, tmp_path: Path) -> None:
+    stored = pa.schema(
+        [
+            pa.field("u8", pa.uint8()),
+            pa.field("u64", pa.uint64()),
+            pa.field("half", pa.float16()),
+            pa.field("vector", pa.list_(pa.float32(), 2), metadata={"kind": "embedding"}),
+            pa.field("nanos", pa.timestamp("ns", "Europe/Berlin")),
+            pa.field("fixed", pa.binary(2)),
+            pa.field("text", pa.large_string(), nullable=False),
+            pa.field("items", pa.large_list(pa.int32())),
+        ]
+    )
+    lance.write_dataset(stored.empty_table(), uri_in(tmp_path))
+    frame = spark.sql(
+        "select 'x' as text, cast(7 as smallint) u8, cast('18446744073709551615' as decimal(20,0)) u64, "
+        "cast(1.5 as float) half, array(cast(1 as float), cast(2 as float)) vector, "
+        "timestamp'2026-01-01 00:00:00.000001Z' nanos, unhex('0102') fixed, array(1, 2) items"
+    )
+    append(frame, uri_in(tmp_path))
+    theirs = lance.dataset(uri_in(tmp_path))
+    assert theirs.schema == stored
+    assert theirs.schema.field("vector").metadata == {b"kind": b"embedding"}
+    (row,) = theirs.to_table().to_pylist()
+    assert row.pop("nanos").value == 1767225600000001000
+    assert row == {
+        "u8": 7,
+        "u64": 2**64 - 1,
+        "half": 1.5,
+        "vector": [1.0, 2.0],
+        "fixed": b"\x01\x02",
+        "text": "x",
+        "items": [1, 2],
+    }
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("300 as u8", "column 'u8' .* does not convert to uint8 without loss"),
+        ("array(1.5f) as vector", "column 'vector' .* does not convert"),
+        ("cast(null as string) as text", "column 'text' is not nullable"),
+    ],
+)
+def test_a_value_that_does_not_fit_names_its_column(
+    spark: SparkSession, tmp_path: Path, expression: str, words: str
+) -> None:
+    stored = pa.schema(
+        [
+            ("u8", pa.uint8()),
+            ("vector", pa.list_(pa.float32(), 2)),
+            pa.field("text", pa.string(), nullable=False),
+        ]
+    )
+    Table.create(uri_in(tmp_path), stored)
+    given = expression.rpartition(" as ")[2]
+    frame = spark.range(1).selectExpr(expression, *(["'x' as text"] if given != "text" else []))
+    with pytest.raises(PythonException, match=words):
+        append(frame, uri_in(tmp_path))
+    assert Table.open(uri_in(tmp_path)).version == 1
+
+
+def test_columns_that_do_not_match_are_refused_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:
+    append(spark.range(3), uri_in(tmp_path))
+    with pytest.raises(SchemaMismatch, match="has no column 'idd'"):
+        append(spark.range(3).withColumnRenamed("id", "idd"), uri_in(tmp_path))
+    with pytest.raises(Unsupported, match="column 'v' has the Spark type variant"):
+        append(spark.sql("select parse_json('1') as v"), str(tmp_path / "other"))
+
+
+def test_empty_partitions_leave_no_file_and_no_rows_no_version(spark: SparkSession, tmp_path: Path) -> None:
+    append(spark.range(0, 10, 1, 4).where("id = 3"), uri_in(tmp_path))
+    assert len(list((tmp_path / "table" / "data").iterdir())) == 1
+    nothing = append(spark.range(0, 10, 1, 4).where("id < 0"), uri_in(tmp_path))
+    assert (nothing.version, nothing.rows_added) == (1, 0)
+
+
+def test_files_are_rolled_by_rows(spark: SparkSession, tmp_path: Path) -> None:
+    committed = append(spark.range(0, 1000, 1, 1), uri_in(tmp_path), max_rows_per_file=300)
+    assert [fragment.physical_rows for fragment in committed.table.fragments] == [300, 300, 300, 100]
+
+
+def test_a_task_that_fails_once_adds_its_rows_once(spark: SparkSession, tmp_path: Path) -> None:
+    """The session retries tasks. The first attempt of each dies with its files written: orphans, not rows."""
+
+    def die_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        results = list(batches)
+        try:
+            open(tmp_path / "died", "x").close()
+        except FileExistsError:
+            yield from results
+            return
+        raise OSError("the executor was lost")
+
+    frame = spark.range(0, 100, 1, 2)
+    planned = begin_append(
+        uri_in(tmp_path),
+        stored_schema(frame.schema),
+        create=True,
+        intent=None,
+        limits=FileLimits(rows_max=20),
+    )
+    assert isinstance(planned, PlannedWrite)
+    results = frame.mapInArrow(WriteTask(planned.plan), "fragment binary").mapInArrow(die_once, "fragment binary")
+    committed = planned.finish(results.toArrow()["fragment"].to_pylist())
+    assert sorted(committed.table.to_table()["id"].to_pylist()) == list(range(100))
+    assert committed.files == 6
+    assert len(list((tmp_path / "table" / "data").iterdir())) == 9
+
+
+def test_the_same_intent_lands_once(spark: SparkSession, tmp_path: Path) -> None:
+    first = append(spark.range(10), uri_in(tmp_path), intent="2026-01-01")
+    again = append(spark.range(10), uri_in(tmp_path), intent="2026-01-01")
+    assert (again.version, again.landed_before) == (first.version, True)
+    assert Table.open(uri_in(tmp_path)).count_rows() == 10
+
+
+def test_overwrite_may_read_what_it_replaces(spark: SparkSession, tmp_path: Path) -> None:
+    append(spark.range(10), uri_in(tmp_path))
+    doubled = read(spark, uri_in(tmp_path)).select((F.col("id") * 2).alias("id"))
+    committed = overwrite(doubled, uri_in(tmp_path))
+    assert (committed.version, committed.rows_removed) == (2, 10)
+    assert sorted(committed.table.to_table()["id"].to_pylist()) == list(range(0, 20, 2))
+
+
+def test_overwrite_with_another_schema_has_to_be_asked_for(spark: SparkSession, tmp_path: Path) -> None:
+    append(spark.range(10), uri_in(tmp_path))
+    frame = spark.sql("select 'x' as name")
+    with pytest.raises(SchemaMismatch, match="no column 'name'"):
+        overwrite(frame, uri_in(tmp_path))
+    assert overwrite(frame, uri_in(tmp_path), replace_schema=True).table.schema == pa.schema([("name", pa.string())])
+
+
+def test_workers_load_neither_dagster_nor_the_dataset_room_of_anything(spark: SparkSession, tmp_path: Path) -> None:
+    """What a worker has imported after it has written, told by the worker itself."""
+    append(spark.range(10), uri_in(tmp_path))
+
+    def loaded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import sys
+
+        import lance_assets.spark.writing  # noqa: F401 - what a task may need at most
+
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"modules": [json.dumps(sorted(sys.modules))]})
+
+    (row,) = spark.range(0, 1, 1, 1).mapInArrow(loaded, "modules string").collect()
+    modules = json.loads(row.modules)
+    assert not [name for name in modules if name.split(".")[0] in ("dagster", "dagster_pyspark")]
+    assert "lance_assets.spark.writing" in modules

@@ -1,0 +1,132 @@
+"""The driver's begin and finish, with workers played by plain function calls: pickled plans, fragments as bytes."""
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from lance_core import Committed, InvalidInput, NotFound, RetryableConflict, SchemaMismatch, Table
+from lance_core.tasks.stamp import Stamp
+from lance_core.tasks.write import FileLimits, PlannedWrite, WriteTask, begin_append, begin_overwrite
+
+ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", "b", "c"]})
+
+
+def planned(uri: str, *, intent: str | None = None, create: bool = True, rows: pa.Table = ROWS) -> PlannedWrite:
+    plan = begin_append(uri, rows.schema, create=create, intent=intent, limits=FileLimits())
+    assert isinstance(plan, PlannedWrite)
+    return plan
+
+
+def work(plan: PlannedWrite, rows: pa.Table = ROWS) -> list[bytes]:
+    """A worker in another process: it gets the task as a pickle, and gives back bytes."""
+    task: WriteTask = pickle.loads(pickle.dumps(WriteTask(plan.plan)))
+    return [fragment for batch in task(rows.to_batches()) for fragment in batch.column(0).to_pylist()]
+
+
+def test_two_workers_become_one_version(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    plan = planned(uri)
+    committed = plan.finish(work(plan) + work(plan), properties={"run": "7"})
+    assert (committed.version, committed.rows_added, committed.files) == (1, 6, 2)
+    table = Table.open(uri)
+    assert table.to_table()["id"].to_pylist() == [1, 2, 3, 1, 2, 3]
+    assert table.versions()[0].properties == {"run": "7"}
+    assert table.id is not None
+
+
+def test_files_of_a_lost_attempt_are_nobodys_rows(tmp_path: Path) -> None:
+    plan = planned(str(tmp_path / "t"))
+    work(plan)  # an attempt whose answer never reached the driver
+    committed = plan.finish(work(plan))
+    assert committed.table.count_rows() == 3
+    assert len(list((tmp_path / "t" / "data").iterdir())) == 2
+
+
+def test_an_intent_that_landed_is_answered_before_any_work(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    plan = planned(uri, intent="day 1")
+    first = plan.finish(work(plan))
+    again = begin_append(uri, ROWS.schema, create=True, intent="day 1", limits=FileLimits())
+    assert isinstance(again, Committed)
+    assert (again.version, again.landed_before, again.rows_added) == (first.version, True, 3)
+
+
+def test_an_intent_left_behind_goes_on_under_its_uuid(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    Table.create(uri, ROWS)
+    first = planned(uri, intent="k")
+    work(first)  # and the driver dies
+    Table.open(uri).append(ROWS)  # somebody else goes on
+    second = planned(uri, intent="k")
+    landed = second.finish(work(second))
+    late = first.finish(work(first))  # the first driver was only asleep
+    assert landed.version == late.version == 3
+    assert late.landed_before
+    assert Table.open(uri).count_rows() == 9
+
+
+def test_no_rows_make_no_version(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    Table.create(uri, ROWS)
+    committed = planned(uri).finish([])
+    assert (committed.version, committed.files) == (1, 0)
+    assert Table.open(uri).version == 1
+
+
+def test_a_table_that_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="no Lance table at"):
+        planned(str(tmp_path / "t"), create=False)
+    assert not (tmp_path / "t").exists()
+
+
+def test_created_by_somebody_else_meanwhile(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    plan = planned(uri)
+    fragments = work(plan)
+    Table.create(uri, ROWS)
+    with pytest.raises(RetryableConflict, match="created meanwhile; repeat"):
+        plan.finish(fragments)
+    assert Table.open(uri).count_rows() == 3
+
+
+def test_columns_are_checked_on_the_driver(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    Table.create(uri, ROWS)
+    with pytest.raises(SchemaMismatch, match="no column 'nme'") as raised:
+        planned(uri, rows=ROWS.rename_columns(["id", "nme"]))
+    assert (raised.value.column, raised.value.got) == ("nme", "string")
+
+
+def test_overwrite_keeps_what_the_rows_forgot(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    exact = pa.schema([pa.field("v", pa.list_(pa.float32(), 2), metadata={"k": "x"}), ("n", pa.uint8())])
+    Table.create(uri, pa.table({"v": [[1.0, 2.0]], "n": [1]}, exact))
+    loose = pa.table({"v": pa.array([[3.0, 4.0]], pa.list_(pa.float32())), "n": pa.array([5], pa.int16())})
+    plan = begin_overwrite(uri, loose.schema, replace_schema=False, intent=None, limits=FileLimits())
+    assert isinstance(plan, PlannedWrite)
+    committed = plan.finish(work(plan, loose))
+    assert committed.table.schema == exact
+    assert committed.table.to_table().to_pydict() == {"v": [[3.0, 4.0]], "n": [5]}
+    assert (committed.rows_added, committed.rows_removed) == (1, 1)
+
+
+def test_a_worker_with_other_code_refuses(tmp_path: Path) -> None:
+    plan = planned(str(tmp_path / "t")).plan
+    other = replace(plan, stamp=replace(Stamp.of_this_process(), lance_assets="9.9.9"))
+    with pytest.raises(InvalidInput, match=r"the driver planned with lance-assets 9\.9\.9"):
+        next(WriteTask(other)(ROWS.to_batches()))
+
+
+def test_options_stay_out_of_repr(tmp_path: Path) -> None:
+    plan = begin_append(
+        str(tmp_path / "t"),
+        ROWS.schema,
+        create=True,
+        intent=None,
+        limits=FileLimits(),
+        storage_options={"aws_secret_access_key": "canary"},
+    )
+    assert "canary" not in repr(plan)
