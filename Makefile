@@ -65,7 +65,7 @@ wheel: $(STAMP) ## build the wheel into dist/ and check what is in it
 	$(PYTHON) tools/wheel.py dist
 
 clean: ## remove everything make has made, .venv included
-	rm -rf $(VENV) .tools build dist .demo .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .tools .benchmarks build dist .demo .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml $(LOCK)

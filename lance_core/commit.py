@@ -80,9 +80,7 @@ def commit(
                 raise _undecided(location, ours, slot, f"{attempts} puts were not answered")
             raise _exhausted(location, ours, known, attempts)
         if isinstance(base, Birth) and history:
-            raise AlreadyExists(
-                f"there is a table at {location.uri} already, at version {history.head.version}"
-            )
+            raise AlreadyExists(f"there is a table at {location.uri} already, at version {history.head.version}")
         others = [landed for landed in known if landed.version > ours.read_version]
         finding = judge(ours, others)
         if finding.blocks:
@@ -127,9 +125,7 @@ def _with_uuid(others: Sequence[Landed], uuid: str) -> Landed | None:
     return next((landed for landed in others if landed.transaction and landed.transaction.uuid == uuid), None)
 
 
-def _found(
-    location: Location, landed: Landed, known: Sequence[Landed], ours: Transaction, attempts: int
-) -> Outcome:
+def _found(location: Location, landed: Landed, known: Sequence[Landed], ours: Transaction, attempts: int) -> Outcome:
     assert landed.transaction is not None
     try:
         snapshot = load_at(location, landed.version)
@@ -142,9 +138,7 @@ def _found(
         operation=landed.transaction.operation,
         before=None,
         attempts=attempts,
-        rebased_over=tuple(
-            other.version for other in known if ours.read_version < other.version < landed.version
-        ),
+        rebased_over=tuple(other.version for other in known if ours.read_version < other.version < landed.version),
     )
 
 
@@ -168,9 +162,7 @@ def _conflict(location: Location, ours: Transaction, finding: Finding) -> Confli
     )
 
 
-def _exhausted(
-    location: Location, ours: Transaction, known: Sequence[Landed], attempts: int
-) -> RetryableConflict:
+def _exhausted(location: Location, ours: Transaction, known: Sequence[Landed], attempts: int) -> RetryableConflict:
     return RetryableConflict(
         f"{location.uri}: this {ours.operation.name} lost the race for the next version {attempts} times; "
         "nothing of it landed. Repeat it, with more retries or fewer writers at once",

@@ -33,9 +33,7 @@ def version_infos(location: Location) -> list[VersionInfo]:
 def version_info(location: Location, version: Version) -> VersionInfo:
     """One version, by its own manifest and the one before."""
     before = (
-        load_at(location, Version(version - 1)).manifest
-        if version - 1 in list_versions(location).numbers
-        else None
+        load_at(location, Version(version - 1)).manifest if version - 1 in list_versions(location).numbers else None
     )
     return _info(location, load_at(location, version).manifest, before)
 

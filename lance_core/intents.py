@@ -57,9 +57,7 @@ def path_of(intent: str) -> str:
 def claim(store: Store, intent: str, *, base: Version, uuid: str, now_ns: int) -> IntentRecord:
     """The record of this intention: a new one, or the one that an earlier attempt left."""
     if not intent or len(intent) > _INTENT_CHARACTERS_MAX:
-        raise InvalidInput(
-            f"an intent is a text of 1 to {_INTENT_CHARACTERS_MAX} characters, not one of {len(intent)}"
-        )
+        raise InvalidInput(f"an intent is a text of 1 to {_INTENT_CHARACTERS_MAX} characters, not one of {len(intent)}")
     fresh = IntentRecord(intent, base, uuid, begun_ns=now_ns, heartbeat_ns=now_ns)
     path = path_of(intent)
     for _ in range(_CREATES_MAX):
@@ -70,9 +68,7 @@ def claim(store: Store, intent: str, *, base: Version, uuid: str, now_ns: int) -
             return _decode(store.read(path), path, intent)
         except NotFound:
             continue
-    raise StorageError(
-        f"could not record the intent {intent!r} at {store.description}: no create was answered"
-    )
+    raise StorageError(f"could not record the intent {intent!r} at {store.description}: no create was answered")
 
 
 def beat(store: Store, record: IntentRecord, *, files: Sequence[str], now_ns: int) -> None:

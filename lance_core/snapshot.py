@@ -46,8 +46,7 @@ def list_versions(location: Location) -> Versions:
     schemes = set(found.values())
     if len(schemes) > 1:
         raise Corrupt(
-            "holds manifests of both naming schemes; migrate the older ones (pylance: "
-            "migrate_manifest_paths_v2)",
+            "holds manifests of both naming schemes; migrate the older ones (pylance: migrate_manifest_paths_v2)",
             path=f"{location.uri}/{naming.VERSIONS}",
             field="names",
         )
@@ -97,9 +96,7 @@ def load_transaction(location: Location, manifest: Manifest) -> Transaction | No
     if name is None:
         return None
     if not naming.is_confined(name):
-        raise Corrupt(
-            "a transaction file's name leaves its directory", path=repr(name), field="transaction_file"
-        )
+        raise Corrupt("a transaction file's name leaves its directory", path=repr(name), field="transaction_file")
     path = f"{naming.TRANSACTIONS}/{name}"
     try:
         return Transaction.decode(location.store.read(path), path=f"{location.uri}/{path}")

@@ -117,8 +117,7 @@ def check_files(location: Location, files: Sequence[DataFile]) -> None:
         found = location.store.head(f"{naming.DATA}/{file.path}")
         if found is None:
             raise NotFound(
-                f"{location.uri}: the data file {file.path} of this commit does not exist; write it again, "
-                "then commit"
+                f"{location.uri}: the data file {file.path} of this commit does not exist; write it again, then commit"
             )
         if file.size is not None and found.size != file.size:
             raise StorageError(

@@ -8,9 +8,7 @@ values where none is lost, because Spark forgets fixed sizes, unsigned integers,
 import enum
 from collections.abc import Sequence
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lance_core.errors import SchemaMismatch
 from lance_core.format.logical_types import is_json
@@ -24,9 +22,7 @@ class Conversion(enum.Enum):
     CAST = "cast"
 
 
-def columns_to_write(
-    incoming: pa.Schema, stored: TableSchema, *, conversion: Conversion, what: str
-) -> TableSchema:
+def columns_to_write(incoming: pa.Schema, stored: TableSchema, *, conversion: Conversion, what: str) -> TableSchema:
     """The part of the stored schema that `incoming` fills, after checking every column.
 
     Nullable columns that are absent stay absent from the file, and read as null.
@@ -116,18 +112,14 @@ def _means_the_same(given: pa.DataType, stored: pa.DataType) -> bool:
         return True
     if isinstance(stored, pa.BaseExtensionType):
         bare = given.storage_type if isinstance(given, pa.BaseExtensionType) else given
-        return _means_the_same(bare, stored.storage_type) or (
-            is_json(stored) and pa.types.is_large_string(bare)
-        )
+        return _means_the_same(bare, stored.storage_type) or (is_json(stored) and pa.types.is_large_string(bare))
     if pa.types.is_string_view(given) or pa.types.is_binary_view(given):
         plain = pa.string() if pa.types.is_string_view(given) else pa.binary()
         return bool(stored == plain)
     if given.id != stored.id:
         return False
     if pa.types.is_struct(given):
-        return [f.name for f in given] == [f.name for f in stored] and _all_the_same(
-            list(given), list(stored)
-        )
+        return [f.name for f in given] == [f.name for f in stored] and _all_the_same(list(given), list(stored))
     if pa.types.is_map(given):
         return _all_the_same([given.key_field, given.item_field], [stored.key_field, stored.item_field])
     if pa.types.is_fixed_size_list(given):
@@ -168,7 +160,13 @@ def _aligned(array: pa.Array) -> pa.Array:
         return array
     if all(buffer is None or buffer.address % _DECIMAL_ALIGNMENT == 0 for buffer in array.buffers()):
         return array
-    return pc.take(array, pa.array(np.arange(len(array), dtype=np.int64)))
+    return afresh(array)
+
+
+def afresh(array: pa.Array) -> pa.Array:
+    """A copy in buffers of its own, aligned, that begin with its first value. Not by `take`: for slices of nested
+    fixed-size lists that gives other rows."""
+    return pa.concat_arrays([array, array.slice(0, 0)])
 
 
 def _has_decimals(arrow: pa.DataType) -> bool:

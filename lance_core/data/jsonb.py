@@ -24,9 +24,7 @@ def to_text(data: bytes, *, path: str) -> str:
     try:
         value = _container(memoryview(data))
     except (struct.error, IndexError, ValueError, RecursionError) as error:
-        raise Corrupt(
-            f"holds a JSON value that does not decode ({error})", path=path, field="json"
-        ) from error
+        raise Corrupt(f"holds a JSON value that does not decode ({error})", path=path, field="json") from error
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 

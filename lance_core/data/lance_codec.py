@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lance_core.data.codec import BATCH_ROWS
+from lance_core.data.conform import afresh
 from lance_core.errors import NotFound, StorageError
 from lance_core.format.fragment import StorageVersion
 from lance_core.storage.local import LocalStore
@@ -42,8 +43,9 @@ class LanceFileWriter:
             self._writer = Writer(str(store.root / path), schema, version=str(version))
 
     def write(self, batch: pa.RecordBatch) -> None:
+        columns = [_without_offsets(column) for column in batch.columns]
         with _told_apart(self._path):
-            self._writer.write_batch(batch)
+            self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=batch.schema))
 
     def finish(self) -> int:
         with _told_apart(self._path):
@@ -78,6 +80,29 @@ class LanceFileReader:
             yield from reader.read_range(start, count, batch_size=BATCH_ROWS).to_batches()
 
 
+def _without_offsets(array: pa.Array) -> pa.Array:
+    """The codec panics on slices of structs inside structs and fixed-size lists; those are copied."""
+    if not (_holds_struct(array.type) and _has_offset(array)):
+        return array
+    return afresh(array)
+
+
+def _holds_struct(arrow: pa.DataType) -> bool:
+    if isinstance(arrow, pa.BaseExtensionType):
+        arrow = arrow.storage_type
+    return pa.types.is_struct(arrow) or any(_holds_struct(arrow.field(index).type) for index in range(arrow.num_fields))
+
+
+def _has_offset(array: pa.Array) -> bool:
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if array.offset:
+        return True
+    if pa.types.is_struct(array.type):
+        return any(_has_offset(array.field(index)) for index in range(array.type.num_fields))
+    return pa.types.is_nested(array.type) and _has_offset(array.values)
+
+
 @contextmanager
 def _told_apart(path: str) -> Iterator[None]:
     try:
@@ -90,9 +115,7 @@ def _told_apart(path: str) -> Iterator[None]:
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise
-        raise StorageError(
-            f"data file {path}: the codec panicked: {_without_build_paths(str(error))}"
-        ) from error
+        raise StorageError(f"data file {path}: the codec panicked: {_without_build_paths(str(error))}") from error
 
 
 def _without_build_paths(message: str) -> str:

@@ -15,6 +15,7 @@ from lance_core.format.schema import Field, TableSchema
 
 _FIRST_WITH_LEAF_COLUMNS = StorageVersion(2, 1)
 _FIRST_WITH_MAPS = StorageVersion(2, 2)
+_LISTS = ("list", "list.struct", "large_list", "large_list.struct", "map")
 _WRITABLE = (StorageVersion(2, 0), StorageVersion(2, 1), StorageVersion(2, 2))
 
 
@@ -64,16 +65,17 @@ def check_storable(schema: TableSchema, version: StorageVersion) -> None:
     for top in schema.fields:
         for field in top.walk():
             if any(key.startswith(b"lance-encoding:blob") for key in field.metadata) or is_blob(field):
+                raise Unsupported(f"column {top.name!r} is a blob column, which this version cannot write yet")
+            of_structs = field.logical_type.startswith("fixed_size_list:struct")
+            if (field.logical_type == "map" or of_structs) and version < _FIRST_WITH_MAPS:
                 raise Unsupported(
-                    f"column {top.name!r} is a blob column, which this version cannot write yet"
+                    f"column {top.name!r} holds a {field.logical_type.partition(':')[0]} that storage version "
+                    f"{version} cannot store; {_FIRST_WITH_MAPS} can"
                 )
-            needs_newer = field.logical_type == "map" or field.logical_type.startswith(
-                "fixed_size_list:struct"
-            )
-            if needs_newer and version < _FIRST_WITH_MAPS:
+            if of_structs and (field is not top or any(node.logical_type in _LISTS for node in field.walk())):
                 raise Unsupported(
-                    f"column {top.name!r} holds a {field.logical_type.partition(':')[0]} that storage "
-                    f"version {version} cannot store; {_FIRST_WITH_MAPS} can"
+                    f"column {top.name!r} nests a fixed-size list of structs: with other lists around or inside it, "
+                    "or inside a struct, it could be written but not read back"
                 )
 
 

@@ -102,24 +102,23 @@ def _batches(
         nulls = [pa.nulls(count, field.type) for field in arrow]
         yield pa.RecordBatch.from_arrays(nulls, schema=arrow) if nulls else _rows_without_columns(count)
         return
-    streams = []
+    streams: list[Iterator[pa.RecordBatch]] = []
+    stream_of: dict[tuple[str, str], int] = {}
     for source in sources:
-        names = dict.fromkeys(
-            source.paths[field_id][0]
-            for field in fields
-            for field_id in sorted(stored_ids(field, source.file.version))
-            if field_id in source.paths
-        )
-        streams.append(source.reader.read(list(names), start, count))
+        for names in _read_together(source, fields):
+            stream_of |= {(source.file.path, name): len(streams) for name in names}
+            streams.append(source.reader.read(names, start, count))
     for parts in zip(*streams, strict=True):
-        of_source = {id(source): part for source, part in zip(sources, parts, strict=True)}
         columns = []
         for field, target in zip(fields, arrow, strict=True):
             held_by = served.get(field.id)
             if held_by is None:
                 columns.append(pa.nulls(parts[0].num_rows, target.type))
             else:
-                columns.append(_column(field, target, held_by, of_source[id(held_by)]))
+                name = _name_in(held_by, field)
+                part = parts[stream_of[held_by.file.path, name]]
+                array = part.column(part.schema.get_field_index(name))
+                columns.append(_assembled(field, target, array, held_by, depth=1))
         yield pa.RecordBatch.from_arrays(columns, schema=arrow)
 
 
@@ -127,9 +126,7 @@ def _open(codec: DataCodec, file: DataFile) -> _Source:
     if file.base_id is not None:
         raise Unsupported(f"{file.path} is in another base path, which this version does not read")
     if file.version.is_legacy:
-        raise Unsupported(
-            f"{file.path} is a data file of storage version 0.1, which this version does not read"
-        )
+        raise Unsupported(f"{file.path} is a data file of storage version 0.1, which this version does not read")
     reader = codec.open(f"{naming.DATA}/{file.path}")
     return _Source(file, reader, paths_of(file, TableSchema.from_arrow(reader.schema)))
 
@@ -139,13 +136,33 @@ def _holds_any(file: DataFile, fields: Sequence[Field]) -> bool:
     return any(held & stored_ids(field, file.version) for field in fields)
 
 
-def _column(field: Field, target: pa.Field, source: _Source, batch: pa.RecordBatch) -> pa.Array:
-    if is_blob(field):
-        raise Unsupported(
-            f"column {field.name!r} is a blob column, which this version cannot read; leave it out"
-        )
-    path = next(source.paths[node.id] for node in field.walk() if node.id in source.paths)
-    return _assembled(field, target, batch.column(batch.schema.get_field_index(path[0])), source, depth=1)
+def _read_together(source: _Source, fields: Sequence[Field]) -> list[list[str]]:
+    """The file's columns that hold these fields, in groups that the codec can read at once."""
+    together: list[str] = []
+    apart: list[list[str]] = []
+    for field in fields:
+        if not _holds_any(source.file, [field]):
+            continue
+        if is_blob(field):
+            raise Unsupported(f"column {field.name!r} is a blob column, which this version cannot read; leave it out")
+        name = _name_in(source, field)
+        if any(_is_read_apart(node) for node in field.walk()):
+            apart.append([name])
+        else:
+            together.append(name)
+    return [*([together] if together else []), *apart]
+
+
+def _is_read_apart(field: Field) -> bool:
+    """The codec refuses to read fixed-size lists of structs beside columns of another length, and mistakes the
+    columns that come after a struct without children."""
+    is_empty_struct = field.logical_type == "struct" and not field.children
+    return is_empty_struct or field.logical_type.startswith("fixed_size_list:struct:")
+
+
+def _name_in(source: _Source, field: Field) -> str:
+    """What the file calls this top-level column."""
+    return next(source.paths[node.id] for node in field.walk() if node.id in source.paths)[0]
 
 
 def _assembled(field: Field, target: pa.Field, array: pa.Array, source: _Source, *, depth: int) -> pa.Array:
@@ -164,16 +181,13 @@ def _assembled(field: Field, target: pa.Field, array: pa.Array, source: _Source,
             if path is None:
                 children.append(pa.nulls(len(array), child_target.type))
             else:
-                children.append(
-                    _assembled(child, child_target, array.field(path[depth]), source, depth=depth + 1)
-                )
+                children.append(_assembled(child, child_target, array.field(path[depth]), source, depth=depth + 1))
         return pa.StructArray.from_arrays(children, fields=list(target.type), mask=array.is_null())
     try:
         return array.cast(target.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise Unsupported(
-            f"{source.file.path}: column {field.name!r} is stored as {array.type} and the table says "
-            f"{target.type}"
+            f"{source.file.path}: column {field.name!r} is stored as {array.type} and the table says {target.type}"
         ) from error
 
 

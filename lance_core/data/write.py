@@ -32,8 +32,7 @@ class FileLimits:
     def __post_init__(self) -> None:
         if self.rows_max < 1 or self.bytes_max < 1:
             raise InvalidInput(
-                f"max_rows_per_file={self.rows_max} and max_bytes_per_file={self.bytes_max} must both be "
-                "positive"
+                f"max_rows_per_file={self.rows_max} and max_bytes_per_file={self.bytes_max} must both be positive"
             )
 
 

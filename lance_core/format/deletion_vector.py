@@ -30,16 +30,14 @@ class DeletionVector:
         except (pa.ArrowException, OSError) as error:
             raise Corrupt("is not an Arrow IPC file", path=path, field="deletion_file") from error
         if not table.schema.equals(_ARROW_SCHEMA):
-            raise Corrupt(
-                f"has the columns {table.schema}, not row_id: uint32 not null", path=path, field="schema"
-            )
+            raise Corrupt(f"has the columns {table.schema}, not row_id: uint32 not null", path=path, field="schema")
         return cls(np.unique(table.column(0).to_numpy()))
 
     @classmethod
     def decode_bitmap(cls, data: bytes, *, path: str) -> "DeletionVector":
         try:
             offsets = BitMap.deserialize(data).to_array()
-        except ValueError as error:
+        except (ValueError, IndexError) as error:
             raise Corrupt("is not a Roaring bitmap", path=path, field="deletion_file") from error
         return cls(np.frombuffer(offsets, dtype=np.uint32))
 

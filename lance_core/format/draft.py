@@ -1,18 +1,21 @@
 """A version in the making: the one place where a manifest message is changed.
 
 A draft starts empty (`Draft.born`) or as a copy of the head (`Draft.after`), without what belongs to the head
-alone. What a change does to it is decided in `transactions/apply.py`; here is only how the message holds it.
+alone. It is an outline (`outline.py`): the head's fragments pass through as bytes, those that are added are kept apart
+until the end. What a change does to it is decided in `transactions/apply.py`; here is only how the message holds it.
 """
 
 from collections.abc import Mapping, Sequence
 
-from lance_core.format import naming, rowids
+from lance_core.format import naming, outline
 from lance_core.format._pb import table_pb2
 from lance_core.format.features import STICKY, Feature
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.ids import RowId, Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.naming import NamingScheme
+from lance_core.format.row_versions import RowVersions
+from lance_core.format.rowids import RowIdSequence
 from lance_core.format.schema import TableSchema
 
 LIBRARY = "lance-assets"
@@ -22,14 +25,15 @@ _OF_ONE_VERSION = ("version_aux_data", "tag", "writer_version", "timestamp", "tr
 class Draft:
     def __init__(self, message: table_pb2.Manifest) -> None:
         self._message = message
-        self._fresh: Sequence[table_pb2.DataFragment] = ()
+        self._fresh: list[table_pb2.DataFragment] = []
         self._keeps_fragments = False
         self.index_section: bytes | None = None
 
     @classmethod
     def born(cls, storage_version: StorageVersion, *, stable_row_ids: bool) -> "Draft":
         """Version 1 of a table."""
-        message = table_pb2.Manifest(version=1)
+        message = outline.empty()
+        message.version = 1
         message.data_format.file_format = "lance"
         message.data_format.version = str(storage_version)
         if stable_row_ids:
@@ -66,7 +70,7 @@ class Draft:
 
     def replace_contents(self, schema: TableSchema) -> None:
         """No fragments, no indices, another schema. Config, table metadata and all counters stay."""
-        self._message.ClearField("fragments")
+        self._message = outline.without_fragments(self._message)
         self._message.ClearField("fields")
         self._message.fields.extend(schema.encode())
         self._message.schema_metadata.clear()
@@ -82,27 +86,27 @@ class Draft:
         """Put fragments behind those that are there, and give out their ids. An id of 0 is never kept: on the
         wire it says that none was given out yet."""
         message = self._message
-        before = len(message.fragments)
-        message.fragments.extend(fragment.message for fragment in fragments)
-        self._fresh = message.fragments[before:]
         next_id = self.max_fragment_id + 1
-        for fragment in self._fresh:
+        for theirs in fragments:
+            fragment = table_pb2.DataFragment()
+            fragment.CopyFrom(theirs.message)
+            self._fresh.append(fragment)
             if not (keep_ids and fragment.id):
                 fragment.id = next_id
             next_id = max(next_id, fragment.id + 1)
             if message.reader_feature_flags & Feature.STABLE_ROW_IDS:
                 self._give_row_ids(fragment)
-        if self._fresh:
+        if fragments:
             message.max_fragment_id = next_id - 1
 
     def _give_row_ids(self, fragment: table_pb2.DataFragment) -> None:
         if fragment.WhichOneof("row_id_sequence") is not None:
             return
-        fragment.inline_row_ids = rowids.encode_range(
+        fragment.inline_row_ids = RowIdSequence.of_range(
             RowId(self._message.next_row_id), fragment.physical_rows
-        )
+        ).encode()
         self._message.next_row_id += fragment.physical_rows
-        born = rowids.encode_one_version(fragment.physical_rows, Version(self._message.version))
+        born = RowVersions.of_one(fragment.physical_rows, Version(self._message.version)).encode()
         fragment.inline_created_at_versions = born
         fragment.inline_last_updated_at_versions = born
 
@@ -118,6 +122,7 @@ class Draft:
         """The draft is not used after this."""
         message = self._message
         self._set_flags()
+        outline.add_fragments(message, self._fresh)
         message.timestamp.seconds, message.timestamp.nanos = divmod(now_ns, 1_000_000_000)
         message.writer_version.library = LIBRARY
         message.writer_version.version = library_version

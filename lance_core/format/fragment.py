@@ -81,9 +81,7 @@ class DataFile:
     def path(self) -> str:
         """Relative to `data/` of the file's base; checked to stay there."""
         if not naming.is_confined(self._message.path):
-            raise Corrupt(
-                "a data file's name leaves its directory", path=repr(self._message.path), field="path"
-            )
+            raise Corrupt("a data file's name leaves its directory", path=repr(self._message.path), field="path")
         return self._message.path
 
     @property
@@ -147,9 +145,7 @@ class Fragment:
     @classmethod
     def of(cls, *, files: Iterable[DataFile], physical_rows: int) -> "Fragment":
         """A fragment no version holds yet: its id, and its row ids, are given out when it is committed."""
-        return cls(
-            table_pb2.DataFragment(files=(file._message for file in files), physical_rows=physical_rows)
-        )
+        return cls(table_pb2.DataFragment(files=(file._message for file in files), physical_rows=physical_rows))
 
     @classmethod
     def decode(cls, data: bytes) -> "Fragment":
@@ -172,7 +168,10 @@ class Fragment:
 
     @property
     def files(self) -> tuple[DataFile, ...]:
-        return tuple(map(DataFile, self._message.files))
+        files = tuple(map(DataFile, self._message.files))
+        if len(files) > 1 and files[0].version.is_legacy:
+            return _with_ids_once(files)
+        return files
 
     @property
     def deletion_file(self) -> DeletionFile | None:
@@ -195,6 +194,15 @@ class Fragment:
         """Size of its data files, as far as it is known."""
         return sum(file.size or 0 for file in self.files)
 
+    def counted(self, physical_rows: int, deleted_rows: int) -> "Fragment":
+        """With other counts: those that were found in its files."""
+        message = table_pb2.DataFragment()
+        message.CopyFrom(self._message)
+        message.physical_rows = physical_rows
+        if message.HasField("deletion_file"):
+            message.deletion_file.num_deleted_rows = deleted_rows
+        return Fragment(message)
+
     def check(self, *, path: str) -> None:
         """What must hold for a fragment before anything of it is read."""
         where = f"fragments[id={self.id}]"
@@ -206,8 +214,7 @@ class Fragment:
         for file in self.files:
             if not file.version.is_legacy and len(file.field_ids) != len(file.column_indices):
                 raise Corrupt(
-                    f"file {file.path} names {len(file.field_ids)} fields but {len(file.column_indices)} "
-                    "columns",
+                    f"file {file.path} names {len(file.field_ids)} fields but {len(file.column_indices)} columns",
                     path=path,
                     field=where,
                 )
@@ -215,3 +222,20 @@ class Fragment:
             if twice := ids & live:
                 raise Corrupt(f"field {min(twice)} is live in two files", path=path, field=where)
             live |= ids
+
+
+def _with_ids_once(files: tuple[DataFile, ...]) -> tuple[DataFile, ...]:
+    """Writers up to 0.10.5 could give a new column the id of a dropped one, which other files of the fragment still
+    list: the last file holds what the id stands for now."""
+    seen: set[int] = set()
+    kept = []
+    for file in reversed(files):
+        if seen & set(file.field_ids):
+            message = table_pb2.DataFile()
+            message.CopyFrom(file._message)
+            message.fields[:] = [TOMBSTONE if field_id in seen else field_id for field_id in file.field_ids]
+            kept.append(DataFile(message))
+        else:
+            kept.append(file)
+        seen |= {field_id for field_id in file.field_ids if field_id >= 0}
+    return tuple(reversed(kept))

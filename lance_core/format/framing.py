@@ -58,9 +58,7 @@ def manifest_position(tail: bytes, *, size: int, path: str) -> int:
     if size > MANIFEST_BYTES_MAX:
         raise Corrupt(f"{size} bytes are more than a manifest may have", path=path, field="size")
     if not 0 <= position <= size - FOOTER.size - _LENGTH.size:
-        raise Corrupt(
-            f"the manifest would start at byte {position} of {size}", path=path, field="footer.position"
-        )
+        raise Corrupt(f"the manifest would start at byte {position} of {size}", path=path, field="footer.position")
     return int(position)
 
 
@@ -81,9 +79,7 @@ def section(data: bytes, position: int, *, path: str, field: str) -> bytes:
     """The length-prefixed section that starts at `position`."""
     start = position + _LENGTH.size
     if position < 0 or start > len(data):
-        raise Corrupt(
-            f"section {field} would start at byte {position} of {len(data)}", path=path, field=field
-        )
+        raise Corrupt(f"section {field} would start at byte {position} of {len(data)}", path=path, field=field)
     (length,) = _LENGTH.unpack_from(data, position)
     if start + length > len(data):
         raise Corrupt(f"section {field} is cut short: {length} bytes at {position}", path=path, field=field)

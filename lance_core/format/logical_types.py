@@ -38,11 +38,16 @@ _PLAIN: dict[str, pa.DataType] = {
     "duration:us": pa.duration("us"),
     "duration:ns": pa.duration("ns"),
     "json": pa.json_(pa.string()),
-    # The element of `fixed_size_list:lance.bfloat16:N`; pyarrow has no such type, two raw bytes stand for it.
-    BFLOAT16_EXTENSION: pa.binary(2),
 }
-_NAMES = {arrow: name for name, arrow in _PLAIN.items() if name not in ("json", BFLOAT16_EXTENSION)}
+_NAMES = {arrow: name for name, arrow in _PLAIN.items() if name != "json"}
 _VIEWS = {pa.string_view(): "string", pa.binary_view(): "binary"}
+# The element of `fixed_size_list:lance.bfloat16:N`; pyarrow has no such type, two raw bytes stand for it.
+_BFLOAT16_ITEM = pa.field(
+    "item",
+    pa.binary(2),
+    metadata={"ARROW:extension:name": BFLOAT16_EXTENSION, "ARROW:extension:metadata": ""},
+)
+_OF_ANY_WIDTH = ("null", "string", "large_string", "binary", "large_binary", "json")
 _UNITS = ("s", "ms", "us", "ns")
 
 
@@ -78,11 +83,11 @@ def to_arrow(logical: str) -> pa.DataType:
                 return pa.binary(_positive(rest))
             case "fixed_size_list":
                 inner, _, size = rest.rpartition(":")
-                return pa.list_(to_arrow(inner), _positive(size))
+                return pa.list_(_BFLOAT16_ITEM if inner == BFLOAT16_EXTENSION else to_arrow(inner), _positive(size))
             case "dict":
                 value, index, _ordered = rest.rsplit(":", 2)
                 return pa.dictionary(to_arrow(index), to_arrow(value))
-    except (ValueError, KeyError, pa.ArrowException) as error:
+    except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
         raise UnknownLogicalType(logical) from error
     raise UnknownLogicalType(logical)
 
@@ -112,7 +117,10 @@ def _element(field: pa.Field) -> str:
     metadata = field.metadata or {}
     if metadata.get(b"ARROW:extension:name") == BFLOAT16_EXTENSION.encode():
         return BFLOAT16_EXTENSION
-    return from_arrow(field.type)
+    name = from_arrow(field.type)
+    if name in _OF_ANY_WIDTH:
+        raise UnknownLogicalType(f"fixed-size list of {field.type}")
+    return name
 
 
 def _positive(text: str) -> int:

@@ -1,14 +1,15 @@
 """One version of a table, as its manifest says: a read-only view over the bytes of the manifest file.
 
-What lives here: `Manifest`, decoding it from a whole file and framing a new one. The message is parsed once,
-in C, and mutated by nobody; whoever makes the next version takes a copy (`Manifest.edit`) and frames it
-(`Manifest.framed`). What the next version contains is decided in `transactions/apply.py`.
+What lives here: `Manifest`, decoding it from a whole file and framing a new one. Opening parses the outline
+(`outline.py`); the fragments are parsed when somebody asks, once, in C. Neither is mutated: whoever makes the next
+version takes a copy of the outline (`Manifest.edit`) and frames it (`Manifest.framed`). What the next version contains
+is decided in `transactions/apply.py`.
 
 Opening checks what costs nothing at any size: framing, version, flags. A fragment is checked when it is
 touched.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -18,7 +19,7 @@ from typing import overload
 from google.protobuf.message import DecodeError
 
 from lance_core.errors import Corrupt, Unsupported
-from lance_core.format import features, framing
+from lance_core.format import features, framing, outline
 from lance_core.format._pb import table_pb2
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.ids import Version
@@ -58,7 +59,7 @@ class Manifest:
     """
 
     def __init__(self, message: table_pb2.Manifest, file: bytes, *, path: str) -> None:
-        self._message = message
+        self._outline = message
         self._file = file
         self.path = path
 
@@ -66,13 +67,11 @@ class Manifest:
     def decode(cls, file: bytes, *, path: str, version: Version | None = None) -> "Manifest":
         """Parse a whole manifest file; `version` is what its name promises."""
         try:
-            message = table_pb2.Manifest.FromString(framing.manifest_message(file, path=path))
+            message = outline.parse(framing.manifest_message(file, path=path))
         except DecodeError as error:
             raise Corrupt("the manifest message does not parse", path=path, field="manifest") from error
         if message.version < 1 or (version is not None and message.version != version):
-            raise Corrupt(
-                f"says it is version {message.version}, its name says {version}", path=path, field="version"
-            )
+            raise Corrupt(f"says it is version {message.version}, its name says {version}", path=path, field="version")
         features.check_readable(message.reader_feature_flags, message.writer_feature_flags, what=path)
         return cls(message, file, path=path)
 
@@ -85,7 +84,8 @@ class Manifest:
         transaction: bytes | None,
         path: str,
     ) -> "Manifest":
-        """A new version's manifest. Offsets are of this file alone, so all three are set or cleared here."""
+        """A new version's manifest, from its outline. Offsets are of this file alone, so all three are set or cleared
+        here."""
         at = framing.offsets(index_section, transaction)
         for name, position in (("index_section", at.index_section), ("transaction_section", at.transaction)):
             if position is None:
@@ -95,16 +95,30 @@ class Manifest:
         message.ClearField("legacy_transaction_section")
         return cls(message, framing.frame(index_section, transaction, message.SerializeToString()), path=path)
 
-    @property
+    @cached_property
     def message(self) -> table_pb2.Manifest:
-        """For the rooms that read in bulk; never changed in place."""
-        return self._message
+        """All of it, for the rooms that read in bulk; never changed in place."""
+        try:
+            return table_pb2.Manifest.FromString(framing.manifest_message(self._file, path=self.path))
+        except DecodeError as error:
+            raise Corrupt("a fragment of the manifest does not parse", path=self.path, field="fragments") from error
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether its writer says who it is. Those that did not are not believed what they count."""
+        return self._outline.HasField("writer_version")
+
+    def with_fragments(self, fragments: Iterable[Fragment]) -> "Manifest":
+        """This version, its fragments told better than its file tells them."""
+        outlined = outline.without_fragments(self._outline)
+        outline.add_fragments(outlined, (fragment.message for fragment in fragments))
+        better = Manifest(outlined, self._file, path=self.path)
+        better.message = table_pb2.Manifest.FromString(outlined.SerializeToString())
+        return better
 
     def edit(self) -> table_pb2.Manifest:
-        """A copy that the maker of the next version may change."""
-        copy = table_pb2.Manifest()
-        copy.CopyFrom(self._message)
-        return copy
+        """A copy of the outline that the maker of the next version may change."""
+        return outline.copy(self._outline)
 
     def encode(self) -> bytes:
         """The bytes of the manifest file."""
@@ -112,26 +126,26 @@ class Manifest:
 
     @property
     def index_section(self) -> bytes | None:
-        if not self._message.HasField("index_section"):
+        if not self._outline.HasField("index_section"):
             return None
-        return framing.section(self._file, self._message.index_section, path=self.path, field="index_section")
+        return framing.section(self._file, self._outline.index_section, path=self.path, field="index_section")
 
     @property
     def inline_transaction(self) -> bytes | None:
         """Newer writers name its place in one field, older ones in another; a wrong place is an error."""
         for name in ("transaction_section", "legacy_transaction_section"):
-            if self._message.HasField(name):
-                return framing.section(self._file, getattr(self._message, name), path=self.path, field=name)
+            if self._outline.HasField(name):
+                return framing.section(self._file, getattr(self._outline, name), path=self.path, field=name)
         return None
 
     @property
     def version(self) -> Version:
-        return Version(self._message.version)
+        return Version(self._outline.version)
 
     @property
     def timestamp(self) -> datetime:
         """When it was made, by its committer's clock: it may run backwards from version to version."""
-        stamp = self._message.timestamp
+        stamp = self._outline.timestamp
         return _EPOCH + timedelta(seconds=stamp.seconds, microseconds=stamp.nanos // 1000)
 
     @property
@@ -140,63 +154,63 @@ class Manifest:
 
     @cached_property
     def schema(self) -> TableSchema:
-        return TableSchema.decode(self._message.fields, self._message.schema_metadata, path=self.path)
+        return TableSchema.decode(self._outline.fields, self._outline.schema_metadata, path=self.path)
 
     @property
     def max_fragment_id(self) -> int:
         """The highest id ever given out; -1 while no fragment has ever existed."""
-        if self._message.HasField("max_fragment_id"):
-            return self._message.max_fragment_id
-        return max((fragment.id for fragment in self._message.fragments), default=-1)
+        if self._outline.HasField("max_fragment_id"):
+            return self._outline.max_fragment_id
+        return max((fragment.id for fragment in self.message.fragments), default=-1)
 
     @property
     def next_row_id(self) -> int:
-        return self._message.next_row_id
+        return self._outline.next_row_id
 
     @property
     def has_stable_row_ids(self) -> bool:
-        return bool(self._message.reader_feature_flags & features.Feature.STABLE_ROW_IDS)
+        return bool(self._outline.reader_feature_flags & features.Feature.STABLE_ROW_IDS)
 
     @property
     def writes_transaction_files(self) -> bool:
-        return not self._message.writer_feature_flags & features.Feature.NO_TRANSACTION_FILE
+        return not self._outline.writer_feature_flags & features.Feature.NO_TRANSACTION_FILE
 
     @property
     def storage_version(self) -> StorageVersion:
         """What new data files are written as;
         taken from the first file where an old manifest does not say."""
         try:
-            if self._message.data_format.version:
-                return StorageVersion.parse(self._message.data_format.version)
+            if self._outline.data_format.version:
+                return StorageVersion.parse(self._outline.data_format.version)
         except ValueError as error:
             raise Corrupt(str(error), path=self.path, field="data_format.version") from error
         for fragment in self.fragments:
             for file in fragment.files:
                 return file.version
-        if self._message.reader_feature_flags & features.Feature.V2_FORMAT_HINT:
+        if self._outline.reader_feature_flags & features.Feature.V2_FORMAT_HINT:
             return StorageVersion(2, 0)
         return StorageVersion(0, 1)
 
     @property
     def config(self) -> Mapping[str, str]:
-        return MappingProxyType(dict(self._message.config))
+        return MappingProxyType(dict(self._outline.config))
 
     @property
     def table_metadata(self) -> Mapping[str, str]:
-        return MappingProxyType(dict(self._message.table_metadata))
+        return MappingProxyType(dict(self._outline.table_metadata))
 
     @property
     def branch(self) -> str | None:
-        return self._message.branch if self._message.HasField("branch") else None
+        return self._outline.branch if self._outline.HasField("branch") else None
 
     @property
     def transaction_file(self) -> str | None:
-        return self._message.transaction_file or None
+        return self._outline.transaction_file or None
 
     def row_count(self) -> int:
         """Live rows, from the counts that the manifest itself carries."""
         total = 0
-        for fragment in self._message.fragments:
+        for fragment in self.message.fragments:
             if not fragment.physical_rows:
                 raise Unsupported(
                     f"{self.path}: fragment {fragment.id} does not say how many rows it has; a table this "
@@ -206,4 +220,4 @@ class Manifest:
         return total
 
     def check_writable(self) -> None:
-        features.check_writable(self._message.writer_feature_flags, what=self.path)
+        features.check_writable(self._outline.writer_feature_flags, what=self.path)

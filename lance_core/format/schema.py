@@ -5,6 +5,7 @@ field. Leaf types are mapped in `logical_types.py`; which field sits in which co
 `data/layout.py`. Start with `TableSchema.from_arrow`.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -82,9 +83,7 @@ class Field:
 
     def _only_child(self) -> "Field":
         if len(self.children) != 1:
-            raise Unsupported(
-                f"field {self.name!r}: {self.logical_type} needs one child, not {len(self.children)}"
-            )
+            raise Unsupported(f"field {self.name!r}: {self.logical_type} needs one child, not {len(self.children)}")
         return self.children[0]
 
 
@@ -167,9 +166,7 @@ def _from_arrow(column: pa.Field, ids: Iterator[int], path: str) -> Field:
     elif isinstance(arrow, pa.BaseExtensionType):
         metadata |= {
             EXTENSION_NAME: arrow.extension_name.encode(),
-            EXTENSION_METADATA: arrow.__arrow_ext_serialize__()
-            if isinstance(arrow, pa.ExtensionType)
-            else b"",
+            EXTENSION_METADATA: _parameters(arrow, path),
         }
         arrow = arrow.storage_type
 
@@ -185,9 +182,7 @@ def _from_arrow(column: pa.Field, ids: Iterator[int], path: str) -> Field:
         children = tuple(child(field) for field in arrow)
     elif pa.types.is_map(arrow):
         if arrow.keys_sorted:
-            raise UnknownLogicalType(
-                f"field {path!r}: a map with sorted keys cannot be stored; drop the promise"
-            )
+            raise UnknownLogicalType(f"field {path!r}: a map with sorted keys cannot be stored; drop the promise")
         logical = "map"
         entries = pa.field("entries", pa.struct([arrow.key_field, arrow.item_field]), nullable=False)
         children = (child(entries),)
@@ -202,19 +197,29 @@ def _from_arrow(column: pa.Field, ids: Iterator[int], path: str) -> Field:
         try:
             logical = logical_types.from_arrow(arrow)
         except UnknownLogicalType as error:
-            raise UnknownLogicalType(
-                f"field {path!r} has the Arrow type {error}, which Lance cannot store"
-            ) from error
+            raise UnknownLogicalType(f"field {path!r} has the Arrow type {error}, which Lance cannot store") from error
     return Field(field_id, column.name, logical, column.nullable, metadata, children)
 
 
-def _decode(
-    message: file_pb2.Field, children: Mapping[int, list[file_pb2.Field]], path: str, depth: int
-) -> Field:
+def _parameters(arrow: pa.BaseExtensionType, path: str) -> bytes:
+    """An extension type's parameters as its own serialisation spells them, which pyarrow shows for some only."""
+    if isinstance(arrow, pa.ExtensionType):
+        return bytes(arrow.__arrow_ext_serialize__())
+    if isinstance(arrow, pa.FixedShapeTensorType):
+        given = {"shape": arrow.shape, "permutation": arrow.permutation, "dim_names": arrow.dim_names}
+    elif isinstance(arrow, pa.OpaqueType):
+        given = {"type_name": arrow.type_name, "vendor_name": arrow.vendor_name}
+    elif isinstance(arrow, pa.UuidType | pa.Bool8Type):
+        return b""
+    else:
+        raise UnknownLogicalType(f"field {path!r} has the Arrow type {arrow}, which Lance cannot store")
+    known = {key: value for key, value in given.items() if value is not None}
+    return json.dumps(known, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _decode(message: file_pb2.Field, children: Mapping[int, list[file_pb2.Field]], path: str, depth: int) -> Field:
     if depth > _DEPTH_MAX:
-        raise Corrupt(
-            f"field {message.name!r} is nested more than {_DEPTH_MAX} deep", path=path, field="fields"
-        )
+        raise Corrupt(f"field {message.name!r} is nested more than {_DEPTH_MAX} deep", path=path, field="fields")
     return Field(
         id=message.id,
         name=message.name,

@@ -31,9 +31,7 @@ def plan_scan(
 ) -> ScanPlan:
     """All columns where none are named; fragments that hold no wanted row are left out."""
     if (limit is not None and limit < 0) or (offset is not None and offset < 0):
-        raise InvalidInput(
-            f"limit={limit} and offset={offset} count rows from the start; neither may be negative"
-        )
+        raise InvalidInput(f"limit={limit} and offset={offset} count rows from the start; neither may be negative")
     names = manifest.schema.arrow.names
     for name in columns or ():
         if name not in names:

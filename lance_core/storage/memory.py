@@ -37,14 +37,9 @@ class MemoryStore:
             names = [
                 path
                 for path in self._objects
-                if path.startswith(prefix)
-                and "/" not in path[len(prefix) :]
-                and path[len(prefix) :] > start_after
+                if path.startswith(prefix) and "/" not in path[len(prefix) :] and path[len(prefix) :] > start_after
             ]
-            return [
-                KnownObject(path, len(self._objects[path][0]), self._objects[path][1])
-                for path in sorted(names)
-            ]
+            return [KnownObject(path, len(self._objects[path][0]), self._objects[path][1]) for path in sorted(names)]
 
     def put(self, path: str, data: bytes) -> None:
         with self._lock:

@@ -17,9 +17,7 @@ _COMING = {
 }
 
 
-def open_store(
-    uri: str, *, storage_options: Mapping[str, str] | None = None, durable: bool = True
-) -> LocalStore:
+def open_store(uri: str, *, storage_options: Mapping[str, str] | None = None, durable: bool = True) -> LocalStore:
     """`storage_options` say how to reach an object store; a local path needs none and ignores them.
 
     >>> open_store("ftp://example.org/t")  # doctest: +ELLIPSIS
@@ -44,13 +42,11 @@ def local_path(uri: str) -> Path:
         return Path(os.path.abspath(unquote(urlsplit(uri).path)))
     if scheme == "memory":
         raise Unsupported(
-            f"{without_secrets(uri)}: memory is for tests of this package; a table in it would be gone with "
-            "the process"
+            f"{without_secrets(uri)}: memory is for tests of this package; a table in it would be gone with the process"
         )
     if scheme in _COMING:
         raise Unsupported(
-            f"{without_secrets(uri)}: tables on {_COMING[scheme]} are not supported by this version; use a "
-            "local path"
+            f"{without_secrets(uri)}: tables on {_COMING[scheme]} are not supported by this version; use a local path"
         )
     raise InvalidInput(
         f"unknown scheme {scheme!r} in {without_secrets(uri)}: a table lives at a local path or file:// URI"

@@ -117,9 +117,7 @@ def grid() -> str:
         "|---" * (len(columns) + 1) + "|",
     ]
     lines += [
-        f"| {ours} | "
-        + " | ".join(row[theirs].__name__ if theirs in row else "unjudged" for theirs in columns)
-        + " |"
+        f"| {ours} | " + " | ".join(row[theirs].__name__ if theirs in row else "unjudged" for theirs in columns) + " |"
         for ours, row in RULES.items()
     ]
     rules = dict.fromkeys(rule for row in RULES.values() for rule in row.values())

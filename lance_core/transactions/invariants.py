@@ -33,9 +33,7 @@ def _counters_never_go_back(before: Manifest | None, after: Manifest) -> None:
     if before is None:
         return
     if after.max_fragment_id < before.max_fragment_id:
-        raise InvariantViolation(
-            f"max_fragment_id went from {before.max_fragment_id} to {after.max_fragment_id}"
-        )
+        raise InvariantViolation(f"max_fragment_id went from {before.max_fragment_id} to {after.max_fragment_id}")
     if after.next_row_id < before.next_row_id:
         raise InvariantViolation(f"next_row_id went from {before.next_row_id} to {after.next_row_id}")
 
@@ -44,14 +42,10 @@ def _fresh_ids_are_new(before: Manifest | None, after: Manifest, fresh: Sequence
     last = -1 if before is None else before.max_fragment_id
     for fragment in fresh:
         if fragment.id <= last:
-            raise InvariantViolation(
-                f"fragment id {fragment.id} is not above {last}: ids ascend and are never reused"
-            )
+            raise InvariantViolation(f"fragment id {fragment.id} is not above {last}: ids ascend and are never reused")
         last = fragment.id
     if fresh and after.max_fragment_id != last:
-        raise InvariantViolation(
-            f"max_fragment_id {after.max_fragment_id} does not name the last fragment {last}"
-        )
+        raise InvariantViolation(f"max_fragment_id {after.max_fragment_id} does not name the last fragment {last}")
 
 
 def _fragment_is_whole(fragment: Fragment, after: Manifest) -> None:

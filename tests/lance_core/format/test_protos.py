@@ -100,9 +100,7 @@ def decode(path: Path) -> tuple[table_pb2.Manifest, Transaction, table_pb2.Index
 
 def versions(root: Path) -> list[tuple[table_pb2.Manifest, Transaction, table_pb2.IndexSection]]:
     """All versions of the table, its branch and its clone; those of the table last, and in order."""
-    others = [
-        decode(path) for side in (root / "tree/side", Path(f"{root}_clone")) for path in manifests(side)
-    ]
+    others = [decode(path) for side in (root / "tree/side", Path(f"{root}_clone")) for path in manifests(side)]
     return [*others, *sorted(map(decode, manifests(root)), key=lambda found: found[0].version)]
 
 
@@ -178,9 +176,7 @@ def test_the_values_are_those_that_pylance_reports(table: Path) -> None:
         theirs = ds.get_fragments()
         assert [f.id for f in manifest.fragments] == [f.fragment_id for f in theirs]
         assert [f.physical_rows for f in manifest.fragments] == [f.physical_rows for f in theirs]
-        assert [f.deletion_file.num_deleted_rows for f in manifest.fragments] == [
-            f.num_deletions for f in theirs
-        ]
+        assert [f.deletion_file.num_deleted_rows for f in manifest.fragments] == [f.num_deletions for f in theirs]
         assert [f.name for f in manifest.fields if f.parent_id == -1] == ds.schema.names
         assert dict(manifest.config) == ds.config()
         assert manifest.data_format.version == ds.data_storage_version
@@ -359,9 +355,7 @@ MODULES = "from lance_core.format._pb import file_pb2, index_pb2, rowids_pb2, ta
     ids=["alone", "before pylance", "after pylance"],
 )
 def test_the_messages_live_beside_pylance_and_without_it(program: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 

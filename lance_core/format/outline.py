@@ -1,0 +1,65 @@
+"""A manifest message without its fragments, so that what concerns a whole version costs the same at any size.
+
+The type is the format's `Manifest` less one field. A parser keeps what it does not know, as bytes and in their order,
+and writes it back: the fragments pass through unread, ten times faster than they are parsed, and new ones go behind
+them as bytes. Who needs to look at them takes `Manifest.message`.
+"""
+
+from collections.abc import Iterable
+from typing import cast
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from lance_core.format._pb import table_pb2
+
+_LEFT_OUT = "fragments"
+
+
+def parse(message: bytes) -> table_pb2.Manifest:
+    """Typed as the message it is an outline of, but asking for `fragments` is an error."""
+    return _OUTLINE.FromString(message)
+
+
+def empty() -> table_pb2.Manifest:
+    return _OUTLINE()
+
+
+def copy(outline: table_pb2.Manifest) -> table_pb2.Manifest:
+    fresh = _OUTLINE()
+    fresh.CopyFrom(outline)
+    return fresh
+
+
+def add_fragments(outline: table_pb2.Manifest, fragments: Iterable[table_pb2.DataFragment]) -> None:
+    """Behind those that it carries."""
+    outline.MergeFromString(table_pb2.Manifest(fragments=fragments).SerializeToString())
+
+
+def without_fragments(outline: table_pb2.Manifest) -> table_pb2.Manifest:
+    """A copy that carries none."""
+    whole = table_pb2.Manifest.FromString(outline.SerializeToString())
+    whole.ClearField(_LEFT_OUT)
+    return parse(whole.SerializeToString())
+
+
+def _declared() -> type[table_pb2.Manifest]:
+    """From the declaration of the real one, so that it cannot fall behind."""
+    real = table_pb2.Manifest.DESCRIPTOR
+    package = f"{real.file.package}.outline"
+    file = descriptor_pb2.FileDescriptorProto(name="lance_core/format/outline", package=package, syntax="proto3")
+    file.dependency.extend([real.file.name, *(dependency.name for dependency in real.file.dependencies)])
+    message = file.message_type.add()
+    real.CopyToProto(message)  # type: ignore[no-untyped-call]
+    kept = [field for field in message.field if field.name != _LEFT_OUT]
+    del message.field[:]
+    message.field.extend(kept)
+    for field in message.field:
+        if field.type_name.startswith(f".{real.full_name}."):
+            field.type_name = field.type_name.replace(real.full_name, f"{package}.{real.name}", 1)
+    pool = descriptor_pool.Default()  # type: ignore[no-untyped-call]
+    pool.AddSerializedFile(file.SerializeToString())
+    made = message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{real.name}"))
+    return cast(type[table_pb2.Manifest], made)
+
+
+_OUTLINE = _declared()

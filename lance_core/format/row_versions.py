@@ -1,0 +1,135 @@
+"""The table versions in which the rows of a fragment were created, or last changed, row by row.
+
+What lives here: `RowVersions`, runs of rows of the same version. On the wire a run's span is a segment such as row ids
+have, of which only the number of values counts: after a compaction spans overlap and start anywhere. A fragment that
+stores no sequence has version 1 in every row, whatever version wrote it. What never lives here: which version a row
+should get. Start at `RowVersions.decode`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from google.protobuf.message import DecodeError
+
+from lance_core.errors import Corrupt, InvalidInput
+from lance_core.format._pb import rowids_pb2
+from lance_core.format.ids import Version
+from lance_core.format.rowids import ROWS_MAX, BadSegment, Counts, Positions, checked, clipped, decode_segment, without
+
+Versions = npt.NDArray[np.uint64]
+UNRECORDED = Version(1)
+"""What a row has whose fragment stores no sequence."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowVersions:
+    """
+    >>> RowVersions.of([4, 4, 7]).runs
+    ((2, 4), (1, 7))
+    """
+
+    _lengths: Counts
+    _versions: Versions
+    """One for each run; never the same twice in a row."""
+
+    @classmethod
+    def decode(cls, data: bytes | None, *, rows: int, path: str, field: str) -> "RowVersions":
+        """The versions of a fragment that has `rows` physical rows; `None` where it stores no sequence."""
+        if rows > ROWS_MAX:
+            raise Corrupt(f"cannot be for {rows} rows: a fragment has {ROWS_MAX} at most", path=path, field=field)
+        if data is None:
+            return cls.of_one(rows, UNRECORDED)
+        try:
+            runs = rowids_pb2.RowDatasetVersionSequence.FromString(data).runs
+        except DecodeError as error:
+            raise Corrupt("not a row version sequence", path=path, field=field) from error
+        lengths = []
+        left = rows
+        for number, run in enumerate(runs):
+            try:
+                _, span_lengths = decode_segment(run.span, rows_max=left)
+            except BadSegment as error:
+                raise Corrupt(str(error), path=path, field=f"{field}.runs[{number}].span") from error
+            lengths.append(int(span_lengths.sum()))
+            left -= lengths[-1]
+        if sum(lengths) != rows:
+            raise Corrupt(f"holds {sum(lengths)} row versions for {rows} rows", path=path, field=field)
+        versions = np.array([run.version for run in runs], dtype=np.uint64)
+        return cls._joined(np.array(lengths, dtype=np.int64), versions)
+
+    @classmethod
+    def of(cls, versions: npt.ArrayLike) -> "RowVersions":
+        """From one version for each row."""
+        each = np.asarray(versions, dtype=np.uint64)
+        return cls._joined(np.ones(len(each), dtype=np.int64), each)
+
+    @classmethod
+    def of_one(cls, rows: int, version: Version) -> "RowVersions":
+        """The same version for all rows."""
+        return cls._joined(np.array([rows], dtype=np.int64), np.array([version], dtype=np.uint64))
+
+    @classmethod
+    def concat(cls, parts: Sequence["RowVersions"]) -> "RowVersions":
+        """One after another, as a compaction puts the rows."""
+        lengths = np.concatenate([np.empty(0, dtype=np.int64), *(part._lengths for part in parts)])
+        return cls._joined(lengths, np.concatenate([np.empty(0, dtype=np.uint64), *(part._versions for part in parts)]))
+
+    def __len__(self) -> int:
+        return int(self._lengths.sum())
+
+    @property
+    def runs(self) -> tuple[tuple[int, Version], ...]:
+        """Number of rows and their version, in row order."""
+        return tuple(zip(self._lengths.tolist(), map(Version, self._versions.tolist()), strict=True))
+
+    def to_numpy(self) -> Versions:
+        return np.repeat(self._versions, self._lengths)
+
+    def slice(self, start: int, stop: int) -> "RowVersions":
+        """Rows `start` up to `stop`, which must be there."""
+        if not 0 <= start <= stop <= len(self):
+            raise InvalidInput(f"rows {start} to {stop} of {len(self)}")
+        run, _, lengths = clipped(self._lengths, start, stop)
+        return RowVersions(lengths, self._versions[run])
+
+    def take(self, positions: Positions) -> "RowVersions":
+        """Of the rows at these positions, in their order."""
+        run = np.searchsorted(np.cumsum(self._lengths), checked(positions, len(self)), side="right")
+        return RowVersions.of(self._versions[run])
+
+    def delete(self, positions: Positions) -> "RowVersions":
+        """Without the rows at these positions (ascending and distinct, as a deletion vector has them)."""
+        run, _, lengths = without(self._lengths, checked(positions, len(self)))
+        return RowVersions._joined(lengths, self._versions[run])
+
+    def stamped(self, positions: Positions, version: Version) -> "RowVersions":
+        """With this version at these positions, as when a column was rewritten for some rows only."""
+        versions = self.to_numpy()
+        versions[checked(positions, len(self))] = version
+        return RowVersions.of(versions)
+
+    def encode(self) -> bytes:
+        """Each run with the range of the rows that it covers."""
+        ends = np.cumsum(self._lengths)
+        runs = [
+            rowids_pb2.RowDatasetVersionRun(
+                span=rowids_pb2.U64Segment(range=rowids_pb2.U64Segment.Range(start=end - rows, end=end)),
+                version=version,
+            )
+            for rows, end, version in zip(self._lengths.tolist(), ends.tolist(), self._versions.tolist(), strict=True)
+        ]
+        return rowids_pb2.RowDatasetVersionSequence(runs=runs).SerializeToString()
+
+    @classmethod
+    def _joined(cls, lengths: Counts, versions: Versions) -> "RowVersions":
+        """Without runs of no rows, and neighbours of one version as one run."""
+        filled = lengths > 0
+        if not filled.all():
+            lengths, versions = lengths[filled], versions[filled]
+        changes = versions[1:] != versions[:-1]
+        if changes.all():
+            return cls(lengths, versions)
+        first = np.flatnonzero(np.concatenate([[True], changes]))
+        return cls(np.add.reduceat(lengths, first), versions[first])

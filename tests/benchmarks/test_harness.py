@@ -1,0 +1,192 @@
+"""The harness on a toy workload whose clock is a counter: who runs when, what is divided by what, what is refused."""
+
+import json
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from benchmarks.cli import measure
+from benchmarks.harness import Case, Entrant, ResultsDiffer, Scale, Side, Stage, run
+from benchmarks.report import CaseReport, Facts, Measurement, document
+from benchmarks.text import render
+
+
+@dataclass
+class Clock:
+    """Stands still unless a toy works."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Toy:
+    """Takes the seconds it is told to, one after the other and then the last again; remembers that it ran."""
+
+    name: str
+    clock: Clock
+    diary: list[str]
+    seconds: tuple[float, ...]
+    rows: int = 0
+    rows_per_call: int = 1
+    calls: list[float] = field(default_factory=list)
+
+    def before(self) -> None:
+        self.diary.append(f"before {self.name}")
+
+    def call(self) -> None:
+        self.diary.append(self.name)
+        self.clock.now += self.seconds[min(len(self.calls), len(self.seconds) - 1)]
+        self.calls.append(self.clock.now)
+        self.rows += self.rows_per_call
+
+    def facts(self) -> Facts:
+        return {"rows": self.rows}
+
+
+def play(
+    ours: tuple[float, ...],
+    peer: tuple[float, ...],
+    *,
+    repetitions: int,
+    calls: int = 1,
+    rows_per_call: int = 1,
+    needs: tuple[str, ...] = (),
+) -> tuple[CaseReport, list[str]]:
+    clock, diary = Clock(), list[str]()
+    mine, its = Toy("ours", clock, diary, ours), Toy("peer", clock, diary, peer, rows_per_call=rows_per_call)
+    case = Case(
+        "toy",
+        (Entrant("ours", Side.OURS, lambda: mine), Entrant("peer", Side.PEER, lambda: its, needs=needs)),
+        calls=calls,
+    )
+    (report,) = run([case], repetitions=repetitions, log=diary.append, clock=clock)
+    return report, [line for line in diary if line in ("ours", "peer")]
+
+
+def test_the_first_turn_is_not_counted() -> None:
+    report, _ = play((100.0, 2.0), (100.0, 4.0), repetitions=3)
+    assert [each.seconds for each in report.measurements] == [(2.0, 2.0, 2.0), (4.0, 4.0, 4.0)]
+
+
+def test_systems_alternate_and_the_first_place_goes_round() -> None:
+    _, order = play((1.0,), (1.0,), repetitions=3)
+    warm_up, turns = order[:2], order[2:]
+    assert warm_up == ["ours", "peer"]
+    assert turns == ["ours", "peer", "peer", "ours", "ours", "peer"]
+
+
+def test_calls_alternate_within_a_repetition() -> None:
+    _, order = play((1.0,), (1.0,), repetitions=1, calls=2)
+    assert order[2:] == ["ours", "peer", "peer", "ours"]
+
+
+def test_the_time_of_a_repetition_is_the_median_of_its_calls() -> None:
+    report, _ = play((0.0, 1.0, 9.0, 2.0), (1.0,), repetitions=1, calls=3)
+    assert report.measurements[0].seconds == (2.0,)
+
+
+def test_a_ratio_is_the_median_of_ratios_not_the_ratio_of_medians() -> None:
+    report, _ = play((0.0, 1.0, 2.0, 30.0), (0.0, 2.0, 8.0, 10.0), repetitions=3)
+    ours, peer = report.measurements
+    ratio = ours.against(peer)
+    assert (ratio.median, ratio.low, ratio.high) == (0.5, 0.25, 3.0)
+    assert ours.summary.median / peer.summary.median == 0.25
+
+
+def test_unequal_results_end_the_run() -> None:
+    with pytest.raises(ResultsDiffer, match=r"toy: peer holds \{'rows': 4\}, but ours holds \{'rows': 2\}"):
+        play((1.0,), (1.0,), repetitions=2, rows_per_call=2)
+
+
+def test_a_system_that_is_not_installed_is_reported_absent() -> None:
+    report, order = play((1.0,), (1.0,), repetitions=2, needs=("no-such-distribution",))
+    assert [(each.system, each.why) for each in report.absent] == [("peer", "no-such-distribution not installed")]
+    assert [each.system for each in report.measurements] == ["ours"]
+    assert "peer" not in order
+
+
+def test_no_repetitions_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        play((1.0,), (1.0,), repetitions=0)
+
+
+class ToyWorkload:
+    name = "toy"
+    summary = "nothing, twice"
+    notes = ("a toy",)
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.workspace: Path | None = None
+
+    def repetitions(self, scale: Scale) -> int:
+        return 2
+
+    def parameters(self, scale: Scale) -> Mapping[str, int]:
+        return {"rows": 1}
+
+    def cases(self, stage: Stage) -> Generator[Case, None, None]:
+        self.workspace = stage.workspace
+        clock, diary = Clock(), list[str]()
+
+        def entrant(name: str, side: Side, needs: tuple[str, ...] = ()) -> Entrant:
+            enter: Callable[[], Toy] = lambda: Toy(name, clock, diary, (1.0,))  # noqa: E731
+            return Entrant(name, side, enter, needs)
+
+        try:
+            yield Case(
+                "only",
+                (
+                    entrant("ours", Side.OURS),
+                    entrant("peer", Side.PEER),
+                    entrant("gone", Side.PEER, ("no-such-distribution",)),
+                ),
+            )
+        finally:
+            self.closed = True
+
+
+def test_a_workload_is_closed_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    workload = ToyWorkload()
+    report = measure(workload, scale=Scale.SMOKE, repetitions=None, results=tmp_path)
+    assert workload.closed
+    assert workload.workspace is not None
+    assert not workload.workspace.exists()
+    assert report.repetitions == 2
+    assert [each.system for each in report.cases[0].measurements] == ["ours", "peer"]
+
+
+def test_the_numbers_as_json(tmp_path: Path) -> None:
+    report = measure(ToyWorkload(), scale=Scale.SMOKE, repetitions=1, results=tmp_path)
+    written = json.loads(json.dumps(document([report])))
+    assert written["format"] == 1
+    (run_,) = written["reports"]
+    assert set(run_) == {
+        "workload", "summary", "notes", "scale", "repetitions", "parameters", "started", "machine", "load", "cases",
+    }  # fmt: skip
+    assert set(run_["machine"]) == {
+        "processor", "cores", "memory_gib", "system", "python", "packages", "fsync_ms",
+    }  # fmt: skip
+    (case,) = run_["cases"]
+    ours, peer, gone = case["systems"]
+    assert set(ours) == {"system", "ours", "status", "seconds", "summary", "ratio_to"}
+    assert set(ours["summary"]) == {"median", "low", "high"} == set(ours["ratio_to"]["peer"])
+    assert peer["ratio_to"] == {}
+    assert gone == {"system": "gone", "status": "absent", "why": "no-such-distribution not installed"}
+    assert str(tmp_path) not in json.dumps(written)
+
+
+def test_the_numbers_as_text(tmp_path: Path) -> None:
+    text = render(measure(ToyWorkload(), scale=Scale.SMOKE, repetitions=1, results=tmp_path))
+    for expected in ("toy: nothing, twice", "x peer", "gone  absent: no-such-distribution not installed", "- a toy"):
+        assert expected in text
+
+
+def test_a_ratio_needs_as_many_repetitions_of_both() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        Measurement("ours", True, (1.0, 2.0)).against(Measurement("peer", False, (1.0,)))

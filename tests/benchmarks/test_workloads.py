@@ -1,0 +1,53 @@
+"""The real workloads, so small that they only show that they run and that all systems do the same work."""
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from benchmarks import cli, inputs, workloads
+from benchmarks.workloads import commit
+
+
+def test_every_file_is_a_workload_under_its_own_name() -> None:
+    assert {"commit", "spark_append"} <= set(workloads.names())
+    for name in workloads.names():
+        assert workloads.load(name).summary
+
+
+def test_commit_runs_from_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "numbers.json"
+    arguments = ["commit", "--scale", "smoke", "--json", str(path), "--directory", str(tmp_path / "work")]
+    assert cli.main(arguments) == 0
+    (report,) = json.loads(path.read_text())["reports"]
+    cases = {case["case"]: case for case in report["cases"]}
+    assert list(cases) == ["open, 1 fragments", "append, 1 fragments", "open, 20 fragments", "append, 20 fragments"]
+    appended = cases["append, 20 fragments"]
+    assert [each["system"] for each in appended["systems"]] == ["ours", "ours, no fsync", "pylance", "deltalake"]
+    assert {each["status"] for each in appended["systems"]} == {"measured"}
+    # one warm-up and five calls on top of the twenty
+    assert appended["facts"] == {"rows": 26}
+    assert "x pylance" in capsys.readouterr().out
+
+
+def test_an_unknown_workload_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["comit"])
+    assert "no workload 'comit'; there are commit" in capsys.readouterr().err
+
+
+def test_the_list_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--list"]) == 0
+    assert commit.WORKLOAD.summary in capsys.readouterr().out
+
+
+def test_rows_are_the_same_each_time_and_kept(tmp_path: Path) -> None:
+    first = pq.read_table(inputs.lineitem(tmp_path / "a", 1_000))
+    again = pq.read_table(inputs.lineitem(tmp_path / "b", 1_000))
+    assert first.equals(again)
+    assert (first.num_rows, first.num_columns) == (1_000, 16)
+    vectors = inputs.vectors(tmp_path / "a", 10)
+    made = {path.name: path.stat().st_mtime_ns for path in vectors.iterdir()}
+    assert made == {path.name: path.stat().st_mtime_ns for path in inputs.vectors(tmp_path / "a", 10).iterdir()}
+    assert pq.read_schema(next(vectors.iterdir())).field("vector").type.list_size == inputs.DIMENSIONS

@@ -1,0 +1,355 @@
+"""Whole tables that pylance made and changed: what we read of them, and that our own commits keep all of it.
+
+Each test lets pylance do something to a table, compares our rows with its rows, lets us append, and compares again.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+from lance.fragment import write_fragments
+
+from lance_core import Corrupt, SchemaMismatch, Table, Unsupported
+from lance_core.format.framing import FOOTER
+from lance_core.identity import TABLE_ID
+from lance_core.operations import Append, DataFile, Fragment, StorageVersion
+from tests.interop.compare import assert_same, by_pylance, by_us, comparable, history, history_by_pylance
+
+Change = Callable[[str], object]
+
+
+def numbers(start: int, stop: int) -> pa.Table:
+    values = range(start, stop)
+    return pa.table(
+        {
+            "a": pa.array(values, pa.int64()),
+            "b": [f"b{value}" for value in values],
+            "c": [value / 2 for value in values],
+        }
+    )
+
+
+def check(uri: str) -> None:
+    """Rows, schema and history are the same to both."""
+    assert_same(by_us(uri), by_pylance(uri))
+    assert history(uri) == history_by_pylance(uri)
+    assert Table.open(uri).count_rows() == lance.dataset(uri).count_rows()
+    lance.dataset(uri).validate()
+
+
+def rows_in_batches(rows: int) -> pa.RecordBatchReader:
+    table = numbers(0, rows)
+    return pa.RecordBatchReader.from_batches(table.schema, table.to_batches(max_chunksize=1000))
+
+
+CHANGES: dict[str, Change] = {
+    "delete few": lambda uri: lance.dataset(uri).delete("a in (1, 3, 5000)"),
+    "delete many": lambda uri: lance.dataset(uri).delete("a % 2 = 0"),
+    "delete a fragment": lambda uri: lance.dataset(uri).delete("a < 6000"),
+    "delete all": lambda uri: lance.dataset(uri).delete("true"),
+    "delete twice": lambda uri: [lance.dataset(uri).delete(f"a % 7 = {rest}") for rest in (1, 2)],
+    "update": lambda uri: lance.dataset(uri).update({"b": "'changed'"}, where="a % 3 = 0"),
+    "rename": lambda uri: lance.dataset(uri).alter_columns({"path": "b", "name": "renamed"}),
+    "drop": lambda uri: lance.dataset(uri).drop_columns(["b"]),
+    "drop first": lambda uri: lance.dataset(uri).drop_columns(["a"]),
+    "add": lambda uri: lance.dataset(uri).add_columns({"d": "a * 2"}),
+    "add null": lambda uri: lance.dataset(uri).add_columns(pa.field("n", pa.struct([pa.field("x", pa.int8())]))),
+    "cast": lambda uri: lance.dataset(uri).alter_columns({"path": "a", "data_type": pa.int32()}),
+    "add, drop, add": lambda uri: [
+        lance.dataset(uri).add_columns({"d": "a * 2"}),
+        lance.dataset(uri).drop_columns(["d"]),
+        lance.dataset(uri).add_columns({"e": "a * 3"}),
+    ],
+    "drop, then delete": lambda uri: [
+        lance.dataset(uri).drop_columns(["a"]),
+        lance.dataset(uri).delete("c < 10"),
+    ],
+    "compact": lambda uri: [
+        lance.dataset(uri).delete("a % 2 = 0"),
+        lance.dataset(uri).optimize.compact_files(),
+    ],
+    "merge insert": lambda uri: lance.dataset(uri)
+    .merge_insert("a")
+    .when_matched_update_all()
+    .when_not_matched_insert_all()
+    .execute(numbers(11_990, 12_010)),
+    "merge insert of some columns": lambda uri: lance.dataset(uri)
+    .merge_insert("a")
+    .when_matched_update_all()
+    .execute(numbers(5, 12).select(["a", "c"])),
+    "restore": lambda uri: [lance.dataset(uri).delete("true"), lance.dataset(uri, version=1).restore()],
+    "overwrite": lambda uri: lance.write_dataset(pa.table({"z": [1, 2]}), uri, mode="overwrite"),
+    "config": lambda uri: lance.dataset(uri).update_config({"team": "blue", "lance.auto_cleanup.interval": "1000"}),
+    "schema metadata": lambda uri: lance.dataset(uri).update_schema_metadata({"who": "them", "ü": "ö"}),
+    "table metadata": lambda uri: lance.dataset(uri).update_metadata({"who": "them"}),
+    "field metadata": lambda uri: lance.dataset(uri).update_field_metadata({"b": {"unit": "m"}}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stable_row_ids", [False, True], ids=["addresses", "row-ids"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_we_read_and_append_after(change: str, stable_row_ids: bool, tmp_path: Path) -> None:
+    """The head survives our append: all that pylance knew of its rows, indices and settings, it still knows."""
+    uri = str(tmp_path / "table")
+    lance.write_dataset(rows_in_batches(12_000), uri, max_rows_per_file=6000, enable_stable_row_ids=stable_row_ids)
+    CHANGES[change](uri)
+    check(uri)
+    before = by_pylance(uri)
+    lineage = with_lineage(uri) if stable_row_ids else None
+
+    table = Table.open(uri)
+    more = before.slice(0, 3) if before.num_rows else numbers(0, 3).select(before.schema.names)
+    more = more.cast(table.schema) if more.schema != table.schema else more
+    table.append(more)
+    check(uri)
+    after = by_pylance(uri)
+    assert_same(after, pa.concat_tables([before, more.replace_schema_metadata(before.schema.metadata)]))
+    if lineage is not None:
+        assert_same(with_lineage(uri).slice(0, lineage.num_rows), lineage)
+
+    theirs = lance.write_dataset(more, uri, mode="append")
+    check(uri)
+    assert theirs.count_rows() == after.num_rows + more.num_rows
+    Table.open(uri).overwrite(more)
+    check(uri)
+
+
+def with_lineage(uri: str) -> pa.Table:
+    names = ["_rowid", "_row_created_at_version", "_row_last_updated_at_version"]
+    return lance.dataset(uri).to_table(columns=names)
+
+
+def test_stable_row_ids_are_given_as_pylance_gives_them(tmp_path: Path) -> None:
+    """Created, appended to, updated, appended to again and overwritten, by both in turn: the same ids and versions."""
+    ours, theirs = str(tmp_path / "ours"), str(tmp_path / "theirs")
+    Table.create(ours, numbers(0, 5), stable_row_ids=True, max_rows_per_file=3)
+    lance.write_dataset(numbers(0, 5), theirs, enable_stable_row_ids=True, max_rows_per_file=3)
+    Table.open(ours).append(numbers(5, 8))
+    lance.write_dataset(numbers(5, 8), theirs, mode="append")
+    assert comparable(ours) == comparable(theirs)
+    for uri in (ours, theirs):
+        lance.dataset(uri).update({"c": "-c"}, where="a = 1")
+    Table.open(ours).append(numbers(8, 10))
+    lance.write_dataset(numbers(8, 10), theirs, mode="append")
+    assert_same(with_lineage(ours), with_lineage(theirs))
+    lance.dataset(ours).optimize.compact_files()
+    lance.dataset(theirs).optimize.compact_files()
+    Table.open(ours).append(numbers(10, 12))
+    lance.write_dataset(numbers(10, 12), theirs, mode="append")
+    assert_same(with_lineage(ours), with_lineage(theirs))
+    Table.open(ours).overwrite(numbers(0, 2))
+    lance.write_dataset(numbers(0, 2), theirs, mode="overwrite")
+    assert_same(with_lineage(ours), with_lineage(theirs))
+    assert comparable(ours) == comparable(theirs)
+    check(ours)
+
+
+@pytest.mark.parametrize("kind", ["BTREE", "BITMAP", "ZONEMAP"])
+@pytest.mark.parametrize("stable_row_ids", [False, True], ids=["addresses", "row-ids"])
+def test_indices_stay_in_use_after_our_append(kind: str, stable_row_ids: bool, tmp_path: Path) -> None:
+    uri = str(tmp_path / "table")
+    dataset = lance.write_dataset(numbers(0, 3000), uri, max_rows_per_file=1000, enable_stable_row_ids=stable_row_ids)
+    dataset.create_scalar_index("a", kind)
+    known = [describe(index) for index in lance.dataset(uri).describe_indices()]
+    Table.open(uri).append(numbers(2990, 3010))
+    dataset = lance.dataset(uri)
+    assert [describe(index) for index in dataset.describe_indices()] == known
+    assert "ScalarIndexQuery" in dataset.scanner(filter="a = 2995").explain_plan(verbose=True)
+    for where in ("a = 2995", "a >= 2998 and a < 3003", "a = 5", "a > 1000000"):
+        assert_same(dataset.to_table(filter=where), dataset.to_table(filter=where, use_scalar_index=False))
+    assert dataset.count_rows("a = 2995") == 2
+    dataset.optimize.optimize_indices()
+    check(uri)
+    Table.open(uri).overwrite(numbers(0, 3))
+    assert lance.dataset(uri).describe_indices() == []
+
+
+def describe(index: object) -> tuple[object, ...]:
+    return tuple(getattr(index, name) for name in ("name", "type_url", "num_rows_indexed", "field_names"))
+
+
+def test_settings_and_tags_stay(tmp_path: Path) -> None:
+    uri = str(tmp_path / "table")
+    dataset = lance.write_dataset(numbers(0, 3), uri)
+    dataset.update_config({"team": "blue"})
+    dataset.update_metadata({"owner": "ann"})
+    dataset.tags.create("first", 1)
+    table = Table.open(uri)
+    assert (dict(table.config), dict(table.metadata)) == ({"team": "blue"}, {"owner": "ann"})
+    table.append(numbers(3, 5)).table.overwrite(numbers(0, 1), config={"more": "m"})
+    dataset = lance.dataset(uri)
+    assert dataset.config() == {"team": "blue", "more": "m"}
+    assert dataset.metadata == {"owner": "ann"}
+    assert lance.dataset(uri, version="first").count_rows() == 3
+    assert dataset.tags.list()["first"]["version"] == 1
+    check(uri)
+
+
+def test_what_we_create_has_an_identity_and_the_config_we_were_given(tmp_path: Path) -> None:
+    uri = str(tmp_path / "table")
+    table = Table.create(uri, numbers(0, 1), config={"team": "blue"}, properties={"run": "7"})
+    config = lance.dataset(uri).config()
+    assert config.pop(TABLE_ID) == table.id
+    assert config == {"team": "blue"}
+    transaction = lance.dataset(uri).read_transaction(1)
+    assert transaction is not None
+    assert transaction.uuid == table.id
+    assert transaction.transaction_properties == {"run": "7"}
+    theirs = str(tmp_path / "theirs")
+    made = lance.write_dataset(numbers(0, 1), theirs).read_transaction(1)
+    assert made is not None
+    assert Table.open(theirs).id == made.uuid
+
+
+def test_columns_are_matched_by_name_and_may_be_missing(tmp_path: Path) -> None:
+    ours, theirs = str(tmp_path / "ours"), str(tmp_path / "theirs")
+    for uri in (ours, theirs):
+        lance.write_dataset(numbers(0, 3), uri)
+    Table.open(ours).append(numbers(3, 5).select(["c", "a", "b"]))
+    lance.write_dataset(numbers(3, 5).select(["c", "a", "b"]), theirs, mode="append")
+    assert_same(by_us(ours), by_pylance(theirs))
+    Table.open(ours).append(numbers(5, 7).select(["c", "a"]))
+    lance.write_dataset(numbers(5, 7).select(["c", "a"]), theirs, mode="append")
+    assert_same(by_us(ours), by_pylance(theirs))
+    assert_same(by_us(theirs), by_pylance(ours))
+    check(ours)
+    last = lance.dataset(ours).get_fragments()[-1].metadata.files[0]
+    assert (last.fields, last.column_indices) == ([0, 2], [0, 1])
+
+
+def test_v1_names_are_kept(tmp_path: Path) -> None:
+    uri = str(tmp_path / "table")
+    lance.write_dataset(numbers(0, 3), uri, enable_v2_manifest_paths=False)
+    Table.open(uri).append(numbers(3, 5)).table.append(numbers(5, 6))
+    names = {path.name for path in Path(uri, "_versions").glob("*.manifest")}
+    assert names == {"1.manifest", "2.manifest", "3.manifest"}
+    lance.write_dataset(numbers(6, 7), uri, mode="append")
+    check(uri)
+    assert Table.open(uri, version=2).count_rows() == 5
+    lance.dataset(uri).migrate_manifest_paths_v2()
+    Table.open(uri).append(numbers(7, 8))
+    check(uri)
+
+
+def test_mixed_names_are_refused(tmp_path: Path) -> None:
+    uri = tmp_path / "table"
+    Table.create(str(uri), numbers(0, 1))
+    (uri / "_versions" / "2.manifest").write_bytes(b"")
+    with pytest.raises(Corrupt, match="manifests of both naming schemes"):
+        Table.open(str(uri))
+
+
+def test_several_files_in_a_fragment(tmp_path: Path) -> None:
+    """Columns added one by one each have a file; a fragment appended later has one for all."""
+    uri = str(tmp_path / "table")
+    lance.write_dataset(numbers(0, 10), uri, max_rows_per_file=5)
+    lance.dataset(uri).add_columns({"d": "a * 2", "e": "named_struct('x', a, 'y', b)"})
+    lance.dataset(uri).add_columns({"f": "c > 2"})
+    table = Table.open(uri)
+    assert [len(fragment.files) for fragment in table.fragments] == [3, 3]
+    table.append(table.to_table().slice(2, 3))
+    check(uri)
+    assert table.to_table(["f", "a"]).column_names == ["f", "a"]
+    assert_same(
+        table.to_table(["e", "c"], limit=4, offset=3),
+        lance.dataset(uri, version=3).to_table(["e", "c"], limit=4, offset=3),
+    )
+
+
+def test_files_of_another_storage_version(tmp_path: Path) -> None:
+    """Files of 2.0 in a table of 2.2 set a flag that must stay, also over our commits."""
+    uri = str(tmp_path / "table")
+    lance.write_dataset(numbers(0, 3), uri)
+    fragments = write_fragments(numbers(3, 6), str(tmp_path / "other"), data_storage_version="2.0")
+    for path in (tmp_path / "other" / "data").iterdir():
+        path.rename(Path(uri, "data", path.name))
+    lance.LanceDataset.commit(uri, lance.LanceOperation.Append(fragments), read_version=1)
+    check(uri)
+    Table.open(uri).append(numbers(6, 8))
+    check(uri)
+    assert Table.open(uri).manifest.message.reader_feature_flags == 256
+
+
+def test_a_foreign_commit_is_seen_between_ours(tmp_path: Path) -> None:
+    """Our append, planned on an older version, follows pylance's, and pylance's follows ours."""
+    uri = str(tmp_path / "table")
+    table = Table.create(uri, numbers(0, 1))
+    stale = lance.dataset(uri)
+    lance.write_dataset(numbers(1, 2), uri, mode="append")
+    committed = table.append(numbers(2, 3))
+    assert (committed.version, committed.rebased_over) == (3, (2,))
+    stale_append = write_fragments(numbers(3, 4), uri)
+    lance.LanceDataset.commit(stale, lance.LanceOperation.Append(stale_append), read_version=1)
+    check(uri)
+    assert by_us(uri)["a"].to_pylist() == [0, 1, 2, 3]
+
+
+def test_uncommitted_fragments_of_pylance_can_be_committed(tmp_path: Path) -> None:
+    """The file that an executor of another library wrote is a file like ours."""
+    uri = str(tmp_path / "table")
+    table = Table.create(uri, numbers(0, 1))
+    (written,) = write_fragments(numbers(1, 4), uri)
+    (theirs,) = written.files
+    file = DataFile.of(
+        path=theirs.path,
+        field_ids=theirs.fields,
+        column_indices=theirs.column_indices,
+        version=StorageVersion(theirs.file_major_version, theirs.file_minor_version),
+        size=theirs.file_size_bytes or 0,
+    )
+    committed = table.commit(Append((Fragment.of(files=[file], physical_rows=written.physical_rows),)))
+    assert (committed.version, committed.rows_added, committed.files) == (2, 3, 1)
+    check(uri)
+
+
+@pytest.mark.parametrize("place", ["transaction_section", "legacy_transaction_section", "transaction_file"])
+def test_the_transaction_is_found_wherever_it_is(place: str, tmp_path: Path) -> None:
+    """Inline in either of two fields, or in its own file only."""
+    uri = str(tmp_path / "table")
+    table = Table.create(uri, numbers(0, 1), properties={"where": place})
+    manifest = table.manifest
+    message = manifest.edit()
+    position = message.transaction_section
+    message.ClearField("transaction_section")
+    if place != "transaction_file":
+        setattr(message, place, position)
+    path = Path(uri, manifest.path)
+    head = path.read_bytes()[: FOOTER.unpack(path.read_bytes()[-FOOTER.size :])[0]]
+    body = message.SerializeToString()
+    path.write_bytes(head + len(body).to_bytes(4, "little") + body + FOOTER.pack(len(head), 0, 2, b"LANC"))
+    found = Table.open(uri).transaction()
+    assert found is not None
+    assert found.properties == {"where": place}
+    check(uri)
+
+
+def test_a_table_that_needs_more_is_refused(tmp_path: Path) -> None:
+    """A shallow clone reads files of another table: not understood yet, so not opened."""
+    uri = str(tmp_path / "table")
+    dataset = lance.write_dataset(numbers(0, 3), uri)
+    clone = str(tmp_path / "clone")
+    dataset.shallow_clone(clone, 1)
+    with pytest.raises(Unsupported, match=r"reader features 16 \(BASE_PATHS\)"):
+        Table.open(clone)
+
+
+def test_the_oldest_storage_version_is_listed_and_not_read(tmp_path: Path) -> None:
+    uri = str(tmp_path / "table")
+    lance.write_dataset(numbers(0, 3), uri, data_storage_version="legacy")
+    table = Table.open(uri)
+    assert (table.count_rows(), table.schema.names) == (3, ["a", "b", "c"])
+    with pytest.raises(Unsupported, match=r"storage version 0\.1"):
+        table.to_table()
+    with pytest.raises(Unsupported, match=r"storage version 0\.1"):
+        table.append(numbers(3, 4))
+
+
+def test_a_wrong_append_changes_nothing(tmp_path: Path) -> None:
+    uri = str(tmp_path / "table")
+    table = Table.create(uri, numbers(0, 1))
+    with pytest.raises(SchemaMismatch) as caught:
+        table.append(pa.table({"a": ["text"]}))
+    assert (caught.value.column, caught.value.expected, caught.value.got) == ("a", "int64", "string")
+    assert history_by_pylance(uri) == [(1, "Overwrite", 0, 1)]

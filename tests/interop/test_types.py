@@ -1,0 +1,139 @@
+"""Every logical type, in every storage version that can hold it: written by both libraries, read by both, appended
+to by the other one, and the two tables compared at each step, manifests included.
+"""
+
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lance_core import InvalidInput, StorageError, Table, Unsupported
+from tests.interop.cases import CASES, STORAGE_VERSIONS, TypeCase
+from tests.interop.compare import (
+    assert_same,
+    by_pylance,
+    by_us,
+    comparable,
+    history,
+    history_by_pylance,
+    rows,
+)
+
+EVERY = [pytest.param(case, version, id=f"{case.name}-{version}") for case in CASES for version in case.versions]
+LISTS = pa.struct([pa.field("l", pa.list_(pa.int8()))])
+POINT = pa.struct([pa.field("x", pa.int32())])
+
+
+def assert_equal(ours: str, theirs: str) -> None:
+    expected = by_pylance(theirs)
+    assert_same(by_pylance(ours), expected)
+    assert_same(by_us(ours), expected)
+    assert_same(by_us(theirs), expected)
+    assert comparable(ours) == comparable(theirs)
+    assert history(ours) == history(theirs) == history_by_pylance(ours) == history_by_pylance(theirs)
+
+
+@pytest.mark.parametrize(("case", "version"), EVERY)
+def test_both_write_and_read_the_same(case: TypeCase, version: str, tmp_path: Path) -> None:
+    ours, theirs = str(tmp_path / "ours"), str(tmp_path / "theirs")
+    first = case.table()
+    more = case.table(start=1)
+    created = Table.create(ours, first, storage_version=version, durable=False)
+    lance.write_dataset(first, theirs, data_storage_version=version)
+
+    logical = tuple(node.logical_type for node in created.manifest.schema.field("v").walk())
+    assert logical == case.logical_types
+    field = created.schema.field("v")
+    assert field.type == (case.read_type or case.field.type)
+    assert field.nullable is case.field.nullable
+    assert_equal(ours, theirs)
+
+    created.append(more)
+    lance.write_dataset(more, theirs, mode="append")
+    lance.write_dataset(more, ours, mode="append")
+    Table.open(theirs, durable=False).append(more)
+    assert_equal(ours, theirs)
+
+    Table.open(ours, durable=False).overwrite(more)
+    lance.write_dataset(more, theirs, mode="overwrite")
+    assert_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_slices_are_written_as_they_look(case: TypeCase, tmp_path: Path) -> None:
+    """Also where a slice is inside another array, and where files end in the middle of a batch."""
+    sliced = case.table().slice(1)
+    created = Table.create(str(tmp_path / "table"), sliced, max_rows_per_file=1, durable=False)
+    assert len(created.fragments) == sliced.num_rows
+    assert rows(created.to_table()) == rows(sliced)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_slices_inside_of_structs(case: TypeCase, tmp_path: Path) -> None:
+    if case.name in ("fsl-of-struct", "struct-empty"):
+        return
+    inner = pa.StructArray.from_arrays([case.values.slice(1)], fields=[case.field])
+    outer = pa.StructArray.from_arrays([pa.concat_arrays([inner, inner]).slice(1)], ["inner"])
+    table = pa.table({"v": outer})
+    created = Table.create(str(tmp_path / "table"), table, max_rows_per_file=2, durable=False)
+    assert rows(created.to_table()) == rows(table)
+
+
+def test_all_types_in_one_table(tmp_path: Path) -> None:
+    """Ids, columns and pages of neighbours do not get into each other's way."""
+    chosen = [case for case in CASES if case.name != "fsl-of-struct"]
+    rows_all = max(len(case.values) for case in chosen)
+    fields, columns = [], []
+    for case in chosen:
+        again = rows_all // len(case.values) + 1
+        fields.append(case.field.with_name(case.name))
+        columns.append(pa.concat_arrays([case.values] * again)[:rows_all])
+    table = pa.Table.from_arrays(columns, schema=pa.schema(fields, {"who": "all", "café": "é"}))
+    ours, theirs = str(tmp_path / "ours"), str(tmp_path / "theirs")
+    Table.create(ours, table)
+    lance.write_dataset(table, theirs)
+    assert_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("version", STORAGE_VERSIONS)
+def test_a_schema_without_rows_is_a_table(version: str, tmp_path: Path) -> None:
+    schema = pa.schema([case.field.with_name(case.name) for case in CASES if case.since == "2.0"], {"a": "b"})
+    ours, theirs = str(tmp_path / "ours"), str(tmp_path / "theirs")
+    Table.create(ours, schema, storage_version=version, durable=False)
+    lance.write_dataset(pa.Table.from_batches([], schema), theirs, data_storage_version=version)
+    assert_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("version", "arrow", "error", "names"),
+    [
+        ("2.1", pa.map_(pa.string(), pa.int8()), Unsupported, "'v' holds a map that storage version 2.1"),
+        ("2.0", pa.list_(POINT, 2), Unsupported, "'v' holds a fixed_size_list that storage version 2.0"),
+        ("2.2", pa.decimal32(5, 2), InvalidInput, r"'v' has the Arrow type decimal32\(5, 2\)"),
+        ("2.2", pa.list_view(pa.int8()), InvalidInput, "'v' has the Arrow type list_view"),
+        ("2.2", pa.struct([pa.field("m", pa.month_day_nano_interval())]), InvalidInput, r"'v\.m' has the Arrow type"),
+        ("2.2", pa.map_(pa.string(), pa.int8(), keys_sorted=True), InvalidInput, "'v': a map with sorted keys"),
+        ("2.2", pa.list_(pa.string(), 2), InvalidInput, "'v' has the Arrow type fixed-size list of string"),
+        ("2.2", pa.list_(pa.list_(POINT, 2)), Unsupported, "'v' nests a fixed-size list of structs"),
+        ("2.2", pa.list_(LISTS, 2), Unsupported, "'v' nests a fixed-size list of structs"),
+        ("2.2", pa.struct([pa.field("f", pa.list_(POINT, 2))]), Unsupported, "'v' nests a fixed-size list of structs"),
+        ("2.2", pa.run_end_encoded(pa.int32(), pa.int8()), InvalidInput, "'v' has the Arrow type run_end_encoded"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, str | pa.DataType) else "",
+)
+def test_what_cannot_be_stored_is_refused_by_name(
+    version: str, arrow: pa.DataType, error: type[Exception], names: str, tmp_path: Path
+) -> None:
+    place = tmp_path / "refused"
+    with pytest.raises(error, match=names):
+        Table.create(str(place), pa.schema([pa.field("v", arrow)]), storage_version=version)
+    assert not (place / "_versions").exists()
+
+
+def test_a_null_struct_does_not_fit_storage_2_0(tmp_path: Path) -> None:
+    """The oldest format has no place for it; both libraries refuse instead of storing nulls in its children."""
+    table = pa.table({"v": pa.array([{"x": 1}, None], POINT)})
+    with pytest.raises(StorageError, match="struct field `v` contains 1 null"):
+        Table.create(str(tmp_path / "ours"), table, storage_version="2.0")
+    assert not Table.exists(str(tmp_path / "ours"))

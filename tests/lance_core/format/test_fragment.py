@@ -1,0 +1,90 @@
+"""Views over fragments: what they read out of a message, and what they refuse to read."""
+
+import pytest
+
+from lance_core import Corrupt
+from lance_core.format._pb import table_pb2
+from lance_core.format.fragment import DataFile, Fragment, StorageVersion
+
+V22 = StorageVersion(2, 2)
+
+
+def file(path: str = "a.lance", ids: tuple[int, ...] = (0,), columns: tuple[int, ...] = (0,)) -> DataFile:
+    return DataFile.of(path=path, field_ids=ids, column_indices=columns, version=V22, size=5)
+
+
+def deleted(kind: table_pb2.DeletionFile.DeletionFileType, rows: int) -> Fragment:
+    return Fragment(
+        table_pb2.DataFragment(
+            id=3,
+            physical_rows=10,
+            deletion_file=table_pb2.DeletionFile(file_type=kind, read_version=7, id=2**64 - 1, num_deleted_rows=rows),
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [("2.2", (2, 2)), ("2.10", (2, 10)), ("0.1", (0, 1)), ("legacy", (0, 1))],
+)
+def test_storage_versions(text: str, version: tuple[int, int]) -> None:
+    assert StorageVersion.parse(text) == StorageVersion(*version)
+
+
+@pytest.mark.parametrize("text", ["", "2", "two", "2.x", "-1.2", "2.2.2", " 2.2"])
+def test_other_text_is_no_storage_version(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a storage version"):
+        StorageVersion.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("stamp", "expected"), [((0, 0), "0.1"), ((0, 2), "0.1"), ((0, 3), "2.0"), ((2, 0), "2.0"), ((2, 2), "2.2")]
+)
+def test_stamps_of_early_writers(stamp: tuple[int, int], expected: str) -> None:
+    assert str(StorageVersion.of_file(*stamp)) == expected
+
+
+def test_a_fragment_travels_as_bytes() -> None:
+    fragment = Fragment.of(files=[file()], physical_rows=4)
+    again = Fragment.decode(fragment.encode())
+    assert again == fragment
+    assert (again.id, again.physical_rows, again.live_rows, again.file_bytes) == (0, 4, 4, 5)
+    assert (again.files[0].path, again.files[0].version, again.files[0].base_id) == ("a.lance", V22, None)
+    with pytest.raises(Corrupt):
+        Fragment.decode(b"\xff\xff")
+
+
+def test_where_deletions_are() -> None:
+    arrow = deleted(table_pb2.DeletionFile.ARROW_ARRAY, 4)
+    bitmap = deleted(table_pb2.DeletionFile.BITMAP, 0)
+    assert arrow.deletion_file is not None
+    assert bitmap.deletion_file is not None
+    assert arrow.deletion_file.path == "_deletions/3-7-18446744073709551615.arrow"
+    assert bitmap.deletion_file.path == "_deletions/3-7-18446744073709551615.bin"
+    assert (arrow.live_rows, arrow.deletion_file.deleted_rows) == (6, 4)
+    assert bitmap.deletion_file.deleted_rows is None
+
+
+@pytest.mark.parametrize("path", ["../x.lance", "/x.lance", "a/../../x", "%2e%2e/x", ""])
+def test_a_name_that_leaves_the_table_is_corrupt(path: str) -> None:
+    with pytest.raises(Corrupt, match="leaves its directory"):
+        _ = file(path).path
+
+
+@pytest.mark.parametrize(
+    ("fragment", "message"),
+    [
+        (Fragment(table_pb2.DataFragment(id=2**32)), "does not fit 32 bits"),
+        (Fragment(table_pb2.DataFragment(overlays=[table_pb2.DataOverlayFile()])), "has overlays"),
+        (Fragment.of(files=[file(ids=(0, 1))], physical_rows=1), "names 2 fields but 1 columns"),
+        (Fragment.of(files=[file(), file("b.lance")], physical_rows=1), "field 0 is live in two files"),
+    ],
+)
+def test_what_cannot_be_is_corrupt(fragment: Fragment, message: str) -> None:
+    with pytest.raises(Corrupt, match=message):
+        fragment.check(path="m")
+
+
+def test_dead_columns_may_repeat() -> None:
+    files = [file(ids=(0, -2), columns=(0, 1)), file("b.lance", ids=(-2, 1), columns=(0, 1))]
+    Fragment.of(files=files, physical_rows=1).check(path="m")

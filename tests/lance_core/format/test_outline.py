@@ -1,0 +1,93 @@
+"""The outline of a manifest is the manifest less its fragments, which pass through it whole and in order."""
+
+import pytest
+
+from lance_core.errors import Corrupt
+from lance_core.format import framing, outline
+from lance_core.format._pb import table_pb2
+from lance_core.format.manifest import Manifest
+
+_FIELD_OF_THE_FUTURE = b"\xba\x3e\x05later"  # field 999, length-delimited
+_BROKEN_FRAGMENT = b"\x12\x02\x12\x7f"  # field 2, whose inner field is longer than it
+
+
+def fragment(number: int) -> table_pb2.DataFragment:
+    made = table_pb2.DataFragment(id=number, physical_rows=number + 1)
+    made.files.add(path=f"{number}.lance", fields=[0], column_indices=[0])
+    return made
+
+
+def manifest(count: int) -> table_pb2.Manifest:
+    made = table_pb2.Manifest(version=3, fragments=map(fragment, range(count)), next_row_id=7)
+    made.fields.add(name="id", logical_type="int64")
+    made.config["key"] = "value"
+    made.writer_version.library = "somebody"
+    made.timestamp.seconds = 5
+    made.data_format.version = "2.2"
+    return made
+
+
+def carried(message: table_pb2.Manifest) -> table_pb2.Manifest:
+    return table_pb2.Manifest.FromString(message.SerializeToString())
+
+
+def test_it_declares_every_field_but_one() -> None:
+    real = {field.number: field.name for field in table_pb2.Manifest.DESCRIPTOR.fields}
+    ours = {field.number: field.name for field in outline.empty().DESCRIPTOR.fields}
+    assert real.items() - ours.items() == {(2, "fragments")}
+    assert ours.items() <= real.items()
+
+
+@pytest.mark.parametrize("count", [0, 1, 1000])
+def test_what_goes_in_comes_out(count: int) -> None:
+    message = manifest(count)
+    parsed = outline.parse(message.SerializeToString())
+    assert (parsed.version, parsed.config["key"], parsed.fields[0].name) == (3, "value", "id")
+    assert carried(parsed) == message == carried(outline.copy(parsed))
+
+
+def test_there_are_no_fragments_to_read_by_mistake() -> None:
+    with pytest.raises(AttributeError, match="fragments"):
+        _ = outline.parse(manifest(2).SerializeToString()).fragments
+
+
+@pytest.mark.parametrize(("count", "more"), [(0, 2), (1000, 1), (3, 0)])
+def test_adding_is_what_extending_the_whole_message_is(count: int, more: int) -> None:
+    added = [fragment(number) for number in range(count, count + more)]
+    changed, expected = outline.parse(manifest(count).SerializeToString()), manifest(count)
+    for message in (changed, expected):
+        message.version = 4
+        message.ClearField("writer_version")
+        message.ClearField("timestamp")
+        message.max_fragment_id = count + more
+    outline.add_fragments(changed, added)
+    expected.fragments.extend(added)
+    assert carried(changed) == expected
+
+
+def test_a_copy_is_on_its_own() -> None:
+    first = outline.parse(manifest(1).SerializeToString())
+    second = outline.copy(first)
+    outline.add_fragments(second, [fragment(1)])
+    second.version = 9
+    assert carried(first) == manifest(1)
+
+
+def test_without_fragments() -> None:
+    assert carried(outline.without_fragments(outline.parse(manifest(5).SerializeToString()))) == manifest(0)
+
+
+def test_fields_of_later_versions_stay() -> None:
+    data = manifest(2).SerializeToString() + _FIELD_OF_THE_FUTURE
+    changed = outline.parse(data)
+    outline.add_fragments(changed, [fragment(2)])
+    for message in (changed, outline.without_fragments(changed)):
+        assert _FIELD_OF_THE_FUTURE in message.SerializeToString()
+
+
+def test_a_broken_fragment_is_found_when_it_is_asked_for() -> None:
+    file = framing.frame(None, None, manifest(1).SerializeToString() + _BROKEN_FRAGMENT)
+    opened = Manifest.decode(file, path="_versions/1.manifest")
+    assert opened.version == 3
+    with pytest.raises(Corrupt, match="a fragment of the manifest does not parse"):
+        _ = opened.fragments[0]

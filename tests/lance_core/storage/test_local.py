@@ -1,0 +1,239 @@
+"""The local store: the contract, exclusive creation between processes, and what is on the disk before it answers.
+
+Durability is observed at the calls to the operating system: they are recorded while a write runs, and what was not
+synced in the right order could be lost with the power.
+"""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lance_core import StorageError
+from lance_core.storage.local import LocalStore
+from lance_core.storage.store import Put
+from tests.lance_core.storage.contract import StoreContract
+
+ROOT = Path(__file__).parents[3]
+PROCESSES = 4
+NAMES = 100
+
+CREATE_ALL = """
+import json, sys
+from pathlib import Path
+from lance_core.storage.local import LocalStore
+
+store = LocalStore(Path(sys.argv[1]), durable=False)
+print("ready", flush=True)
+sys.stdin.readline()
+data = sys.argv[2].encode() * 20_000
+print(json.dumps([store.create(f"d/{number}", data).name for number in range(int(sys.argv[3]))]))
+"""
+
+
+class TestLocal(StoreContract):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> LocalStore:
+        return LocalStore(tmp_path / "root", durable=False)
+
+    def test_it_says_where_it_is(self, store: LocalStore, tmp_path: Path) -> None:
+        assert store.description == str(tmp_path / "root")
+
+
+class TestDurableLocal(StoreContract):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> LocalStore:
+        return LocalStore(tmp_path / "root")
+
+
+class Recorder:
+    """What is asked of the operating system, by name of the file within the root, temporary ones as `*`."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[tuple[str, str]] = []
+        self._root = root
+        self._open: dict[int, str] = {}
+        self._real_open, self._real_fsync = os.open, os.fsync
+        monkeypatch.setattr(os, "open", self.open)
+        monkeypatch.setattr(os, "fsync", self.fsync)
+        for name in ("link", "replace"):
+            monkeypatch.setattr(os, name, self.moving(name, getattr(os, name)))
+
+    def open(self, path: Path, flags: int, mode: int = 0o777) -> int:
+        descriptor = self._real_open(path, flags, mode)
+        self._open[descriptor] = self.name(path)
+        return descriptor
+
+    def fsync(self, descriptor: int) -> None:
+        self.calls.append(("fsync", self._open[descriptor]))
+        self._real_fsync(descriptor)
+
+    def moving(self, name: str, real: Callable[[Path, Path], None]) -> Callable[[Path, Path], None]:
+        def move(source: Path, target: Path) -> None:
+            self.calls.append((name, f"{self.name(source)} -> {self.name(target)}"))
+            real(source, target)
+
+        return move
+
+    def name(self, path: Path) -> str:
+        relative = Path(path).relative_to(self._root.parent)
+        return str(relative.parent / "*") if relative.name.startswith(".tmp") else str(relative)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "root"
+
+
+def test_create_is_durable_before_it_answers(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Content first, then the name, then the directory that holds the name; new directories from the top down."""
+    recorder = Recorder(root, monkeypatch)
+    assert LocalStore(root).create("a/b/name", b"x") is Put.CREATED
+    assert recorder.calls == [
+        ("fsync", "."),
+        ("fsync", "root"),
+        ("fsync", "root/a"),
+        ("fsync", "root/a/b/*"),
+        ("link", "root/a/b/* -> root/a/b/name"),
+        ("fsync", "root/a/b"),
+    ]
+
+
+def test_put_is_durable_before_it_returns(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / "a").mkdir(parents=True)
+    recorder = Recorder(root, monkeypatch)
+    LocalStore(root).put("a/name", b"x")
+    assert recorder.calls == [
+        ("fsync", "root/a/*"),
+        ("replace", "root/a/* -> root/a/name"),
+        ("fsync", "root/a"),
+    ]
+
+
+def test_settling_syncs_files_and_then_their_directories(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / "a").mkdir(parents=True)
+    (root / "a" / "one").touch()
+    (root / "a" / "two").touch()
+    recorder = Recorder(root, monkeypatch)
+    LocalStore(root).settle(["a/one", "a/two"])
+    assert recorder.calls == [("fsync", "root/a/one"), ("fsync", "root/a/two"), ("fsync", "root/a")]
+
+
+def test_nothing_is_synced_where_nobody_asks_for_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(root, monkeypatch)
+    store = LocalStore(root, durable=False)
+    store.create("a/one", b"x")
+    store.put("a/two", b"x")
+    store.settle(["a/one"])
+    assert [call for call, _ in recorder.calls] == ["link", "replace"]
+
+
+def test_processes_create_each_name_once(root: Path) -> None:
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", CREATE_ALL, str(root), str(number), str(NAMES)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(PROCESSES)
+    ]
+    for process in running:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in running:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    answers = [json.loads(process.communicate()[0]) for process in running]
+    store = LocalStore(root)
+    for number in range(NAMES):
+        winners = [writer for writer in range(PROCESSES) if answers[writer][number] == "CREATED"]
+        assert len(winners) == 1
+        assert store.read(f"d/{number}") == str(winners[0]).encode() * 20_000
+    assert len(list((root / "d").iterdir())) == NAMES
+
+
+def test_a_replayed_link_is_ours(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network file system repeats a link whose answer was lost, and reports that the name exists: by us."""
+    real = os.link
+
+    def replayed(source: Path, target: Path) -> None:
+        real(source, target)
+        real(source, target)
+
+    monkeypatch.setattr(os, "link", replayed)
+    assert LocalStore(root).create("a/name", b"x") is Put.CREATED
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.ETIMEDOUT])
+def test_a_link_that_may_have_happened_is_unknown(code: int, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(source: Path, target: Path) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "link", fail)
+    assert LocalStore(root).create("a/name", b"x") is Put.UNKNOWN
+    assert list((root / "a").iterdir()) == []
+
+
+def test_a_name_that_is_not_yet_durable_is_unknown(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / "a").mkdir(parents=True)
+    real, calls = os.fsync, []
+
+    def fail_second(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == 2:
+            raise OSError(errno.EIO, "I/O error")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fail_second)
+    assert LocalStore(root).create("a/name", b"x") is Put.UNKNOWN
+
+
+def test_a_file_system_without_links_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(source: Path, target: Path) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", fail)
+    with pytest.raises(StorageError, match="without hard links"):
+        LocalStore(root).create("a/name", b"x")
+    assert list((root / "a").iterdir()) == []
+
+
+def test_a_disk_that_is_full_fails_before_anything_has_a_name(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (root / "a").mkdir(parents=True)
+    monkeypatch.setattr(os, "fsync", fail)
+    store = LocalStore(root)
+    with pytest.raises(StorageError, match=r"could not write .*name: No space left"):
+        store.create("a/name", b"x")
+    with pytest.raises(StorageError, match="No space left"):
+        store.put("a/name", b"x")
+    assert store.head("a/name") is None
+    assert list(store.list("a")) == []
+
+
+def test_leftovers_and_links_to_nowhere_are_not_listed(root: Path) -> None:
+    store = LocalStore(root)
+    store.put("a/name", b"x")
+    (root / "a" / ".tmp-1234").write_bytes(b"left behind by a crash")
+    (root / "a" / ".tmpAbC123").write_bytes(b"left behind by another library")
+    (root / "a" / "dangling").symlink_to(root / "nowhere")
+    assert [info.path for info in store.list("a")] == ["a/name"]
+
+
+def test_errors_name_the_file(root: Path) -> None:
+    store = LocalStore(root)
+    store.put("a/name", b"x")
+    with pytest.raises(StorageError, match=r"could not read .*root/a: "):
+        store.read("a")
+    with pytest.raises(StorageError, match=r"could not write .*root/a: "):
+        store.put("a", b"x")

@@ -1,0 +1,50 @@
+"""From a URI to a store: what is a place for a table, and what the others are told."""
+
+from pathlib import Path
+
+import pytest
+
+from lance_core import InvalidInput, Unsupported
+from lance_core.storage.opening import local_path, open_store, without_secrets
+
+
+@pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        ("/data/t", "/data/t"),
+        ("/data/x/../t/", "/data/t"),
+        ("file:///data/t%20t", "/data/t t"),
+        ("relative/t", str(Path.cwd() / "relative/t")),
+        ("~/t", str(Path.home() / "t")),
+        ("/data/a:b", "/data/a:b"),
+    ],
+)
+def test_local_paths(uri: str, expected: str) -> None:
+    assert local_path(uri) == Path(expected)
+
+
+@pytest.mark.parametrize(
+    ("uri", "error", "message"),
+    [
+        ("", InvalidInput, "is empty"),
+        ("ftp://host/t", InvalidInput, "unknown scheme 'ftp' in ftp://host/t"),
+        ("ftp://me:secret@host/t?sig=secret#secret", InvalidInput, "unknown scheme 'ftp' in ftp://host/t:"),
+        ("s3://bucket/t?key=secret", Unsupported, "s3://bucket/t: tables on S3 are not supported"),
+        ("memory://me:secret@t", Unsupported, "memory://t: memory is for tests"),
+    ],
+)
+def test_other_places_are_refused_without_their_secrets(uri: str, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message) as caught:
+        open_store(uri)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_file_is_no_place_for_a_table(tmp_path: Path) -> None:
+    (tmp_path / "orders.csv").touch()
+    with pytest.raises(InvalidInput, match=r"orders\.csv is a file; a table is a directory"):
+        open_store(str(tmp_path / "orders.csv"))
+
+
+def test_without_secrets_keeps_what_tells_places_apart() -> None:
+    assert without_secrets("/plain/path?x") == "/plain/path?x"
+    assert without_secrets("s3://user:pass@bucket/a/b?X-Amz-Signature=1") == "s3://bucket/a/b"
