@@ -59,6 +59,7 @@ class Corrupt(LanceError):
 
     def __init__(self, message: str, *, path: str, field: str) -> None:
         super().__init__(f"{path}: {message}")
+        self.what = message
         self.path = path
         self.field = field
 

@@ -7,7 +7,8 @@ to an older version would hide rows that were acknowledged.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lance_core.errors import Corrupt, CorruptHead, NotFound
+from lance_core.data.counts import with_counts
+from lance_core.errors import Corrupt, CorruptHead, NotFound, Unsupported
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
@@ -68,7 +69,7 @@ def load_latest(location: Location) -> Snapshot:
         return _load(location, head, versions.scheme)
     except Corrupt as error:
         raise CorruptHead(
-            f"the newest version {head} of this table is damaged: {error}. No older version is opened in its "
+            f"the newest version {head} of this table is damaged: {error.what}. No older version is opened in its "
             f"place, since that would hide what version {head} acknowledged. Read an older one by its "
             "number, or move this file aside once you know that its rows are lost or repeated",
             path=f"{location.uri}/{naming.manifest_path(head, versions.scheme)}",
@@ -120,15 +121,17 @@ def history_since(
     """None if the table has no versions. `base` and `known` were loaded before: a version never changes, so
     they are not read again."""
     versions = list_versions(location)
-    if not versions.numbers:
+    seen = [*versions.numbers[-1:], *(landed.version for landed in known[-1:]), *([base.version] if base else [])]
+    if not seen:
         return None
     loaded = {landed.version: landed for landed in known}
     others: list[Landed] = []
     gone: list[Version] = []
-    newest = versions.numbers[-1]
+    # A listing may be older than what we know, or show a version and miss the one before it, which could be ours:
+    # the head is never older than anything seen, never newer than what is looked at here, and every number up to it
+    # is asked for.
+    newest = max(seen)
     head = base if base and base.version == newest else None
-    # Every number is asked for, listed or not: a listing that runs while others commit may show a version and
-    # miss the one before it, which could be ours.
     for version in map(Version, range(since + 1, newest + 1)):
         if version not in loaded or (version == newest and head is None):
             try:
@@ -142,13 +145,19 @@ def history_since(
             head = snapshot if version == newest else head
             loaded[version] = Landed(version, load_transaction(location, snapshot.manifest))
         others.append(loaded[version])
-    return History(head or load_latest(location), others, gone)
+    return History(head or load_at(location, newest), others, gone)
 
 
 def _load(location: Location, version: Version, scheme: NamingScheme) -> Snapshot:
     path = naming.manifest_path(version, scheme)
     data = location.store.read(path)
-    return Snapshot(location, Manifest.decode(data, path=path, version=version), scheme)
+    try:
+        manifest = Manifest.decode(data, path=path, version=version)
+    except Corrupt as error:
+        raise Corrupt(error.what, path=f"{location.uri}/{error.path}", field=error.field) from error
+    except Unsupported as error:
+        raise Unsupported(f"{location.uri}/{error}") from error
+    return Snapshot(location, with_counts(location.store, location.codec, manifest), scheme)
 
 
 def _ranges(numbers: Sequence[Version]) -> str:

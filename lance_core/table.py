@@ -28,7 +28,7 @@ from lance_core.identity import TABLE_ID, table_id
 from lance_core.location import Location, locate
 from lance_core.ports import SYSTEM
 from lance_core.scan.plan import plan_scan
-from lance_core.scan.read import scan, scan_schema
+from lance_core.scan.read import count, scan, scan_schema
 from lance_core.snapshot import Snapshot, exists, load_at, load_latest, load_transaction
 from lance_core.transactions.apply import Birth
 from lance_core.writes import Begun, Written
@@ -161,21 +161,34 @@ class Table:
     # Reading
 
     def to_table(
-        self, columns: Sequence[str] | None = None, *, limit: int | None = None, offset: int | None = None
+        self,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,
+        *,
+        limit: int | None = None,
+        offset: int | None = None,
     ) -> pa.Table:
-        plan = plan_scan(self.manifest, columns=columns, limit=limit, offset=offset)
+        """The rows that match `filter`, a condition in Lance's SQL; all of them without one."""
+        plan = plan_scan(self.manifest, columns=columns, filter=filter, limit=limit, offset=offset)
         return pa.Table.from_batches(scan(self._location, plan), scan_schema(plan))
 
     def to_batches(
-        self, columns: Sequence[str] | None = None, *, limit: int | None = None, offset: int | None = None
+        self,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,
+        *,
+        limit: int | None = None,
+        offset: int | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Rows in order, a batch at a time; nothing is read before it is asked for."""
-        plan = plan_scan(self.manifest, columns=columns, limit=limit, offset=offset)
+        plan = plan_scan(self.manifest, columns=columns, filter=filter, limit=limit, offset=offset)
         return scan(self._location, plan)
 
-    def count_rows(self) -> int:
-        """From the manifest alone."""
-        return self.manifest.row_count()
+    def count_rows(self, filter: str | None = None) -> int:
+        """From the manifest alone, unless only rows that match are wanted."""
+        if filter is None:
+            return self.manifest.row_count()
+        return count(self._location, plan_scan(self.manifest, columns=(), filter=filter))
 
     # Changing
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from lance_core import intents
 from lance_core.commit import Outcome, commit
-from lance_core.errors import CommitUndecided, NotFound, StorageError
+from lance_core.errors import CommitUndecided, LanceError, NotFound, StorageError
 from lance_core.format import naming
 from lance_core.format.fragment import DataFile, Fragment
 from lance_core.format.ids import Version
@@ -164,15 +164,26 @@ def _landing(outcome: Outcome) -> Landing:
 
 
 def _before(snapshot: Snapshot) -> Manifest | None:
+    """None where it cannot be read: what has landed is not called a failure for a count."""
     try:
         return load_at(snapshot.location, Version(snapshot.version - 1)).manifest
-    except NotFound:
+    except LanceError:
         return None
 
 
 def _note(begun: Begun, landing: Landing) -> None:
-    if begun.record and not begun.record.landing:
-        intents.note_landing(begun.location.store, begun.record, landing, now_ns=begun.ports.now_ns())
+    if begun.record is None or begun.record.landing:
+        return
+    location = begun.location
+    try:
+        intents.note_landing(location.store, begun.record, landing, now_ns=begun.ports.now_ns())
+    except StorageError as error:
+        raise CommitUndecided(
+            f"{location.uri}: this {landing.operation} landed as version {landing.version}, but that could not be "
+            f"noted for the intent {begun.record.intent!r}: {error}. Repeat it with that intent, which will find it",
+            uuid=begun.uuid,
+            version=Version(landing.version),
+        ) from error
 
 
 def _still_there(location: Location, version: Version) -> Snapshot:

@@ -21,6 +21,7 @@ CODEC = "lance_core.data.lance_codec"
 
 # Loaded by a name that no import statement holds: the shell, Dagster's workspace.yaml, users.
 ENTRY_POINTS = (
+    "lance_assets.demo",
     "lance_assets.components",
     "lance_assets.demo.definitions",
     "lance_core.operations",
@@ -34,7 +35,10 @@ FOR_TESTS = ("lance_core.data.ipc_codec", "lance_core.storage.memory")
 OPEN_ROOMS = ("lance_core.operations", "lance_core.tasks")
 
 # The one import inside a function: lance.file costs a third of a second and loads pandas.
-LOADED_ON_FIRST_USE: Mapping[str, tuple[str, ...]] = {CODEC: ("lance.file",)}
+LOADED_ON_FIRST_USE: Mapping[str, tuple[str, ...]] = {
+    CODEC: ("lance.file",),
+    "lance_core.expressions.engine": ("datafusion",),
+}
 
 OUTSIDE_WORLD = (
     "asyncio", "concurrent", "fsspec", "glob", "http", "logging", "multiprocessing", "numpy.random", "os",
@@ -100,13 +104,9 @@ def pure_rooms_touch_nothing(modules: Modules) -> list[str]:
                 case ast.Call(func=ast.Name(id=name)) if name in OPENS_FILES:
                     found.append(module.says(node.lineno, f"a pure room calls {name}(); bytes are handed in"))
                 case ast.Call(func=ast.Attribute(attr=name)) if name in CLOCK_CALLS:
-                    found.append(
-                        module.says(node.lineno, f"a pure room reads the clock: {name}(); hand it in")
-                    )
+                    found.append(module.says(node.lineno, f"a pure room reads the clock: {name}(); hand it in"))
                 case ast.Attribute(value=ast.Name(id="uuid"), attr=name) if name in FRESH_UUIDS:
-                    found.append(
-                        module.says(node.lineno, f"a pure room makes a uuid with {name}; hand it in")
-                    )
+                    found.append(module.says(node.lineno, f"a pure room makes a uuid with {name}; hand it in"))
                 case ast.Attribute(value=ast.Name(id="numpy" | "np"), attr="random"):
                     found.append(module.says(node.lineno, "a pure room draws a random number; hand it in"))
     return found
@@ -121,9 +121,7 @@ def every_module_is_imported(modules: Modules) -> list[str]:
         family = [other for other in product if is_in(other.name, module.name)]
         outside = [other for other in product if other not in family]
         known = (
-            module.name in PRODUCT
-            or is_in(module.name, *ENTRY_POINTS, *FOR_TESTS)
-            or module.name.endswith(".__main__")
+            module.name in PRODUCT or is_in(module.name, *ENTRY_POINTS, *FOR_TESTS) or module.name.endswith(".__main__")
         )
         if known or module.name.partition(".")[0] not in opened:
             continue
@@ -135,9 +133,7 @@ def every_module_is_imported(modules: Modules) -> list[str]:
 def generated_code_stays_in_format(modules: Modules) -> list[str]:
     """Messages are seen by the format room alone; the others get views."""
     return [
-        module.says(
-            each.line, f"{each.name} is generated code; only lance_core/format sees it, use its views"
-        )
+        module.says(each.line, f"{each.name} is generated code; only lance_core/format sees it, use its views")
         for module in modules
         if not is_in(module.name, "lance_core.format", "tests")
         for each in module.imports
@@ -179,13 +175,9 @@ def core_imports_at_the_top(modules: Modules) -> list[str]:
         lazy = LOADED_ON_FIRST_USE.get(module.name, ())
         for each in module.imports:
             if each.in_function and not is_in(each.name, *lazy):
-                found.append(
-                    module.says(each.line, f"{each.name} is imported inside a function; import it at the top")
-                )
+                found.append(module.says(each.line, f"{each.name} is imported inside a function; import it at the top"))
             if not each.in_function and not each.for_types and is_in(each.name, *lazy):
-                found.append(
-                    module.says(each.line, f"{each.name} is slow to import; load it inside a function")
-                )
+                found.append(module.says(each.line, f"{each.name} is slow to import; load it inside a function"))
     return found
 
 
@@ -193,9 +185,7 @@ def edge_uses_the_front_door(modules: Modules) -> list[str]:
     """lance_assets names what lance_core exports, its tasks and its operations; the rest is free to move."""
     rooms = {module.name for module in modules if is_in(module.name, "lance_core")} - {"lance_core"}
     return [
-        module.says(
-            each.line, f"{each.name} is behind the front door; use lance_core, its tasks or operations"
-        )
+        module.says(each.line, f"{each.name} is behind the front door; use lance_core, its tasks or operations")
         for module in inside(modules, "lance_assets")
         for each in module.imports
         if is_in(each.name, *rooms) or each.name.startswith("lance_core._") or each.name.count(".") > 1
@@ -279,13 +269,9 @@ def _imports(module: Module, node: ast.AST, in_function: bool, for_types: bool) 
             case ast.Import(names=names):
                 yield from (Import(each.name, child.lineno, in_function, for_types) for each in names)
             case ast.ImportFrom(module=source, names=names, level=level):
-                above = (
-                    module.package.split(".")[: len(module.package.split(".")) + 1 - level] if level else []
-                )
+                above = module.package.split(".")[: len(module.package.split(".")) + 1 - level] if level else []
                 base = ".".join([*above, *([source] if source else [])])
-                yield from (
-                    Import(f"{base}.{each.name}", child.lineno, in_function, for_types) for each in names
-                )
+                yield from (Import(f"{base}.{each.name}", child.lineno, in_function, for_types) for each in names)
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
                 yield from _imports(module, child, in_function=True, for_types=for_types)
             case ast.If(test=ast.Name(id="TYPE_CHECKING")):

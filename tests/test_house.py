@@ -211,9 +211,7 @@ def test_importing_the_core_is_quick_and_light() -> None:
     )
     runs = []
     for _ in range(3):
-        done = subprocess.run(
-            [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-        )
+        done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
         runs.append(json.loads(done.stdout))
     assert set(TOO_HEAVY_FOR_THE_FRONT_DOOR) & set(runs[0][1]) == set()
     assert min(seconds for seconds, _ in runs) < IMPORT_SECONDS_MAX

@@ -31,7 +31,7 @@ def test_the_examples_run(tmp_path: Path) -> None:
     script = tmp_path / "readme.py"
     script.write_text("\n".join([*blocks, _MATERIALIZE]))
     (tmp_path / "home").mkdir()
-    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     assert "1 Overwrite 2" in done.stdout
     assert "2 Append 3" in done.stdout
@@ -46,4 +46,4 @@ def test_the_targets_exist(target: str) -> None:
 
 @pytest.mark.parametrize("block", python_blocks())
 def test_the_examples_are_short(block: str) -> None:
-    assert len(block.strip().splitlines()) <= 12
+    assert len([line for line in block.splitlines() if line]) <= 10

@@ -15,9 +15,7 @@ NEVER = ("tests/", "benchmarks/", "tools/", "examples/")
 
 def promised(root: Path) -> list[str]:
     """The files of the tree that users must find in the wheel, by their names there."""
-    code = [
-        path for package in PACKAGES for end in ("py", "pyi") for path in (root / package).rglob(f"*.{end}")
-    ]
+    code = [path for package in PACKAGES for end in ("py", "pyi") for path in (root / package).rglob(f"*.{end}")]
     marks = [root / package / "py.typed" for package in PACKAGES]
     protos = [path.relative_to(root) for path in (root / "protos").rglob("*.proto")]
     return sorted(

@@ -18,8 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from benchmarks import inputs
 from benchmarks.harness import Case, Entrant, Scale, Side, Stage
 from benchmarks.report import Facts
-from lance_assets.spark import append
-from lance_assets.spark import SparkSettings, open_session
+from lance_assets.spark import SparkSettings, append, open_session
 from lance_core import Table
 
 _LINEITEMS: Mapping[Scale, int] = {Scale.SMOKE: 2_000, Scale.DEFAULT: 1_200_000, Scale.FULL: 6_000_000}

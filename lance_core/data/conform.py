@@ -149,8 +149,12 @@ def _refuse_nulls(array: pa.Array, field: pa.Field, path: str, what: str) -> Non
         alive = array.drop_null() if array.null_count else array
         for index, child in enumerate(array.type):
             _refuse_nulls(alive.field(index), child, f"{path}.{child.name}", what)
-    elif pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
-        _refuse_nulls(array.flatten(), array.type.value_field, f"{path}.{array.type.value_field.name}", what)
+    elif pa.types.is_map(array.type):
+        child = array.type.item_field
+        _refuse_nulls(afresh(array.drop_null()).items, child, f"{path}.{child.name}", what)
+    elif isinstance(array, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
+        child = array.type.value_field
+        _refuse_nulls(array.flatten(), child, f"{path}.{child.name}", what)
 
 
 def _aligned(array: pa.Array) -> pa.Array:

@@ -13,12 +13,15 @@ import pyarrow as pa
 
 from lance_core.data.codec import BATCH_ROWS
 from lance_core.data.conform import afresh
-from lance_core.errors import NotFound, StorageError
+from lance_core.errors import NotFound, StorageError, Unsupported
 from lance_core.format.fragment import StorageVersion
 from lance_core.storage.local import LocalStore
 
 if TYPE_CHECKING:
     import lance.file
+
+_DRAFT_OF_A_VERSION = "miniblock pages require the u32 chunk grammar"
+"""What the codec says of 2.2 as releases around 1.0 wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,11 @@ def _told_apart(path: str) -> Iterator[None]:
         what = _without_build_paths(str(error))
         if what.startswith("Not found"):
             raise NotFound(f"data file {path} does not exist") from error
+        if _DRAFT_OF_A_VERSION in what:
+            raise Unsupported(
+                f"data file {path} was written in a draft of its storage version, before that was settled: {what}. "
+                "The release that wrote it can copy it into a settled one"
+            ) from error
         raise StorageError(f"data file {path}: {what}") from error
     except BaseException as error:
         if type(error).__name__ != "PanicException":

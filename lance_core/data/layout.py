@@ -6,16 +6,22 @@ leaf (a packed struct, a struct without children). In 2.0 every field has a colu
 a column renamed since is found by its position.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from lance_core.errors import Corrupt, Unsupported
 from lance_core.format.fragment import DataFile, StorageVersion
 from lance_core.format.schema import Field, TableSchema
 
+_FIRST_WITH_COLUMNS = StorageVersion(2, 0)
 _FIRST_WITH_LEAF_COLUMNS = StorageVersion(2, 1)
 _FIRST_WITH_MAPS = StorageVersion(2, 2)
 _LISTS = ("list", "list.struct", "large_list", "large_list.struct", "map")
+_STRAY_IDS = (
+    "Releases near 0.10 numbered the columns of an append anew where some had been dropped before, so which is which "
+    "cannot be told: read the version before it"
+)
+_OF_ANY_WIDTH = ("string", "large_string", "binary", "large_binary")
 _WRITABLE = (StorageVersion(2, 0), StorageVersion(2, 1), StorageVersion(2, 2))
 
 
@@ -45,16 +51,52 @@ Path = tuple[str, ...]
 def paths_of(file: DataFile, schema: TableSchema) -> dict[int, Path]:
     """Table field id -> its place inside the file, whose own schema (with the file's own ids) is `schema`."""
     by_column = [path for top in schema.fields for _field, path in _stored_with_paths(top, (), file.version)]
-    paths: dict[int, Path] = {}
-    for field_id, column in zip(file.field_ids, file.column_indices, strict=True):
-        if field_id < 0 or column < 0:
-            continue
-        if column >= len(by_column):
+    last = max(file.column_indices, default=-1)
+    texts = any(node.logical_type in _OF_ANY_WIDTH for top in schema.fields for node in top.walk())
+    if last >= len(by_column) and texts and file.version == _FIRST_WITH_COLUMNS:
+        raise Unsupported(
+            f"{file.path} was written in a draft of storage version {file.version}, by a release near 0.12 that gave "
+            "every string two columns; write the table anew with a release that reads it"
+        )
+    if last >= len(by_column):
+        raise Corrupt(f"has no column {last}, which its fragment names", path=file.path, field="fields")
+    pairs = zip(file.field_ids, file.column_indices, strict=True)
+    return {field_id: by_column[column] for field_id, column in pairs if field_id >= 0 and column >= 0}
+
+
+def legacy_paths_of(file: DataFile, own: TableSchema, table: TableSchema) -> dict[int, Path]:
+    """The same for a file of format 0.1, which lists all nodes of the schema it carries (`own`), and no columns.
+
+    Where both speak of the same ids, those say which is which. Where a table's ids were given out anew since, it
+    is the order, parents before children.
+    """
+    nodes = [(node, path) for top in own.fields for node, path in _nodes(top, ())]
+    by_id = {node.id: (node, path) for node, path in nodes}
+    listed = [field_id for field_id in file.field_ids if field_id >= 0]
+    if not by_id.keys() >= set(listed):
+        if len(nodes) != len(file.field_ids):
             raise Corrupt(
-                f"has no column {column}, which field {field_id} should be in", path=file.path, field="fields"
+                f"carries {len(nodes)} fields, of which the manifest lists {len(file.field_ids)} under other ids",
+                path=file.path,
+                field="fields",
             )
-        paths[field_id] = by_column[column]
-    return paths
+        by_id = dict(zip(file.field_ids, nodes, strict=True))
+    for node in (node for top in table.fields for node in top.walk() if node.id in listed):
+        stored = by_id[node.id][0]
+        if not _is_alike(stored, node):
+            raise Unsupported(
+                f"{file.path} stores {stored.name!r}, a {stored.logical_type}, as field {node.id}, which the table "
+                f"says is {node.name!r}, a {node.logical_type}. {_STRAY_IDS}"
+            )
+    return {field_id: by_id[field_id][1] for field_id in listed}
+
+
+def check_legacy_ids(files: Sequence[DataFile], schema: TableSchema) -> None:
+    """A fragment of format 0.1 holds every field of its table; one that does not was numbered by mistake."""
+    held = {field_id for file in files for field_id in file.field_ids}
+    for node in (node for top in schema.fields for node in top.walk()):
+        if node.id not in held:
+            raise Unsupported(f"{files[0].path} and its fragment lack field {node.id}, {node.name!r}. {_STRAY_IDS}")
 
 
 def check_storable(schema: TableSchema, version: StorageVersion) -> None:
@@ -97,3 +139,17 @@ def _stored_with_paths(field: Field, above: Path, version: StorageVersion) -> It
     if not is_leaf:
         for child in field.children:
             yield from _stored_with_paths(child, path, version)
+
+
+def _nodes(field: Field, above: Path) -> Iterator[tuple[Field, Path]]:
+    path = (*above, field.name)
+    yield field, path
+    for child in field.children:
+        yield from _nodes(child, path)
+
+
+def _is_alike(one: Field, other: Field) -> bool:
+    """Of one type, whatever it was called in its day."""
+    if one.children or other.children:
+        return one.logical_type.partition(".")[0] == other.logical_type.partition(".")[0]
+    return one.logical_type == other.logical_type or one.arrow().type == other.arrow().type

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from lance_core.data import jsonb
 from lance_core.data.codec import DataCodec, FileReader
-from lance_core.data.layout import Path, is_blob, paths_of, stored_ids
+from lance_core.data.layout import Path, check_legacy_ids, is_blob, legacy_paths_of, paths_of, stored_ids
+from lance_core.data.legacy_codec import LegacyFileReader
 from lance_core.errors import Corrupt, Unsupported
 from lance_core.format import naming
 from lance_core.format.deletion_vector import DeletionVector
@@ -31,15 +32,21 @@ class _Source:
     paths: dict[int, Path]
 
 
-def load_deletions(store: Store, fragment: Fragment) -> DeletionVector | None:
+def read_deletions(store: Store, fragment: Fragment) -> DeletionVector | None:
+    """What the deletion file says, whatever the manifest counts."""
     deleted = fragment.deletion_file
     if deleted is None:
         return None
     if deleted.base_id is not None:
         raise Unsupported(f"{deleted.path} is in another base path, which this version does not read")
-    data = store.read(deleted.path)
     decode = DeletionVector.decode_bitmap if deleted.is_bitmap else DeletionVector.decode_arrow
-    vector = decode(data, path=deleted.path)
+    return decode(store.read(deleted.path), path=deleted.path)
+
+
+def load_deletions(store: Store, fragment: Fragment) -> DeletionVector | None:
+    deleted, vector = fragment.deletion_file, read_deletions(store, fragment)
+    if deleted is None or vector is None:
+        return None
     if deleted.deleted_rows is not None and deleted.deleted_rows != len(vector):
         raise Corrupt(
             f"lists {len(vector)} rows, the manifest counts {deleted.deleted_rows}",
@@ -51,6 +58,11 @@ def load_deletions(store: Store, fragment: Fragment) -> DeletionVector | None:
             f"deletes row {vector.offsets[-1]} of {fragment.physical_rows}", path=deleted.path, field="row_id"
         )
     return vector
+
+
+def count_file_rows(store: Store, codec: DataCodec, file: DataFile) -> int:
+    """Rows that a file says it has, deleted ones included."""
+    return _reader(store, codec, file).row_count
 
 
 def read_fragment(
@@ -69,7 +81,10 @@ def read_fragment(
     fragment.check(path=path)
     fields = [schema.field(name) for name in columns]
     arrow = pa.schema([schema.arrow.field(name) for name in columns], schema.arrow.metadata)
-    sources = [_open(codec, file) for file in fragment.files if _holds_any(file, fields)]
+    files = fragment.files
+    if files and files[0].version.is_legacy:
+        check_legacy_ids(files, schema)
+    sources = [_open(store, codec, file, schema) for file in files if _holds_any(file, fields)]
     rows = fragment.physical_rows
     for source in sources:
         if source.reader.row_count != rows:
@@ -122,13 +137,18 @@ def _batches(
         yield pa.RecordBatch.from_arrays(columns, schema=arrow)
 
 
-def _open(codec: DataCodec, file: DataFile) -> _Source:
+def _open(store: Store, codec: DataCodec, file: DataFile, schema: TableSchema) -> _Source:
+    reader = _reader(store, codec, file)
+    if isinstance(reader, LegacyFileReader):
+        return _Source(file, reader, legacy_paths_of(file, reader.table_schema, schema))
+    return _Source(file, reader, paths_of(file, TableSchema.from_arrow(reader.schema)))
+
+
+def _reader(store: Store, codec: DataCodec, file: DataFile) -> FileReader:
     if file.base_id is not None:
         raise Unsupported(f"{file.path} is in another base path, which this version does not read")
-    if file.version.is_legacy:
-        raise Unsupported(f"{file.path} is a data file of storage version 0.1, which this version does not read")
-    reader = codec.open(f"{naming.DATA}/{file.path}")
-    return _Source(file, reader, paths_of(file, TableSchema.from_arrow(reader.schema)))
+    path = f"{naming.DATA}/{file.path}"
+    return LegacyFileReader.open(store, path) if file.version.is_legacy else codec.open(path)
 
 
 def _holds_any(file: DataFile, fields: Sequence[Field]) -> bool:
@@ -193,8 +213,11 @@ def _assembled(field: Field, target: pa.Field, array: pa.Array, source: _Source,
 
 def _json_text(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
     storage = array.storage if isinstance(array.type, pa.BaseExtensionType) else array
+    if pa.types.is_string(storage.type) or pa.types.is_large_string(storage.type):
+        # Releases that did not know the type stored what it was made of.
+        return pa.ExtensionArray.from_storage(target, storage.cast(target.storage_type))
     texts = [None if value is None else jsonb.to_text(value, path=path) for value in storage.to_pylist()]
-    return pa.ExtensionArray.from_storage(target, pa.array(texts, pa.string()))
+    return pa.ExtensionArray.from_storage(target, pa.array(texts, target.storage_type))
 
 
 def _only(batch: pa.RecordBatch, alive: npt.NDArray[np.bool_] | None) -> pa.RecordBatch:

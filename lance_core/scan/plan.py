@@ -1,11 +1,11 @@
-"""What a scan will read: which fragments, which of their rows, which columns. Pure: a manifest in,
-a plan out."""
+"""What a scan will read: which fragments, which of their rows, which columns. Pure: a manifest in, a plan out."""
 
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lance_core.errors import InvalidInput
+from lance_core.expressions import Predicate
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
 
@@ -23,11 +23,27 @@ class ScanTask:
 class ScanPlan:
     manifest: Manifest
     columns: tuple[str, ...]
+    """What comes back, in this order."""
     tasks: tuple[ScanTask, ...]
+    predicate: Predicate | None = None
+    """Rows that do not match are left out; `skip` and `take` of tasks are then unused, for nobody knows which match."""
+    limit: int | None = None
+    offset: int = 0
+    """Both count matching rows over the whole scan. Without a predicate the tasks say it all already."""
+
+    @property
+    def columns_read(self) -> tuple[str, ...]:
+        also = self.predicate.columns if self.predicate else ()
+        return (*self.columns, *(name for name in also if name not in self.columns))
 
 
 def plan_scan(
-    manifest: Manifest, *, columns: Sequence[str] | None, limit: int | None = None, offset: int | None = None
+    manifest: Manifest,
+    *,
+    columns: Sequence[str] | None,
+    filter: str | None = None,
+    limit: int | None = None,
+    offset: int | None = None,
 ) -> ScanPlan:
     """All columns where none are named; fragments that hold no wanted row are left out."""
     if (limit is not None and limit < 0) or (offset is not None and offset < 0):
@@ -39,8 +55,12 @@ def plan_scan(
     if columns is not None and len(set(columns)) != len(columns):
         raise InvalidInput(f"a column is named twice in {list(columns)}")
     chosen = tuple(names if columns is None else columns)
+    everything = tuple(map(ScanTask, manifest.fragments))
+    if filter is not None:
+        predicate = Predicate.parse(filter, manifest.schema.arrow)
+        return ScanPlan(manifest, chosen, everything, predicate, limit, offset or 0)
     if limit is None and not offset:
-        return ScanPlan(manifest, chosen, tuple(map(ScanTask, manifest.fragments)))
+        return ScanPlan(manifest, chosen, everything)
     return ScanPlan(manifest, chosen, tuple(_window(manifest, offset or 0, limit)))
 
 

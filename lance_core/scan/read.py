@@ -1,6 +1,6 @@
-"""Doing a scan: a planned task into batches."""
+"""Doing a scan: planned tasks into batches, rows that do not match left out."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
@@ -15,28 +15,45 @@ def scan_schema(plan: ScanPlan) -> pa.Schema:
 
 
 def scan(location: Location, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
-    for task in plan.tasks:
-        yield from read_task(location, plan, task)
+    rows = (batch for task in plan.tasks for batch in read_task(location, plan, task))
+    return rows if plan.predicate is None else window(rows, plan.offset, plan.limit)
 
 
 def read_task(location: Location, plan: ScanPlan, task: ScanTask) -> Iterator[pa.RecordBatch]:
-    to_skip, to_take = task.skip, task.take
-    for batch in read_fragment(
+    rows = read_fragment(
         location.store,
         location.codec,
         task.fragment,
         plan.manifest.schema,
-        columns=plan.columns,
+        columns=plan.columns_read,
         path=f"{location.uri}/{plan.manifest.path}",
-    ):
-        if to_skip >= batch.num_rows:
-            to_skip -= batch.num_rows
+    )
+    if plan.predicate is None:
+        return window(rows, task.skip, task.take)
+    matching = plan.predicate.filter(rows)
+    if plan.columns_read == plan.columns:
+        return matching
+    return (batch.select(list(plan.columns)) for batch in matching)
+
+
+def count(location: Location, plan: ScanPlan) -> int:
+    """Rows that match; nothing but the predicate's columns is read."""
+    return sum(batch.num_rows for batch in scan(location, plan))
+
+
+def window(batches: Iterable[pa.RecordBatch], skip: int, take: int | None) -> Iterator[pa.RecordBatch]:
+    """Rows `skip` to `skip + take` of a stream; it is read no further than that."""
+    if take == 0:
+        return
+    for batch in batches:
+        if skip >= batch.num_rows:
+            skip -= batch.num_rows
             continue
-        wanted = batch.slice(to_skip, to_take)
-        to_skip = 0
+        wanted = batch.slice(skip, take)
+        skip = 0
         if wanted.num_rows:
             yield wanted
-        if to_take is not None:
-            to_take -= wanted.num_rows
-            if to_take == 0:
+        if take is not None:
+            take -= wanted.num_rows
+            if take == 0:
                 return

@@ -10,10 +10,12 @@ import math
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import pyarrow as pa
 
-STORAGE_VERSIONS = ("2.0", "2.1", "2.2")
+StorageName = Literal["2.0", "2.1", "2.2"]
+STORAGE_VERSIONS: tuple[StorageName, ...] = ("2.0", "2.1", "2.2")
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class TypeCase:
     """Where reading gives another type than was written."""
 
     @property
-    def versions(self) -> tuple[str, ...]:
+    def versions(self) -> tuple[StorageName, ...]:
         return tuple(version for version in STORAGE_VERSIONS if version >= self.since)
 
     def table(self, start: int = 0) -> pa.Table:

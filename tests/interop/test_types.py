@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import InvalidInput, StorageError, Table, Unsupported
-from tests.interop.cases import CASES, STORAGE_VERSIONS, TypeCase
+from tests.interop.cases import CASES, STORAGE_VERSIONS, StorageName, TypeCase
 from tests.interop.compare import (
     assert_same,
     by_pylance,
@@ -35,7 +35,7 @@ def assert_equal(ours: str, theirs: str) -> None:
 
 
 @pytest.mark.parametrize(("case", "version"), EVERY)
-def test_both_write_and_read_the_same(case: TypeCase, version: str, tmp_path: Path) -> None:
+def test_both_write_and_read_the_same(case: TypeCase, version: StorageName, tmp_path: Path) -> None:
     ours, theirs = str(tmp_path / "ours"), str(tmp_path / "theirs")
     first = case.table()
     more = case.table(start=1)
@@ -97,7 +97,7 @@ def test_all_types_in_one_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", STORAGE_VERSIONS)
-def test_a_schema_without_rows_is_a_table(version: str, tmp_path: Path) -> None:
+def test_a_schema_without_rows_is_a_table(version: StorageName, tmp_path: Path) -> None:
     schema = pa.schema([case.field.with_name(case.name) for case in CASES if case.since == "2.0"], {"a": "b"})
     ours, theirs = str(tmp_path / "ours"), str(tmp_path / "theirs")
     Table.create(ours, schema, storage_version=version, durable=False)

@@ -214,9 +214,10 @@ def test_the_last_look_still_finds() -> None:
 def test_losing_every_race_is_exhausted_and_definite() -> None:
     table, store = world()
     other = World(store.inner)
-    for number in range(3):
+    theirs = iter(range(2, 5))
+    for _ in range(3):
         store.faults.append(
-            Fault(EVERY_MANIFEST, "", lambda number=number: other.append(f"theirs{number}", writer=number + 2))
+            Fault(EVERY_MANIFEST, "", lambda: other.append(f"theirs{len(store.faults)}", writer=next(theirs)))
         )
     with pytest.raises(
         RetryableConflict, match="lost the race for the next version 3 times; nothing of it landed"
@@ -347,3 +348,19 @@ def test_an_operation_of_others_is_not_committed() -> None:
 def test_the_attempts_are_twenty_unless_said() -> None:
     assert ATTEMPTS == 20
     assert BIRTH.stable_row_ids is False
+
+
+def test_a_listing_older_than_the_base_is_not_believed_twice() -> None:
+    """It misses what we have opened, while an earlier put of ours lands: looking again for the head alone would step
+    over our own version."""
+    table, store = world()
+    table.append("second", writer=2)
+    base = table.at()
+    store.calls.clear()
+    store.faults.append(Fault(EVERY_MANIFEST, "late"))
+    store.faults.append(Fault(after_a_put(store, calling("list")), "stale", lambda: None))
+    store.faults.append(Fault(after_a_put(store, calling("list")), "", store.land))
+    table.write(Append(table.fragments("mine")), base=base, writer=3)
+    store.land()
+    assert table.names() == ["first", "second", "mine"]
+    check_history(table)

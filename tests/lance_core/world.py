@@ -15,6 +15,7 @@ from lance_core.commit import ATTEMPTS
 from lance_core.data.ipc_codec import IpcCodec
 from lance_core.format import naming
 from lance_core.format.fragment import DataFile, Fragment, StorageVersion
+from lance_core.format.ids import Version
 from lance_core.format.operations import Append, Operation, Overwrite
 from lance_core.format.schema import TableSchema
 from lance_core.location import Location
@@ -87,7 +88,7 @@ class World:
     def at(self, version: int | None = None) -> Snapshot:
         if version is None:
             return load_latest(self.location())
-        return load_at(self.location(), naming.Version(version))
+        return load_at(self.location(), Version(version))
 
     def names(self, version: int | None = None) -> list[str]:
         """The files of a version: which rows it has."""

@@ -167,13 +167,16 @@ def test_a_damaged_head_is_named_and_never_skipped(damage: str, tmp_path: Path) 
     place = tmp_path / "t"
     table = Table.create(str(place), pa.table({"a": [1]})).append(pa.table({"a": [2]})).table
     head = place / table.manifest.path
+    more = pa.table({"a": [3]})
     whole = head.read_bytes()
     head.write_bytes({"empty": b"", "zeroes": bytes(len(whole)), "cut": whole[:-1], "text": b"oops" * 9}[damage])
     with pytest.raises(CorruptHead, match="the newest version 2 of this table is damaged") as caught:
         Table.open(str(place))
     assert caught.value.path == str(head)
-    with pytest.raises(Corrupt):
-        Table.open(str(place), version=1).append(pa.table({"a": [3]}))
+    for look in (lambda: Table.open(str(place), version=2), lambda: Table.open(str(place), version=1).append(more)):
+        with pytest.raises(Corrupt) as caught_at:
+            look()
+        assert caught_at.value.path == str(head)
     assert Table.open(str(place), version=1).count_rows() == 1
     head.write_bytes(whole)
     assert Table.open(str(place)).count_rows() == 2

@@ -1,0 +1,108 @@
+"""SQL text to an expression that is typed, checked, small to send and ready to run; the way there, for both users.
+
+`Predicate` and `Projection` hold a `Compiled`. It travels as bytes: a worker decodes what the driver decided, so
+that `now()` is one moment for all of them and nobody parses twice.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from lance_core.errors import InvalidInput
+from lance_core.expressions import batches, engine
+from lance_core.expressions.engine import EngineError
+from lance_core.expressions.literals import Misfit
+from lance_core.expressions.refusals import failure, misfit, refusal
+from lance_core.expressions.resolve import check, columns_in, resolve
+
+if TYPE_CHECKING:
+    from datafusion import Expr
+
+MAX_SQL_LENGTH = 4_000_000
+MAX_JOINTS = 2_000  # the engine recurses once for each; at 10,000 it overflows the stack of the process
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """`names` maps each name in the expression to the column it is; they differ where the SQL's case does."""
+
+    sql: str
+    encoded: bytes
+    names: tuple[tuple[str, str], ...]
+    type: pa.DataType
+
+    @property
+    def expr(self) -> "Expr":
+        return engine.decode(self.encoded)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The top-level columns it reads, sorted."""
+        return tuple(sorted({column for _, column in self.names}))
+
+
+def compile_sql(what: str, sql: str, schema: pa.Schema, *, cast_to: pa.DataType | None = None) -> Compiled:
+    """`what` names the SQL in errors, such as "predicate"."""
+    if not sql.strip():
+        raise InvalidInput(f"{what} is empty; write a condition over columns, or leave it out")
+    if len(sql) > MAX_SQL_LENGTH:
+        raise InvalidInput(f"{what} has {len(sql):,} characters; above {MAX_SQL_LENGTH:,} join with a table instead")
+    if (found := batches.joints(sql)) > MAX_JOINTS:
+        raise InvalidInput(
+            f"{what} joins {found:,} expressions by AND, OR or arithmetic; at most {MAX_JOINTS:,} can be, write long "
+            "lists as `x IN (...)`"
+        )
+    spelt = batches.spellings(sql, schema)
+    seen = batches.shown_schema(schema, spelt)
+    try:
+        expr = engine.parse(sql, seen)
+        check(expr)
+        expr = resolve(expr, seen)
+    except Misfit as error:
+        raise misfit(what, sql, str(error)) from error
+    except EngineError as error:
+        raise refusal(what, sql, str(error), schema) from error
+    return compile_expr(what, sql, expr, schema, spelt=spelt, cast_to=cast_to)
+
+
+def compile_expr(
+    what: str,
+    sql: str,
+    expr: "Expr",
+    schema: pa.Schema,
+    *,
+    spelt: Mapping[str, str],
+    cast_to: pa.DataType | None = None,
+) -> Compiled:
+    seen = batches.shown_schema(schema, spelt)
+    try:
+        if cast_to is not None and engine.type_of(expr, seen) != cast_to:
+            expr = expr.cast(cast_to)
+        expr = engine.simplify(expr, seen)
+        check(expr)
+        names = tuple((name, spelt.get(name, name)) for name in sorted(columns_in(expr)))
+        if expr.variant_name() == "Column":
+            return Compiled(sql, engine.encode(expr), names, schema.field(names[0][1]).type)
+        return Compiled(sql, engine.encode(expr), names, engine.type_of(expr, seen))
+    except Misfit as error:
+        raise misfit(what, sql, str(error)) from error
+    except EngineError as error:
+        raise refusal(what, sql, str(error), schema) from error
+
+
+def run(what: str, compiled: Mapping[str, Compiled], batch: pa.RecordBatch) -> tuple[pa.Array, ...]:
+    """One array for each, evaluated in one go over one batch that has at least the columns they read."""
+    names = {name: column for each in compiled.values() for name, column in each.names}
+    missing = sorted(set(names.values()) - set(batch.schema.names))
+    if missing:
+        raise InvalidInput(f"{what} reads column {missing[0]!r}, which the batch does not have")
+    try:
+        found = engine.evaluate({name: each.expr for name, each in compiled.items()}, batches.shown(batch, names))
+    except EngineError as error:
+        raise failure(what, ", ".join(each.sql for each in compiled.values()), str(error)) from error
+    return tuple(
+        array if array.type == each.type else batch.column(each.columns[0])  # a column as it is, such as JSON
+        for array, each in zip(found, compiled.values(), strict=True)
+    )

@@ -1,0 +1,170 @@
+"""DataFusion behind a handful of functions: text to expression, expression to type, bytes or column.
+
+The only module that loads DataFusion, and only when the first predicate is used. Its errors are bare exceptions
+and panics; here both become `EngineError`, which stays inside the room: whoever asked knows the SQL and turns it
+into an error for the caller. What Lance means that DataFusion does not is not here: see `resolve.py`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from lance_core.expressions.json_functions import FUNCTIONS
+
+if TYPE_CHECKING:
+    from datafusion import DataFrame, Expr, SessionContext
+
+# Rules that move expressions between plan nodes; without them the simplified one stays where it is looked for.
+_RULES_THAT_MOVE = (
+    "common_sub_expression_eliminate",
+    "extract_leaf_expressions",
+    "optimize_projections",
+    "push_down_leaf_projections",
+)
+# How a JSON column is shown to the engine: as nothing that it can compare or cast.
+JSON_TEXT = "json text"
+JSON_SHOWN = pa.struct([(JSON_TEXT, pa.string())])
+# Back-ticks for names, both quotes for strings, no backslash escapes: how Lance reads SQL.
+_DIALECT = "databricks"
+_BATCH_ROWS = 1 << 24
+_DECODED_KEPT = 256
+
+
+class EngineError(Exception):
+    """What DataFusion said, without its prefix. Never leaves this room."""
+
+
+def parse(sql: str, schema: pa.Schema) -> "Expr":
+    """The expression as written: names resolved, nothing typed or simplified yet."""
+    with _told():
+        return _empty(schema).parse_sql_expr(sql)
+
+
+def simplify(expr: "Expr", schema: pa.Schema) -> "Expr":
+    """Typed, constants folded (the clock read, if it was asked for), and known to be executable."""
+    from datafusion import Expr
+
+    with _told():
+        frame = _empty(schema).select(expr.alias("it"))
+        frame.execution_plan()
+        plan = frame.optimized_logical_plan().to_variant()
+        return Expr(plan.projections()[0].rex_call_operands()[0])
+
+
+def type_of(expr: "Expr", schema: pa.Schema) -> pa.DataType:
+    with _told():
+        return _empty(schema).select(expr.alias("it")).schema().field(0).type
+
+
+def evaluate(exprs: Mapping[str, "Expr"], batch: pa.RecordBatch) -> tuple[pa.Array, ...]:
+    """One array an expression, as long as the batch."""
+    if not batch.num_rows:
+        return tuple(pa.nulls(0, type_of(expr, batch.schema)) for expr in exprs.values())
+    with _told():
+        frame = _runner().read_batch(batch).select(*(expr.alias(name) for name, expr in exprs.items()))
+        found = frame.collect()
+    if len(found) == 1:
+        return tuple(found[0].columns)
+    return tuple(pa.concat_arrays([part.column(index) for part in found]) for index in range(len(exprs)))
+
+
+def constant(expr: "Expr") -> pa.Scalar:
+    """The value of an expression without columns."""
+    row = pa.RecordBatch.from_arrays([pa.array([0], pa.int8())], names=["row"])
+    return evaluate({"it": expr}, row)[0][0]
+
+
+def encode(expr: "Expr") -> bytes:
+    """What `decode` is known to read back: not every expression has a form in bytes."""
+    with _told():
+        encoded = expr.to_bytes(_runner())
+    decode(encoded)
+    return encoded
+
+
+@lru_cache(maxsize=_DECODED_KEPT)
+def decode(encoded: bytes) -> "Expr":
+    from datafusion import Expr
+
+    with _told():
+        return Expr.from_bytes(encoded, _runner())
+
+
+def column(path: Sequence[str]) -> "Expr":
+    from datafusion import Expr
+
+    quoted = path[0].replace('"', '""')
+    expr = Expr.column(f'"{quoted}"')  # unquoted it would be lowered, and split at dots
+    for name in path[1:]:
+        expr = expr[name]
+    return expr
+
+
+def literal(value: pa.Scalar) -> "Expr":
+    from datafusion import Expr
+
+    return Expr.literal(value)
+
+
+def is_in(expr: "Expr", values: Sequence["Expr"], *, negated: bool = False) -> "Expr":
+    from datafusion import functions
+
+    return functions.in_list(expr, list(values), negated=negated)
+
+
+def call(function: str, arguments: Sequence["Expr"]) -> "Expr":
+    """A call of a scalar function by its SQL name."""
+    with _told():
+        return _runner().udf(function)(*arguments)
+
+
+def _empty(schema: pa.Schema) -> "DataFrame":
+    return _planner().read_batch(pa.RecordBatch.from_arrays([pa.nulls(0, each.type) for each in schema], schema=schema))
+
+
+@cache
+def _planner() -> "SessionContext":
+    context = _context({})
+    for rule in _RULES_THAT_MOVE:
+        context.remove_optimizer_rule(rule)
+    return context
+
+
+@cache
+def _runner() -> "SessionContext":
+    """For expressions that are simplified already: no optimizer pass, one partition, batches as they come."""
+    return _context({"datafusion.optimizer.max_passes": "0", "datafusion.execution.batch_size": str(_BATCH_ROWS)})
+
+
+def _context(options: Mapping[str, str]) -> "SessionContext":
+    from datafusion import SessionConfig, SessionContext, udf
+
+    config = SessionConfig().with_target_partitions(1)
+    for name, value in {
+        "datafusion.sql_parser.dialect": _DIALECT,
+        "datafusion.sql_parser.enable_ident_normalization": "false",
+        "datafusion.sql_parser.map_string_types_to_utf8view": "false",
+        **options,
+    }.items():
+        config = config.set(name, value)
+    # By name only: an expression in bytes may then carry no code of its own.
+    context = SessionContext(config).with_python_udf_inlining(enabled=False)
+    for name, function in FUNCTIONS.items():
+        given = [JSON_SHOWN, *[pa.string()] * function.arguments]
+        context.register_udf(udf(function, given, function.returns, "immutable", name=name))
+    return context
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        # The package raises Exception itself, and the panics of its runtime, which are no Exception at all.
+        bare = type(error) is Exception or type(error).__name__ == "PanicException"
+        if not bare and not isinstance(error, pa.ArrowException | KeyError | RuntimeError | ValueError):
+            raise
+        raise EngineError(str(error).removeprefix("DataFusion error: ")) from error

@@ -1,0 +1,120 @@
+"""A condition over rows, in Lance's SQL: checked when it is made, sent to workers as bytes, run batch by batch.
+
+A frozen value that pickles small. Its `tree` is what planners, indices and conflict detection read; `mask` and
+`filter` are what scans and writers run. A row where it is NULL does not match.
+"""
+
+import functools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.expressions import engine
+from lance_core.expressions.batches import folded_names, shown_schema
+from lance_core.expressions.compiled import Compiled, compile_expr, compile_sql, run
+from lance_core.expressions.engine import EngineError
+from lance_core.expressions.membership import Membership, membership
+from lance_core.expressions.refusals import refusal
+from lance_core.expressions.resolve import columns_in, operands, shown_text
+from lance_core.expressions.tree import Node, read, renamed, write
+
+if TYPE_CHECKING:
+    from datafusion import Expr
+
+_WHAT = "predicate"
+_LONG = 1 << 14  # bytes of an expression; about a thousand values
+_PARTS_KEPT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Predicate:
+    """Make one with `parse` or `of`.
+
+    >>> people = pa.schema([("age", pa.int32()), ("name", pa.string())])
+    >>> adults = Predicate.parse("age >= 18 AND name LIKE 'A%'", people)
+    >>> adults.columns
+    ('age', 'name')
+    >>> batch = pa.RecordBatch.from_pylist([{"age": 20, "name": "Ada"}, {"age": None, "name": "Al"}], people)
+    >>> adults.mask(batch).to_pylist()
+    [True, False]
+    """
+
+    compiled: Compiled
+    schema: pa.Schema  # of the columns it reads, under the names its expression has for them
+
+    @classmethod
+    def parse(cls, sql: str, schema: pa.Schema) -> "Predicate":
+        """Raises `InvalidInput` that says what is wrong, where, and what is supported."""
+        return cls._from(compile_sql(_WHAT, sql, schema), schema)
+
+    @classmethod
+    def of(cls, node: Node, schema: pa.Schema) -> "Predicate":
+        """From a tree made by other code: how predicates are built, instead of from pieces of text."""
+        try:
+            expr = write(node)
+        except EngineError as error:
+            raise refusal(_WHAT, str(node), str(error), schema) from error
+        spelt = folded_names(columns_in(expr) - set(schema.names), schema)
+        return cls._from(compile_expr(_WHAT, shown_text(expr), expr, schema, spelt=spelt), schema)
+
+    @classmethod
+    def _from(cls, compiled: Compiled, schema: pa.Schema) -> "Predicate":
+        if not pa.types.is_boolean(compiled.type):
+            raise refusal(_WHAT, compiled.sql, f"not boolean but {compiled.type}", schema)
+        return cls(compiled, pa.schema([schema.field(column).with_name(name) for name, column in compiled.names]))
+
+    @property
+    def sql(self) -> str:
+        return self.compiled.sql
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The top-level columns that must be read, sorted."""
+        return self.compiled.columns
+
+    @property
+    def tree(self) -> Node:
+        """In the table's names, whatever case the SQL was written in."""
+        return renamed(read(self.compiled.expr, shown_schema(self.schema, {})), dict(self.compiled.names))
+
+    def conjuncts(self) -> "tuple[Predicate, ...]":
+        """The conditions that must all hold; each may be evaluated where its columns are at hand."""
+        parts = operands(self.compiled.expr, "AND")
+        return (self,) if len(parts) == 1 else tuple(map(self._part, parts))
+
+    def _part(self, expr: "Expr") -> "Predicate":
+        read_by_it = columns_in(expr)
+        names = tuple(pair for pair in self.compiled.names if pair[0] in read_by_it)
+        fields = pa.schema([self.schema.field(name) for name, _ in names])
+        return Predicate(Compiled(shown_text(expr), engine.encode(expr), names, pa.bool_()), fields)
+
+    def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
+        """Which rows match, without nulls. The batch may have more columns than are read."""
+        if len(self.compiled.encoded) < _LONG:
+            return self._evaluated(batch)
+        masks = [part.mask(batch) if isinstance(part, Membership) else part._evaluated(batch) for part in _parts(self)]
+        return functools.reduce(pc.and_, masks)
+
+    def _evaluated(self, batch: pa.RecordBatch) -> pa.BooleanArray:
+        (found,) = run(_WHAT, {"matches": self.compiled}, batch)
+        return found.fill_null(False) if found.null_count else found
+
+    def filter(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows that match; batches without any are left out."""
+        for batch in batches:
+            mask = self.mask(batch)
+            matches = mask.true_count
+            if matches == batch.num_rows:
+                yield batch
+            elif matches:
+                yield batch.filter(mask)
+
+
+@functools.lru_cache(maxsize=_PARTS_KEPT)
+def _parts(predicate: Predicate) -> "tuple[Membership | Predicate, ...]":
+    """The conditions of a predicate whose text is long, its lists of values ready to be looked up."""
+    table = pa.schema([predicate.schema.field(name).with_name(column) for name, column in predicate.compiled.names])
+    return tuple(membership(part.tree, table) or part for part in predicate.conjuncts())

@@ -1,0 +1,133 @@
+"""What a caller is told when SQL is refused: what is wrong, where, what comes near, what is supported.
+
+DataFusion's words are read here and nowhere else; where they are not recognised they are passed on as they are.
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from lance_core.errors import InvalidInput
+from lance_core.expressions.json_functions import FUNCTIONS
+
+SUPPORTED = (
+    "Supported are =, !=, <, <=, >, >=, AND, OR, NOT, IN, BETWEEN, LIKE, IS NULL, CAST, arithmetic and DataFusion's "
+    "scalar functions; text in quotes, names with odd characters in back-ticks"
+)
+_INSTEAD = {
+    "is_valid": "write `x IS NOT NULL`",
+    "if": "write `CASE WHEN ... THEN ... ELSE ... END`",
+    "year": "write `date_part('year', x)`",
+}
+_SHOWN_COLUMNS = 20
+_SHOWN_SQL = 200
+
+
+def refusal(what: str, sql: str, said: str, schema: pa.Schema) -> InvalidInput:
+    """`said` about `sql`, as an error for the caller; `what` names what the SQL is for."""
+    shown = _shortened(sql)
+    for pattern, explain in _EXPLAINED:
+        if found := re.search(pattern, said, flags=re.DOTALL):
+            return InvalidInput(f"{what} {shown!r}: {explain(found, sql, schema)}")
+    return InvalidInput(f"{what} {shown!r}: {_first_line(said)}. {SUPPORTED}")
+
+
+def misfit(what: str, sql: str, said: str) -> InvalidInput:
+    """What this room itself objects to is said in full already."""
+    return InvalidInput(f"{what} {_shortened(sql)!r}: {said}")
+
+
+def failure(what: str, sql: str, said: str) -> InvalidInput:
+    """What went wrong while rows were evaluated: a value, not the SQL, was in the way."""
+    return InvalidInput(
+        f"{what} {_shortened(sql)!r} failed on a row: {_first_line(said)}; leave such rows out by a condition of "
+        "their own, or use try_cast, nullif or CASE"
+    )
+
+
+def near(name: str, names: Sequence[str]) -> str:
+    if close := difflib.get_close_matches(name.lower(), [each.lower() for each in names], n=1):
+        match = next(each for each in names if each.lower() == close[0])
+        return f"did you mean {match!r}?"
+    listed = ", ".join(names[:_SHOWN_COLUMNS])
+    return f"there are {listed}{', ...' if len(names) > _SHOWN_COLUMNS else ''}"
+
+
+def _syntax(found: re.Match[str], sql: str, schema: pa.Schema) -> str:
+    return f"it does not parse: {_lowered(found[1])}. {SUPPORTED}"
+
+
+def _too_deep(found: re.Match[str], sql: str, schema: pa.Schema) -> str:
+    return "it is nested too deeply; take some of the parentheses away"
+
+
+def _unknown_column(found: re.Match[str], sql: str, schema: pa.Schema) -> str:
+    name = found[1].replace('"', "").rstrip(".")
+    place = sql.find(name)
+    at = f" at character {place + 1}" if place >= 0 else ""
+    if "." in name and name.partition(".")[0] in schema.names:
+        return f"there is no field {name!r}{at}"
+    return f"there is no column {name!r}{at}; {near(name, schema.names)}"
+
+
+def _unknown_field(found: re.Match[str], sql: str, schema: pa.Schema) -> str:
+    place = sql.find(found[1])
+    return f"there is no field {found[1]!r} in that struct{f' at character {place + 1}' if place >= 0 else ''}"
+
+
+def _unknown_function(found: re.Match[str], sql: str, schema: pa.Schema) -> str:
+    name = found[1]
+    place = sql.lower().find(name.lower())
+    at = f" at character {place + 1}" if place >= 0 else ""
+    instead = _INSTEAD.get(name.lower())
+    if name.lower().startswith("json_"):
+        instead = f"there are {', '.join(FUNCTIONS)}"
+    guess = found[2] if found.lastindex and found.lastindex > 1 else None
+    hint = instead or (f"did you mean {guess!r}?" if guess else SUPPORTED)
+    return f"there is no function {name!r}{at}; {hint}"
+
+
+def _not_boolean(found: re.Match[str], sql: str, schema: pa.Schema) -> str:
+    return f"it is of type {found[1]}, a predicate must be true or false for each row"
+
+
+def _types_disagree(found: re.Match[str], sql: str, schema: pa.Schema) -> str:
+    if 'Struct("json text"' in found[0]:
+        return "a JSON column is not compared or cast; ask for IS NULL or for what it holds: json_get_string(x, 'key')"
+    return f"types do not go together: {_first_line(found[0])}; CAST one side"
+
+
+def _first_line(said: str) -> str:
+    """The innermost cause, without the stack of rules that DataFusion went through."""
+    last = said.rpartition("caused by\n")[2]
+    for prefix in (
+        "Arrow error: ",
+        "Compute error: ",
+        "Error during planning: ",
+        "Execution error: ",
+        "Schema error: ",
+    ):
+        last = last.removeprefix(prefix)
+    return last.partition("\n")[0].rstrip(" .")
+
+
+def _shortened(sql: str) -> str:
+    return sql if len(sql) <= _SHOWN_SQL else sql[:_SHOWN_SQL] + "..."
+
+
+def _lowered(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+_EXPLAINED: tuple[tuple[str, Callable[[re.Match[str], str, pa.Schema], str]], ...] = (
+    (r'SQL error: (?:ParserError|TokenizerError)\("(.*)"\)', _syntax),
+    (r"RecursionLimitExceeded", _too_deep),
+    (r"No field named (.+?)(?:\. |\.\n|\n|\.$|$)", _unknown_column),
+    (r"Field (\S+) not found in struct", _unknown_field),
+    (r"Invalid function '([^']*)'(?:.\s*Did you mean '([^']*)')?", _unknown_function),
+    (r"not boolean but (.*)", _not_boolean),
+    (r"Struct\(\"json text\".*", _types_disagree),
+    (r"(?:Cannot infer common|There isn't a common type|Can not find compatible)[^\n]*", _types_disagree),
+)

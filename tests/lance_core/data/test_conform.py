@@ -1,0 +1,159 @@
+"""Batches brought into the stored types: what passes as it is, what converts, and who is named where nothing fits."""
+
+import datetime
+
+import pyarrow as pa
+import pytest
+
+from lance_core import SchemaMismatch
+from lance_core.data.conform import Conversion, afresh, columns_to_write, conform
+from lance_core.format.schema import TableSchema
+
+EXACT, CAST = Conversion.EXACT, Conversion.CAST
+POINT = pa.struct([pa.field("x", pa.int32()), pa.field("y", pa.string())])
+STRICT_POINT = pa.struct([pa.field("x", pa.int32(), False), pa.field("y", pa.string())])
+
+
+def brought(given: pa.Array, stored: pa.DataType, conversion: Conversion, *, nullable: bool = True) -> pa.Array:
+    schema = TableSchema.from_arrow(pa.schema([pa.field("v", stored, nullable)]))
+    batch = pa.RecordBatch.from_arrays([given], ["v"])
+    columns = columns_to_write(batch.schema, schema, conversion=conversion, what="orders")
+    return conform(batch, columns.arrow, conversion=conversion, what="orders").column(0)
+
+
+def spelt(value: object) -> str:
+    return str(value.type if isinstance(value, pa.Array) else value)
+
+
+SAME_BUT_FOR_SPELLING = [
+    (pa.array([[1], None], pa.list_(pa.field("element", pa.int8()))), pa.list_(pa.int8())),
+    (pa.array([[1]], pa.list_(pa.field("item", pa.int8(), False))), pa.list_(pa.int8())),
+    (pa.array(["a", None], pa.string_view()), pa.string()),
+    (pa.array([b"a", None], pa.binary_view()), pa.binary()),
+    (pa.array([b"0" * 16], pa.binary(16)), pa.uuid()),
+    (pa.array(["{}"], pa.string()), pa.json_(pa.string())),
+    (pa.array(["{}"], pa.large_string()), pa.json_(pa.string())),
+    (pa.array([[("a", 1)]], pa.map_(pa.string(), pa.field("items", pa.int8()))), pa.map_(pa.string(), pa.int8())),
+    (pa.array([[1, 2]], pa.list_(pa.field("x", pa.int8()), 2)), pa.list_(pa.int8(), 2)),
+    (pa.array([{"x": 1, "y": "a"}], POINT), STRICT_POINT),
+]
+
+
+@pytest.mark.parametrize("conversion", Conversion)
+@pytest.mark.parametrize(("given", "stored"), SAME_BUT_FOR_SPELLING, ids=spelt)
+def test_spelling_does_not_matter(given: pa.Array, stored: pa.DataType, conversion: Conversion) -> None:
+    found = brought(given, stored, conversion)
+    assert found.type == stored
+    plain = found.storage if isinstance(found, pa.ExtensionArray) else found
+    assert plain.to_pylist() == given.to_pylist()
+
+
+DIFFERENT = [
+    (pa.array([1], pa.int32()), pa.int64()),
+    (pa.array([1.0], pa.float32()), pa.float64()),
+    (pa.array(["a"], pa.large_string()), pa.string()),
+    (pa.array([0], pa.timestamp("us")), pa.timestamp("us", "UTC")),
+    (pa.array([[1.0, 2.0]], pa.list_(pa.float32())), pa.list_(pa.float32(), 2)),
+    (pa.array([1], pa.int8()), pa.uint8()),
+    (pa.array(["a"]), pa.dictionary(pa.int8(), pa.string())),
+    (pa.array(["2026-11-18"]), pa.date32()),
+]
+
+
+@pytest.mark.parametrize(("given", "stored"), DIFFERENT, ids=spelt)
+def test_another_type_is_refused_by_name_or_cast(given: pa.Array, stored: pa.DataType) -> None:
+    with pytest.raises(SchemaMismatch, match=r"orders: column 'v' is stored as .*; cast it before writing") as caught:
+        brought(given, stored, EXACT)
+    assert (caught.value.column, caught.value.expected, caught.value.got) == ("v", str(stored), str(given.type))
+    assert brought(given, stored, CAST).type == stored
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [
+        (pa.array([300], pa.int64()), pa.uint8()),
+        (pa.array([-1], pa.int64()), pa.uint64()),
+        (pa.array([1.5]), pa.int64()),
+        (pa.array(["x"]), pa.int64()),
+        (pa.array([[1.0]], pa.list_(pa.float32())), pa.list_(pa.float32(), 2)),
+        (pa.array([1_500], pa.timestamp("ms")), pa.timestamp("s")),
+        (pa.array([{"x": 1}]), pa.int64()),
+    ],
+    ids=spelt,
+)
+def test_a_cast_loses_nothing(given: pa.Array, stored: pa.DataType) -> None:
+    with pytest.raises(SchemaMismatch, match=r"column 'v' of type .* does not convert to .* without loss"):
+        brought(given, stored, CAST)
+
+
+def test_an_instant_stays_an_instant() -> None:
+    """A zone names how to show it."""
+    given = pa.array([datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)], pa.timestamp("us", "UTC"))
+    assert brought(given, pa.timestamp("us", "+05:30"), CAST).cast(pa.int64()) == given.cast(pa.int64())
+
+
+@pytest.mark.parametrize(
+    ("given", "stored", "path"),
+    [
+        (pa.array([1, None]), pa.int64(), "v"),
+        (pa.array([{"x": None, "y": "a"}], pa.struct(STRICT_POINT.fields)), STRICT_POINT, "v.x"),
+        (pa.array([[1, None]]), pa.list_(pa.field("item", pa.int64(), False)), "v.item"),
+        (
+            pa.array([[("a", None)]], pa.map_(pa.string(), pa.int8())),
+            pa.map_(pa.string(), pa.field("value", pa.int8(), False)),
+            "v.value",
+        ),
+    ],
+    ids=spelt,
+)
+def test_nulls_where_there_may_be_none(given: pa.Array, stored: pa.DataType, path: str) -> None:
+    with pytest.raises(SchemaMismatch, match="is not nullable, and the data has") as caught:
+        brought(given, stored, EXACT, nullable=False)
+    assert caught.value.column == path
+
+
+def test_nulls_below_a_null_are_no_nulls_of_its_children() -> None:
+    assert brought(pa.array([None, {"x": 1, "y": None}], POINT), STRICT_POINT, EXACT).null_count == 1
+
+
+TABLE = TableSchema.from_arrow(pa.schema([pa.field("id", pa.int64(), False), ("city", pa.string()), ("n", pa.int8())]))
+
+
+@pytest.mark.parametrize(
+    ("schema", "column", "message"),
+    [
+        (
+            pa.schema([("id", pa.int64()), ("town", pa.string())]),
+            "town",
+            "has no column 'town'; its columns are id, city, n",
+        ),
+        (pa.schema([("ID", pa.int64())]), "ID", "has no column 'ID'"),
+        (pa.schema([("id", pa.int64()), ("id", pa.int64())]), "id", "the data has two columns named 'id'"),
+        (pa.schema([("city", pa.string())]), "id", "column 'id' is not nullable, and the data does not have it"),
+    ],
+    ids=lambda value: "" if isinstance(value, pa.Schema) else value,
+)
+def test_columns_are_checked_by_name(schema: pa.Schema, column: str, message: str) -> None:
+    with pytest.raises(SchemaMismatch, match=message) as caught:
+        columns_to_write(schema, TABLE, conversion=EXACT, what="orders")
+    assert caught.value.column == column
+
+
+def test_absent_columns_stay_absent_and_order_is_the_tables() -> None:
+    given = pa.schema([("n", pa.int8()), ("id", pa.int64())])
+    assert columns_to_write(given, TABLE, conversion=EXACT, what="orders").arrow.names == ["id", "n"]
+
+
+def test_no_columns_are_refused() -> None:
+    nullable = TableSchema.from_arrow(pa.schema([("n", pa.int8())]))
+    with pytest.raises(SchemaMismatch, match="the data has no columns"):
+        columns_to_write(pa.schema([]), nullable, conversion=EXACT, what="orders")
+
+
+def test_a_copy_has_the_rows_of_the_slice() -> None:
+    """Where `take` gives others: slices of fixed-size lists inside each other."""
+    whole = pa.array([[[row] * 2] * 2 for row in range(6)], pa.list_(pa.list_(pa.int8(), 2), 2))
+    for array in (whole.slice(2), pa.StructArray.from_arrays([whole.slice(1)], ["f"]).slice(1)):
+        copy = afresh(array)
+        assert copy.to_pylist() == array.to_pylist()
+        assert copy.offset == 0

@@ -1,0 +1,63 @@
+"""JSON columns: what the codec stores for a text is decoded to the same value; damage has a name."""
+
+import json
+import struct
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lance_core import Corrupt, Table
+from lance_core.data.jsonb import to_text
+
+TEXTS = [
+    "null", "true", "false", "0", "-0.0", "1", "-1", "127", "-128", "128", "255", "256", "65536", "-32769",
+    "2147483648", "9223372036854775807", "-9223372036854775808", "18446744073709551615", "0.1", "1e300", "-1.5e-300",
+    '""', '"é\\u0000🐟\\n\\""', "[]", "{}", "[[],{},[[]]]", '{"a":{"b":{"c":[1,2.5,"x",null,true]}}}',
+    '{"":1," ":2,"ä":3}', '{"b":1,"a":2}', json.dumps(["x" * 300] * 300),
+    json.dumps({f"k{number}": number for number in range(500)}), "[" * 50 + "]" * 50,
+]  # fmt: skip
+
+
+def test_values_are_those_that_were_written(tmp_path: Path) -> None:
+    """As pylance reads them too, value by value."""
+    uri = str(tmp_path / "t")
+    column = pa.ExtensionArray.from_storage(pa.json_(pa.string()), pa.array([*TEXTS, None]))
+    Table.create(uri, pa.table({"j": column}))
+    ours = Table.open(uri).to_table()["j"].to_pylist()
+    theirs = lance.dataset(uri).to_table()["j"].to_pylist()
+    for text, our, their in zip([*TEXTS, None], ours, theirs, strict=True):
+        if text is None:
+            assert (our, their) == (None, None)
+        else:
+            assert json.loads(our) == json.loads(their) == json.loads(text)
+
+
+def entry(kind: int, length: int) -> bytes:
+    return struct.pack(">I", (kind << 28) | length)
+
+
+SCALAR = b"\x20\0\0\0"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\0",
+        b"\0\0\0\0",
+        b"\x80\0\0\x01",
+        b"\x9f\xff\xff\xff",
+        SCALAR + entry(7, 0),
+        SCALAR + entry(2, 0),
+        SCALAR + entry(2, 1) + b"\x99",
+        SCALAR + entry(2, 3) + b"\x60\0\0",
+        SCALAR + entry(1, 2) + b"\xff\xff",
+        (b"\x80\0\0\x01" + entry(5, 0x0FFFFFFF)) * 5000,
+    ],
+    ids=range(11),
+)
+def test_damage_is_corrupt(data: bytes) -> None:
+    with pytest.raises(Corrupt, match="f: holds a JSON value that does not decode"):
+        to_text(data, path="f")

@@ -1,0 +1,196 @@
+"""Data files of format 0.1, as pylance still writes them when asked: every type, every range, and every way to break.
+
+What the format forgets is said here too: validity. Files of older releases are read in `tests/golden/`.
+"""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lance_core import Table
+from lance_core.data import legacy_codec
+from lance_core.data.legacy_codec import LegacyFileReader
+from lance_core.errors import Corrupt, LanceError, NotFound, Unsupported
+from lance_core.format import legacy_file
+from lance_core.format.legacy_file import Page, PageTable
+from lance_core.format.schema import TableSchema
+from lance_core.storage.local import LocalStore
+from tests.golden.columns import columns_of_every_type, columns_of_later_types
+
+ROWS = 23
+ROWS_PER_BATCH = 7
+NOT_STORABLE = ("map",)
+COLUMNS = columns_of_every_type(ROWS) | {
+    name: column for name, column in columns_of_later_types(ROWS).items() if name not in NOT_STORABLE
+}
+RANGES = ((0, ROWS), (0, 1), (22, 1), (6, 2), (7, 7), (3, 15), (8, 5), (13, 9), (5, 0))
+
+
+def write(place: Path, table: pa.Table, rows_per_batch: int = 1024) -> LegacyFileReader:
+    """A table of one file, opened below the table."""
+    lance.write_dataset(table, str(place), data_storage_version="legacy", max_rows_per_group=rows_per_batch)
+    return opened(place)
+
+
+def opened(place: Path) -> LegacyFileReader:
+    (file,) = (place / "data").glob("*.lance")
+    return LegacyFileReader.open(LocalStore(place), f"data/{file.name}")
+
+
+def read(reader: LegacyFileReader, start: int = 0, count: int | None = None) -> pa.Table:
+    names = [field.name for field in reader.table_schema.fields]
+    batches = list(reader.read(names, start, reader.row_count if count is None else count))
+    if not batches:
+        return pa.table({name: [] for name in names})
+    return pa.Table.from_batches(batches)
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_every_type_in_every_range(tmp_path: Path, name: str) -> None:
+    reader = write(tmp_path, pa.table({name: COLUMNS[name]}), ROWS_PER_BATCH)
+    theirs = lance.dataset(str(tmp_path)).to_table()
+    ours = Table.open(str(tmp_path)).to_table()
+    ours.validate(full=True)
+    assert ours.schema == theirs.schema
+    assert ours.to_pylist() == theirs.to_pylist()
+    assert reader.row_count == ROWS
+    whole = read(reader).column(0).to_pylist()
+    for start, count in RANGES:
+        assert read(reader, start, count).column(0).to_pylist() == whole[start : start + count], (start, count)
+
+
+def test_types_keep_their_values(tmp_path: Path) -> None:
+    """Against what was written, where the format can hold it: so that not both readers are wrong alike."""
+    kept = {name: column for name, column in COLUMNS.items() if not column.null_count and "" not in column.to_pylist()}
+    del kept["json"]  # is stored as what it means, not as it was spelt
+    assert len(kept) > 35
+    write(tmp_path, pa.table(kept), ROWS_PER_BATCH)
+    assert Table.open(str(tmp_path)).to_table().to_pylist() == pa.table(kept).to_pylist()
+
+
+def test_validity_is_not_kept(tmp_path: Path) -> None:
+    """Only an empty string or blob of a nullable column comes back as null, be it one or not."""
+    nullable = pa.table({
+        "number": pa.array([1, None, 3], pa.int32()),
+        "text": ["a", None, ""],
+        "list": pa.array([[1], None, []], pa.list_(pa.int8())),
+        "struct": pa.array([{"x": 1}, None, {"x": 3}], pa.struct([("x", pa.int8())])),
+        "bool": [True, None, False],
+    })  # fmt: skip
+    rows = read(write(tmp_path / "nullable", nullable)).to_pydict()
+    assert rows["text"] == ["a", None, None]
+    assert rows["list"] == [[1], [], []]
+    assert None not in rows["number"] + rows["struct"] + rows["bool"]
+    schema = pa.schema([pa.field("text", pa.string(), nullable=False)])
+    assert read(write(tmp_path / "strict", pa.table({"text": ["a", ""]}, schema)))["text"].to_pylist() == ["a", ""]
+
+
+def test_batches_are_as_long_as_the_other_codec_makes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of one fragment are read side by side, however their writers batched them."""
+    monkeypatch.setattr(legacy_codec, "BATCH_ROWS", 10)
+    reader = write(tmp_path, pa.table({"id": list(range(ROWS))}), ROWS_PER_BATCH)
+    assert [batch.num_rows for batch in reader.read(["id"], 1, 22)] == [10, 10, 2]
+
+
+def test_files_of_a_fragment_with_columns_changed(tmp_path: Path) -> None:
+    place = str(tmp_path)
+    lance.write_dataset(pa.table({"a": [1, 2, 3], "b": ["x", "y", "z"]}), place, data_storage_version="legacy")
+    lance.dataset(place).add_columns({"c": "a * 10"})
+    renamed: Any = {"path": "b", "name": "renamed"}
+    lance.dataset(place).alter_columns(renamed)
+    lance.dataset(place).drop_columns(["a"])
+    lance.dataset(place).delete("c = 20")
+    lance.dataset(place).add_columns({"d": "c + 1"})
+    ours = Table.open(place)
+    assert ours.to_table().to_pydict() == {"renamed": ["x", "z"], "c": [10, 30], "d": [11, 31]}
+    assert ours.to_table(columns=["d"]).to_pydict() == {"d": [11, 31]}
+    assert ours.count_rows() == 2
+
+
+def test_is_read_never_written(tmp_path: Path) -> None:
+    write(tmp_path, pa.table({"id": [1]}))
+    table = Table.open(str(tmp_path))
+    with pytest.raises(Unsupported, match=r"0\.1 are not written"):
+        table.append(pa.table({"id": [2]}))
+    assert Table.open(str(tmp_path)).count_rows() == 1
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match=r"data/gone.lance does not exist"):
+        LegacyFileReader.open(LocalStore(tmp_path), "data/gone.lance")
+
+
+# Damage
+
+DAMAGED = ("string_null", "list_of_structs", "dictionary", "bool", "vector_of_vectors", "large_list", "null")
+
+
+@pytest.fixture(scope="module")
+def whole_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    place = tmp_path_factory.mktemp("whole")
+    few = {name: COLUMNS[name].slice(0, 4) for name in DAMAGED}
+    lance.write_dataset(pa.table(few), str(place), data_storage_version="legacy", max_rows_per_group=3)
+    (file,) = (place / "data").glob("*.lance")
+    return file.read_bytes()
+
+
+def damage(data: bytes) -> Iterator[bytes]:
+    """Every truncation, and every byte changed in two ways."""
+    dice = random.Random(1)
+    for length in range(len(data)):
+        yield data[:length]
+    for at in range(len(data)):
+        for byte in {data[at] ^ 0xFF, dice.randrange(256)} - {data[at]}:
+            yield data[:at] + bytes([byte]) + data[at + 1 :]
+
+
+def test_damage_is_a_typed_error_or_other_values(tmp_path: Path, whole_file: bytes) -> None:
+    """Never another exception, a hang, or an allocation that the file could not fill."""
+    (tmp_path / "data").mkdir()
+    file = tmp_path / "data" / "x.lance"
+    refused = 0
+    for data in damage(whole_file):
+        file.write_bytes(data)
+        try:
+            rows = read(LegacyFileReader.open(LocalStore(tmp_path), "data/x.lance"))
+        except LanceError:
+            refused += 1
+        else:
+            rows.validate(full=True)
+            assert rows.nbytes < 100 * len(whole_file)
+    assert refused > len(whole_file)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda data: data[:8], "too few"),
+        (lambda data: data[:-4] + b"LANX", "does not end in"),
+        (lambda data: data[:-16] + (2**40).to_bytes(8, "little") + data[-8:], "would start at byte"),
+        (lambda data: data[:-16] + (-5).to_bytes(8, "little", signed=True) + data[-8:], "would start at byte"),
+    ],
+)
+def test_damaged_footer(tmp_path: Path, whole_file: bytes, change: object, complaint: str) -> None:
+    assert callable(change)
+    (tmp_path / "x.lance").write_bytes(change(whole_file))
+    with pytest.raises(Corrupt, match=complaint):
+        LegacyFileReader.open(LocalStore(tmp_path), "x.lance")
+
+
+def test_page_tables_begin_at_the_first_field_or_at_zero() -> None:
+    """Release 0.5 kept empty places for fields that the file does not have."""
+    schema = TableSchema.from_arrow(pa.schema([("s", pa.struct([("x", pa.int8())]))]), first_id=3)
+    pages = {4: Page(16, 2)}
+
+    def table(first_id: int) -> bytes:
+        found = [pages.get(field_id, Page(0, 0)) for field_id in range(first_id, 5)]
+        return b"".join(legacy_file._PAGE.pack(page.position, page.length) for page in found)
+
+    for first_id in (0, 3):
+        assert PageTable.decode(table(first_id), schema, 1).page(4, 0) == pages[4]
+    assert PageTable.decode(table(3), schema, 1).page(5, 0) is None

@@ -1,0 +1,111 @@
+"""A fragment's rows under the table's schema: columns found by id, whatever the files call them, and what no file
+stores is null.
+"""
+
+import pyarrow as pa
+import pytest
+
+from lance_core import Corrupt, NotFound, Unsupported
+from lance_core.data.ipc_codec import IpcCodec
+from lance_core.data.read import read_fragment
+from lance_core.format._pb import table_pb2
+from lance_core.format.fragment import DataFile, Fragment, StorageVersion
+from lance_core.format.schema import Field, TableSchema
+from lance_core.storage.memory import MemoryStore
+
+V22 = StorageVersion(2, 2)
+
+
+def leaf(id: int, name: str, logical: str = "int64") -> Field:
+    return Field(id, name, logical, True, {})
+
+
+def schema(*fields: Field) -> TableSchema:
+    return TableSchema(fields, {})
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+def file(store: MemoryStore, name: str, table: pa.Table, ids: list[int], columns: list[int] | None = None) -> DataFile:
+    writer = IpcCodec(store).create(f"data/{name}", table.schema, V22)
+    for batch in table.to_batches():
+        writer.write(batch)
+    size = writer.finish()
+    indices = list(range(len(ids))) if columns is None else columns
+    return DataFile.of(path=name, field_ids=ids, column_indices=indices, version=V22, size=size)
+
+
+def read(store: MemoryStore, fragment: Fragment, stored: TableSchema, *columns: str) -> list[dict[str, object]]:
+    names = columns or stored.arrow.names
+    batches = read_fragment(store, IpcCodec(store), fragment, stored, columns=names, path="m")
+    found = pa.Table.from_batches(batches, pa.schema([stored.arrow.field(name) for name in names])).to_pylist()
+    assert isinstance(found, list)
+    return found
+
+
+A_AND_B = pa.table({"a": [1, 2], "b": [3, 4]})
+
+
+def test_columns_are_found_by_id(store: MemoryStore) -> None:
+    """Renamed, reordered, one dead, one of a later file, one of none."""
+    first = file(store, "1.lance", A_AND_B, [7, -2])
+    second = file(store, "2.lance", pa.table({"z": [5, 6], "b": [7, 8]}), [4, 9], [1, 0])
+    stored = schema(leaf(9, "nine"), leaf(7, "seven"), leaf(2, "none"), leaf(4, "four"))
+    assert read(store, Fragment.of(files=[first, second], physical_rows=2), stored) == [
+        {"nine": 5, "seven": 1, "none": None, "four": 7},
+        {"nine": 6, "seven": 2, "none": None, "four": 8},
+    ]
+
+
+def test_only_files_that_are_needed_are_opened(store: MemoryStore) -> None:
+    first = file(store, "1.lance", A_AND_B, [0, 1])
+    second = file(store, "2.lance", pa.table({"c": [5, 6]}), [2])
+    store.delete("data/2.lance")
+    stored = schema(leaf(0, "a"), leaf(2, "c"))
+    fragment = Fragment.of(files=[first, second], physical_rows=2)
+    assert read(store, fragment, stored, "a") == [{"a": 1}, {"a": 2}]
+    with pytest.raises(NotFound, match=r"2\.lance"):
+        read(store, fragment, stored)
+
+
+def test_children_of_structs_are_found_by_id_too(store: MemoryStore) -> None:
+    """One renamed, one dropped, one added since."""
+    values = pa.array([{"x": 1, "y": 2}, None], pa.struct([("x", pa.int64()), ("y", pa.int64())]))
+    part = file(store, "1.lance", pa.table({"s": values}), [1, 2])
+    stored = schema(Field(0, "s", "struct", True, {}, (leaf(5, "new"), leaf(2, "why"))))
+    assert read(store, Fragment.of(files=[part], physical_rows=2), stored) == [
+        {"s": {"new": None, "why": 2}},
+        {"s": None},
+    ]
+
+
+def test_a_struct_in_two_files_is_not_half_read(store: MemoryStore) -> None:
+    one = file(store, "1.lance", pa.table({"s": pa.array([{"x": 1}])}), [1])
+    two = file(store, "2.lance", pa.table({"s": pa.array([{"y": 2}])}), [2])
+    stored = schema(Field(0, "s", "struct", True, {}, (leaf(1, "x"), leaf(2, "y"))))
+    with pytest.raises(Unsupported, match=r"column 's' is spread over 1\.lance and 2\.lance"):
+        read(store, Fragment.of(files=[one, two], physical_rows=1), stored)
+
+
+def test_rows_are_counted(store: MemoryStore) -> None:
+    part = file(store, "1.lance", A_AND_B, [0, 1])
+    with pytest.raises(Corrupt, match=r"1\.lance: has 2 rows, its fragment 0 3"):
+        read(store, Fragment.of(files=[part], physical_rows=3), schema(leaf(0, "a")))
+
+
+def test_another_type_than_the_tables_is_not_guessed(store: MemoryStore) -> None:
+    part = file(store, "1.lance", pa.table({"a": ["x"]}), [0])
+    with pytest.raises(Unsupported, match=r"1\.lance: column 'a' is stored as string and the table says int64"):
+        read(store, Fragment.of(files=[part], physical_rows=1), schema(leaf(0, "a")))
+
+
+def test_files_elsewhere_are_not_opened(store: MemoryStore) -> None:
+    part = file(store, "1.lance", A_AND_B, [0, 1])
+    message = table_pb2.DataFragment()
+    message.CopyFrom(Fragment.of(files=[part], physical_rows=2).message)
+    message.files[0].base_id = 0
+    with pytest.raises(Unsupported, match=r"1\.lance is in another base path"):
+        read(store, Fragment(message), schema(leaf(0, "a")))

@@ -1,0 +1,113 @@
+"""Batches into files: where one file ends and the next begins, and that nothing is written of what does not fit."""
+
+import uuid
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from lance_core import InvalidInput, SchemaMismatch, Unsupported
+from lance_core.data.conform import Conversion
+from lance_core.data.ipc_codec import IpcCodec
+from lance_core.data.write import FileLimits, write_fragments
+from lance_core.format.fragment import Fragment, StorageVersion
+from lance_core.format.schema import TableSchema
+from lance_core.storage.memory import MemoryStore
+
+SCHEMA = TableSchema.from_arrow(pa.schema([("a", pa.int64()), ("b", pa.string())]))
+V22 = StorageVersion(2, 2)
+
+
+def batch(start: int, stop: int) -> pa.RecordBatch:
+    values = range(start, stop)
+    texts = [str(value) for value in values]
+    return pa.RecordBatch.from_pydict({"a": pa.array(values, pa.int64()), "b": pa.array(texts, pa.string())})
+
+
+def written(
+    store: MemoryStore, batches: list[pa.RecordBatch], *, version: StorageVersion = V22, **limits: int
+) -> tuple[Fragment, ...]:
+    ids: Iterator[int] = iter(range(1000))
+    return write_fragments(
+        IpcCodec(store),
+        batches,
+        schema=SCHEMA,
+        version=version,
+        limits=FileLimits(**limits),
+        conversion=Conversion.EXACT,
+        new_uuid=lambda: uuid.UUID(int=next(ids)),
+        what="orders",
+    )
+
+
+def rows(store: MemoryStore, fragments: tuple[Fragment, ...]) -> list[int]:
+    tables = [IpcCodec(store).open(f"data/{part.files[0].path}").table for part in fragments]
+    return [value for table in tables for value in table["a"].to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "limit", "expected"),
+    [
+        ([10], 4, [4, 4, 2]),
+        ([3, 3, 3], 4, [4, 4, 1]),
+        ([4, 4], 4, [4, 4]),
+        ([1] * 9, 100, [9]),
+        ([0, 5, 0], 2, [2, 2, 1]),
+        ([], 4, []),
+        ([0, 0], 4, []),
+    ],
+)
+def test_files_end_at_the_limit_of_rows(sizes: list[int], limit: int, expected: list[int]) -> None:
+    store = MemoryStore()
+    starts = [sum(sizes[:index]) for index in range(len(sizes))]
+    batches = [batch(start, start + size) for start, size in zip(starts, sizes, strict=True)]
+    fragments = written(store, batches, rows_max=limit)
+    assert [part.physical_rows for part in fragments] == expected
+    assert rows(store, fragments) == list(range(sum(sizes)))
+
+
+def test_files_end_at_the_limit_of_bytes() -> None:
+    store = MemoryStore()
+    fragments = written(store, [batch(0, 100)], bytes_max=400)
+    assert len(fragments) > 3
+    assert max(part.physical_rows for part in fragments) < 40
+    assert rows(store, fragments) == list(range(100))
+
+
+def test_a_row_larger_than_the_limit_gets_a_file() -> None:
+    assert [part.physical_rows for part in written(MemoryStore(), [batch(0, 3)], bytes_max=1)] == [1, 1, 1]
+
+
+def test_files_are_described_as_they_are() -> None:
+    store = MemoryStore()
+    (part,) = written(store, [batch(0, 3)])
+    (file,) = part.files
+    found = store.head(f"data/{file.path}")
+    assert found is not None
+    assert (file.size, file.field_ids, file.column_indices) == (found.size, (0, 1), (0, 1))
+    assert part.id == 0
+
+
+@pytest.mark.parametrize("limits", [{"rows_max": 0}, {"bytes_max": 0}, {"rows_max": -1}])
+def test_limits_are_positive(limits: dict[str, int]) -> None:
+    with pytest.raises(InvalidInput, match="must both be positive"):
+        FileLimits(**limits)
+
+
+def test_a_batch_of_another_shape_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="do not all have the same columns"):
+        written(MemoryStore(), [batch(0, 1), batch(1, 2).select(["a"])])
+    with pytest.raises(SchemaMismatch, match="'a' is stored as int64, the data has string"):
+        written(MemoryStore(), [batch(0, 1), pa.RecordBatch.from_pydict({"a": ["x"], "b": ["y"]})])
+
+
+def test_batches_may_have_their_columns_in_any_order() -> None:
+    other = batch(1, 2).select(["b", "a"])
+    assert [part.physical_rows for part in written(MemoryStore(), [batch(0, 1), other])] == [2]
+
+
+def test_what_cannot_be_stored_is_refused_before_the_first_file() -> None:
+    store = MemoryStore()
+    with pytest.raises(Unsupported, match="storage version"):
+        written(store, [batch(0, 1)], version=StorageVersion(0, 1))
+    assert list(store.list("data")) == []

@@ -1,0 +1,78 @@
+"""The golden predicates: what pylance answers over a table of every type, we answer, but for listed differences."""
+
+import json
+import pathlib
+
+import pyarrow as pa
+import pytest
+
+from lance_core.errors import InvalidInput
+from lance_core.expressions import METADATA_COLUMNS, Predicate
+from tests.golden.predicates_table import table
+from tests.lance_core.expressions.differences import DIFFERENCES
+
+GOLDEN = json.loads((pathlib.Path(__file__).parents[2] / "golden" / "predicates.json").read_text(encoding="utf-8"))[
+    "answers"
+]
+
+
+def batch() -> pa.RecordBatch:
+    """The golden table as it is stored the first time: one fragment, version 1."""
+    rows = table()
+    counted = pa.array(range(rows.num_rows), pa.uint64())
+    first = pa.array([1] * rows.num_rows, pa.uint64())
+    for field in METADATA_COLUMNS:
+        rows = rows.append_column(field, first if field.name.endswith("_version") else counted)
+    return rows.combine_chunks().to_batches()[0]
+
+
+BATCH = batch()
+
+
+def answer(predicate: Predicate) -> list[int]:
+    return [row for row, matches in enumerate(predicate.mask(BATCH).to_pylist()) if matches]
+
+
+def answer_or_refusal(sql: str) -> list[int] | None:
+    try:
+        return answer(Predicate.parse(sql, BATCH.schema))
+    except InvalidInput:
+        return None
+
+
+@pytest.mark.parametrize("group", GOLDEN)
+def test_we_answer_as_pylance_does(group: str) -> None:
+    asked = [sql for sql in GOLDEN[group] if sql not in DIFFERENCES]
+    theirs = {sql: None if isinstance(GOLDEN[group][sql], str) else GOLDEN[group][sql] for sql in asked}
+    assert {sql: answer_or_refusal(sql) for sql in asked} == theirs
+
+
+def test_differences_are_as_listed() -> None:
+    assert {sql: answer_or_refusal(sql) for sql in DIFFERENCES} == DIFFERENCES
+
+
+def test_what_is_listed_as_a_difference_is_one() -> None:
+    theirs = {sql: answered for group in GOLDEN.values() for sql, answered in group.items()}
+    same = [sql for sql, ours in DIFFERENCES.items() if ours == (None if isinstance(theirs[sql], str) else theirs[sql])]
+    assert same == []
+
+
+@pytest.mark.parametrize("group", GOLDEN)
+def test_a_predicate_built_from_its_tree_answers_the_same(group: str) -> None:
+    for sql in GOLDEN[group]:
+        if answer_or_refusal(sql) is None:
+            continue
+        parsed = Predicate.parse(sql, BATCH.schema)
+        assert answer(Predicate.of(parsed.tree, BATCH.schema)) == answer(parsed), sql
+
+
+@pytest.mark.parametrize("group", GOLDEN)
+def test_conjuncts_together_are_the_predicate(group: str) -> None:
+    for sql in GOLDEN[group]:
+        if answer_or_refusal(sql) is None:
+            continue
+        parsed = Predicate.parse(sql, BATCH.schema)
+        parts = parsed.conjuncts()
+        matching = set.intersection(*(set(answer(part)) for part in parts))
+        assert sorted(matching) == answer(parsed), sql
+        assert {name for part in parts for name in part.columns} == set(parsed.columns), sql
