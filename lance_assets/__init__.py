@@ -1,1 +1,42 @@
-"""Dagster assets over Lance tables."""
+"""Lance tables in Dagster, written by Spark: every committed version is a partition you can see.
+
+    from lance_assets import SparkAppend, SparkSessionResource, lance_table
+
+Names are loaded when they are used: Spark's workers import `lance_assets.spark` and must not pay for Dagster.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lance_assets.assets import LanceTable, lance_discovery, lance_table
+    from lance_assets.resources import SparkSessionResource
+    from lance_assets.writes import SparkAppend, WriteContext
+
+__all__ = [
+    "LanceTable",
+    "SparkAppend",
+    "SparkSessionResource",
+    "WriteContext",
+    "lance_discovery",
+    "lance_table",
+]
+
+_HOMES = {
+    "LanceTable": "lance_assets.assets",
+    "SparkAppend": "lance_assets.writes",
+    "SparkSessionResource": "lance_assets.resources",
+    "WriteContext": "lance_assets.writes",
+    "lance_discovery": "lance_assets.assets",
+    "lance_table": "lance_assets.assets",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"lance_assets has no {name!r}; it has {', '.join(__all__)}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

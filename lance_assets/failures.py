@@ -1,0 +1,123 @@
+"""What an error of the core becomes in Dagster, decided in this one place: a retry of the step, or a failure.
+
+Retrying is safe for every write, since its intention lands once; it is only done where another try can end otherwise.
+An error that a Spark worker met arrives as text inside Spark's own, and is treated as what it was. A failure carries
+where and what, never storage options: the messages of the core hold none.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NoReturn
+
+import dagster as dg
+from pyspark.errors import PythonException
+
+import lance_core
+from lance_assets.ledger import Ledger
+from lance_core import (
+    AlreadyExists,
+    CommitUndecided,
+    ConflictError,
+    Corrupt,
+    IncompatibleConflict,
+    InvalidInput,
+    LanceError,
+    MissingPiece,
+    NotFound,
+    RetryableConflict,
+    SchemaMismatch,
+    StorageError,
+    Unsupported,
+)
+
+_IN_WORKER = re.compile(r"^lance_core\.errors\.(\w+): (.+)$", re.MULTILINE)
+
+WAITS_S = (0, 5, 30)
+"""Before each retry of a step. The core has tried many times before the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Treatment:
+    retry: bool
+    title: str
+
+
+# The first that fits, so the special stand before the general.
+TREATMENTS: Mapping[type[LanceError], Treatment] = {
+    RetryableConflict: Treatment(True, "another writer was first; the work is done again on the new version"),
+    IncompatibleConflict: Treatment(False, "another writer changed what this was planned for; a person decides"),
+    CommitUndecided: Treatment(True, "the store never said whether the commit landed; the next try looks first"),
+    StorageError: Treatment(True, "the store failed"),
+    SchemaMismatch: Treatment(False, "the rows do not fit the table"),
+    InvalidInput: Treatment(False, "the request makes no sense as given"),
+    NotFound: Treatment(False, "something that was asked for is not there"),
+    AlreadyExists: Treatment(False, "something is there already"),
+    Unsupported: Treatment(False, "the table uses what this version does not know"),
+    Corrupt: Treatment(False, "the table is damaged"),
+    MissingPiece: Treatment(False, "something is missing on this machine"),
+    LanceError: Treatment(False, "the table could not be worked on"),
+}
+
+
+@contextmanager
+def lance_errors(ledger: Ledger, *, retry_number: int) -> Iterator[None]:
+    """Around the body of a step."""
+    try:
+        yield
+    except LanceError as error:
+        _end(failure_of(error, ledger), error, retry_number)
+    except PythonException as error:
+        found = _IN_WORKER.search(str(error))
+        kind = getattr(lance_core, found[1], None) if found else None
+        if found is None or not (isinstance(kind, type) and issubclass(kind, LanceError)):
+            raise
+        _end(_failure(kind, found[2], {}, ledger), error, retry_number)
+
+
+def _end(failure: dg.Failure, error: Exception, retry_number: int) -> NoReturn:
+    if not failure.allow_retries or retry_number >= len(WAITS_S):
+        raise failure from error
+    # Dagster shows the failure when the retries are used up.
+    failure.__cause__ = error
+    raise dg.RetryRequested(max_retries=len(WAITS_S), seconds_to_wait=WAITS_S[retry_number]) from failure
+
+
+def failure_of(error: LanceError, ledger: Ledger) -> dg.Failure:
+    return _failure(type(error), str(error), _details(error), ledger)
+
+
+def _failure(
+    kind: type[LanceError], message: str, details: Mapping[str, dg.MetadataValue], ledger: Ledger
+) -> dg.Failure:
+    treatment = next(each for known, each in TREATMENTS.items() if issubclass(kind, known))
+    where = {"lance/table": ledger.label, "dagster/uri": ledger.shown_uri, "lance/error": kind.__name__}
+    return dg.Failure(
+        description=f"{ledger.label}: {treatment.title}. {message}",
+        metadata={**where, **details},
+        allow_retries=treatment.retry,
+    )
+
+
+def _details(error: LanceError) -> dict[str, dg.MetadataValue]:
+    value = dg.MetadataValue
+    match error:
+        case ConflictError():
+            return {
+                "lance/version": value.int(error.version),
+                "lance/rule": value.text(error.rule),
+                "lance/ours": value.text(error.ours),
+                "lance/theirs": value.text(error.theirs),
+            }
+        case CommitUndecided():
+            return {"lance/version": value.int(error.version), "lance/transaction": value.text(error.uuid)}
+        case SchemaMismatch():
+            return {
+                "lance/column": value.text(error.column),
+                "lance/expected": value.text(error.expected),
+                "lance/got": value.text(error.got),
+            }
+        case Corrupt():
+            return {"lance/file": value.text(error.path), "lance/field": value.text(error.field)}
+    return {}

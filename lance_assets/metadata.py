@@ -1,0 +1,193 @@
+"""One version of a table as Dagster shows it: metadata, tags, data version.
+
+Facts in, values out; nothing is recorded here. No storage option and no credential comes near this module: the URI
+is the one that a table gives for messages.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+import dagster as dg
+import pyarrow as pa
+
+from lance_core import Committed, Table, VersionInfo
+from lance_core.operations import Append, Overwrite, Transaction
+
+RUN_ID = "dagster.run_id"
+ASSET_KEY = "dagster.asset_key"
+PARTITION = "dagster.partition"
+CODE_LOCATION = "dagster.code_location"
+INTENT = "lance_assets.intent"
+INPUTS = "lance_assets.inputs"
+
+_TAG_VALUE = re.compile(r"[A-Za-z0-9_.-]{1,63}")
+_COLUMNS_MAX = 500
+
+Metadata = dict[str, dg.MetadataValue]
+
+
+@dataclass(frozen=True, slots=True)
+class VersionFacts:
+    """What is known of a version. None where nobody can tell."""
+
+    version: int
+    uri: str
+    schema: pa.Schema
+    timestamp: datetime
+    operation: str
+    uuid: str | None
+    read_version: int | None
+    properties: Mapping[str, str]
+    rows: int
+    rows_added: int | None
+    rows_removed: int | None
+    fragments: int
+    files: int | None
+    bytes: int | None
+    attempts: int | None = None
+    rebased_over: tuple[int, ...] = ()
+
+    @property
+    def parent(self) -> int | None:
+        """The version before: on the main line each version follows the one before it."""
+        return self.version - 1 if self.version > 1 else None
+
+    @property
+    def data_version(self) -> str:
+        """Tells this version from one of the same number, of a table that was at this place before."""
+        return (
+            f"{self.version}-{self.uuid[:8]}"
+            if self.uuid and _TAG_VALUE.fullmatch(self.uuid[:8])
+            else str(self.version)
+        )
+
+    @property
+    def run_id(self) -> str | None:
+        run_id = self.properties.get(RUN_ID, "")
+        return run_id if _TAG_VALUE.fullmatch(run_id) else None
+
+
+def committed_facts(committed: Committed) -> VersionFacts:
+    """Of a version that a writer here returned, or found landed."""
+    table = committed.table
+    made_by = table.transaction()
+    return VersionFacts(
+        version=committed.version,
+        uri=table.uri,
+        schema=table.schema,
+        timestamp=table.timestamp,
+        operation=committed.operation,
+        uuid=made_by.uuid if made_by else None,
+        read_version=made_by.read_version if made_by else None,
+        properties=made_by.properties if made_by else {},
+        rows=table.count_rows(),
+        rows_added=committed.rows_added,
+        rows_removed=committed.rows_removed,
+        fragments=len(table.fragments),
+        files=committed.files,
+        bytes=committed.bytes,
+        attempts=committed.attempts or None,
+        rebased_over=tuple(committed.rebased_over),
+    )
+
+
+def found_facts(table: Table, info: VersionInfo) -> VersionFacts:
+    """Of a version that was found in the history. `table` is at that version."""
+    files, size = _written(table.transaction())
+    return VersionFacts(
+        version=info.version,
+        uri=table.uri,
+        schema=table.schema,
+        timestamp=info.timestamp,
+        operation=info.operation,
+        uuid=info.uuid,
+        read_version=info.read_version,
+        properties=info.properties,
+        rows=info.rows,
+        rows_added=info.rows_added,
+        rows_removed=info.rows_removed,
+        fragments=len(table.fragments),
+        files=files,
+        bytes=size,
+    )
+
+
+def metadata_of(facts: VersionFacts, *, run_is_known: bool) -> Metadata:
+    value = dg.MetadataValue
+    shown: dict[str, dg.MetadataValue | None] = {
+        "lance/version": value.int(facts.version),
+        "lance/operation": value.text(facts.operation),
+        "lance/parent": _int(facts.parent),
+        "lance/planned_on": _int(facts.read_version),
+        "lance/rows_added": _int(facts.rows_added),
+        "lance/rows_removed": _int(facts.rows_removed),
+        "lance/fragments": value.int(facts.fragments),
+        "lance/files_written": _int(facts.files),
+        "lance/bytes_written": _int(facts.bytes),
+        "lance/committed_at": value.timestamp(facts.timestamp),
+        "lance/transaction": _text(facts.uuid),
+        "lance/attempts": _int(facts.attempts),
+        "lance/rebased_over": value.json(list(facts.rebased_over)) if facts.rebased_over else None,
+        "lance/inputs": _inputs(facts.properties),
+        "lance/written_by": _text(facts.properties.get(ASSET_KEY)),
+        "lance/written_partition": _text(facts.properties.get(PARTITION)),
+        "lance/code_location": _text(facts.properties.get(CODE_LOCATION)),
+        "lance/run": value.dagster_run(facts.run_id) if facts.run_id and run_is_known else _text(facts.run_id),
+        "dagster/row_count": value.int(facts.rows),
+        "dagster/uri": value.text(facts.uri),
+        "dagster/column_schema": value.table_schema(table_schema(facts.schema)),
+    }
+    return {name: each for name, each in shown.items() if each is not None}
+
+
+def tags_of(facts: VersionFacts, *, run_is_known: bool) -> dict[str, str]:
+    tags = {
+        "dagster/data_version": facts.data_version,
+        "lance/op": facts.operation if _TAG_VALUE.fullmatch(facts.operation) else "Unknown",
+        "lance/parent": str(facts.parent or ""),
+        "lance/origin": "run" if facts.run_id and run_is_known else "external",
+    }
+    return tags | ({"lance/run_id": facts.run_id} if facts.run_id else {})
+
+
+def table_schema(schema: pa.Schema) -> dg.TableSchema:
+    columns = [
+        dg.TableColumn(
+            name=field.name,
+            type=str(field.type),
+            constraints=dg.TableColumnConstraints(nullable=field.nullable),
+        )
+        for field in list(schema)[:_COLUMNS_MAX]
+    ]
+    return dg.TableSchema(columns=columns)
+
+
+def _written(made_by: Transaction | None) -> tuple[int | None, int | None]:
+    """Data files that the version brought, and their size."""
+    if made_by is None or not isinstance(made_by.operation, Append | Overwrite):
+        return None, None
+    fragments = made_by.operation.fragments
+    return sum(len(each.files) for each in fragments), sum(each.file_bytes for each in fragments)
+
+
+def _inputs(properties: Mapping[str, str]) -> dg.MetadataValue | None:
+    """Written by anyone, so it may be anything."""
+    text = properties.get(INPUTS)
+    if text is None:
+        return None
+    try:
+        inputs = json.loads(text)
+    except ValueError:
+        return dg.MetadataValue.text(text)
+    return dg.MetadataValue.json(inputs) if isinstance(inputs, dict) else dg.MetadataValue.text(text)
+
+
+def _int(number: int | None) -> dg.MetadataValue | None:
+    return None if number is None else dg.MetadataValue.int(number)
+
+
+def _text(text: str | None) -> dg.MetadataValue | None:
+    return dg.MetadataValue.text(text) if text else None

@@ -1,0 +1,87 @@
+"""Spark for assets: one resource from a laptop to a cluster, by configuration.
+
+Anything else with a `.spark_session` will do too, as dagster-pyspark's resources have. The session is opened when it is
+first asked for, so that loading definitions starts no Java, and never stopped here: a process has one Spark
+application, and others may be using it.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import dagster as dg
+from pydantic import Field, PrivateAttr
+
+from lance_assets.spark.session import live_session, open_session
+from lance_assets.spark.settings import SparkSettings, mask
+from lance_core import InvalidInput
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SPARK = "spark"
+"""The resource key under which write assets look for it."""
+
+_SECRET = re.compile(
+    r"(^|[._-])(credentials?|key|sas|signature)([._-]|$)|(password|passwd|pwd|secret|token)([._-]|$)",
+    re.IGNORECASE,
+)
+
+
+class SparkSessionResource(dg.ConfigurableResource["SparkSessionResource"]):
+    """
+    >>> SparkSessionResource(master="local[2]", conf={"spark.sql.shuffle.partitions": "4"})
+    SparkSessionResource(master='local[2]', app_name='lance-assets')
+
+    On a cluster `master="spark://host:7077"`, `yarn` or `k8s://...`; for Spark Connect `remote="sc://host:15002"`.
+    A secret is a `dagster.EnvVar`: what is written out would be shown on the page of the resource.
+    """
+
+    master: str | None = Field(default=None, description="Where Spark runs; local[*] if nothing else says so.")
+    remote: str | None = Field(default=None, repr=False, description="A Spark Connect server, sc://host:port.")
+    app_name: str = Field(default="lance-assets", description="What Spark calls the application.")
+    conf: dict[str, str] = Field(
+        default_factory=dict, repr=False, description="Any Spark setting; secrets as dagster.EnvVar."
+    )
+
+    _session: "SparkSession | None" = PrivateAttr(default=None)
+
+    def __init__(self, **data: object) -> None:
+        conf = data.get("conf")
+        for key, value in conf.items() if isinstance(conf, Mapping) else ():
+            if _SECRET.search(str(key)) and _is_written_out(value):
+                raise InvalidInput(_shown_message(f"conf[{key!r}]"))
+        remote = data.get("remote")
+        if isinstance(remote, str) and _is_written_out(remote) and mask("remote", remote) != remote:
+            raise InvalidInput(_shown_message("remote"))
+        super().__init__(**data)
+
+    @property
+    def spark_session(self) -> "SparkSession":
+        if self._session is None:
+            settings = SparkSettings(master=self.master, remote=self.remote, app_name=self.app_name, conf=self.conf)
+            self._session = open_session(settings)
+        return self._session
+
+
+def session_of(resource: object) -> "SparkSession":
+    """The live session of whatever stands under the resource key `spark`."""
+    if not hasattr(resource, "spark_session"):
+        raise InvalidInput(
+            f"the resource {SPARK!r} is a {type(resource).__name__} without .spark_session; give a "
+            "SparkSessionResource, a PySparkResource of dagster-pyspark, or an object that has one"
+        )
+    return live_session(resource)
+
+
+def _is_written_out(value: object) -> bool:
+    """Whether it stands in the code; Dagster also makes the resource anew with what an EnvVar stands for."""
+    return not isinstance(value, dg.EnvVar) and value not in os.environ.values()
+
+
+def _shown_message(where: str) -> str:
+    return (
+        f"{where} of SparkSessionResource looks like a secret, and Dagster shows the configuration of resources; "
+        'give it as dagster.EnvVar("NAME") and set that variable where this code runs'
+    )

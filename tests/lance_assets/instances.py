@@ -1,0 +1,68 @@
+"""What the Dagster tests share: an instance of their own, and short ways to ask it what a user would see."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from lance_assets import LanceTable
+
+
+@contextmanager
+def instance_in(folder: Path) -> Iterator[dg.DagsterInstance]:
+    """A real one on SQLite, that keeps its runs."""
+    home = folder / "dagster"
+    home.mkdir(exist_ok=True)
+    with dg.DagsterInstance.local_temp(str(home), overrides={"telemetry": {"enabled": False}}) as instance:
+        yield instance
+
+
+def run(
+    table: LanceTable,
+    write: str,
+    instance: dg.DagsterInstance,
+    spark: object,
+    *,
+    partition: str | None = None,
+    tags: dict[str, str] | None = None,
+    raise_on_error: bool = True,
+) -> dg.ExecuteInProcessResult:
+    """Materialise one of the table's writes, as the button in the UI does."""
+    resources = dg.Definitions(resources={"spark": spark}, jobs=[dg.define_asset_job("job", [table.write_key(write)])])
+    job = dg.Definitions.merge(table.defs, resources).resolve_job_def("job")
+    quiet = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+    return job.execute_in_process(
+        instance=instance, partition_key=partition, run_config=quiet, tags=tags, raise_on_error=raise_on_error
+    )
+
+
+def events(instance: dg.DagsterInstance, key: dg.AssetKey) -> list[tuple[str, dg.AssetMaterialization]]:
+    """Run id and materialization, oldest first."""
+    records = instance.fetch_materializations(key, limit=1000, ascending=True).records
+    return [(record.run_id, record.asset_materialization) for record in records if record.asset_materialization]
+
+
+def shown(event: dg.AssetMaterialization) -> dict[str, Any]:
+    """Its metadata as plain values."""
+    return {name: value.value for name, value in event.metadata.items()}
+
+
+def tags(event: dg.AssetMaterialization) -> dict[str, str]:
+    return dict(event.tags or {})
+
+
+def partitions(instance: dg.DagsterInstance, table: LanceTable) -> list[str]:
+    return list(instance.get_dynamic_partitions(table.ledger.partition_set))
+
+
+def tick(
+    sensor: dg.SensorDefinition, instance: dg.DagsterInstance, cursor: str | None = None
+) -> tuple[str | None, str | None]:
+    """One tick as the daemon does it: evaluate, store the events, keep the cursor. Answers cursor and skip message."""
+    evaluated = sensor.evaluate_tick(dg.build_sensor_context(instance=instance, cursor=cursor))
+    for event in evaluated.asset_events:
+        assert isinstance(event, dg.AssetMaterialization)
+        instance.report_runless_asset_event(event)
+    return evaluated.cursor, None if evaluated.asset_events else evaluated.skip_message

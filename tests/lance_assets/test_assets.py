@@ -1,0 +1,140 @@
+"""What a declaration becomes in a project, and what is wrong with one, said when it is made."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from lance_assets import LanceTable, SparkAppend, SparkSessionResource, WriteContext, lance_table
+from lance_core import InvalidInput
+
+CANARY = "canary-7d21"
+DAYS = dg.StaticPartitionsDefinition(["a", "b"])
+
+
+def rows(spark: SparkSession, ctx: WriteContext) -> DataFrame:
+    return spark.range(1)
+
+
+def declared() -> LanceTable:
+    return lance_table(
+        "orders",
+        uri="s3://bucket/lake/orders.lance",
+        key_prefix=["lake"],
+        storage_options={"aws_secret_access_key": CANARY},
+        writes=[SparkAppend("orders_append", fn=rows, deps=["raw_orders"], partitions=DAYS)],
+    )
+
+
+def test_a_table_is_a_ledger_downstream_of_its_writes() -> None:
+    table = declared()
+    resolved = dg.Definitions.merge(table.defs, dg.Definitions(resources={"spark": SparkSessionResource()}))
+    graph = resolved.resolve_asset_graph()
+    ledger, write = (graph.get(key) for key in (table.key, table.write_key("orders_append")))
+    assert (ledger.key.path, write.key.path) == (["lake", "orders"], ["lake", "orders_append"])
+    assert ledger.parent_keys == {write.key}
+    assert write.parent_keys == {dg.AssetKey("raw_orders")}
+    assert not ledger.is_executable
+    assert isinstance(ledger.partitions_def, dg.DynamicPartitionsDefinition)
+    assert ledger.partitions_def.name == "lance/lake/orders"
+    assert write.partitions_def == DAYS
+    assert (ledger.kinds, write.kinds) == ({"lance"}, {"spark", "lance"})
+    assert ledger.group_name == write.group_name == "orders"
+    assert ledger.metadata["dagster/uri"] == "s3://bucket/lake/orders.lance"
+    assert ledger.metadata["dagster/table_name"] == "lake.orders"
+    (sensor,) = table.defs.sensors or ()
+    assert sensor.name == "lance_discover__lake_orders"
+
+
+def test_two_tables_and_a_consumer_fit_into_one_project() -> None:
+    orders, clicks = declared(), lance_table("clicks", uri="clicks.lance", discover=False)
+
+    @dg.asset(deps=[orders.dep, clicks.dep])
+    def report() -> None: ...
+
+    spark = SparkSessionResource()
+    project = dg.Definitions.merge(orders.defs, clicks.defs, dg.Definitions([report], resources={"spark": spark}))
+    dg.Definitions.validate_loadable(project)
+
+
+def test_storage_options_are_shown_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = declared()
+    project = dg.Definitions.merge(table.defs, dg.Definitions(resources={"spark": SparkSessionResource()}))
+    specs = project.resolve_all_asset_specs()
+    assert len(specs) == 3
+    assert CANARY not in f"{table!r}{table.ledger!r}{specs!r}"
+    assert table.options() == {"aws_secret_access_key": CANARY}
+    referring = lance_table("orders", uri="o.lance", storage_options={"token": dg.EnvVar("TEST_TOKEN")})
+    with pytest.raises(InvalidInput, match="TEST_TOKEN, which is not set"):
+        referring.options()
+    monkeypatch.setenv("TEST_TOKEN", CANARY)
+    assert referring.options() == {"token": CANARY}
+
+
+def append(name: str = "w", **options: object) -> SparkAppend:
+    return SparkAppend(name, **{"fn": rows, **options})  # type: ignore[arg-type]
+
+
+WRONG: list[tuple[str, Callable[[], object]]] = [
+    ("2 writes are called 'w'", lambda: lance_table("t", uri="t", writes=[append(), append()])),
+    ("the table itself and a write are called 't'", lambda: lance_table("t", uri="t", writes=[append("t")])),
+    ("carries credentials", lambda: lance_table("t", uri=f"s3://id:{CANARY}@bucket/t")),
+    ("carries credentials", lambda: lance_table("t", uri=f"https://host/t?sig={CANARY}")),
+    ("has no uri", lambda: lance_table("t", uri="")),
+    ("letters, digits and underscores", lambda: lance_table("my table", uri="t")),
+    ("letters, digits and underscores", lambda: lance_table("t", uri="t", key_prefix="a/b")),
+    ("letters, digits and underscores", lambda: append("no-good")),
+    ("fn must be a function", lambda: append(fn="module.function")),
+    ("'run' or 'partition'", lambda: append(once_per="day")),
+    ("needs partitions=", lambda: append(once_per="partition")),
+    ("has no write 'x'; it has w", lambda: lance_table("t", uri="t", writes=[append()]).write_key("x")),
+    (
+        r"conf\['spark.hadoop.fs.s3a.secret.key'\].*EnvVar",
+        lambda: SparkSessionResource(conf={"spark.hadoop.fs.s3a.secret.key": CANARY}),
+    ),
+    ("remote of .*EnvVar", lambda: SparkSessionResource(remote=f"sc://host/;token={CANARY}")),
+]
+
+
+@pytest.mark.parametrize(("said", "declare"), WRONG)
+def test_a_wrong_declaration_says_what_to_change(said: str, declare: Callable[[], object]) -> None:
+    with pytest.raises(InvalidInput, match=said) as refused:
+        declare()
+    assert CANARY not in str(refused.value)
+
+
+def test_a_secret_of_spark_reaches_it_and_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_SECRET", CANARY)
+    conf = {"spark.hadoop.fs.s3a.secret.key": dg.EnvVar("TEST_SECRET")}
+    resource = SparkSessionResource(conf=conf)
+
+    @dg.op
+    def look(spark: SparkSessionResource) -> str:
+        assert CANARY not in repr(spark)
+        return spark.conf["spark.hadoop.fs.s3a.secret.key"]
+
+    @dg.job(resource_defs={"spark": resource})
+    def job() -> None:
+        look()
+
+    assert CANARY not in repr(resource)
+    assert job.execute_in_process().output_for_node("look") == CANARY
+
+
+def test_a_plain_import_loads_neither_dagster_nor_spark() -> None:
+    code = (
+        "import sys, lance_assets, lance_assets.spark\n"
+        "assert lance_assets.__all__ == sorted(lance_assets.__all__)\n"
+        "assert not {'dagster', 'pyspark', 'dagster_pyspark'} & set(sys.modules), sorted(sys.modules)\n"
+        "assert all(getattr(lance_assets, name) for name in lance_assets.__all__)\n"
+        "assert set(lance_assets.__all__) <= set(dir(lance_assets))\n"
+        "from dagster_shared.libraries import DagsterLibraryRegistry\n"
+        "assert 'lance-assets' in DagsterLibraryRegistry.get()\n"
+    )
+    root = Path(__file__).parent.parent.parent
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

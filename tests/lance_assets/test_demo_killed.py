@@ -1,0 +1,137 @@
+"""The demo, killed with SIGKILL at each step of its write, its commit and its recording, and run again.
+
+What must come out is what one undisturbed run leaves: every row once, every version on the ledger once.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import dagster as dg
+import lance
+import pytest
+from py4j.java_gateway import JavaGateway
+from pyspark.java_gateway import launch_gateway
+
+from lance_assets.demo.place import Place, prepare_home
+from lance_assets.spark.java import ensure_java
+from tests.lance_assets import killed_demo
+from tests.lance_assets.killed_demo import ROWS_A_DAY
+
+PROJECT = Path(__file__).resolve().parents[2]
+Run = Callable[[Path, str | None], int]
+
+# In their order, as an undisturbed run goes through them; the test below holds it to that. One day is loaded.
+STEPS = [
+    "create _lance_assets/intents 1",
+    "spark job 1",
+    "put _lance_assets/intents 1",
+    "put _transactions 1",
+    "create _versions 1",
+    "put _lance_assets/intents 2",
+    "add_dynamic_partitions 1",
+    "event ASSET_MATERIALIZATION orders 1",
+    "add_run_tags 1",
+    "event ASSET_MATERIALIZATION orders_append 1",
+    "event STEP_SUCCESS 1",
+    "event PIPELINE_SUCCESS 1",
+]
+POINTS = [f"before {step}" for step in STEPS] + [f"after {STEPS[-1]}"]
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Run]:
+    """Runs the demo in a fresh process, and answers its exit code. All of them share one Java process."""
+    ensure_java()
+    gateway: JavaGateway = launch_gateway()
+    parameters = gateway.gateway_parameters
+    environment = {
+        **os.environ,
+        "PYSPARK_GATEWAY_PORT": str(parameters.port),
+        "PYSPARK_GATEWAY_SECRET": parameters.auth_token,
+        "DAGSTER_DISABLE_TELEMETRY": "yes",
+    }
+    zygote = subprocess.Popen(
+        [sys.executable, "-m", killed_demo.__name__],
+        cwd=PROJECT,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+    def run_once(root: Path, kill_at: str | None) -> int:
+        assert zygote.stdin is not None
+        assert zygote.stdout is not None
+        zygote.stdin.write(json.dumps({"root": str(root), "kill_at": kill_at}) + "\n")
+        zygote.stdin.flush()
+        code = int(json.loads(zygote.stdout.readline()))
+        # The driver is dead, its application in the Java process is not.
+        gateway.jvm.org.apache.spark.SparkContext.getOrCreate().stop()
+        return code
+
+    try:
+        yield run_once
+    finally:
+        assert zygote.stdin is not None
+        zygote.stdin.close()
+        zygote.wait(timeout=30)
+        gateway.shutdown()
+        gateway.proc.kill()
+        gateway.proc.wait()
+
+
+def log(root: Path) -> str:
+    return (root / "log").read_text()[-4000:]
+
+
+def check_outcome(root: Path) -> None:
+    theirs = lance.dataset(root / "orders.lance")
+    assert sorted(theirs.to_table(columns=["order_id"])["order_id"].to_pylist()) == list(range(ROWS_A_DAY))
+    assert [version["version"] for version in theirs.versions()] == [1]
+    with dg.DagsterInstance.from_config(str(root / "dagster_home")) as instance:
+        assert instance.get_dynamic_partitions("lance/orders") == ["v0000000001"]
+        assert recorded_partitions(instance, "orders") == ["v0000000001"]
+        assert set(recorded_partitions(instance, "orders_append")) == {"2026-01-01"}
+        assert all(run.is_finished for run in instance.get_runs())
+
+
+def recorded_partitions(instance: dg.DagsterInstance, asset: str) -> list[str]:
+    records = instance.fetch_materializations(dg.AssetKey(asset), limit=100).records
+    return sorted(str(record.partition_key) for record in records)
+
+
+@pytest.fixture(scope="module")
+def fresh_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty Dagster instance: making its databases takes longer than all that is tested here."""
+    home = tmp_path_factory.mktemp("fresh") / "dagster_home"
+    prepare_home(Place(home.parent))
+    with dg.DagsterInstance.from_config(str(home)) as instance:
+        instance.get_runs(limit=1)
+        instance.fetch_materializations(dg.AssetKey("orders"), limit=1)
+    return home
+
+
+@pytest.fixture
+def root(fresh_home: Path, tmp_path: Path) -> Path:
+    shutil.copytree(fresh_home, tmp_path / "dagster_home")
+    return tmp_path
+
+
+def test_an_undisturbed_run_goes_through_these_steps(run: Run, root: Path) -> None:
+    assert run(root, None) == 0, log(root)
+    check_outcome(root)
+    tape = (root / "tape").read_text().splitlines()
+    assert [point for point in tape if point.startswith("before ")] == [f"before {step}" for step in STEPS]
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_and_run_again(run: Run, root: Path, point: str) -> None:
+    assert run(root, point) == -signal.SIGKILL, log(root)
+    assert run(root, None) == 0, log(root)
+    check_outcome(root)

@@ -1,0 +1,79 @@
+"""Every error of the core has its treatment: which are tried again, and what a user is told."""
+
+import dagster as dg
+import pytest
+
+import lance_core
+from lance_assets.failures import TREATMENTS, WAITS_S, failure_of, lance_errors
+from lance_assets.ledger import Ledger
+from lance_core import (
+    CommitUndecided,
+    Corrupt,
+    IncompatibleConflict,
+    LanceError,
+    RetryableConflict,
+    SchemaMismatch,
+    StorageError,
+)
+
+LEDGER = Ledger("orders", ("lake",), "/data/orders.lance", {"secret": "canary-5f1d"})
+LOST_RACE = RetryableConflict("lost the race", ours="Append", theirs="Append", version=7, rule="exhausted")
+REPLACED = IncompatibleConflict("replaced", ours="Append", theirs="Overwrite", version=8, rule="incompatible")
+UNKNOWN = CommitUndecided("no answer", uuid="u-1", version=9)
+MISFIT = SchemaMismatch("column city", column="city", expected="string", got="int64")
+DAMAGED = Corrupt("is cut short", path="_versions/1.manifest", field="footer")
+
+DETAILS = [
+    (LOST_RACE, True, {"lance/version": 7, "lance/rule": "exhausted", "lance/theirs": "Append"}),
+    (REPLACED, False, {"lance/version": 8, "lance/rule": "incompatible", "lance/theirs": "Overwrite"}),
+    (UNKNOWN, True, {"lance/version": 9, "lance/transaction": "u-1"}),
+    (StorageError("the disk is full"), True, {}),
+    (MISFIT, False, {"lance/column": "city", "lance/expected": "string", "lance/got": "int64"}),
+    (DAMAGED, False, {"lance/file": "_versions/1.manifest", "lance/field": "footer"}),
+]
+
+
+@pytest.mark.parametrize(("error", "is_retried", "details"), DETAILS)
+def test_the_failure_names_the_table_and_the_details(
+    error: LanceError, is_retried: bool, details: dict[str, object]
+) -> None:
+    failure = failure_of(error, LEDGER)
+    assert failure.allow_retries is is_retried
+    assert failure.description is not None
+    assert failure.description.startswith("lake/orders: ")
+    assert str(error) in failure.description
+    shown = {name: value.value for name, value in failure.metadata.items()}
+    assert shown["lance/table"] == "lake/orders"
+    assert details.items() <= shown.items()
+    assert "canary-5f1d" not in f"{failure.description}{shown}{LEDGER!r}"
+
+
+def test_every_error_of_the_core_has_a_treatment_of_its_own_or_of_its_kind() -> None:
+    kinds = [kind for kind in vars(lance_core).values() if isinstance(kind, type) and issubclass(kind, LanceError)]
+    general = TREATMENTS[LanceError]
+    for kind in kinds:
+        found = next(treatment for known, treatment in TREATMENTS.items() if issubclass(kind, known))
+        assert found is not general or kind in (LanceError, lance_core.ConflictError), kind
+
+
+@pytest.mark.parametrize("error", [LOST_RACE, UNKNOWN])
+def test_what_may_end_otherwise_is_tried_again_a_few_times(error: LanceError) -> None:
+    for number, wait in enumerate(WAITS_S):
+        with pytest.raises(dg.RetryRequested) as asked, lance_errors(LEDGER, retry_number=number):
+            raise error
+        assert (asked.value.seconds_to_wait, asked.value.max_retries) == (wait, len(WAITS_S))
+        assert isinstance(asked.value.__cause__, dg.Failure)
+    with pytest.raises(dg.Failure, match="lake/orders"), lance_errors(LEDGER, retry_number=len(WAITS_S)):
+        raise error
+
+
+def test_what_cannot_end_otherwise_fails_at_once() -> None:
+    with pytest.raises(dg.Failure) as failed, lance_errors(LEDGER, retry_number=0):
+        raise MISFIT
+    assert failed.value.allow_retries is False
+    assert failed.value.__cause__ is MISFIT
+
+
+def test_errors_of_others_pass() -> None:
+    with pytest.raises(ZeroDivisionError), lance_errors(LEDGER, retry_number=0):
+        raise ZeroDivisionError
