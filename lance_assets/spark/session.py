@@ -14,6 +14,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from threading import RLock
 from typing import Protocol, cast
 
@@ -148,7 +149,7 @@ def _start(asked: SparkSettings) -> SparkContext:
         ensure_java()
         public = {key for key, value in told.items() if key in JVM_SETTINGS or mask(key, value) == value}
         with _environment(_for_java(asked)):
-            _launch(QUIET_SHELL | {key: told[key] for key in public})
+            _launch(_quiet_shell(asked) | {key: told[key] for key in public})
         conf = SparkConf()
         told = {key: value for key, value in told.items() if key not in public}
     conf.setAll(list(told.items()))
@@ -287,6 +288,14 @@ def _for_java(asked: SparkSettings) -> dict[str, str]:
         "PYSPARK_PYTHON": python or _local_python(),
         "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP") or LOOPBACK,  # else Java looks host names up, and warns
     }
+
+
+def _quiet_shell(asked: SparkSettings) -> dict[str, str]:
+    """What PySpark prints at its start tells a user of this package nothing. A configured log stays as it is."""
+    if not _surely_local(asked) or "SPARK_CONF_DIR" in os.environ:
+        return dict(QUIET_SHELL)
+    log = Path(__file__).with_name("log4j2.properties").as_uri()
+    return QUIET_SHELL | {"spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={log}"}
 
 
 def _local_python() -> str:
