@@ -9,7 +9,7 @@ PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 LOCK := requirements/dev.lock
 UV := .tools/uv/bin/uv
-CODE := lance_core lance_assets benchmarks tools
+CODE := lance_core lance_assets benchmarks examples tools
 
 # The best interpreter that runs (a name on the path may be a stub); override with `make BASE_PYTHON=...`.
 BASE_PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3; do \

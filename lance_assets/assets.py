@@ -8,7 +8,6 @@ Only declarations are here. What a write does is in `writes.py`, how versions ge
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 
 import dagster as dg
 from dagster_shared.libraries import DagsterLibraryRegistry
@@ -17,17 +16,10 @@ from lance_assets.discovery import discovery_sensor
 from lance_assets.ledger import Ledger
 from lance_assets.writes import SparkAppend, append_asset, write_key
 from lance_core import InvalidInput
-
-
-def _installed_version() -> str:
-    try:
-        return version("lance-assets")
-    except PackageNotFoundError:  # code that was copied, not installed
-        return "0"
-
+from lance_core.tasks.stamp import Stamp
 
 # Not in `lance_assets/__init__.py`, which Spark's workers load.
-DagsterLibraryRegistry.register("lance-assets", _installed_version(), is_dagster_package=False)
+DagsterLibraryRegistry.register("lance-assets", Stamp.of_this_process().lance_assets, is_dagster_package=False)
 
 _TABLE = "A Lance table: one partition for each of its versions, a fact that is recorded, not run."
 

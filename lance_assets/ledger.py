@@ -52,6 +52,16 @@ class Ledger:
         return f"lance/{self.label}"
 
     @property
+    def table_set(self) -> str:
+        """What `epochs.py` remembers. The sign is in no name of a table, so this set is no other table's."""
+        return f"{self.partition_set}#tables"
+
+    @property
+    def claim_set(self) -> str:
+        """What `claims.py` holds."""
+        return f"{self.partition_set}#claims"
+
+    @property
     def pool(self) -> str:
         return f"lance/{self.label}"
 

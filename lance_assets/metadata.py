@@ -13,6 +13,7 @@ from datetime import datetime
 import dagster as dg
 import pyarrow as pa
 
+from lance_assets.partitions import partition_key
 from lance_core import Committed, Table, VersionInfo
 from lance_core.operations import Append, Overwrite, Transaction
 
@@ -34,6 +35,8 @@ class VersionFacts:
     """What is known of a version. None where nobody can tell."""
 
     version: int
+    epoch: int
+    """Which of the tables that have been at this place it is a version of."""
     uri: str
     schema: pa.Schema
     timestamp: datetime
@@ -49,6 +52,10 @@ class VersionFacts:
     bytes: int | None
     attempts: int | None = None
     rebased_over: tuple[int, ...] = ()
+
+    @property
+    def partition(self) -> str:
+        return partition_key(self.version, self.epoch)
 
     @property
     def parent(self) -> int | None:
@@ -70,12 +77,13 @@ class VersionFacts:
         return run_id if _TAG_VALUE.fullmatch(run_id) else None
 
 
-def committed_facts(committed: Committed) -> VersionFacts:
+def committed_facts(committed: Committed, epoch: int) -> VersionFacts:
     """Of a version that a writer here returned, or found landed."""
     table = committed.table
     made_by = table.transaction()
     return VersionFacts(
         version=committed.version,
+        epoch=epoch,
         uri=table.uri,
         schema=table.schema,
         timestamp=table.timestamp,
@@ -94,11 +102,12 @@ def committed_facts(committed: Committed) -> VersionFacts:
     )
 
 
-def found_facts(table: Table, info: VersionInfo) -> VersionFacts:
+def found_facts(table: Table, info: VersionInfo, epoch: int) -> VersionFacts:
     """Of a version that was found in the history. `table` is at that version."""
     files, size = _written(table.transaction())
     return VersionFacts(
         version=info.version,
+        epoch=epoch,
         uri=table.uri,
         schema=table.schema,
         timestamp=info.timestamp,

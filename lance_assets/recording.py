@@ -1,18 +1,19 @@
 """Putting a version on the ledger, once as a user sees it.
 
-Dagster delivers at least once, and a run and the sensor may both come along, so every recording looks first. The order
-is commit, partition key, event: an event before its key would be a partition that no page lists, a key before its
-commit one that names no version. Which versions there are to record is decided by `writes.py` and `discovery.py`.
+Dagster delivers at least once, and a run and the sensor may both come along, so every recording looks first, claims the
+version (`claims.py`), and looks again. The order is commit, partition key, event: an event before its key would be a
+partition that no page lists, a key before its commit one that names no version. Which versions there are to record is
+decided by `writes.py` and `discovery.py`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 
 import dagster as dg
 
+from lance_assets.claims import claim, release
 from lance_assets.ledger import Ledger
 from lance_assets.metadata import VersionFacts, metadata_of, tags_of
-from lance_assets.partitions import partition_key, version_of
 
 _DATA_VERSION = "dagster/data_version"
 
@@ -23,70 +24,76 @@ class Standing(Enum):
     MISSING = "missing"
     RECORDED = "recorded"
     TAKEN = "taken"
-    """Its partition holds the version of the same number of another table, which was at this place before."""
+    """Its partition holds another version of the same number and the same table."""
 
 
-def recorded(instance: dg.DagsterInstance, ledger: Ledger, versions: Iterable[int]) -> Mapping[int, str]:
-    """Of these versions, those on the ledger, with the data version that is noted there."""
-    keys = [partition_key(version) for version in versions]
-    if not keys:
+def recorded(instance: dg.DagsterInstance, ledger: Ledger, partitions: Collection[str]) -> Mapping[str, str]:
+    """Of these partitions, those on the ledger, with the data version that is noted there."""
+    if not partitions:
         return {}
-    wanted = dg.AssetRecordsFilter(asset_key=ledger.key, asset_partitions=keys)
-    found: dict[int, str] = {}
+    wanted = dg.AssetRecordsFilter(asset_key=ledger.key, asset_partitions=list(partitions))
+    found: dict[str, str] = {}
     cursor = None
     while True:
-        page = instance.fetch_materializations(wanted, limit=2 * len(keys), cursor=cursor)
+        page = instance.fetch_materializations(wanted, limit=2 * len(partitions), cursor=cursor)
         for record in page.records:
             event = record.asset_materialization
             if event is not None and event.partition is not None:
-                found.setdefault(version_of(event.partition), (event.tags or {}).get(_DATA_VERSION, ""))
-        if not page.has_more or len(found) == len(keys):
+                found.setdefault(event.partition, (event.tags or {}).get(_DATA_VERSION, ""))
+        if not page.has_more or len(found) == len(partitions):
             return found
         cursor = page.cursor
 
 
-def standing(facts: VersionFacts, known: Mapping[int, str]) -> Standing:
-    noted = known.get(facts.version)
+def standing(facts: VersionFacts, known: Mapping[str, str]) -> Standing:
+    noted = known.get(facts.partition)
     if noted is None:
         return Standing.MISSING
     # Without a data version it was reported by hand, by somebody who saw the version.
     return Standing.RECORDED if noted in ("", facts.data_version) else Standing.TAKEN
 
 
-def materialization(ledger: Ledger, facts: VersionFacts, *, run_is_known: bool) -> dg.AssetMaterialization:
+def materialization(instance: dg.DagsterInstance, ledger: Ledger, facts: VersionFacts) -> dg.AssetMaterialization:
+    known = facts.run_id is not None and instance.has_run(facts.run_id)
     return dg.AssetMaterialization(
         asset_key=ledger.key,
-        partition=partition_key(facts.version),
+        partition=facts.partition,
         description=_sentence(facts),
-        metadata=metadata_of(facts, run_is_known=run_is_known),
-        tags=tags_of(facts, run_is_known=run_is_known),
+        metadata=metadata_of(facts, run_is_known=known),
+        tags=tags_of(facts, run_is_known=known),
     )
 
 
-def add_partitions(instance: dg.DagsterInstance, ledger: Ledger, versions: Iterable[int]) -> None:
-    instance.add_dynamic_partitions(ledger.partition_set, [partition_key(version) for version in versions])
+def add_partitions(instance: dg.DagsterInstance, ledger: Ledger, partitions: Iterable[str]) -> None:
+    instance.add_dynamic_partitions(ledger.partition_set, list(partitions))
 
 
 def record_in_run(context: dg.AssetExecutionContext, ledger: Ledger, facts: VersionFacts) -> Standing:
     """Record the version that this run made, or found landed; answers how it stood before."""
-    instance = context.instance
-    found = standing(facts, recorded(instance, ledger, [facts.version]))
+    instance, key, run_id = context.instance, facts.partition, context.run.run_id
+    found = standing(facts, recorded(instance, ledger, [key]))
     if found is Standing.TAKEN:
-        context.log.warning(taken_message(ledger, facts.version))
+        context.log.warning(taken_message(ledger, key))
         return found
-    add_partitions(instance, ledger, [facts.version])
+    add_partitions(instance, ledger, [key])
     if found is Standing.MISSING:
-        known = facts.run_id is not None and instance.has_run(facts.run_id)
-        context.log_event(materialization(ledger, facts, run_is_known=known))
-    instance.add_run_tags(context.run.run_id, {ledger.run_tag: partition_key(facts.version)})
+        if claim(instance, ledger, [key], run_id):
+            # Whoever held the claim before has recorded it in the meantime, or never will.
+            if standing(facts, recorded(instance, ledger, [key])) is Standing.MISSING:
+                context.log_event(materialization(instance, ledger, facts))
+        else:
+            context.log.info(f"{ledger.label}: partition {key} is being recorded by another run, or by the sensor")
+        release(instance, ledger, run_id, [key])
+    instance.add_run_tags(run_id, {ledger.run_tag: key})
     return found
 
 
-def taken_message(ledger: Ledger, version: int) -> str:
+def taken_message(ledger: Ledger, partition: str) -> str:
     return (
-        f"version {version} of {ledger.label} was not recorded: its partition {partition_key(version)} holds a version "
-        f"of another table, which was at {ledger.shown_uri} before. To start afresh wipe the materializations of the "
-        f"asset {ledger.label}, delete its partitions, and reset the cursor of its sensor"
+        f"{ledger.label}: a version was not recorded, since its partition {partition} holds another version of this "
+        f"number. The table at {ledger.shown_uri} was put back to an older state and written since, or replaced by one "
+        f"that nobody can tell from it. To record it afresh wipe the materializations of the asset {ledger.label}, "
+        "delete this partition, and reset the cursor of its sensor"
     )
 
 

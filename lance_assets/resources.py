@@ -6,7 +6,6 @@ application, and others may be using it.
 """
 
 import os
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -22,11 +21,6 @@ if TYPE_CHECKING:
 
 SPARK = "spark"
 """The resource key under which write assets look for it."""
-
-_SECRET = re.compile(
-    r"(^|[._-])(credentials?|key|sas|signature)([._-]|$)|(password|passwd|pwd|secret|token)([._-]|$)",
-    re.IGNORECASE,
-)
 
 
 class SparkSessionResource(dg.ConfigurableResource["SparkSessionResource"]):
@@ -50,7 +44,7 @@ class SparkSessionResource(dg.ConfigurableResource["SparkSessionResource"]):
     def __init__(self, **data: object) -> None:
         conf = data.get("conf")
         for key, value in conf.items() if isinstance(conf, Mapping) else ():
-            if _SECRET.search(str(key)) and _is_written_out(value):
+            if _is_written_out(value) and mask(str(key), str(value)) != str(value):
                 raise InvalidInput(_shown_message(f"conf[{key!r}]"))
         remote = data.get("remote")
         if isinstance(remote, str) and _is_written_out(remote) and mask("remote", remote) != remote:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import dagster as dg
 
+from lance_assets.epochs import epoch_of
 from lance_assets.failures import lance_errors
 from lance_assets.intents import partition_intent, run_intent
 from lance_assets.ledger import Ledger, check_word
@@ -26,8 +27,7 @@ from lance_assets.metadata import (
     committed_facts,
     metadata_of,
 )
-from lance_assets.partitions import partition_key
-from lance_assets.recording import record_in_run
+from lance_assets.recording import Standing, record_in_run
 from lance_assets.resources import SPARK, session_of
 from lance_assets.spark import append, read
 from lance_core import Committed, InvalidInput, Table
@@ -168,9 +168,11 @@ def _recorded(context: dg.AssetExecutionContext, ledger: Ledger, committed: Comm
             "lance/landed_before": dg.MetadataValue.bool(True),
         }
         return dg.MaterializeResult(metadata=retired)
-    facts = committed_facts(committed)
+    facts = committed_facts(committed, epoch_of(context.instance, ledger, committed.table.id))
     known = facts.run_id is not None and context.instance.has_run(facts.run_id)
-    record_in_run(context, ledger, facts)
+    stood = record_in_run(context, ledger, facts)
+    # Where the partition holds another version, this one has none.
+    where = {} if stood is Standing.TAKEN else {"lance/partition": dg.MetadataValue.text(facts.partition)}
     if committed.landed_before:
         context.log.info(
             f"{ledger.label}: these rows landed before, as version {facts.version}; nothing was written now"
@@ -178,7 +180,7 @@ def _recorded(context: dg.AssetExecutionContext, ledger: Ledger, committed: Comm
     return dg.MaterializeResult(
         metadata={
             **metadata_of(facts, run_is_known=known),
-            "lance/partition": dg.MetadataValue.text(partition_key(facts.version)),
+            **where,
             "lance/landed_before": dg.MetadataValue.bool(committed.landed_before),
         },
         data_version=dg.DataVersion(facts.data_version),

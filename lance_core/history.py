@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from lance_core.errors import Corrupt, NotFound, Unsupported
 from lance_core.format.ids import FragmentId, Version
 from lance_core.format.manifest import Manifest
 from lance_core.location import Location
-from lance_core.snapshot import list_versions, load_at, load_transaction
+from lance_core.snapshot import Snapshot, list_versions, load_at, load_transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,24 +26,33 @@ class VersionInfo:
     rows_removed: int | None
 
 
-def version_infos(location: Location) -> list[VersionInfo]:
-    """Oldest first. Reads every manifest once."""
-    return list(_infos(location))
+def version_infos(location: Location, since: int = 0) -> list[VersionInfo]:
+    """Those after `since`, oldest first. Reads every manifest once. What cleanup removes meanwhile is left out, as it
+    would be by a later call; what is damaged is an error that names it."""
+    return list(_infos(location, since))
 
 
-def version_info(location: Location, version: Version) -> VersionInfo:
-    """One version, by its own manifest and the one before."""
-    before = (
-        load_at(location, Version(version - 1)).manifest if version - 1 in list_versions(location).numbers else None
-    )
-    return _info(location, load_at(location, version).manifest, before)
+def version_info(snapshot: Snapshot) -> VersionInfo:
+    """One version, by its own manifest and the one before; where that is gone or damaged, which rows are new nobody
+    can tell."""
+    try:
+        before = load_at(snapshot.location, Version(snapshot.version - 1)).manifest if snapshot.version > 1 else None
+    except (Corrupt, NotFound, Unsupported):
+        before = None
+    return _info(snapshot.location, snapshot.manifest, before)
 
 
-def _infos(location: Location) -> Iterator[VersionInfo]:
+def _infos(location: Location, since: int) -> Iterator[VersionInfo]:
     before: Manifest | None = None
     for version in list_versions(location).numbers:
-        manifest = load_at(location, version).manifest
-        yield _info(location, manifest, before if before and before.version == version - 1 else None)
+        if version < since:
+            continue
+        try:
+            manifest = load_at(location, version).manifest
+        except NotFound:
+            continue
+        if version > since:
+            yield _info(location, manifest, before if before and before.version == version - 1 else None)
         before = manifest
 
 

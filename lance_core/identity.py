@@ -1,6 +1,6 @@
 """Which table this is. The format has no answer, so we write one into the config of the tables we create."""
 
-from lance_core.errors import NotFound
+from lance_core.errors import Corrupt, NotFound, Unsupported
 from lance_core.format.ids import Version
 from lance_core.snapshot import Snapshot, load_at, load_transaction
 
@@ -14,7 +14,7 @@ def table_id(snapshot: Snapshot) -> str | None:
         return known
     try:
         first = load_at(snapshot.location, Version(1))
-    except NotFound:
+        transaction = load_transaction(first.location, first.manifest)
+    except (Corrupt, NotFound, Unsupported):
         return None
-    transaction = load_transaction(first.location, first.manifest)
     return transaction.uuid if transaction else None

@@ -37,6 +37,8 @@ class Landing:
 @dataclass(frozen=True, slots=True)
 class IntentRecord:
     intent: str
+    verb: str
+    """What was to be done: one intent is one change, and cannot be asked to be another."""
     base_version: int
     transaction_uuid: str
     begun_ns: int
@@ -54,20 +56,26 @@ def path_of(intent: str) -> str:
     return f"{naming.OWN}/intents/{hashlib.sha256(intent.encode()).hexdigest()}.json"
 
 
-def claim(store: Store, intent: str, *, base: Version, uuid: str, now_ns: int) -> IntentRecord:
+def claim(store: Store, intent: str, *, verb: str, base: Version, uuid: str, now_ns: int) -> IntentRecord:
     """The record of this intention: a new one, or the one that an earlier attempt left."""
     if not intent or len(intent) > _INTENT_CHARACTERS_MAX:
         raise InvalidInput(f"an intent is a text of 1 to {_INTENT_CHARACTERS_MAX} characters, not one of {len(intent)}")
-    fresh = IntentRecord(intent, base, uuid, begun_ns=now_ns, heartbeat_ns=now_ns)
+    fresh = IntentRecord(intent, verb, base, uuid, begun_ns=now_ns, heartbeat_ns=now_ns)
     path = path_of(intent)
     for _ in range(_CREATES_MAX):
         if store.create(path, _encode(fresh)) is Put.CREATED:
             return fresh
         # "exists" may be our own create, its answer lost; either way the record that is there counts.
         try:
-            return _decode(store.read(path), path, intent)
+            record = _decode(store.read(path), path, intent)
         except NotFound:
             continue
+        if record.verb != verb:
+            raise InvalidInput(
+                f"the intent {intent!r} stands for another change already ({record.verb}, and this is {verb}); give "
+                "each change an intent of its own"
+            )
+        return record
     raise StorageError(f"could not record the intent {intent!r} at {store.description}: no create was answered")
 
 
@@ -77,6 +85,14 @@ def beat(store: Store, record: IntentRecord, *, files: Sequence[str], now_ns: in
     if _decode(store.read(path), path, record.intent).landing:
         return
     store.put(path_of(record.intent), _encode(replace(record, files=tuple(files), heartbeat_ns=now_ns)))
+
+
+def move_base(store: Store, record: IntentRecord, base: Version) -> None:
+    """All that was committed up to here is known not to be it: later attempts need not look there."""
+    path = path_of(record.intent)
+    current = _decode(store.read(path), path, record.intent)
+    if current.landing is None and current.base_version < base:
+        store.put(path, _encode(replace(current, base_version=base)))
 
 
 def note_landing(store: Store, record: IntentRecord, landing: Landing, *, now_ns: int) -> None:
@@ -93,8 +109,22 @@ def _decode(data: bytes, path: str, intent: str) -> IntentRecord:
         landing = fields.pop("landing")
         files = tuple(fields.pop("files"))
         record = IntentRecord(**fields, files=files, landing=Landing(**landing) if landing else None)
+        _check_types(record)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise Corrupt(f"is not the record of an intent: {error}", path=path, field="intent") from error
     if record.intent != intent:
         raise Corrupt(f"is the record of {record.intent!r}, not of {intent!r}", path=path, field="intent")
     return record
+
+
+def _check_types(record: IntentRecord) -> None:
+    numbers = [record.base_version, record.begun_ns, record.heartbeat_ns]
+    texts = [record.intent, record.verb, record.transaction_uuid, *record.files]
+    if record.landing:
+        landing = record.landing
+        numbers += [landing.version, landing.rows_added, landing.rows_removed, landing.files, landing.bytes]
+        texts.append(landing.operation)
+    if not all(isinstance(text, str) for text in texts) or not all(type(number) is int for number in numbers):
+        raise TypeError("a field is of another type")
+    if min(numbers) < 0:
+        raise ValueError("a number is negative")

@@ -1,5 +1,6 @@
 """Where a table is: its URI, the store of its metadata and the codec of its data files, opened together."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ class Location:
     codec: DataCodec
 
 
-def locate(uri: str, *, storage_options: Mapping[str, str] | None = None, durable: bool = True) -> Location:
+def locate(
+    uri: str | os.PathLike[str], *, storage_options: Mapping[str, str] | None = None, durable: bool = True
+) -> Location:
     store = open_store(uri, storage_options=storage_options, durable=durable)
     return Location(uri=store.description, store=store, codec=LanceCodec(store))

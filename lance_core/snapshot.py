@@ -133,7 +133,7 @@ def history_since(
     newest = max(seen)
     head = base if base and base.version == newest else None
     for version in map(Version, range(since + 1, newest + 1)):
-        if version not in loaded or (version == newest and head is None):
+        if version not in loaded:
             try:
                 snapshot = head if version == newest and head else _load(location, version, versions.scheme)
             except NotFound:

@@ -4,12 +4,13 @@ to read.
 A `Table` is one version and never changes; a writer returns the table after it (`Committed.table`).
 """
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 import pyarrow as pa
 
-from lance_core import writes
+from lance_core import given, writes
 from lance_core.commit import ATTEMPTS
 from lance_core.committed import Committed
 from lance_core.data.conform import Conversion
@@ -23,13 +24,13 @@ from lance_core.format.manifest import Fragments, Manifest
 from lance_core.format.operations import Append, Operation, Overwrite
 from lance_core.format.schema import TableSchema
 from lance_core.format.transaction import Transaction
-from lance_core.history import VersionInfo, version_infos
+from lance_core.history import VersionInfo, version_info, version_infos
 from lance_core.identity import TABLE_ID, table_id
 from lance_core.location import Location, locate
 from lance_core.ports import SYSTEM
 from lance_core.scan.plan import plan_scan
 from lance_core.scan.read import count, scan, scan_schema
-from lance_core.snapshot import Snapshot, exists, load_at, load_latest, load_transaction
+from lance_core.snapshot import Snapshot, exists, list_versions, load_at, load_latest, load_transaction
 from lance_core.transactions.apply import Birth
 from lance_core.writes import Begun, Written
 
@@ -57,7 +58,7 @@ class Table:
     @classmethod
     def create(
         cls,
-        uri: str,
+        uri: str | os.PathLike[str],
         data: Rows | pa.Schema,
         *,
         storage_options: Mapping[str, str] | None = None,
@@ -66,27 +67,30 @@ class Table:
         config: Mapping[str, str] | None = None,
         properties: Mapping[str, str] | None = None,
         intent: str | None = None,
+        retries: int = ATTEMPTS,
         max_rows_per_file: int = ROWS_PER_FILE_MAX,
         max_bytes_per_file: int = BYTES_PER_FILE_MAX,
         durable: bool = True,
     ) -> "Table":
         """A new table, at version 1, with these rows; with none, where `data` is a schema."""
+        given.check(intent=intent, retries=retries)
+        properties, config = given.texts(properties, "properties"), given.config(config)
         location = locate(uri, storage_options=storage_options, durable=durable)
         birth = Birth(_storage_version(storage_version), stable_row_ids)
-        begun = writes.begin(location, birth, intent=intent, ports=SYSTEM)
+        begun = writes.begin(location, birth, verb="create", intent=intent, ports=SYSTEM)
         if isinstance(begun, Written):
             return cls(begun.snapshot)
         if exists(location):
             raise AlreadyExists(f"there is a table at {location.uri} already; open it, or overwrite it")
         limits = FileLimits(max_rows_per_file, max_bytes_per_file)
-        born_config = {TABLE_ID: begun.uuid, **(config or {})}
+        born_config = {TABLE_ID: begun.uuid, **config}
         operation = _overwriting(begun, incoming(data), birth.storage_version, limits, born_config)
-        return cls(writes.finish(begun, operation, properties=properties or {}, attempts=ATTEMPTS).snapshot)
+        return cls(writes.finish(begun, operation, properties=properties, attempts=retries).snapshot)
 
     @classmethod
     def open(
         cls,
-        uri: str,
+        uri: str | os.PathLike[str],
         *,
         version: int | None = None,
         storage_options: Mapping[str, str] | None = None,
@@ -94,15 +98,15 @@ class Table:
     ) -> "Table":
         """The newest version, or the one that is named."""
         location = locate(uri, storage_options=storage_options, durable=durable)
-        return cls(load_latest(location) if version is None else load_at(location, _version(version)))
+        return cls(load_latest(location) if version is None else load_at(location, given.version_number(version)))
 
     @staticmethod
-    def exists(uri: str, storage_options: Mapping[str, str] | None = None) -> bool:
+    def exists(uri: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None) -> bool:
         """Whether a version of a table is there; a directory that no commit ever reached is not a table."""
         return exists(locate(uri, storage_options=storage_options))
 
     def at(self, version: int) -> "Table":
-        return Table(load_at(self._location, _version(version)))
+        return Table(load_at(self._location, given.version_number(version)))
 
     def refresh(self) -> "Table":
         """The newest version."""
@@ -138,7 +142,7 @@ class Table:
     @property
     def id(self) -> str | None:
         """Which table this is, for life: set at its creation, or the uuid of the transaction that created it.
-        None where a table of another library has lost its first version."""
+        None where a table of another library has lost its first version, or that is damaged."""
         return table_id(self._snapshot)
 
     @property
@@ -149,13 +153,23 @@ class Table:
     def timestamp(self) -> datetime:
         return self.manifest.timestamp
 
-    def versions(self) -> list[VersionInfo]:
-        """Every version that exists, oldest first."""
-        return version_infos(self._location)
+    def versions(self, since: int = 0) -> list[VersionInfo]:
+        """Every version that exists, or every one after `since`, oldest first."""
+        return version_infos(self._location, since)
+
+    def version_numbers(self) -> tuple[Version, ...]:
+        """Which versions exist, ascending, by their names alone."""
+        return list_versions(self._location).numbers
+
+    def version_info(self, version: int | None = None) -> VersionInfo:
+        """What `versions()` says of this version, or of the one that is named, whatever became of others."""
+        return version_info(
+            self._snapshot if version is None else load_at(self._location, given.version_number(version))
+        )
 
     def transaction(self, version: int | None = None) -> Transaction | None:
         """What made this version, or the one that is named; None where its writer left no record."""
-        manifest = self.manifest if version is None else load_at(self._location, _version(version)).manifest
+        manifest = self.manifest if version is None else load_at(self._location, given.version_number(version)).manifest
         return load_transaction(self._location, manifest)
 
     # Reading
@@ -203,8 +217,10 @@ class Table:
         max_bytes_per_file: int = BYTES_PER_FILE_MAX,
     ) -> Committed:
         """Add rows. Columns are matched by name; nullable ones may be left out. No rows make no version."""
+        given.check(intent=intent, retries=retries)
+        properties = given.texts(properties, "properties")
         self.manifest.check_writable()
-        begun = writes.begin(self._location, self._snapshot, intent=intent, ports=SYSTEM)
+        begun = writes.begin(self._location, self._snapshot, verb="append", intent=intent, ports=SYSTEM)
         if isinstance(begun, Written):
             return committed_of(begun)
         limits = FileLimits(max_rows_per_file, max_bytes_per_file)
@@ -226,12 +242,14 @@ class Table:
         max_bytes_per_file: int = BYTES_PER_FILE_MAX,
     ) -> Committed:
         """Replace all rows and the schema. Config, table metadata and older versions stay; indices go."""
+        given.check(intent=intent, retries=retries)
+        properties, config = given.texts(properties, "properties"), given.config(config)
         self.manifest.check_writable()
-        begun = writes.begin(self._location, self._snapshot, intent=intent, ports=SYSTEM)
+        begun = writes.begin(self._location, self._snapshot, verb="overwrite", intent=intent, ports=SYSTEM)
         if isinstance(begun, Written):
             return committed_of(begun)
         limits = FileLimits(max_rows_per_file, max_bytes_per_file)
-        operation = _overwriting(begun, incoming(data), self.manifest.storage_version, limits, config or {})
+        operation = _overwriting(begun, incoming(data), self.manifest.storage_version, limits, config)
         return self._finish(begun, operation, properties, retries)
 
     def commit(
@@ -245,10 +263,14 @@ class Table:
     ) -> Committed:
         """Commit an operation whose files are written already.
         `read_version` is the version it was planned on."""
+        given.check(intent=intent, retries=retries)
+        properties = given.texts(properties, "properties")
+        if isinstance(operation, Overwrite):
+            given.config(operation.config_upserts)
         base = self._snapshot
         if read_version is not None and read_version != base.version:
-            base = load_at(self._location, _version(read_version))
-        begun = writes.begin(self._location, base, intent=intent, ports=SYSTEM)
+            base = load_at(self._location, given.version_number(read_version))
+        begun = writes.begin(self._location, base, verb=f"commit {operation.name}", intent=intent, ports=SYSTEM)
         if isinstance(begun, Written):
             return committed_of(begun)
         return self._finish(begun, operation, properties, retries)
@@ -257,17 +279,15 @@ class Table:
     def _location(self) -> Location:
         return self._snapshot.location
 
-    def _finish(
-        self, begun: Begun, operation: Operation, properties: Mapping[str, str] | None, retries: int
-    ) -> Committed:
-        if retries < 1:
-            raise InvalidInput(f"retries={retries}: at least one attempt is needed")
-        return committed_of(writes.finish(begun, operation, properties=properties or {}, attempts=retries))
+    def _finish(self, begun: Begun, operation: Operation, properties: Mapping[str, str], retries: int) -> Committed:
+        return committed_of(writes.finish(begun, operation, properties=properties, attempts=retries))
 
 
 def _overwriting(
     begun: Begun, rows: Incoming, version: StorageVersion, limits: FileLimits, config: Mapping[str, str]
 ) -> Overwrite:
+    if rows.schema is None:
+        raise InvalidInput("no batches do not say which columns the table is to have; give a pyarrow schema instead")
     schema = TableSchema.from_arrow(rows.schema)
     check_storable(schema, version)
     return Overwrite(_fragments(begun, rows.batches, schema, version, limits), schema, config)
@@ -314,9 +334,3 @@ def _storage_version(text: str) -> StorageVersion:
         return StorageVersion.parse(STORAGE_VERSION if text == "stable" else text)
     except ValueError as error:
         raise InvalidInput(str(error)) from error
-
-
-def _version(number: int) -> Version:
-    if number < 1:
-        raise InvalidInput(f"versions count from 1; there is no version {number}")
-    return Version(number)

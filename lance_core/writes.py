@@ -23,7 +23,7 @@ from lance_core.format.transaction import Transaction
 from lance_core.intents import IntentRecord, Landing
 from lance_core.location import Location
 from lance_core.ports import Ports
-from lance_core.snapshot import Snapshot, history_since, load_at, load_latest
+from lance_core.snapshot import Snapshot, history_since, load_at, load_latest, load_transaction
 from lance_core.transactions.apply import Birth
 
 _HEADS_AT_ONCE = 8
@@ -55,22 +55,19 @@ class Written:
     landed_before: bool
 
 
-def begin(location: Location, base: Snapshot | Birth, *, intent: str | None, ports: Ports) -> Begun | Written:
-    """Nothing is written before this returns, except the record of the intent itself."""
+def begin(
+    location: Location, base: Snapshot | Birth, *, verb: str, intent: str | None, ports: Ports
+) -> Begun | Written:
+    """Nothing is written before this returns, except the record of the intent itself. `verb` is what the caller is
+    about to do: the same intent may not be two different things."""
     uuid = str(ports.new_uuid())
     if intent is None:
         return Begun(location, base, uuid, None, ports)
     read_version = base.version if isinstance(base, Snapshot) else Version(0)
-    record = intents.claim(location.store, intent, base=read_version, uuid=uuid, now_ns=ports.now_ns())
+    record = intents.claim(location.store, intent, verb=verb, base=read_version, uuid=uuid, now_ns=ports.now_ns())
     begun = Begun(location, base, record.transaction_uuid, record, ports)
     if record.landing:
-        return Written(
-            snapshot=_still_there(location, Version(record.landing.version)),
-            landing=record.landing,
-            attempts=0,
-            rebased_over=(),
-            landed_before=True,
-        )
+        return _remembered(location, record, record.landing)
     if record.transaction_uuid == uuid:
         return begun
     history = history_since(location, record.base)
@@ -80,14 +77,40 @@ def begin(location: Location, base: Snapshot | Birth, *, intent: str | None, por
             location.store.settle([snapshot.manifest.path])
             return _written(begun, Outcome(snapshot, landed.transaction.operation, None, 0, ()))
     if history and history.gone:
-        raise CommitUndecided(
-            f"{location.uri}: whether the intent {intent!r}, begun on version {record.base}, landed is not "
-            f"known: version {history.gone[0]} was cleaned up since. Look whether its rows are in the table; "
-            "if they are not, write them under another intent",
-            uuid=record.transaction_uuid,
-            version=history.gone[0],
+        raise _unknown(
+            location,
+            record,
+            history.gone[0],
+            f"was begun on version {record.base}; version {history.gone[0]} was cleaned up",
         )
     return begun
+
+
+def _remembered(location: Location, record: IntentRecord, landing: Landing) -> Written:
+    """What the record says, if the version that it names still is what it was, or was cleaned up since. A version that
+    is somebody else's, or that the table has not reached, means that the table was put back to an earlier state."""
+    version = Version(landing.version)
+    try:
+        snapshot = load_at(location, version)  # asked for by name: a listing may miss what is there
+    except NotFound:
+        snapshot = load_latest(location)
+        if version > snapshot.version:
+            why = f"landed as version {version}, and the table ends at {snapshot.version} now"
+            raise _unknown(location, record, version, why) from None
+    else:
+        made_by = load_transaction(location, snapshot.manifest)
+        if made_by is None or made_by.uuid != record.transaction_uuid:
+            raise _unknown(location, record, version, f"landed as version {version}, which is another change now")
+    return Written(snapshot, landing, attempts=0, rebased_over=(), landed_before=True)
+
+
+def _unknown(location: Location, record: IntentRecord, version: Version, why: str) -> CommitUndecided:
+    return CommitUndecided(
+        f"{location.uri}: whether the table holds the {record.verb} of the intent {record.intent!r} is not known: "
+        f"it {why}. Look whether its rows are there; if they are not, write them under another intent",
+        uuid=record.transaction_uuid,
+        version=version,
+    )
 
 
 def finish(begun: Begun, operation: Operation, *, properties: Mapping[str, str], attempts: int) -> Written:
@@ -103,10 +126,11 @@ def finish(begun: Begun, operation: Operation, *, properties: Mapping[str, str],
 
 
 def nothing_to_write(begun: Begun) -> Written:
-    """An append of no rows makes no version; its intention is fulfilled by the one that is there."""
+    """An append of no rows makes no version, and leaves its intention open: there may be rows next time."""
     assert isinstance(begun.base, Snapshot)
     landing = Landing(begun.base.version, Append.name, rows_added=0, rows_removed=0, files=0, bytes=0)
-    _note(begun, landing)
+    if begun.record:
+        intents.move_base(begun.location.store, begun.record, begun.base.version)
     return Written(begun.base, landing, attempts=0, rebased_over=(), landed_before=False)
 
 
@@ -184,11 +208,3 @@ def _note(begun: Begun, landing: Landing) -> None:
             uuid=begun.uuid,
             version=Version(landing.version),
         ) from error
-
-
-def _still_there(location: Location, version: Version) -> Snapshot:
-    """The version that landed, or the newest where cleanup has retired it since."""
-    try:
-        return load_at(location, version)
-    except NotFound:
-        return load_latest(location)

@@ -13,18 +13,16 @@ from pathlib import Path
 
 import dagster as dg
 
+from lance_assets.claims import UNFINISHED
 from lance_assets.demo.definitions import LOCATION, days, defs, load_orders, orders, spark
 from lance_assets.demo.place import Place, only_one, prepare_home
+from lance_assets.epochs import epoch_of
 from lance_assets.metadata import ASSET_KEY, PARTITION, RUN_ID
+from lance_assets.partitions import partition_key
 from lance_assets.recording import recorded
 from lance_core import LanceError, Table, VersionInfo
 
 DEMO_TAG = "lance_assets/demo"
-_UNFINISHED = [
-    status
-    for status in dg.DagsterRunStatus
-    if status not in (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
-]
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
@@ -68,7 +66,7 @@ def open_instance(where: Place, progress: Progress) -> dg.DagsterInstance:
 
 def settle_dead_runs(instance: dg.DagsterInstance, progress: Progress) -> None:
     """Runs of a demo that was killed: no demo but this one is running here, so they will never end by themselves."""
-    ours = dg.RunsFilter(tags={DEMO_TAG: "true"}, statuses=_UNFINISHED)
+    ours = dg.RunsFilter(tags={DEMO_TAG: "true"}, statuses=UNFINISHED)
     for run in instance.get_runs(ours):
         progress(f"run {run.run_id[:8]} of an earlier demo was cut short; marking it as failed")
         instance.report_run_failed(run, "The demo that ran this was stopped before the run ended.")
@@ -79,12 +77,14 @@ def settle_dead_runs(instance: dg.DagsterInstance, progress: Progress) -> None:
 def missing_days(instance: dg.DagsterInstance, progress: Progress) -> list[str]:
     """Days that are not in the table, or not on Dagster's record: a demo may have been killed in between."""
     landed = {info.properties.get(PARTITION): info for info in versions() if _is_ours(info)}
-    on_ledger = recorded(instance, orders.ledger, [info.version for info in landed.values()])
+    epoch = epoch_of(instance, orders.ledger, Table.open(orders.uri).id) if landed else 1
+    keys = {info.version: partition_key(info.version, epoch) for info in landed.values()}
+    on_ledger = recorded(instance, orders.ledger, list(keys.values()))
     finished = instance.get_materialized_partitions(orders.write_key("orders_append"))
     missing = []
     for day in days.get_partition_keys():
         info = landed.get(day)
-        if info and info.version in on_ledger and day in finished:
+        if info and keys[info.version] in on_ledger and day in finished:
             progress(f"{day}: landed before, as version {info.version}")
         else:
             missing.append(day)

@@ -9,6 +9,7 @@ from lance_core import InvalidInput
 LABELS = ("spark.app.name",)  # on reuse the first one stays, and nobody is harmed
 LOG_LEVELS = ("ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF")
 SECRET = re.compile(r"passw|pwd|secret|token|key|credential|sas(?![a-z])|signature", re.IGNORECASE)
+NO_SECRETS = ("spark.sql.mapKeyDedupPolicy",)  # they only look like it
 MASKED = "***"
 
 
@@ -73,6 +74,8 @@ class SparkSettings:
 
 def mask(key: str, value: str) -> str:
     """The value of a setting, fit to be shown: hidden if the key or the value itself speaks of a secret."""
+    if key in NO_SECRETS or value.lower() in ("true", "false"):
+        return value
     if SECRET.search(key) or re.search(r"://[^/@\s]+@", value):
         return MASKED
     return MASKED if re.search(rf"({SECRET.pattern})[^\s=]*=", value, re.IGNORECASE) else value

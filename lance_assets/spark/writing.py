@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame
 from lance_assets.spark.types import stored_schema
 from lance_core import Committed
 from lance_core.tasks.write import (
+    ATTEMPTS,
     BYTES_PER_FILE_MAX,
-    RETRIES,
     ROWS_PER_FILE_MAX,
     FileLimits,
     PlannedWrite,
@@ -21,7 +21,7 @@ from lance_core.tasks.write import (
     begin_overwrite,
 )
 
-_RESULT = "fragment binary"
+_RESULT = "fragment binary, refusal string"
 
 
 def append(
@@ -32,7 +32,7 @@ def append(
     storage_options: Mapping[str, str] | None = None,
     intent: str | None = None,
     properties: Mapping[str, str] | None = None,
-    retries: int = RETRIES,
+    retries: int = ATTEMPTS,
     max_rows_per_file: int = ROWS_PER_FILE_MAX,
     max_bytes_per_file: int = BYTES_PER_FILE_MAX,
 ) -> Committed:
@@ -59,7 +59,7 @@ def overwrite(
     storage_options: Mapping[str, str] | None = None,
     intent: str | None = None,
     properties: Mapping[str, str] | None = None,
-    retries: int = RETRIES,
+    retries: int = ATTEMPTS,
     max_rows_per_file: int = ROWS_PER_FILE_MAX,
     max_bytes_per_file: int = BYTES_PER_FILE_MAX,
 ) -> Committed:
@@ -82,4 +82,4 @@ def _write(
     if isinstance(planned, Committed):
         return planned
     written: pa.Table = df.mapInArrow(WriteTask(planned.plan), _RESULT).toArrow()
-    return planned.finish(written["fragment"].to_pylist(), properties=properties, retries=retries)
+    return planned.finish(written, properties=properties, retries=retries)

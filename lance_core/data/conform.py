@@ -2,16 +2,16 @@
 
 Columns are matched by name. `EXACT` accepts what already is the stored type, but for differences that mean
 nothing (names of list items, string views, a storage array for its extension type). `CAST` also converts
-values where none is lost, because Spark forgets fixed sizes, unsigned integers, time zones and nullability.
+values where none is lost, because Spark forgets fixed sizes, unsigned integers, time zones and nullability:
+which pairs of types, says `conversions.py`.
 """
 
 import enum
-from collections.abc import Sequence
 
 import pyarrow as pa
 
+from lance_core.data.conversions import floats_survived, means_the_same, narrows_floats, obstacle
 from lance_core.errors import SchemaMismatch
-from lance_core.format.logical_types import is_json
 from lance_core.format.schema import TableSchema
 
 _DECIMAL_ALIGNMENT = 16
@@ -46,8 +46,7 @@ def columns_to_write(incoming: pa.Schema, stored: TableSchema, *, conversion: Co
                 got=str(column.type),
             )
         expected = stored.arrow.field(column.name).type
-        if conversion is Conversion.EXACT and not _means_the_same(column.type, expected):
-            raise _mismatch(what, column.name, expected, column.type)
+        _refuse_type(column.name, column.type, expected, conversion, what)
     for field in stored.arrow:
         if field.name not in seen and not field.nullable:
             raise SchemaMismatch(
@@ -79,8 +78,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, *, conversion: Conversion,
 
 
 def _conform_column(array: pa.Array, field: pa.Field, conversion: Conversion, what: str) -> pa.Array:
-    if conversion is Conversion.EXACT and not _means_the_same(array.type, field.type):
-        raise _mismatch(what, field.name, field.type, array.type)
+    _refuse_type(field.name, array.type, field.type, conversion, what)
     if array.type != field.type:
         array = _converted(array, field, what)
     _refuse_nulls(array, field, field.name, what)
@@ -93,54 +91,23 @@ def _converted(array: pa.Array, field: pa.Field, what: str) -> pa.Array:
         array = array.storage
     storage = target.storage_type if isinstance(target, pa.BaseExtensionType) else target
     if array.type != storage:
+        given = array
         try:
             array = array.cast(storage, safe=True)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-            raise SchemaMismatch(
-                f"{what}: column {field.name!r} of type {array.type} does not convert to {target} without "
-                f"loss: {error}",
-                column=field.name,
-                expected=str(target),
-                got=str(array.type),
-            ) from error
+            raise _lossy(what, field, given.type, str(error)) from error
+        if narrows_floats(given.type, storage) and not floats_survived(given, array):
+            raise _lossy(what, field, given.type, "a number would be rounded")
     return array if storage is target else pa.ExtensionArray.from_storage(target, array)
 
 
-def _means_the_same(given: pa.DataType, stored: pa.DataType) -> bool:
-    """Whether two types differ in nothing but spelling."""
-    if given == stored:
-        return True
-    if isinstance(stored, pa.BaseExtensionType):
-        bare = given.storage_type if isinstance(given, pa.BaseExtensionType) else given
-        return _means_the_same(bare, stored.storage_type) or (is_json(stored) and pa.types.is_large_string(bare))
-    if pa.types.is_string_view(given) or pa.types.is_binary_view(given):
-        plain = pa.string() if pa.types.is_string_view(given) else pa.binary()
-        return bool(stored == plain)
-    if given.id != stored.id:
-        return False
-    if pa.types.is_struct(given):
-        return [f.name for f in given] == [f.name for f in stored] and _all_the_same(list(given), list(stored))
-    if pa.types.is_map(given):
-        return _all_the_same([given.key_field, given.item_field], [stored.key_field, stored.item_field])
-    if pa.types.is_fixed_size_list(given):
-        return given.list_size == stored.list_size and _means_the_same(given.value_type, stored.value_type)
-    if pa.types.is_list(given) or pa.types.is_large_list(given):
-        return _means_the_same(given.value_type, stored.value_type)
-    if pa.types.is_dictionary(given):
-        return given.index_type == stored.index_type and _means_the_same(given.value_type, stored.value_type)
-    return False
-
-
-def _all_the_same(given: Sequence[pa.Field], stored: Sequence[pa.Field]) -> bool:
-    return len(given) == len(stored) and all(
-        _means_the_same(ours.type, theirs.type) for ours, theirs in zip(given, stored, strict=True)
-    )
-
-
 def _refuse_nulls(array: pa.Array, field: pa.Field, path: str, what: str) -> None:
-    if not field.nullable and array.null_count:
+    nulls = array.null_count
+    if pa.types.is_dictionary(array.type) and array.dictionary.null_count:
+        nulls = array.dictionary_decode().null_count
+    if not field.nullable and nulls:
         raise SchemaMismatch(
-            f"{what}: column {path!r} is not nullable, and the data has {array.null_count} nulls in it",
+            f"{what}: column {path!r} is not nullable, and the data has {nulls} nulls in it",
             column=path,
             expected=f"{field.type} not null",
             got="nulls",
@@ -183,10 +150,20 @@ def _has_decimals(arrow: pa.DataType) -> bool:
     )
 
 
-def _mismatch(what: str, column: str, expected: pa.DataType, got: pa.DataType) -> SchemaMismatch:
+def _refuse_type(column: str, given: pa.DataType, stored: pa.DataType, conversion: Conversion, what: str) -> None:
+    if conversion is Conversion.EXACT:
+        same = means_the_same(given, stored)
+        found = None if same else f"{column!r} is stored as {stored}, the data has {given}; cast it before writing"
+    else:
+        found = obstacle(given, stored, column)
+    if found:
+        raise SchemaMismatch(f"{what}: column {found}", column=column, expected=str(stored), got=str(given))
+
+
+def _lossy(what: str, field: pa.Field, given: pa.DataType, why: str) -> SchemaMismatch:
     return SchemaMismatch(
-        f"{what}: column {column!r} is stored as {expected}, the data has {got}; cast it before writing",
-        column=column,
-        expected=str(expected),
-        got=str(got),
+        f"{what}: column {field.name!r} of type {given} does not convert to {field.type} without loss: {why}",
+        column=field.name,
+        expected=str(field.type),
+        got=str(given),
     )

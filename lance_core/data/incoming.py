@@ -14,7 +14,8 @@ Rows: TypeAlias = pa.Table | pa.RecordBatch | pa.RecordBatchReader | Iterable[pa
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    schema: pa.Schema
+    schema: pa.Schema | None
+    """None where there was not even one batch to tell."""
     batches: Iterator[pa.RecordBatch]
 
 
@@ -33,6 +34,8 @@ def incoming(data: Rows | pa.Schema) -> Incoming:
         first = next(batches, None)
         if isinstance(first, pa.RecordBatch):
             return Incoming(first.schema, itertools.chain((first,), batches))
+        if first is None:
+            return Incoming(None, iter(()))
     raise InvalidInput(
         "rows come as a pyarrow Table, RecordBatch, RecordBatchReader or an iterable of batches, not as "
         f"{type(data)}. For pandas: pyarrow.Table.from_pandas(frame)"

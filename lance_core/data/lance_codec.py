@@ -32,7 +32,7 @@ class LanceCodec:
         return LanceFileWriter(self.store, path, schema, version)
 
     def open(self, path: str) -> "LanceFileReader":
-        return LanceFileReader(str(self.store.root / path))
+        return LanceFileReader(str(self.store.inside(path)))
 
 
 class LanceFileWriter:
@@ -41,17 +41,18 @@ class LanceFileWriter:
 
         self._store = store
         self._path = path
+        self._place = str(store.root / path)
         store.make_directory(path.rpartition("/")[0])
-        with _told_apart(path):
-            self._writer = Writer(str(store.root / path), schema, version=str(version))
+        with _told_apart(self._place):
+            self._writer = Writer(self._place, schema, version=str(version))
 
     def write(self, batch: pa.RecordBatch) -> None:
         columns = [_without_offsets(column) for column in batch.columns]
-        with _told_apart(self._path):
+        with _told_apart(self._place):
             self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=batch.schema))
 
     def finish(self) -> int:
-        with _told_apart(self._path):
+        with _told_apart(self._place):
             self._writer.close()
         self._store.settle([self._path])
         assert self._writer.size_bytes is not None

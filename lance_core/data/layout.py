@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from lance_core.errors import Corrupt, Unsupported
 from lance_core.format.fragment import DataFile, StorageVersion
+from lance_core.format.logical_types import EXTENSION_NAME
 from lance_core.format.schema import Field, TableSchema
 
 _FIRST_WITH_COLUMNS = StorageVersion(2, 0)
@@ -21,7 +22,8 @@ _STRAY_IDS = (
     "Releases near 0.10 numbered the columns of an append anew where some had been dropped before, so which is which "
     "cannot be told: read the version before it"
 )
-_OF_ANY_WIDTH = ("string", "large_string", "binary", "large_binary")
+_TEXTS = ("string", "large_string", "binary", "large_binary")
+_BLOB = b"lance-encoding:blob"
 _WRITABLE = (StorageVersion(2, 0), StorageVersion(2, 1), StorageVersion(2, 2))
 
 
@@ -52,7 +54,7 @@ def paths_of(file: DataFile, schema: TableSchema) -> dict[int, Path]:
     """Table field id -> its place inside the file, whose own schema (with the file's own ids) is `schema`."""
     by_column = [path for top in schema.fields for _field, path in _stored_with_paths(top, (), file.version)]
     last = max(file.column_indices, default=-1)
-    texts = any(node.logical_type in _OF_ANY_WIDTH for top in schema.fields for node in top.walk())
+    texts = any(node.logical_type in _TEXTS for top in schema.fields for node in top.walk())
     if last >= len(by_column) and texts and file.version == _FIRST_WITH_COLUMNS:
         raise Unsupported(
             f"{file.path} was written in a draft of storage version {file.version}, by a release near 0.12 that gave "
@@ -106,7 +108,7 @@ def check_storable(schema: TableSchema, version: StorageVersion) -> None:
         raise Unsupported(f"data files of storage version {version} are not written; choose one of {known}")
     for top in schema.fields:
         for field in top.walk():
-            if any(key.startswith(b"lance-encoding:blob") for key in field.metadata) or is_blob(field):
+            if is_blob(field) or any(key.startswith(_BLOB) for key in field.metadata):
                 raise Unsupported(f"column {top.name!r} is a blob column, which this version cannot write yet")
             of_structs = field.logical_type.startswith("fixed_size_list:struct")
             if (field.logical_type == "map" or of_structs) and version < _FIRST_WITH_MAPS:
@@ -122,9 +124,7 @@ def check_storable(schema: TableSchema, version: StorageVersion) -> None:
 
 
 def is_blob(field: Field) -> bool:
-    return field.metadata.get(b"ARROW:extension:name") == b"lance.blob.v2" or (
-        field.metadata.get(b"lance-encoding:blob") == b"true"
-    )
+    return field.metadata.get(EXTENSION_NAME) == b"lance.blob.v2" or field.metadata.get(_BLOB) == b"true"
 
 
 def _stored(field: Field, version: StorageVersion) -> Iterator[Field]:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core.data import jsonb
-from lance_core.data.codec import DataCodec, FileReader
+from lance_core.data.codec import BATCH_ROWS, DataCodec, FileReader
 from lance_core.data.layout import Path, check_legacy_ids, is_blob, legacy_paths_of, paths_of, stored_ids
 from lance_core.data.legacy_codec import LegacyFileReader
 from lance_core.errors import Corrupt, Unsupported
@@ -84,6 +84,13 @@ def read_fragment(
     files = fragment.files
     if files and files[0].version.is_legacy:
         check_legacy_ids(files, schema)
+    for field in fields:
+        if not field.nullable and not any(_holds_any(file, [field]) for file in files):
+            raise Corrupt(
+                f"no file of fragment {fragment.id} holds column {field.name!r}, which is not nullable",
+                path=path,
+                field=f"fragments[id={fragment.id}]",
+            )
     sources = [_open(store, codec, file, schema) for file in files if _holds_any(file, fields)]
     rows = fragment.physical_rows
     for source in sources:
@@ -114,8 +121,7 @@ def _batches(
                     f"{source.file.path}, which this version cannot put together; leave it out"
                 )
     if not served:
-        nulls = [pa.nulls(count, field.type) for field in arrow]
-        yield pa.RecordBatch.from_arrays(nulls, schema=arrow) if nulls else _rows_without_columns(count)
+        yield from _rows_of_nulls(arrow, count)
         return
     streams: list[Iterator[pa.RecordBatch]] = []
     stream_of: dict[tuple[str, str], int] = {}
@@ -135,6 +141,15 @@ def _batches(
                 array = part.column(part.schema.get_field_index(name))
                 columns.append(_assembled(field, target, array, held_by, depth=1))
         yield pa.RecordBatch.from_arrays(columns, schema=arrow)
+
+
+def _rows_of_nulls(arrow: pa.Schema, count: int) -> Iterator[pa.RecordBatch]:
+    """In slices of one batch, since `count` is only what a manifest says, and costs it nothing to say."""
+    rows = min(count, BATCH_ROWS)
+    nulls = [pa.nulls(rows, field.type) for field in arrow]
+    batch = pa.RecordBatch.from_arrays(nulls, schema=arrow) if nulls else _rows_without_columns(rows)
+    for start in range(0, max(count, 1), BATCH_ROWS):
+        yield batch.slice(0, count - start)
 
 
 def _open(store: Store, codec: DataCodec, file: DataFile, schema: TableSchema) -> _Source:
@@ -182,7 +197,12 @@ def _is_read_apart(field: Field) -> bool:
 
 def _name_in(source: _Source, field: Field) -> str:
     """What the file calls this top-level column."""
-    return next(source.paths[node.id] for node in field.walk() if node.id in source.paths)[0]
+    path = next((source.paths[node.id] for node in field.walk() if node.id in source.paths), None)
+    if path is None:
+        raise Corrupt(
+            f"is said to hold column {field.name!r}, and none of its columns is", path=source.file.path, field="fields"
+        )
+    return path[0]
 
 
 def _assembled(field: Field, target: pa.Field, array: pa.Array, source: _Source, *, depth: int) -> pa.Array:

@@ -7,18 +7,20 @@ until the end. What a change does to it is decided in `transactions/apply.py`; h
 
 from collections.abc import Mapping, Sequence
 
+from lance_core.errors import InvalidInput
 from lance_core.format import naming, outline
 from lance_core.format._pb import table_pb2
 from lance_core.format.features import STICKY, Feature
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.ids import RowId, Version
-from lance_core.format.manifest import Manifest
+from lance_core.format.manifest import FRAGMENT_ID_MAX, Manifest
 from lance_core.format.naming import NamingScheme
 from lance_core.format.row_versions import RowVersions
 from lance_core.format.rowids import RowIdSequence
 from lance_core.format.schema import TableSchema
 
 LIBRARY = "lance-assets"
+_ROW_ID_MAX = 2**63 - 1
 _OF_ONE_VERSION = ("version_aux_data", "tag", "writer_version", "timestamp", "transaction_file")
 
 
@@ -93,6 +95,11 @@ class Draft:
             self._fresh.append(fragment)
             if not (keep_ids and fragment.id):
                 fragment.id = next_id
+            if fragment.id > FRAGMENT_ID_MAX:
+                raise InvalidInput(
+                    f"version {message.version} would need a fragment of id {fragment.id}, and ids end at "
+                    f"{FRAGMENT_ID_MAX}; write fewer, larger fragments, or copy the rows into a new table"
+                )
             next_id = max(next_id, fragment.id + 1)
             if message.reader_feature_flags & Feature.STABLE_ROW_IDS:
                 self._give_row_ids(fragment)
@@ -102,6 +109,11 @@ class Draft:
     def _give_row_ids(self, fragment: table_pb2.DataFragment) -> None:
         if fragment.WhichOneof("row_id_sequence") is not None:
             return
+        if self._message.next_row_id + fragment.physical_rows > _ROW_ID_MAX:
+            raise InvalidInput(
+                f"version {self._message.version} would need row ids above {_ROW_ID_MAX}, and there are none; copy "
+                "the rows into a new table"
+            )
         fragment.inline_row_ids = RowIdSequence.of_range(
             RowId(self._message.next_row_id), fragment.physical_rows
         ).encode()

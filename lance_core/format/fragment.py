@@ -15,8 +15,11 @@ from lance_core.format import naming
 from lance_core.format._pb import table_pb2
 from lance_core.format.ids import FragmentId, Version
 
+_U32_MAX = 2**32 - 1
 TOMBSTONE = -2
 """Stands in `DataFile.field_ids` where a column of the file is dead: dropped, or rewritten elsewhere."""
+NO_COLUMN = -1
+"""Stands in `DataFile.column_indices` for a field that has no column of its own: a parent, whose leaves have theirs."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -186,8 +189,7 @@ class Fragment:
 
     @property
     def live_rows(self) -> int:
-        deleted = self.deletion_file
-        return self.physical_rows - ((deleted.deleted_rows or 0) if deleted else 0)
+        return live_rows(self._message)
 
     @property
     def file_bytes(self) -> int:
@@ -206,8 +208,10 @@ class Fragment:
     def check(self, *, path: str) -> None:
         """What must hold for a fragment before anything of it is read."""
         where = f"fragments[id={self.id}]"
-        if self.id >= 2**32:
+        if self.id > _U32_MAX:
             raise Corrupt(f"fragment id {self.id} does not fit 32 bits", path=path, field=where)
+        if self.physical_rows > _U32_MAX:
+            raise Corrupt(f"{self.physical_rows} rows in one fragment do not fit 32 bits", path=path, field=where)
         if self._message.overlays:
             raise Corrupt("has overlays, which the version's flags do not announce", path=path, field=where)
         live: set[int] = set()
@@ -218,10 +222,27 @@ class Fragment:
                     path=path,
                     field=where,
                 )
+            if min(file.column_indices, default=0) < NO_COLUMN:
+                raise Corrupt(
+                    f"file {file.path} has no column {min(file.column_indices)}, which its fragment names",
+                    path=path,
+                    field=where,
+                )
             ids = {field_id for field_id in file.field_ids if field_id >= 0}
             if twice := ids & live:
                 raise Corrupt(f"field {min(twice)} is live in two files", path=path, field=where)
             live |= ids
+
+
+def live_rows(message: table_pb2.DataFragment) -> int:
+    deleted: int = message.deletion_file.num_deleted_rows
+    if deleted > message.physical_rows:
+        raise Corrupt(
+            f"counts {deleted} deleted rows of {message.physical_rows}",
+            path=f"fragment {message.id}",
+            field="num_deleted_rows",
+        )
+    return message.physical_rows - deleted
 
 
 def _with_ids_once(files: tuple[DataFile, ...]) -> tuple[DataFile, ...]:

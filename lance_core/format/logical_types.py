@@ -6,6 +6,8 @@ What lives here: both directions of one table, and the grammar of the strings wi
 
 import pyarrow as pa
 
+EXTENSION_NAME = b"ARROW:extension:name"
+EXTENSION_METADATA = b"ARROW:extension:metadata"
 JSON_EXTENSION = "lance.json"
 BFLOAT16_EXTENSION = "lance.bfloat16"
 
@@ -45,10 +47,12 @@ _VIEWS = {pa.string_view(): "string", pa.binary_view(): "binary"}
 _BFLOAT16_ITEM = pa.field(
     "item",
     pa.binary(2),
-    metadata={"ARROW:extension:name": BFLOAT16_EXTENSION, "ARROW:extension:metadata": ""},
+    metadata={EXTENSION_NAME: BFLOAT16_EXTENSION, EXTENSION_METADATA: ""},
 )
-_OF_ANY_WIDTH = ("null", "string", "large_string", "binary", "large_binary", "json")
+_NOT_IN_FIXED_LISTS = ("null", "string", "large_string", "binary", "large_binary", "json")
 _UNITS = ("s", "ms", "us", "ns")
+_CHARACTERS_MAX = 1024
+"""Far more than a type can mean; a longer string nests until the stack ends."""
 
 
 class UnknownLogicalType(ValueError):
@@ -67,6 +71,8 @@ def to_arrow(logical: str) -> pa.DataType:
     """
     if plain := _PLAIN.get(logical):
         return plain
+    if len(logical) > _CHARACTERS_MAX:
+        raise UnknownLogicalType(logical)
     kind, _, rest = logical.partition(":")
     try:
         match kind:
@@ -87,7 +93,7 @@ def to_arrow(logical: str) -> pa.DataType:
             case "dict":
                 value, index, _ordered = rest.rsplit(":", 2)
                 return pa.dictionary(to_arrow(index), to_arrow(value))
-    except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, pa.ArrowException) as error:
         raise UnknownLogicalType(logical) from error
     raise UnknownLogicalType(logical)
 
@@ -115,10 +121,10 @@ def from_arrow(arrow: pa.DataType) -> str:
 
 def _element(field: pa.Field) -> str:
     metadata = field.metadata or {}
-    if metadata.get(b"ARROW:extension:name") == BFLOAT16_EXTENSION.encode():
+    if metadata.get(EXTENSION_NAME) == BFLOAT16_EXTENSION.encode():
         return BFLOAT16_EXTENSION
     name = from_arrow(field.type)
-    if name in _OF_ANY_WIDTH:
+    if name in _NOT_IN_FIXED_LISTS:
         raise UnknownLogicalType(f"fixed-size list of {field.type}")
     return name
 

@@ -9,6 +9,7 @@ Opening checks what costs nothing at any size: framing, version, flags. A fragme
 touched.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -21,10 +22,11 @@ from google.protobuf.message import DecodeError
 from lance_core.errors import Corrupt, Unsupported
 from lance_core.format import features, framing, outline
 from lance_core.format._pb import table_pb2
-from lance_core.format.fragment import Fragment, StorageVersion
+from lance_core.format.fragment import Fragment, StorageVersion, live_rows
 from lance_core.format.ids import Version
 from lance_core.format.schema import TableSchema
 
+FRAGMENT_ID_MAX = 2**32 - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -146,7 +148,12 @@ class Manifest:
     def timestamp(self) -> datetime:
         """When it was made, by its committer's clock: it may run backwards from version to version."""
         stamp = self._outline.timestamp
-        return _EPOCH + timedelta(seconds=stamp.seconds, microseconds=stamp.nanos // 1000)
+        try:
+            return _EPOCH + timedelta(seconds=stamp.seconds, microseconds=stamp.nanos // 1000)
+        except OverflowError as error:
+            raise Corrupt(
+                f"was made {stamp.seconds} seconds after 1970, which is no date", path=self.path, field="timestamp"
+            ) from error
 
     @property
     def fragments(self) -> Fragments:
@@ -161,7 +168,10 @@ class Manifest:
         """The highest id ever given out; -1 while no fragment has ever existed."""
         if self._outline.HasField("max_fragment_id"):
             return self._outline.max_fragment_id
-        return max((fragment.id for fragment in self.message.fragments), default=-1)
+        highest = max((fragment.id for fragment in self.message.fragments), default=-1)
+        if highest > FRAGMENT_ID_MAX:
+            raise Corrupt(f"fragment id {highest} does not fit 32 bits", path=self.path, field="fragments")
+        return highest
 
     @property
     def next_row_id(self) -> int:
@@ -170,10 +180,6 @@ class Manifest:
     @property
     def has_stable_row_ids(self) -> bool:
         return bool(self._outline.reader_feature_flags & features.Feature.STABLE_ROW_IDS)
-
-    @property
-    def writes_transaction_files(self) -> bool:
-        return not self._outline.writer_feature_flags & features.Feature.NO_TRANSACTION_FILE
 
     @property
     def storage_version(self) -> StorageVersion:
@@ -210,14 +216,35 @@ class Manifest:
     def row_count(self) -> int:
         """Live rows, from the counts that the manifest itself carries."""
         total = 0
+        seen: set[int] = set()
         for fragment in self.message.fragments:
             if not fragment.physical_rows:
                 raise Unsupported(
                     f"{self.path}: fragment {fragment.id} does not say how many rows it has; a table this "
                     "old has to be committed to once by a current Lance"
                 )
-            total += fragment.physical_rows - fragment.deletion_file.num_deleted_rows
+            seen.add(fragment.id)
+            try:
+                total += live_rows(fragment)
+            except Corrupt as error:
+                raise Corrupt(f"{error.path} {error.what}", path=self.path, field=error.field) from error
+        if len(seen) < len(self.message.fragments):
+            raise self._doubled()
         return total
+
+    def check_ids(self) -> None:
+        """That no fragment is listed twice: its rows would be read twice. Looks at every one of them."""
+        if len({fragment.id for fragment in self.message.fragments}) < len(self.message.fragments):
+            raise self._doubled()
+
+    def _doubled(self) -> Corrupt:
+        twice, _times = Counter(fragment.id for fragment in self.message.fragments).most_common(1)[0]
+        return Corrupt(f"lists fragment {twice} twice", path=self.path, field="fragments")
 
     def check_writable(self) -> None:
         features.check_writable(self._outline.writer_feature_flags, what=self.path)
+        if self._outline.max_fragment_id >= FRAGMENT_ID_MAX:
+            raise Unsupported(
+                f"{self.path}: the ids of fragments are used up, the last one given out is "
+                f"{self._outline.max_fragment_id}; copy the rows into a new table"
+            )

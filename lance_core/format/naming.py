@@ -65,4 +65,4 @@ def data_file_name(uuid: bytes) -> str:
 
 def is_confined(path: str) -> bool:
     """Whether a stored name stays below its directory: no `..`, no leading `/`, nothing encoded or exotic."""
-    return bool(_PLAIN_NAME.fullmatch(path)) and ".." not in path.split("/")
+    return bool(_PLAIN_NAME.fullmatch(path))

@@ -15,10 +15,8 @@ import pyarrow as pa
 from lance_core.errors import Corrupt, InvalidInput, Unsupported
 from lance_core.format import logical_types
 from lance_core.format._pb import file_pb2
-from lance_core.format.logical_types import BFLOAT16_EXTENSION, JSON_EXTENSION, UnknownLogicalType
+from lance_core.format.logical_types import EXTENSION_METADATA, EXTENSION_NAME, JSON_EXTENSION, UnknownLogicalType
 
-EXTENSION_NAME = b"ARROW:extension:name"
-EXTENSION_METADATA = b"ARROW:extension:metadata"
 RESERVED_NAMES = frozenset({"_rowid", "_rowaddr", "_row_created_at_version", "_row_last_updated_at_version"})
 _PRIMARY_KEY = b"lance-schema:unenforced-primary-key"
 _PRIMARY_KEY_POSITION = b"lance-schema:unenforced-primary-key:position"
@@ -26,6 +24,11 @@ _CLUSTERING_KEY_POSITION = b"lance-schema:unenforced-clustering-key:position"
 _PACKED = (b"lance-encoding:packed", b"packed")
 _TOP_LEVEL = -1
 _DEPTH_MAX = 100
+_ARROW_DEPTH_MAX = 63
+"""What Arrow hands from one library to another; a deeper table could be written, and opened by nobody."""
+_SHOWN_MAX = 80
+_NOT_TOGETHER = (pa.ArrowException, ValueError, TypeError)
+"""What Arrow, or an extension type that somebody registered, says of parameters that do not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +80,8 @@ class Field:
             return logical_types.to_arrow(self.logical_type)
         except UnknownLogicalType as error:
             raise Unsupported(
-                f"field {self.name!r} (id {self.id}) has the logical type {self.logical_type!r}, which this "
-                "version does not know; a newer one may"
+                f"field {self.name!r} (id {self.id}) has the logical type {self.logical_type[:_SHOWN_MAX]!r}, which "
+                "this version does not know; a newer one may"
             ) from error
 
     def _only_child(self) -> "Field":
@@ -96,11 +99,14 @@ class TableSchema:
 
     @classmethod
     def from_arrow(cls, schema: pa.Schema, *, first_id: int = 0) -> "TableSchema":
-        """Assign ids depth-first from `first_id`; every unsupported column is named in one error."""
+        """Assign ids depth-first from `first_id`; every unsupported column is named in one error. What comes back can
+        be turned into Arrow again."""
         ids = iter(range(first_id, 2**31 - 1))
         problems: list[str] = []
         seen: set[str] = set()
         fields = []
+        if not _is_text(schema.metadata):
+            problems.append("the schema's own metadata is not UTF-8 text")
         for column in schema:
             if column.name in seen:
                 problems.append(f"column {column.name!r} appears twice")
@@ -110,12 +116,17 @@ class TableSchema:
                 problems.append(f"column {column.name!r}: a top-level name may not be empty or contain '.'")
             seen.add(column.name)
             try:
-                fields.append(_from_arrow(column, ids, column.name))
+                fields.append(_from_arrow(column, ids, column.name, depth=1))
             except UnknownLogicalType as error:
                 problems.append(str(error))
         if problems:
             raise InvalidInput("this schema cannot be stored in a Lance table: " + "; ".join(problems))
-        return cls(tuple(fields), dict(schema.metadata or {}))
+        made = cls(tuple(fields), dict(schema.metadata or {}))
+        try:
+            made.arrow  # noqa: B018 - kept for later; what matters here is that there is one
+        except Unsupported as error:
+            raise InvalidInput(f"this schema cannot be stored in a Lance table: {error}") from error
+        return made
 
     @classmethod
     def decode(
@@ -134,6 +145,11 @@ class TableSchema:
                 )
             children[message.parent_id].append(message)
             children[message.id] = []
+        names: set[str] = set()
+        for message in children[_TOP_LEVEL]:
+            if message.name in names:
+                raise Corrupt(f"two columns have the name {message.name!r}", path=path, field="fields")
+            names.add(message.name)
         tops = tuple(_decode(message, children, path, depth=1) for message in children[_TOP_LEVEL])
         return cls(tops, {key.encode(): value for key, value in metadata.items()})
 
@@ -142,9 +158,12 @@ class TableSchema:
 
     @cached_property
     def arrow(self) -> pa.Schema:
-        schema = pa.schema([field.arrow() for field in self.fields], dict(self.metadata) or None)
-        # A pass through IPC turns `ARROW:extension:*` metadata into the extension types that pyarrow knows.
-        return pa.ipc.read_schema(schema.serialize())
+        try:
+            return _through_ipc(self.fields, self.metadata)
+        except _NOT_TOGETHER as error:
+            for field in self.fields:
+                _refuse_alone(field)
+            raise Unsupported(f"the fields do not make an Arrow schema: {error}") from error
 
     @cached_property
     def field_id_max(self) -> int:
@@ -157,7 +176,40 @@ class TableSchema:
         raise KeyError(name)
 
 
-def _from_arrow(column: pa.Field, ids: Iterator[int], path: str) -> Field:
+def _through_ipc(fields: Iterable[Field], metadata: Mapping[bytes, bytes]) -> pa.Schema:
+    """A pass through IPC turns `ARROW:extension:*` metadata into the extension types that pyarrow knows."""
+    schema = pa.schema([field.arrow() for field in fields], dict(metadata) or None)
+    return pa.ipc.read_schema(schema.serialize())
+
+
+def _refuse_alone(field: Field) -> None:
+    try:
+        _through_ipc([field], {})
+    except _NOT_TOGETHER as error:
+        kind = field.metadata.get(EXTENSION_NAME, b"").decode(errors="replace")
+        known = f" and calls itself {kind!r}" if kind else ""
+        raise Unsupported(
+            f"field {field.name!r} (id {field.id}) has the logical type {field.logical_type[:_SHOWN_MAX]!r}{known}, "
+            f"which do not go together: {error}"
+        ) from error
+
+
+def _is_text(metadata: Mapping[bytes, bytes] | None) -> bool:
+    try:
+        for key, value in (metadata or {}).items():
+            key.decode()
+            value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _from_arrow(column: pa.Field, ids: Iterator[int], path: str, *, depth: int) -> Field:
+    if depth > _ARROW_DEPTH_MAX:
+        top = path.partition(".")[0]
+        raise UnknownLogicalType(f"column {top!r} is nested more than {_ARROW_DEPTH_MAX} deep")
+    if not _is_text(column.metadata):
+        raise UnknownLogicalType(f"field {path!r} has metadata that is not UTF-8 text")
     field_id = next(ids)
     metadata = dict(column.metadata or {})
     arrow = column.type
@@ -171,7 +223,7 @@ def _from_arrow(column: pa.Field, ids: Iterator[int], path: str) -> Field:
         arrow = arrow.storage_type
 
     def child(field: pa.Field) -> Field:
-        return _from_arrow(field, ids, f"{path}.{field.name}")
+        return _from_arrow(field, ids, f"{path}.{field.name}", depth=depth + 1)
 
     children: tuple[Field, ...] = ()
     if pa.types.is_struct(arrow):
@@ -198,6 +250,8 @@ def _from_arrow(column: pa.Field, ids: Iterator[int], path: str) -> Field:
             logical = logical_types.from_arrow(arrow)
         except UnknownLogicalType as error:
             raise UnknownLogicalType(f"field {path!r} has the Arrow type {error}, which Lance cannot store") from error
+        if depth + logical.count("fixed_size_list:") > _ARROW_DEPTH_MAX:
+            raise UnknownLogicalType(f"field {path!r} is nested more than {_ARROW_DEPTH_MAX} deep")
     return Field(field_id, column.name, logical, column.nullable, metadata, children)
 
 
@@ -261,6 +315,3 @@ def _encoding(field: Field) -> file_pb2.Encoding:
     if kind == "dict":
         return file_pb2.Encoding.DICTIONARY
     return file_pb2.Encoding.PLAIN
-
-
-__all__ = ["BFLOAT16_EXTENSION", "RESERVED_NAMES", "Field", "TableSchema"]

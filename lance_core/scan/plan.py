@@ -55,6 +55,7 @@ def plan_scan(
     if columns is not None and len(set(columns)) != len(columns):
         raise InvalidInput(f"a column is named twice in {list(columns)}")
     chosen = tuple(names if columns is None else columns)
+    manifest.check_ids()
     everything = tuple(map(ScanTask, manifest.fragments))
     if filter is not None:
         predicate = Predicate.parse(filter, manifest.schema.arrow)

@@ -4,6 +4,13 @@ A write goes to a temporary name in the same directory, is fsynced, and gets its
 or `rename` (put); then the directory is fsynced, and its parents where they are new. `link` is what makes
 create exclusive, and no reader ever sees half a file. File systems without hard links are refused, since
 every substitute at hand can replace somebody's file.
+
+What is promised covers what this package wrote durably, and the way to it: before a process acknowledges its first
+write it syncs the directory, all directories in it, and its entry in its parent, whoever made them. The contents of
+files that others wrote without syncing (pylance does not; `durable=False` does not) are theirs: syncing a table of
+terabytes at its first small append would be worse.
+
+A name that leads out of the root through a symbolic link is not read. The root itself may be a link.
 """
 
 import errno
@@ -14,11 +21,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeAlias
 
 from lance_core.errors import NotFound, StorageError
 from lance_core.storage.store import KnownObject, ObjectInfo, Put
 
 _TEMPORARY = ".tmp"
+_WITHOUT_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS)
+_Identity: TypeAlias = tuple[int, int]
+_anchored: dict[Path, _Identity] = {}
+"""Directories whose entry in their parent this process has synced. A directory made anew is another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +44,7 @@ class LocalStore:
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         try:
-            with open(self.root / path, "rb") as file:
+            with open(self.inside(path), "rb") as file:
                 if start:
                     file.seek(start)
                 return file.read(-1 if length is None else length)
@@ -43,7 +55,7 @@ class LocalStore:
 
     def head(self, path: str) -> ObjectInfo | None:
         try:
-            return _info(path, os.stat(self.root / path))
+            return _info(path, os.stat(self.inside(path)))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -83,7 +95,7 @@ class LocalStore:
             if not _is_same_file(temporary, target):
                 return Put.EXISTS
         except OSError as error:
-            if error.errno in (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS):
+            if error.errno in _WITHOUT_LINKS:
                 raise StorageError(
                     f"{target.parent} is on a file system without hard links: without them two writers could "
                     "both believe that they were first. Put the table on a local disk or an object store"
@@ -118,7 +130,20 @@ class LocalStore:
             raise _failed("make durable", self.root, error) from error
 
     def make_directory(self, directory: str) -> None:
-        self._make(self.root / directory)
+        try:
+            self._make(self.inside(directory))
+        except OSError as error:
+            raise _failed("make", self.root / directory, error) from error
+
+    def inside(self, path: str) -> Path:
+        """Where `path` is, after every link was followed; it may not exist."""
+        root, place = os.path.realpath(self.root), os.path.realpath(self.root / path)
+        if place != root and not place.startswith(os.path.join(root, "")):
+            raise StorageError(
+                f"{self.root / path} is a link out of {self.root}, to {place}; what lies outside is not opened. If it "
+                "belongs there, put the file itself in the place of the link"
+            )
+        return Path(place)
 
     def _temporary(self, target: Path, data: bytes) -> Path:
         temporary = target.parent / f"{_TEMPORARY}-{uuid.uuid4().hex}"
@@ -142,11 +167,32 @@ class LocalStore:
             directory = directory.parent
         for new in reversed(missing):
             new.mkdir(exist_ok=True)
-            self._sync_directory(new.parent)
+            if self.durable:
+                _sync(new.parent)
+                _anchored[new] = _identity(new)
 
     def _sync_directory(self, directory: Path) -> None:
         if self.durable:
             _sync(directory)
+            self._anchor(directory)
+
+    def _anchor(self, directory: Path) -> None:
+        """What others made has entries that nobody may have synced: once per process, that is done for them."""
+        if not directory.is_relative_to(self.root):
+            return
+        if _anchored.get(self.root) != _identity(self.root):
+            with os.scandir(self.root) as entries:
+                within = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+            for place in (*within, self.root):
+                _sync(place)
+            _sync_if_allowed(self.root.parent)
+            for place in (*within, self.root):
+                _anchored[place] = _identity(place)
+        while directory != self.root:
+            if _anchored.get(directory) != _identity(directory):
+                _sync(directory.parent)
+                _anchored[directory] = _identity(directory)
+            directory = directory.parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +217,17 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _sync_if_allowed(directory: Path) -> None:
+    """Who may pass through a directory, but not open it, has made nothing in it."""
+    with suppress(PermissionError):
+        _sync(directory)
+
+
+def _identity(directory: Path) -> _Identity:
+    stat = os.stat(directory)
+    return stat.st_dev, stat.st_ino
 
 
 def _is_same_file(one: Path, other: Path) -> bool:

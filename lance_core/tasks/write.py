@@ -2,25 +2,26 @@
 
     driver    begin_append(uri, ...)  -> PlannedWrite, or Committed if the intent has landed before
     workers   WriteTask(plan)(batches) -> the fragments they wrote, encoded
-    driver    planned.finish(fragments) -> Committed
+    driver    planned.finish(results) -> Committed
 
 A worker's files have fresh names, so retried and speculative attempts leave orphans, never rows: only fragments that
 the driver collected are committed.
 """
 
+import json
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from lance_core import writes
+from lance_core import given, writes
 from lance_core.commit import ATTEMPTS
 from lance_core.committed import Committed
 from lance_core.data.conform import Conversion, columns_to_write
 from lance_core.data.layout import check_storable
 from lance_core.data.write import BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits, write_fragments
-from lance_core.errors import AlreadyExists, NotFound, RetryableConflict
+from lance_core.errors import AlreadyExists, NotFound, RetryableConflict, SchemaMismatch
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.operations import Append, Overwrite
 from lance_core.format.schema import TableSchema
@@ -33,9 +34,8 @@ from lance_core.tasks.stamp import Stamp
 from lance_core.transactions.apply import Birth
 from lance_core.writes import Begun, Written
 
-RETRIES = ATTEMPTS
-RESULT = pa.schema([pa.field("fragment", pa.binary(), nullable=False)])
-"""What a worker gives back: one row a fragment."""
+RESULT = pa.schema([pa.field("fragment", pa.binary()), pa.field("refusal", pa.string())])
+"""What a worker gives back: one row a fragment, or one that says which column of its rows does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +61,23 @@ class WriteTask:
         plan = self.plan
         plan.stamp.check()
         location = locate(plan.uri, storage_options=plan.storage_options, durable=plan.durable)
-        fragments = write_fragments(
-            location.codec,
-            batches,
-            schema=plan.schema,
-            version=plan.storage_version,
-            limits=plan.limits,
-            conversion=Conversion.CAST,
-            new_uuid=uuid.uuid4,
-            what=location.uri,
-        )
+        try:
+            fragments = write_fragments(
+                location.codec,
+                batches,
+                schema=plan.schema,
+                version=plan.storage_version,
+                limits=plan.limits,
+                conversion=Conversion.CAST,
+                new_uuid=uuid.uuid4,
+                what=location.uri,
+            )
+        except SchemaMismatch as error:
+            # Trying again would not help, and an exception would reach the driver as text in somebody's traceback.
+            yield pa.RecordBatch.from_pylist([{"refusal": _told(error)}], RESULT)
+            return
         if fragments:
-            yield pa.RecordBatch.from_pydict({"fragment": [fragment.encode() for fragment in fragments]}, RESULT)
+            yield pa.RecordBatch.from_pylist([{"fragment": fragment.encode()} for fragment in fragments], RESULT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +90,15 @@ class PlannedWrite:
 
     def finish(
         self,
-        fragments: Sequence[bytes],
+        results: pa.Table,
         *,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
     ) -> Committed:
-        written = tuple(map(Fragment.decode, fragments))
+        """`results` is all that the workers gave back, in any order."""
+        given.check(retries=retries)
+        properties = given.texts(properties, "properties")
+        written = tuple(map(Fragment.decode, _fragments(results)))
         creates = isinstance(self._begun.base, Birth)
         if self.replaces or creates:
             config = {TABLE_ID: self._begun.uuid} if creates else {}
@@ -100,7 +108,7 @@ class PlannedWrite:
         else:
             operation = Append(written)
         try:
-            return committed_of(writes.finish(self._begun, operation, properties=properties or {}, attempts=retries))
+            return committed_of(writes.finish(self._begun, operation, properties=properties, attempts=retries))
         except AlreadyExists as error:
             raise RetryableConflict(
                 f"{self.plan.uri} did not exist when this write was planned, and was created meanwhile; repeat it",
@@ -109,6 +117,19 @@ class PlannedWrite:
                 version=1,
                 rule="created_meanwhile",
             ) from error
+
+
+def _told(error: SchemaMismatch) -> str:
+    return json.dumps([str(error), error.column, error.expected, error.got])
+
+
+def _fragments(results: pa.Table) -> list[bytes]:
+    for refusal in results["refusal"].to_pylist():
+        if refusal is not None:
+            message, column, expected, got = json.loads(refusal)
+            raise SchemaMismatch(message, column=column, expected=expected, got=got)
+    fragments: list[bytes] = results["fragment"].to_pylist()
+    return fragments
 
 
 def begin_append(
@@ -182,11 +203,13 @@ def _begin(
     options: Mapping[str, str] | None,
     durable: bool,
 ) -> PlannedWrite | Committed:
+    given.check(intent=intent)
     if isinstance(base, Snapshot):
         base.manifest.check_writable()
     version = base.storage_version if isinstance(base, Birth) else base.manifest.storage_version
     check_storable(schema, version)
-    begun = writes.begin(location, base, intent=intent, ports=SYSTEM)
+    verb = "overwrite" if replaces else "append"
+    begun = writes.begin(location, base, verb=verb, intent=intent, ports=SYSTEM)
     if isinstance(begun, Written):
         return committed_of(begun)
     plan = WritePlan(
@@ -211,8 +234,8 @@ def _base(location: Location, *, create: bool) -> Snapshot | Birth:
 
 
 __all__ = [
+    "ATTEMPTS",
     "BYTES_PER_FILE_MAX",
-    "RETRIES",
     "ROWS_PER_FILE_MAX",
     "FileLimits",
     "PlannedWrite",

@@ -12,8 +12,9 @@ from lance_core.format.fragment import StorageVersion
 from lance_core.format.manifest import Manifest
 from lance_core.format.naming import NamingScheme
 from lance_core.format.operations import Append, Operation, Other, Overwrite
+from lance_core.format.schema import TableSchema
 from lance_core.format.transaction import INLINE_BYTES_MAX, Transaction
-from lance_core.transactions import invariants
+from lance_core.transactions import arrivals, invariants
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ def apply(head: Manifest | Birth, ours: Transaction, occasion: Occasion) -> Mani
         head.check_writable()
         before = head
         draft = Draft.after(head)
+    _check_arrivals(before, ours.operation)
     _change(draft, ours.operation)
     record = ours.encode()
     after = draft.finish(
@@ -54,6 +56,16 @@ def apply(head: Manifest | Birth, ours: Transaction, occasion: Occasion) -> Mani
     )
     invariants.check(before, after, fresh=draft.fresh)
     return after
+
+
+def _check_arrivals(head: Manifest | None, operation: Operation) -> None:
+    if isinstance(operation, Append):
+        arrivals.check_fields(operation.fragments, head.schema if head else TableSchema((), {}))
+        arrivals.check_files_once(operation.fragments, head)
+    elif isinstance(operation, Overwrite):
+        arrivals.check_schema(operation.schema)
+        arrivals.check_fields(operation.fragments, operation.schema)
+        arrivals.check_files_once(operation.fragments, None)
 
 
 def _change(draft: Draft, operation: Operation) -> None:

@@ -60,9 +60,13 @@ def partitions(instance: dg.DagsterInstance, table: LanceTable) -> list[str]:
 def tick(
     sensor: dg.SensorDefinition, instance: dg.DagsterInstance, cursor: str | None = None
 ) -> tuple[str | None, str | None]:
-    """One tick as the daemon does it: evaluate, store the events, keep the cursor. Answers cursor and skip message."""
+    """One tick as the daemon does it: evaluate, store events, delete partitions. Answers cursor and skip message."""
     evaluated = sensor.evaluate_tick(dg.build_sensor_context(instance=instance, cursor=cursor))
     for event in evaluated.asset_events:
         assert isinstance(event, dg.AssetMaterialization)
         instance.report_runless_asset_event(event)
+    for request in evaluated.dynamic_partitions_requests or ():
+        assert isinstance(request, dg.DeleteDynamicPartitionsRequest)
+        for key in request.partition_keys:
+            instance.delete_dynamic_partition(request.partitions_def_name, key)
     return evaluated.cursor, None if evaluated.asset_events else evaluated.skip_message

@@ -68,6 +68,7 @@ def run_demo(order: dict[str, str | None]) -> None:
     DataFrame.toArrow = tape.around(DataFrame.toArrow, lambda frame: "spark job")  # type: ignore[method-assign]
     for method, name in (
         ("add_dynamic_partitions", _fixed("add_dynamic_partitions")),
+        ("delete_dynamic_partition", _fixed("delete_dynamic_partition")),
         ("add_run_tags", _fixed("add_run_tags")),
         ("handle_new_event", _event),
     ):

@@ -107,6 +107,31 @@ def test_a_wrong_declaration_says_what_to_change(said: str, declare: Callable[[]
     assert CANARY not in str(refused.value)
 
 
+WRITTEN_OUT = (
+    ("spark.hadoop.javax.jdo.option.ConnectionURL", "jdbc:postgresql://u:canary@h/db"),
+    ("spark.hadoop.fs.azure.account.key.a.dfs.core.windows.net", "canary"),
+    ("spark.foo.accessKeyId", "canary"),
+    ("spark.cosmos.accountKey", "canary"),
+    ("spark.x.apikey", "canary"),
+)
+
+
+@pytest.mark.parametrize(("key", "value"), WRITTEN_OUT)
+def test_what_would_be_masked_in_a_message_may_not_be_written_out(key: str, value: str) -> None:
+    with pytest.raises(InvalidInput, match="EnvVar") as refused:
+        SparkSessionResource(conf={key: value})
+    assert "canary" not in str(refused.value)
+
+
+def test_settings_that_only_look_like_secrets_are_taken() -> None:
+    SparkSessionResource(
+        conf={
+            "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
+            "spark.sql.sources.v2.bucketing.allowJoinKeysSubsetOfPartitionKeys.enabled": "true",
+        }
+    )
+
+
 def test_a_secret_of_spark_reaches_it_and_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEST_SECRET", CANARY)
     conf = {"spark.hadoop.fs.s3a.secret.key": dg.EnvVar("TEST_SECRET")}

@@ -34,8 +34,11 @@ STEPS = [
     "put _transactions 1",
     "create _versions 1",
     "put _lance_assets/intents 2",
-    "add_dynamic_partitions 1",
+    "add_dynamic_partitions 1",  # which table it is
+    "add_dynamic_partitions 2",  # the version
+    "add_dynamic_partitions 3",  # who records it
     "event ASSET_MATERIALIZATION orders 1",
+    "delete_dynamic_partition 1",
     "add_run_tags 1",
     "event ASSET_MATERIALIZATION orders_append 1",
     "event STEP_SUCCESS 1",

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import dagster as dg
@@ -12,8 +13,10 @@ import pyarrow as pa
 import pytest
 
 from lance_assets import LanceTable, lance_discovery, lance_table
+from lance_assets.claims import claim
 from lance_assets.discovery import WAIT_MAX, discovery_sensor
-from lance_core import InvalidInput, Table
+from lance_assets.epochs import epoch_of
+from lance_core import Corrupt, InvalidInput, Table
 from tests.lance_assets.instances import events, partitions, shown, tags, tick
 
 ROW = pa.table({"id": [1]})
@@ -142,26 +145,145 @@ def test_versions_beyond_the_bound_come_with_the_next_ticks(tmp_path: Path, inst
     assert tick(sensor, instance, cursor)[1] == "no new versions"
 
 
-def test_a_table_created_anew_is_not_taken_for_the_old_one(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+@pytest.mark.parametrize("versions", [1, 2, 4])
+def test_a_table_created_anew_gets_partitions_of_its_own(
+    tmp_path: Path, instance: dg.DagsterInstance, versions: int
+) -> None:
+    """Whether it has fewer versions than the old one had, as many, or more."""
     table = declared(tmp_path)
     Table.create(table.uri, ROW).append(ROW)
     cursor, _ = tick(sensor_of(table), instance)
-    before = [event.tags for _, event in events(instance, table.key)]
     shutil.rmtree(table.uri)
     at = Table.create(table.uri, ROW)
-    for _ in range(3):
+    for _ in range(versions - 1):
         at = at.append(ROW).table
-    cursor, said = tick(sensor_of(table), instance, cursor)
+    cursor, _ = tick(sensor_of(table), instance, cursor)
+    new = [f"w02.v000000000{version}" for version in range(1, versions + 1)]
+    assert keys_of(instance, table) == ["v0000000001", "v0000000002", *new]
+    assert partitions(instance, table) == new  # those of versions that are gone are retired
+    # Without a cursor it is still the second table that was there.
+    cursor, said = tick(sensor_of(table), instance, cursor=None)
+    assert said == "no new versions"
+    assert len(keys_of(instance, table)) == 2 + versions
+    assert tick(sensor_of(table), instance, cursor)[1] == "no new versions"
+
+
+def test_a_table_that_is_put_back_is_known_again(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    table = declared(tmp_path)
+    Table.create(table.uri, ROW)
+    cursor, _ = tick(sensor_of(table), instance)
+    Path(table.uri).rename(tmp_path / "aside")
+    lance.write_dataset(ROW, table.uri)  # of another library: known by its first transaction
+    cursor, _ = tick(sensor_of(table), instance, cursor)
+    assert partitions(instance, table) == ["w02.v0000000001"]
+    shutil.rmtree(table.uri)
+    Path(tmp_path / "aside").rename(table.uri)
+    cursor, _ = tick(sensor_of(table), instance, cursor)
+    assert partitions(instance, table) == ["v0000000001"]
+    assert keys_of(instance, table) == ["v0000000001", "w02.v0000000001"]
+
+
+def test_a_table_that_loses_its_identity_stays_the_one_it_was(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    table = declared(tmp_path)
+    lance.write_dataset(ROW, table.uri)
+    cursor, _ = tick(sensor_of(table), instance)
+    lance.write_dataset(ROW, table.uri, mode="append")
+    lance.dataset(table.uri).cleanup_old_versions(older_than=timedelta(0))
+    assert Table.open(table.uri).id is None
+    tick(sensor_of(table), instance, cursor)
+    assert keys_of(instance, table) == ["v0000000001", "v0000000002"]
+    assert partitions(instance, table) == ["v0000000002"]
+
+
+@pytest.mark.parametrize("name", ["unknown", "a b" * 500, "\n"])
+def test_identities_may_be_anything(tmp_path: Path, instance: dg.DagsterInstance, name: str) -> None:
+    ledger = declared(tmp_path).ledger
+    assert [epoch_of(instance, ledger, each) for each in (None, name, "other", name, None)] == [1, 2, 3, 2, 3]
+
+
+def test_partitions_of_versions_that_were_cleaned_up_are_retired(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    table = declared(tmp_path)
+    at = Table.create(table.uri, ROW)
+    for _ in range(5):
+        at = at.append(ROW).table
+    sensor = discovery_sensor("s", [table.ledger], versions_per_tick=3)
+    cursor = None
+    for _ in range(2):
+        cursor, _ = tick(sensor, instance, cursor)
+    instance.add_dynamic_partitions(table.ledger.partition_set, ["typed by hand"])
+    lance.dataset(table.uri).cleanup_old_versions(older_than=timedelta(0))  # and no new version
+    cursor, _ = tick(sensor, instance, cursor)
+    assert len(partitions(instance, table)) == 4  # no more than its bound in one tick
+    cursor, _ = tick(sensor, instance, cursor)
+    assert partitions(instance, table) == ["v0000000006", "typed by hand"]
+    assert len(keys_of(instance, table)) == 6  # what happened stays on record
+    assert tick(sensor, instance, cursor)[1] == "no new versions"
+
+
+def test_a_damaged_old_version_stops_nothing_else(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    table = declared(tmp_path)
+    at = Table.create(table.uri, ROW).append(ROW).table
+    manifest = Path(table.uri) / at.manifest.path
+    at.append(ROW).table.append(ROW)
+    manifest.write_bytes(b"not a manifest")
+    cursor, _ = tick(sensor_of(table), instance)
+    assert keys_of(instance, table) == ["v0000000001", "v0000000003", "v0000000004"]
+    (_, third) = events(instance, table.key)[1]
+    assert "lance/rows_added" not in third.metadata  # nobody can tell
+    Table.open(table.uri).append(ROW)
+    tick(sensor_of(table), instance, cursor)
+    assert keys_of(instance, table)[-1] == "v0000000005"
+    with pytest.raises(Corrupt, match="manifest"):
+        Table.open(table.uri).versions()
+    assert [info.version for info in Table.open(table.uri).versions(since=3)] == [4, 5]
+
+
+def test_a_version_that_vanishes_under_the_look_stops_nothing_else(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = declared(tmp_path)
+    at = Table.create(table.uri, ROW).append(ROW).table
+    at.append(ROW)
+    listed = at.version_numbers()
+    (Path(table.uri) / at.manifest.path).unlink()
+    monkeypatch.setattr(Table, "version_numbers", lambda _: listed)  # what was listed before cleanup came
+    tick(sensor_of(table), instance)
+    assert keys_of(instance, table) == ["v0000000001", "v0000000003"]
+    assert [info.version for info in Table.open(table.uri).versions()] == [1, 3]
+
+
+def test_a_table_with_numbers_out_of_range_does_not_hide_the_others(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = [lance_table(name, uri=str(tmp_path / name), discover=False) for name in ("odd", "good")]
+    for each in group:
+        Table.create(each.uri, ROW)
+    real = Table.open
+
+    def hostile(uri: str, **options: Any) -> Table:
+        if uri.endswith("odd"):
+            raise OverflowError("date value out of range")
+        return real(uri, **options)
+
+    monkeypatch.setattr(Table, "open", hostile)
+    evaluated = lance_discovery("lake", group).evaluate_tick(dg.build_sensor_context(instance=instance))
+    assert [event.asset_key for event in evaluated.asset_events] == [group[1].key]
+    assert "odd: OverflowError: date value out of range" in (evaluated.skip_message or "")
+
+
+def test_the_sensor_leaves_to_a_run_what_that_run_is_recording(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    table = declared(tmp_path)
+    dead, other = (add_run(instance, status) for status in (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.STARTED))
+    Table.create(table.uri, ROW, properties={"dagster.run_id": dead.run_id})
+    claim(instance, table.ledger, ["v0000000001"], other.run_id)
+    cursor, said = tick(sensor_of(table), instance)
     assert said is not None
-    assert "another created in its place" in said
-    assert "reset the cursor" in said
-    _, said = tick(sensor_of(table), instance, cursor)
-    assert said is not None
-    assert "another created in its place" in said
-    # Even without a cursor what the partitions say of the old table stays as it is.
-    tick(sensor_of(table), instance, cursor=None)
-    assert [event.tags for _, event in events(instance, table.key)][:2] == before
-    assert keys_of(instance, table) == [f"v000000000{version}" for version in range(1, 5)]
+    assert "is being recorded by a run" in said
+    instance.report_run_failed(other)  # it died, and never let go
+    cursor, _ = tick(sensor_of(table), instance, cursor)
+    assert keys_of(instance, table) == ["v0000000001"]
+    tick(sensor_of(table), instance, cursor)
+    assert instance.get_dynamic_partitions(table.ledger.claim_set) == []
 
 
 def test_no_table_yet_and_damaged_tables_do_not_hide_the_others(tmp_path: Path, instance: dg.DagsterInstance) -> None:

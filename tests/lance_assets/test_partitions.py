@@ -2,7 +2,7 @@
 
 import pytest
 
-from lance_assets.partitions import partition_key, version_of
+from lance_assets.partitions import is_version_key, partition_key, version_of
 from lance_core import InvalidInput
 
 VERSIONS = (1, 9, 10, 42, 99_999, 100_000, 9_999_999_999)
@@ -14,7 +14,22 @@ def test_keys_and_versions_are_one_to_one_and_sort_alike() -> None:
     assert [version_of(key) for key in keys] == list(VERSIONS)
 
 
-@pytest.mark.parametrize("key", ["", "42", "v42", "v0000000000", "v00000000420", "w02.v0000000001", "v0000000001\n"])
+def test_keys_of_later_epochs_sort_after_and_keep_their_version() -> None:
+    epochs = (1, 2, 9, 10, 99, 100, 999, 1000, 9999, 10_000, 99_999)
+    keys = [partition_key(version, epoch) for epoch in epochs for version in VERSIONS]
+    assert keys == sorted(keys)
+    assert [version_of(key) for key in keys] == list(VERSIONS) * len(epochs)
+    assert partition_key(1, 2) == "w02.v0000000001"
+    assert all(map(is_version_key, keys))
+
+
+@pytest.mark.parametrize("epoch", [0, -1, 100_000])
+def test_no_key_for_what_is_no_epoch(epoch: int) -> None:
+    with pytest.raises(InvalidInput, match="no epoch"):
+        partition_key(1, epoch)
+
+
+@pytest.mark.parametrize("key", ["", "42", "v42", "v0000000000", "v00000000420", "w01.v0000000001", "v0000000001\n"])
 def test_a_key_typed_by_hand_that_names_no_version_is_refused(key: str) -> None:
     with pytest.raises(InvalidInput, match="names no version"):
         version_of(key)

@@ -2,9 +2,11 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import lance
@@ -13,7 +15,7 @@ import pytest
 from dagster_pyspark import LazyPySparkResource, PySparkResource
 from pyspark.sql import DataFrame, SparkSession
 
-from lance_assets import LanceTable, SparkAppend, SparkSessionResource, WriteContext, lance_table
+from lance_assets import LanceTable, SparkAppend, SparkSessionResource, WriteContext, lance_table, recording
 from lance_assets.discovery import discovery_sensor
 from lance_core import Table
 from tests.lance_assets.instances import events, instance_in, partitions, run, shown, tags, tick
@@ -209,6 +211,23 @@ def test_once_per_partition_lands_once_ever(
     assert (last.partition, shown(last)["lance/version"]) == ("2026-01-01", 1)
 
 
+def test_a_partition_that_was_empty_can_be_filled_later(
+    tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource
+) -> None:
+    arrived = iter([0, 5])
+    table = orders(
+        tmp_path,
+        partitions=DAYS,
+        once_per="partition",
+        fn=lambda spark, ctx: ten_rows(spark, ctx).limit(next(arrived)),
+    )
+    Table.create(table.uri, pa.table({"id": [0], "day": ["x"]}))
+    for _ in range(2):
+        run(table, "orders_append", instance, resource, partition="2026-01-01")
+    assert Table.open(table.uri).count_rows() == 6
+    assert [event.partition for _, event in events(instance, table.key)] == ["v0000000002"]
+
+
 def test_versions_recorded_out_of_order_all_get_their_place(
     tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource
 ) -> None:
@@ -248,15 +267,66 @@ def test_no_rows_make_no_version(tmp_path: Path, instance: dg.DagsterInstance, r
     assert events(instance, table.key) == []
 
 
-def test_a_version_of_a_table_that_was_there_before_keeps_its_partition(
+def test_a_table_created_anew_gets_partitions_of_its_own_from_runs_and_sensor_alike(
     tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource
 ) -> None:
     table = orders(tmp_path)
     old = run(table, "orders_append", instance, resource)
     Path(table.uri).rename(tmp_path / "gone")
+    new = run(table, "orders_append", instance, resource)
+    Table.open(table.uri).append(pa.table({"id": [0], "day": ["x"]}))
+    tick(discovery_sensor("s", [table.ledger]), instance)
+    recorded_by = [(run_id, event.partition) for run_id, event in events(instance, table.key)]
+    assert recorded_by == [(old.run_id, "v0000000001"), (new.run_id, "w02.v0000000001"), ("", "w02.v0000000002")]
+    *_, (_, written) = events(instance, table.write_key("orders_append"))
+    assert shown(written)["lance/partition"] == "w02.v0000000001"
+    assert instance.get_run_by_id(new.run_id).tags["lance/lake.orders"] == "w02.v0000000001"  # type: ignore[union-attr]
+
+
+def test_a_table_put_back_and_written_again_names_no_partition_of_another_version(
+    tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource
+) -> None:
+    table = orders(tmp_path)
+    Table.create(table.uri, pa.table({"id": [0], "day": ["x"]}))
+    shutil.copytree(table.uri, tmp_path / "backup")
+    first = run(table, "orders_append", instance, resource)
+    shutil.rmtree(table.uri)
+    (tmp_path / "backup").rename(table.uri)
     run(table, "orders_append", instance, resource)
-    ((run_id, _),) = events(instance, table.key)
-    assert run_id == old.run_id
+    ((run_id, event),) = events(instance, table.key)
+    assert (run_id, event.partition) == (first.run_id, "v0000000002")
+    *_, (_, written) = events(instance, table.write_key("orders_append"))
+    assert "lance/partition" not in written.metadata
+
+
+@pytest.mark.parametrize("window", [1, 2])
+def test_two_runs_that_record_one_version_make_one_event(
+    tmp_path: Path,
+    instance: dg.DagsterInstance,
+    resource: SparkSessionResource,
+    monkeypatch: pytest.MonkeyPatch,
+    window: int,
+) -> None:
+    """The second run comes whole after the first has looked: before its claim, and between its claim and its event."""
+    table = orders(tmp_path, partitions=DAYS, once_per="partition")
+    looks = 0
+
+    def look(*args: Any) -> Mapping[str, str]:
+        nonlocal looks
+        found = recording_recorded(*args)
+        looks += 1
+        if looks == window:
+            run(table, "orders_append", instance, resource, partition="2026-01-01")
+        return found
+
+    recording_recorded = recording.recorded
+    monkeypatch.setattr(recording, "recorded", look)
+    run(table, "orders_append", instance, resource, partition="2026-01-01")
+    assert looks >= window
+    assert Table.open(table.uri).version == 1
+    ((_, event),) = events(instance, table.key)
+    assert tags(event)["lance/origin"] == "run"
+    assert instance.get_dynamic_partitions(table.ledger.claim_set) == []
 
 
 @pytest.mark.parametrize("kind", [PySparkResource, LazyPySparkResource])

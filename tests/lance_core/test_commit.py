@@ -18,6 +18,7 @@ from lance_core import (
 )
 from lance_core.commit import ATTEMPTS
 from lance_core.format import naming
+from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version
 from lance_core.format.operations import Append, Overwrite
 from lance_core.format.transaction import Transaction
@@ -328,10 +329,11 @@ def test_many_data_files_are_all_looked_at() -> None:
 
 
 def test_ids_that_are_taken_are_refused() -> None:
-    """A fragment of the table itself, handed in again."""
+    """A fragment that brings the id of one that is there."""
     table, _ = world()
     table.append("second")
-    taken = table.at().manifest.fragments[1]
+    taken = Fragment.of(files=table.fragments("third")[0].files, physical_rows=1)
+    taken.message.id = 1
     with pytest.raises(InvalidInput, match="a fragment with id 1, and ids up to 1 are given out already"):
         table.write(Append((taken,)), base=table.at())
 

@@ -159,7 +159,7 @@ def test_a_landing_that_cleanup_may_have_taken_is_undecided() -> None:
     table.append("others", writer=2)
     table.append("more", writer=3)
     store.delete(MANIFEST_2)
-    with pytest.raises(CommitUndecided, match="version 2 was cleaned up since"):
+    with pytest.raises(CommitUndecided, match="begun on version 1; version 2 was cleaned up"):
         table.append("again", intent="load 7", writer=4)
 
 
@@ -280,10 +280,37 @@ def test_creating_again_after_a_crash_before_the_first_version(tmp_path: Path) -
     assert again.to_table()["id"].to_pylist() == [2]
 
 
-def test_no_rows_are_an_intent_fulfilled(tmp_path: Path) -> None:
-    """The version that is there already; a repetition with rows does not write them."""
+def test_no_rows_leave_an_intent_open(tmp_path: Path) -> None:
+    """There may be rows when it is repeated; and what was committed meanwhile need not be searched again."""
     table = Table.create(str(tmp_path / "t"), rows(0))
     first = table.append(rows(), intent="empty load")
+    table = table.append(rows(7)).table
+    assert table.append(rows(), intent="empty load").rows_added == 0
+    Path(table.uri, table.at(1).manifest.path).unlink()
     again = table.append(rows(1), intent="empty load")
     assert (first.version, first.rows_added, first.landed_before) == (1, 0, False)
-    assert (again.version, again.rows_added, again.landed_before) == (1, 0, True)
+    assert (again.version, again.rows_added, again.landed_before) == (3, 1, False)
+    assert table.append(rows(1), intent="empty load").landed_before
+
+
+def test_a_landing_is_believed_only_of_the_version_that_is_ours(tmp_path: Path) -> None:
+    """The table was put back to an earlier state, and went on from there."""
+    table = Table.create(str(tmp_path / "t"), rows(0))
+    landed = table.append(rows(1), intent="day 2")
+    (tmp_path / "t" / landed.table.manifest.path).unlink()
+    with pytest.raises(CommitUndecided, match="landed as version 2, and the table ends at 1 now"):
+        table.append(rows(1), intent="day 2")
+    table.append(rows(77))
+    with pytest.raises(CommitUndecided, match="landed as version 2, which is another change now"):
+        table.append(rows(1), intent="day 2")
+    assert Table.open(table.uri).count_rows() == 2
+
+
+def test_an_intent_is_one_change(tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "t"), rows(0), intent="birth")
+    table.append(rows(1), intent="k")
+    with pytest.raises(InvalidInput, match=r"another change already \(append, and this is overwrite\)"):
+        table.overwrite(rows(2), intent="k")
+    with pytest.raises(InvalidInput, match=r"\(create, and this is append\)"):
+        table.append(rows(2), intent="birth")
+    assert Table.open(table.uri).version == 2

@@ -77,7 +77,7 @@ class World:
         intent: str | None = None,
         attempts: int = ATTEMPTS,
     ) -> Written:
-        begun = begin(self.location(), base, intent=intent, ports=ports(writer))
+        begun = begin(self.location(), base, verb=operation.name, intent=intent, ports=ports(writer))
         if isinstance(begun, Written):
             return begun
         return finish(begun, operation, properties={}, attempts=attempts)

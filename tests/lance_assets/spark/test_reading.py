@@ -90,6 +90,12 @@ def test_an_empty_table_is_an_empty_frame(spark: SparkSession, tmp_path: Path) -
     assert (frame.columns, frame.count()) == (["id"], 0)
 
 
+def test_no_columns_are_still_so_many_rows(spark: SparkSession, tmp_path: Path) -> None:
+    Table.create(uri_in(tmp_path), pa.table({"id": [1, 2, 3]}))
+    frame = read(spark, uri_in(tmp_path), columns=[])
+    assert (frame.columns, frame.count()) == ([], 3)
+
+
 def test_what_is_not_there(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no Lance table at"):
         read(spark, uri_in(tmp_path))

@@ -9,7 +9,6 @@ from pathlib import Path
 import lance
 import pyarrow as pa
 import pytest
-from pyspark.errors import PythonException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
@@ -110,6 +109,7 @@ def test_rows_are_brought_into_the_types_of_the_table(spark: SparkSession, tmp_p
     [
         ("300 as u8", "column 'u8' .* does not convert to uint8 without loss"),
         ("array(1.5f) as vector", "column 'vector' .* does not convert"),
+        ("cast(0.1 as double) as half", "column 'half' .* would be rounded"),
         ("cast(null as string) as text", "column 'text' is not nullable"),
     ],
 )
@@ -119,6 +119,7 @@ def test_a_value_that_does_not_fit_names_its_column(
     stored = pa.schema(
         [
             ("u8", pa.uint8()),
+            ("half", pa.float16()),
             ("vector", pa.list_(pa.float32(), 2)),
             pa.field("text", pa.string(), nullable=False),
         ]
@@ -126,7 +127,7 @@ def test_a_value_that_does_not_fit_names_its_column(
     Table.create(uri_in(tmp_path), stored)
     given = expression.rpartition(" as ")[2]
     frame = spark.range(1).selectExpr(expression, *(["'x' as text"] if given != "text" else []))
-    with pytest.raises(PythonException, match=words):
+    with pytest.raises(SchemaMismatch, match=words):
         append(frame, uri_in(tmp_path))
     assert Table.open(uri_in(tmp_path)).version == 1
 
@@ -137,6 +138,36 @@ def test_columns_that_do_not_match_are_refused_on_the_driver(spark: SparkSession
         append(spark.range(3).withColumnRenamed("id", "idd"), uri_in(tmp_path))
     with pytest.raises(Unsupported, match="column 'v' has the Spark type variant"):
         append(spark.sql("select parse_json('1') as v"), str(tmp_path / "other"))
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("'12' as n", "column 'n' is stored as int64, the data has string"),
+        ("true as n", "column 'n' is stored as int64, the data has bool"),
+        ("named_struct('z', 5) as p", "column 'p' has no child 'z'; its children are a, b"),
+        ("named_struct('a', 5L, 'z', 'important') as p", "column 'p' has no child 'z'"),
+        ("named_struct('a', 'x') as p", "column 'p.a' is stored as int64, the data has string"),
+        ("current_timestamp() as d", "column 'd' is stored as date32"),
+    ],
+)
+def test_types_that_do_not_belong_are_refused_before_any_work(
+    spark: SparkSession, tmp_path: Path, expression: str, words: str
+) -> None:
+    nested = pa.struct([("a", pa.int64()), ("b", pa.string())])
+    Table.create(uri_in(tmp_path), pa.schema([("n", pa.int64()), ("p", nested), ("d", pa.date32())]))
+    with pytest.raises(SchemaMismatch, match=words):
+        append(spark.range(1).selectExpr(expression), uri_in(tmp_path))
+    assert not (tmp_path / "table" / "data").exists()
+
+
+def test_children_are_matched_by_name(spark: SparkSession, tmp_path: Path) -> None:
+    nested = pa.struct([("a", pa.int64()), ("b", pa.string()), ("c", pa.bool_())])
+    Table.create(uri_in(tmp_path), pa.schema([("p", nested), ("l", pa.list_(nested))]))
+    given = "named_struct('b', 'x', 'a', 5L)"
+    append(spark.range(1).selectExpr(f"{given} as p", f"array({given}) as l"), uri_in(tmp_path))
+    row = {"a": 5, "b": "x", "c": None}
+    assert lance.dataset(uri_in(tmp_path)).to_table().to_pylist() == [{"p": row, "l": [row]}]
 
 
 def test_empty_partitions_leave_no_file_and_no_rows_no_version(spark: SparkSession, tmp_path: Path) -> None:
@@ -172,8 +203,9 @@ def test_a_task_that_fails_once_adds_its_rows_once(spark: SparkSession, tmp_path
         limits=FileLimits(rows_max=20),
     )
     assert isinstance(planned, PlannedWrite)
-    results = frame.mapInArrow(WriteTask(planned.plan), "fragment binary").mapInArrow(die_once, "fragment binary")
-    committed = planned.finish(results.toArrow()["fragment"].to_pylist())
+    result = "fragment binary, refusal string"
+    results = frame.mapInArrow(WriteTask(planned.plan), result).mapInArrow(die_once, result)
+    committed = planned.finish(results.toArrow())
     assert sorted(committed.table.to_table()["id"].to_pylist()) == list(range(100))
     assert committed.files == 6
     assert len(list((tmp_path / "table" / "data").iterdir())) == 9

@@ -1,6 +1,7 @@
 """Batches brought into the stored types: what passes as it is, what converts, and who is named where nothing fits."""
 
 import datetime
+import decimal
 
 import pyarrow as pa
 import pytest
@@ -52,11 +53,12 @@ DIFFERENT = [
     (pa.array([1], pa.int32()), pa.int64()),
     (pa.array([1.0], pa.float32()), pa.float64()),
     (pa.array(["a"], pa.large_string()), pa.string()),
-    (pa.array([0], pa.timestamp("us")), pa.timestamp("us", "UTC")),
+    (pa.array([0], pa.timestamp("us", "UTC")), pa.timestamp("us", "+05:30")),
     (pa.array([[1.0, 2.0]], pa.list_(pa.float32())), pa.list_(pa.float32(), 2)),
     (pa.array([1], pa.int8()), pa.uint8()),
     (pa.array(["a"]), pa.dictionary(pa.int8(), pa.string())),
-    (pa.array(["2026-11-18"]), pa.date32()),
+    (pa.array([1.5, float("nan"), float("inf")]), pa.float16()),
+    (pa.array([[{"b": 1, "a": 2}]]), pa.list_(pa.struct([("a", pa.int64()), ("b", pa.int64()), ("c", pa.string())]))),
 ]
 
 
@@ -73,17 +75,47 @@ def test_another_type_is_refused_by_name_or_cast(given: pa.Array, stored: pa.Dat
     [
         (pa.array([300], pa.int64()), pa.uint8()),
         (pa.array([-1], pa.int64()), pa.uint64()),
-        (pa.array([1.5]), pa.int64()),
-        (pa.array(["x"]), pa.int64()),
+        (pa.array([0.1]), pa.float32()),
+        (pa.array([[{"v": 1e300}]]), pa.list_(pa.struct([("v", pa.float32())]))),
+        (pa.array([70000.0]), pa.float16()),
+        (pa.array([2**53 + 1]), pa.float64()),
         (pa.array([[1.0]], pa.list_(pa.float32())), pa.list_(pa.float32(), 2)),
         (pa.array([1_500], pa.timestamp("ms")), pa.timestamp("s")),
-        (pa.array([{"x": 1}]), pa.int64()),
     ],
     ids=spelt,
 )
 def test_a_cast_loses_nothing(given: pa.Array, stored: pa.DataType) -> None:
     with pytest.raises(SchemaMismatch, match=r"column 'v' of type .* does not convert to .* without loss"):
         brought(given, stored, CAST)
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [
+        (pa.array([1.5]), pa.int64()),
+        (pa.array(["12"]), pa.int64()),
+        (pa.array([12]), pa.string()),
+        (pa.array([True]), pa.int64()),
+        (pa.array([1]), pa.bool_()),
+        (pa.array(["2026-11-18"]), pa.date32()),
+        (pa.array([0], pa.timestamp("us")), pa.timestamp("us", "UTC")),
+        (pa.array([0], pa.timestamp("us", "UTC")), pa.timestamp("us")),
+        (pa.array([0], pa.timestamp("us")), pa.date32()),
+        (pa.array([0.126]), pa.decimal128(5, 2)),
+        (pa.array([decimal.Decimal("1.25")]), pa.decimal128(5, 1)),
+        (pa.array([decimal.Decimal("1.25")]), pa.float64()),
+        (pa.array([{"x": 1}]), pa.int64()),
+        (pa.array([{"z": 1}]), pa.struct([("a", pa.int64())])),
+        (pa.array([{"a": 1, "z": 1}]), pa.struct([("a", pa.int64())])),
+        (pa.array([[{"a": "x"}]]), pa.list_(pa.struct([("a", pa.int64())]))),
+        (pa.array([{"b": 1}]), pa.struct([pa.field("a", pa.int64(), nullable=False), ("b", pa.int64())])),
+    ],
+    ids=spelt,
+)
+def test_types_that_do_not_belong_are_refused_whatever_the_values(given: pa.Array, stored: pa.DataType) -> None:
+    with pytest.raises(SchemaMismatch, match=r"column 'v") as caught:
+        brought(given, stored, CAST)
+    assert caught.value.column == "v"
 
 
 def test_an_instant_stays_an_instant() -> None:

@@ -66,8 +66,19 @@ def test_other_versions_are_not_written(version: StorageVersion) -> None:
 
 
 @pytest.mark.parametrize(
-    "metadata", [{"lance-encoding:blob": "true"}, {"ARROW:extension:name": "lance.blob.v2"}], ids=["v1", "v2"]
+    "field",
+    [
+        pa.field("a", pa.large_binary(), metadata={"lance-encoding:blob": "true"}),
+        pa.field(
+            "a",
+            pa.struct(
+                [("data", pa.large_binary()), ("uri", pa.string()), ("position", pa.uint64()), ("size", pa.uint64())]
+            ),
+            metadata={"ARROW:extension:name": "lance.blob.v2"},
+        ),
+    ],
+    ids=["v1", "v2"],
 )
-def test_blobs_are_not_written_as_something_else(metadata: dict[str, str]) -> None:
+def test_blobs_are_not_written_as_something_else(field: pa.Field) -> None:
     with pytest.raises(Unsupported, match="column 'a' is a blob column"):
-        check_storable(schema_of(pa.field("a", pa.large_binary(), metadata=metadata)), V22)
+        check_storable(schema_of(field), V22)

@@ -1,5 +1,7 @@
 """Schemas: ids depth first, the flat list of the wire, what Lance derives from metadata, and what is refused."""
 
+import functools
+
 import pyarrow as pa
 import pytest
 
@@ -17,7 +19,7 @@ NESTED = pa.schema(
         pa.field("tags", pa.map_(pa.string(), pa.int8())),
         pa.field("vector", pa.list_(pa.float32(), 8)),
     ],
-    metadata={"who": "ann", "bytes": b"\xff\x00"},
+    metadata={"who": "ann", "more": "\x00"},
 )
 
 
@@ -124,3 +126,33 @@ def test_a_damaged_list_of_fields_is_corrupt(messages: list[file_pb2.Field], mes
 def test_a_type_of_the_future_is_unsupported_by_name(messages: list[file_pb2.Field]) -> None:
     with pytest.raises(Unsupported, match="field 'a'"):
         _ = TableSchema.decode(messages, {}).arrow
+
+
+def nested(levels: int) -> pa.DataType:
+    return functools.reduce(lambda inner, _: pa.struct([("a", inner)]), range(levels), pa.int64())
+
+
+def test_the_deepest_schema_that_arrow_hands_on_can_be_stored() -> None:
+    schema = pa.schema([("x", nested(62))])
+    assert TableSchema.from_arrow(schema).arrow == schema
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (pa.field("x", nested(63)), "column 'x' is nested more than 63 deep"),
+        (pa.field("x", nested(5000)), "column 'x' is nested more than 63 deep"),
+        (pa.field("x", functools.reduce(lambda inner, _: pa.list_(inner, 2), range(63), pa.int8())), "63 deep"),
+        (pa.field("x", pa.int64(), metadata={"ARROW:extension:name": "arrow.uuid"}), "calls itself 'arrow.uuid'"),
+        (pa.field("x", pa.int64(), metadata={b"\xff": "v"}), "field 'x' has metadata that is not UTF-8"),
+        (pa.field("x", pa.int64(), metadata={"k": b"\xff"}), "field 'x' has metadata that is not UTF-8"),
+    ],
+)
+def test_what_nobody_could_read_back_is_refused(column: pa.Field, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        TableSchema.from_arrow(pa.schema([column]))
+
+
+def test_metadata_is_text() -> None:
+    with pytest.raises(InvalidInput, match="the schema's own metadata is not UTF-8"):
+        TableSchema.from_arrow(pa.schema([("x", pa.int8())], metadata={b"\xff": "v"}))

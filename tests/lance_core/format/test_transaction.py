@@ -13,7 +13,7 @@ from lance_core.format.transaction import Transaction
 
 FILE = DataFile.of(path="a.lance", field_ids=[0], column_indices=[0], version=StorageVersion(2, 2), size=3)
 FRAGMENT = Fragment.of(files=[FILE], physical_rows=2)
-SCHEMA = TableSchema.from_arrow(pa.schema([("a", pa.int8())], metadata={"k": b"\xff"}))
+SCHEMA = TableSchema.from_arrow(pa.schema([("a", pa.int8())], metadata={"k": "v"}))
 ARMS = [field.name for field in transaction_pb2.Transaction.DESCRIPTOR.oneofs_by_name["operation"].fields]
 
 

@@ -20,6 +20,8 @@ from tests.lance_core.storage.contract import StoreContract
 from tests.lance_core.storage.recorder import Recorder
 
 ROOT = Path(__file__).parents[3]
+WAY_TO_IT = [("fsync", "root/a"), ("fsync", "root"), ("fsync", ".")]
+"""Once per process, where the directories were there before."""
 PROCESSES = 4
 NAMES = 100
 
@@ -78,7 +80,11 @@ def test_put_is_durable_before_it_returns(root: Path, monkeypatch: pytest.Monkey
         ("fsync", "root/a/*"),
         ("replace", "root/a/* -> root/a/name"),
         ("fsync", "root/a"),
+        *WAY_TO_IT,
     ]
+    recorder.calls.clear()
+    LocalStore(root).put("a/name", b"y")
+    assert [name for call, name in recorder.calls if call == "fsync"] == ["root/a/*", "root/a"]
 
 
 def test_settling_syncs_files_and_then_their_directories(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +93,58 @@ def test_settling_syncs_files_and_then_their_directories(root: Path, monkeypatch
     (root / "a" / "two").touch()
     recorder = Recorder(root, monkeypatch)
     LocalStore(root).settle(["a/one", "a/two"])
-    assert recorder.calls == [("fsync", "root/a/one"), ("fsync", "root/a/two"), ("fsync", "root/a")]
+    assert recorder.calls == [("fsync", "root/a/one"), ("fsync", "root/a/two"), ("fsync", "root/a"), *WAY_TO_IT]
+
+
+def test_what_others_made_is_on_disk_before_the_first_acknowledgement(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another writer made the directories and synced nothing: without their entries our file would go with them."""
+    others = LocalStore(root, durable=False)
+    others.put("a/theirs", b"x")
+    others.put("b/theirs", b"x")
+    recorder = Recorder(root, monkeypatch)
+    ours = LocalStore(root)
+    assert ours.create("a/ours", b"x") is Put.CREATED
+    assert {"root/a", "root/b", "root", "."} <= {name for call, name in recorder.calls if call == "fsync"}
+    recorder.calls.clear()
+    others.put("c/theirs", b"x")
+    ours.put("c/ours", b"x")
+    assert [name for call, name in recorder.calls if call == "fsync"] == ["root/c/*", "root/c", "root"]
+
+
+def test_a_directory_made_anew_is_another_one(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LocalStore(root)
+    store.put("a/name", b"x")
+    root.rename(root.with_name("elsewhere"))
+    LocalStore(root, durable=False).put("a/name", b"x")
+    recorder = Recorder(root, monkeypatch)
+    store.put("a/name", b"y")
+    assert "." in {name for call, name in recorder.calls if call == "fsync"}
+
+
+def test_links_out_of_the_root_are_not_followed(root: Path) -> None:
+    store = LocalStore(root, durable=False)
+    store.put("a/name", b"x")
+    (root.parent / "secret").write_bytes(b"y")
+    (root / "a" / "out").symlink_to(root.parent / "secret")
+    (root / "out").symlink_to(root.parent)
+    (root / "a" / "in").symlink_to("name")
+    for path in ("a/out", "out/secret"):
+        with pytest.raises(StorageError, match="what lies outside is not opened"):
+            store.read(path)
+        with pytest.raises(StorageError, match="what lies outside is not opened"):
+            store.head(path)
+    with pytest.raises(StorageError, match="what lies outside is not opened"):
+        store.make_directory("out/more")
+    assert store.read("a/in") == b"x"
+
+
+def test_a_directory_that_cannot_be_made_is_told(root: Path) -> None:
+    store = LocalStore(root, durable=False)
+    store.put("name", b"x")
+    with pytest.raises(StorageError, match=r"could not make .*root/name/below"):
+        store.make_directory("name/below")
 
 
 def test_nothing_is_synced_where_nobody_asks_for_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,13 @@ from lance_core.storage.opening import local_path, open_store, without_secrets
         ("relative/t", str(Path.cwd() / "relative/t")),
         ("~/t", str(Path.home() / "t")),
         ("/data/a:b", "/data/a:b"),
+        ("a:b/t", str(Path.cwd() / "a:b/t")),
+        ("FILE:///data/t", "/data/t"),
+        ("file://localhost/data/a%3Fb%23c", "/data/a?b#c"),
+        (Path("/data/t"), "/data/t"),
     ],
 )
-def test_local_paths(uri: str, expected: str) -> None:
+def test_local_paths(uri: str | Path, expected: str) -> None:
     assert local_path(uri) == Path(expected)
 
 
@@ -30,6 +34,17 @@ def test_local_paths(uri: str, expected: str) -> None:
         ("ftp://host/t", InvalidInput, "unknown scheme 'ftp' in ftp://host/t"),
         ("ftp://me:secret@host/t?sig=secret#secret", InvalidInput, "unknown scheme 'ftp' in ftp://host/t:"),
         ("s3://bucket/t?key=secret", Unsupported, "s3://bucket/t: tables on S3 are not supported"),
+        ("S3://me:secret@bucket/t", Unsupported, "tables on S3 are not supported"),
+        ("file:/data/t", InvalidInput, "what begins with file: is neither a path nor a URI: write file://"),
+        ("file:t", InvalidInput, "neither a path nor a URI"),
+        ("s3:/me:secret@bucket/t", InvalidInput, "what begins with s3: is neither a path nor a URI: write s3://"),
+        ("file://me:secret@host/t", InvalidInput, "file://host/t names the host 'host'"),
+        ("file:///data/t?key=secret", InvalidInput, "has a query or a fragment"),
+        ("file:///data/t#secret", InvalidInput, "has a query or a fragment"),
+        ("file:///data/t%00", InvalidInput, "zero byte"),
+        ("/data/t\0", InvalidInput, "zero byte"),
+        ("/" + "t" * 300, InvalidInput, "cannot be the place of a table: File name too long"),
+        (7, InvalidInput, "a text or a path, not a int"),
         ("memory://me:secret@t", Unsupported, "memory://t: memory is for tests"),
     ],
 )
@@ -43,6 +58,8 @@ def test_a_file_is_no_place_for_a_table(tmp_path: Path) -> None:
     (tmp_path / "orders.csv").touch()
     with pytest.raises(InvalidInput, match=r"orders\.csv is a file; a table is a directory"):
         open_store(str(tmp_path / "orders.csv"))
+    with pytest.raises(InvalidInput, match=r"orders\.csv is a file, and .*/x/y would be below it"):
+        open_store(tmp_path / "orders.csv" / "x" / "y")
 
 
 def test_without_secrets_keeps_what_tells_places_apart() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from lance_core import Committed, InvalidInput, NotFound, RetryableConflict, SchemaMismatch, Table
 from lance_core.tasks.stamp import Stamp
-from lance_core.tasks.write import FileLimits, PlannedWrite, WriteTask, begin_append, begin_overwrite
+from lance_core.tasks.write import RESULT, FileLimits, PlannedWrite, WriteTask, begin_append, begin_overwrite
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", "b", "c"]})
 
@@ -20,16 +20,16 @@ def planned(uri: str, *, intent: str | None = None, create: bool = True, rows: p
     return plan
 
 
-def work(plan: PlannedWrite, rows: pa.Table = ROWS) -> list[bytes]:
-    """A worker in another process: it gets the task as a pickle, and gives back bytes."""
+def work(plan: PlannedWrite, *parts: pa.Table) -> pa.Table:
+    """Workers in other processes, one a part: each gets the task as a pickle, and gives back bytes."""
     task: WriteTask = pickle.loads(pickle.dumps(WriteTask(plan.plan)))
-    return [fragment for batch in task(rows.to_batches()) for fragment in batch.column(0).to_pylist()]
+    return pa.Table.from_batches([batch for part in parts or (ROWS,) for batch in task(part.to_batches())], RESULT)
 
 
 def test_two_workers_become_one_version(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     plan = planned(uri)
-    committed = plan.finish(work(plan) + work(plan), properties={"run": "7"})
+    committed = plan.finish(work(plan, ROWS, ROWS), properties={"run": "7"})
     assert (committed.version, committed.rows_added, committed.files) == (1, 6, 2)
     table = Table.open(uri)
     assert table.to_table()["id"].to_pylist() == [1, 2, 3, 1, 2, 3]
@@ -71,7 +71,7 @@ def test_an_intent_left_behind_goes_on_under_its_uuid(tmp_path: Path) -> None:
 def test_no_rows_make_no_version(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     Table.create(uri, ROWS)
-    committed = planned(uri).finish([])
+    committed = planned(uri).finish(RESULT.empty_table())
     assert (committed.version, committed.files) == (1, 0)
     assert Table.open(uri).version == 1
 
@@ -130,3 +130,32 @@ def test_options_stay_out_of_repr(tmp_path: Path) -> None:
         storage_options={"aws_secret_access_key": "canary"},
     )
     assert "canary" not in repr(plan)
+
+
+def test_a_value_that_does_not_fit_comes_back_as_the_error_it_is(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    Table.create(uri, pa.schema([("n", pa.uint8())]))
+    given = pa.table({"n": pa.array([1, 300], pa.int64())})
+    plan = planned(uri, rows=given)
+    with pytest.raises(SchemaMismatch, match="column 'n' of type int64 does not convert to uint8") as raised:
+        plan.finish(work(plan, given))
+    assert (raised.value.column, raised.value.expected, raised.value.got) == ("n", "uint8", "int64")
+    assert Table.open(uri).version == 1
+
+
+def test_an_intent_that_found_no_rows_may_find_some_later(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    Table.create(uri, ROWS)
+    assert planned(uri, intent="day 2").finish(RESULT.empty_table()).rows_added == 0
+    Table.open(uri).append(ROWS)
+    plan = planned(uri, intent="day 2")
+    committed = plan.finish(work(plan))
+    assert (committed.version, committed.rows_added, committed.landed_before) == (3, 3, False)
+
+
+def test_an_intent_is_one_change(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    plan = planned(uri, intent="k")
+    plan.finish(work(plan))
+    with pytest.raises(InvalidInput, match=r"another change already \(append, and this is overwrite\)"):
+        begin_overwrite(uri, ROWS.schema, replace_schema=False, intent="k", limits=FileLimits())

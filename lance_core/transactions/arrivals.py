@@ -1,0 +1,84 @@
+"""Do the fragments that a change brings fit the table that they join? Asked of the schema they will be read by, and of
+the files that are there already.
+
+Here is only what reading them would trip over, or would count twice. That a fragment is whole in itself is
+`invariants.py`'s to say; that its files exist is checked before a commit begins. Pure.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+from lance_core.errors import Corrupt, InvalidInput, Unsupported
+from lance_core.format.fragment import DataFile, Fragment
+from lance_core.format.manifest import Manifest
+from lance_core.format.schema import TableSchema
+
+_SEARCHES_MAX = 32
+"""Up to here looking for each name in the manifest's bytes is cheaper than to parse all that it names."""
+_Place: TypeAlias = tuple[str, int | None]
+
+
+def check_schema(schema: TableSchema) -> None:
+    """It can be read back."""
+    try:
+        decoded = TableSchema.decode(schema.encode(), {})
+        decoded.arrow  # noqa: B018 - that there is one is the question
+    except (Corrupt, Unsupported) as error:
+        raise InvalidInput(f"no table can have this schema: {error}") from error
+
+
+def check_fields(fragments: Sequence[Fragment], schema: TableSchema) -> None:
+    """Each stores fields of the table only, and every column that may not be null."""
+    known = {node.id for top in schema.fields for node in top.walk()}
+    needed = {top.name: {node.id for node in top.walk()} for top in schema.fields if not top.nullable}
+    judged: set[tuple[tuple[int, ...], ...]] = set()
+    for fragment in fragments:
+        listed = tuple(file.field_ids for file in fragment.files)
+        if listed in judged:
+            continue  # thousands of fragments have one layout
+        judged.add(listed)
+        live = {field_id for ids in listed for field_id in ids if field_id >= 0}
+        if unknown := live - known:
+            raise InvalidInput(
+                f"{_named(fragment)} stores field {min(unknown)}, and the table has no such field; write its files by "
+                "the schema of the table they are to join"
+            )
+        for name, ids in needed.items():
+            if not ids & live:
+                raise InvalidInput(
+                    f"{_named(fragment)} does not store column {name!r}, which is not nullable; write it with that "
+                    "column"
+                )
+
+
+def check_files_once(fragments: Sequence[Fragment], head: Manifest | None) -> None:
+    """No file is named twice, here or by the version that these fragments are added to: its rows would be doubled."""
+    arriving: set[_Place] = set()
+    for place in _places(fragments):
+        if place in arriving:
+            raise InvalidInput(f"data file {place[0]} is named twice in one change; its rows would be there twice")
+        arriving.add(place)
+    if head is None or not _may_name(head, arriving):
+        return
+    if again := arriving.intersection(_places(head.fragments)):
+        raise InvalidInput(
+            f"data file {min(again)[0]} is part of version {head.version} already; its rows would be there twice. "
+            "Commit only what was newly written"
+        )
+
+
+def _may_name(head: Manifest, places: set[_Place]) -> bool:
+    """False only if the manifest names none of them; its inline transaction may, without doubling anything."""
+    if len(places) > _SEARCHES_MAX:
+        return True
+    data = head.encode()
+    return any(path.encode() in data for path, _base in places)
+
+
+def _places(fragments: Sequence[Fragment]) -> Iterator[_Place]:
+    return ((file.path, file.base_id) for fragment in fragments for file in fragment.files)
+
+
+def _named(fragment: Fragment) -> str:
+    files: tuple[DataFile, ...] = fragment.files
+    return f"the fragment of {files[0].path}" if files else "a fragment without files"

@@ -1,0 +1,70 @@
+"""Arguments that make no sense are refused before anything is written."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lance_core import InvalidInput, Table
+from lance_core.identity import TABLE_ID
+from lance_core.operations import Overwrite, TableSchema
+
+ROW = pa.table({"id": [1]})
+SCHEMA = TableSchema.from_arrow(ROW.schema)
+NO_INTENT: Any = 5
+NUMBER: Any = {"a": 1}
+NO_VERSIONS: list[Any] = ["1", 1.5]
+BAD_TEXTS: list[Any] = [{"a": 1}, {1: "a"}, {"a": "\ud800"}, ["a"], "a"]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table.create(tmp_path / "t", ROW, durable=False)
+
+
+CALLS: list[tuple[Callable[[Table], object], str]] = [
+    *((lambda table, bad=bad: table.append(ROW, properties=bad), "properties= maps texts") for bad in BAD_TEXTS),
+    *((lambda table, bad=bad: table.overwrite(ROW, config=bad), "config= maps texts") for bad in BAD_TEXTS),
+    (lambda table: table.commit(Overwrite((), SCHEMA), properties=NUMBER), "properties= maps texts"),
+    (lambda table: Table.create(f"{table.uri}2", ROW, config=NUMBER), "config= maps texts"),
+    (lambda table: Table.create(f"{table.uri}2", ROW, properties=NUMBER), "properties= maps texts"),
+    (lambda table: Table.create(f"{table.uri}2", ROW, retries=0), "retries=0: at least one attempt"),
+    (lambda table: table.append(ROW, retries=0), "retries=0"),
+    (lambda table: table.append(ROW, intent=NO_INTENT), "intent=5: an intent is a text"),
+    (lambda table: table.append(ROW, intent="\ud800"), "an intent is a text"),
+    (lambda table: Table.create(f"{table.uri}2", ROW, intent=NO_INTENT), "an intent is a text"),
+    (lambda table: table.overwrite(ROW, retries=-1), "retries=-1"),
+    (lambda table: table.commit(Overwrite((), SCHEMA), retries=0), "retries=0"),
+    (lambda table: table.overwrite(ROW, config={TABLE_ID: "other"}), f"the config key {TABLE_ID} says which table"),
+    (lambda table: table.commit(Overwrite((), SCHEMA, {TABLE_ID: "other"})), "says which table"),
+    (lambda table: Table.create(f"{table.uri}2", ROW, config={TABLE_ID: "mine"}), "says which table"),
+    (lambda table: Table.create(f"{table.uri}2", []), "no batches do not say which columns"),
+    (lambda table: table.overwrite([]), "no batches do not say which columns"),
+    (lambda table: Table.open(table.uri, version=NO_VERSIONS[0]), "versions are whole numbers, not '1'"),
+    (lambda table: table.at(NO_VERSIONS[1]), "versions are whole numbers"),
+    (lambda table: table.at(0), "there is no version 0"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), CALLS)
+def test_refused_before_anything_is_written(
+    call: Callable[[Table], object], message: str, table: Table, tmp_path: Path
+) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(InvalidInput, match=message):
+        call(table)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_empty_list_is_no_rows(table: Table) -> None:
+    committed = table.append([])
+    assert (committed.version, committed.rows_added) == (1, 0)
+
+
+def test_a_path_is_a_place(tmp_path: Path) -> None:
+    place = tmp_path / "t"
+    table = Table.create(place, ROW, retries=1, durable=False)
+    assert Table.exists(place)
+    assert Table.open(place).uri == table.uri == str(place)

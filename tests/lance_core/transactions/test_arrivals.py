@@ -1,0 +1,101 @@
+"""Fragments that do not fit the table they are to join."""
+
+import pyarrow as pa
+import pytest
+
+from lance_core import InvalidInput
+from lance_core.format.fragment import DataFile, Fragment, StorageVersion
+from lance_core.format.ids import Version
+from lance_core.format.manifest import Manifest
+from lance_core.format.operations import Append, Operation, Overwrite
+from lance_core.format.schema import Field, TableSchema
+from lance_core.format.transaction import Transaction
+from lance_core.transactions.apply import Birth, Occasion, apply
+
+V22 = StorageVersion(2, 2)
+INNER = pa.struct([pa.field("x", pa.int8()), pa.field("y", pa.int8())])
+SCHEMA = TableSchema.from_arrow(
+    pa.schema([pa.field("id", pa.int64()), pa.field("k", INNER, nullable=False), pa.field("z", pa.int8())])
+)
+"""Ids: id 0, k 1 with x 2 and y 3, z 4."""
+NOW = Occasion(now_ns=10**18, library_version="1.2.3", transaction_file="0-x.txn")
+
+
+def part(*files: tuple[str, list[int]]) -> Fragment:
+    return Fragment.of(
+        files=[
+            DataFile.of(path=path, field_ids=ids, column_indices=range(len(ids)), version=V22, size=1)
+            for path, ids in files
+        ],
+        physical_rows=1,
+    )
+
+
+def after(head: Manifest | Birth, operation: Operation) -> Manifest:
+    return apply(head, Transaction(Version(1), "uuid", operation), NOW)
+
+
+HEAD = after(Birth(V22), Overwrite((part(("first", [0, 2, 3, 4])),), SCHEMA))
+
+
+@pytest.mark.parametrize("ids", [[2], [1], [0, 2, 3, 4], [-2, 3]], ids=str)
+def test_what_fits_is_taken(ids: list[int]) -> None:
+    """A column counts as stored by any of its leaves, or by itself; a dead column counts for nothing."""
+    assert len(after(HEAD, Append((part(("new", ids)),))).fragments) == 2
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ([0, 77], "the fragment of new stores field 77, and the table has no such field"),
+        ([0, 4], "the fragment of new does not store column 'k', which is not nullable"),
+    ],
+)
+def test_fields_that_do_not_fit_are_refused(ids: list[int], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        after(HEAD, Append((part(("good", [2])), part(("new", ids)))))
+    with pytest.raises(InvalidInput, match=message):
+        after(HEAD, Overwrite((part(("new", ids)),), SCHEMA))
+
+
+def test_a_column_may_be_in_any_file_of_a_fragment() -> None:
+    assert len(after(HEAD, Append((part(("one", [0]), ("two", [3])),))).fragments) == 2
+
+
+@pytest.mark.parametrize("others", [0, 40], ids=["searched for", "parsed"])
+def test_a_file_that_is_there_is_not_added_again(others: int) -> None:
+    fresh = tuple(part((f"new{number}", [2])) for number in range(others))
+    with pytest.raises(InvalidInput, match="data file first is part of version 1 already"):
+        after(HEAD, Append((*fresh, part(("first", [2])))))
+
+
+def test_a_name_that_only_the_transaction_holds_is_free() -> None:
+    """The manifest carries what made it: names that it no longer lists can still be found in its bytes."""
+    gone = HEAD.with_fragments(())
+    assert b"first" in gone.encode()
+    assert len(after(gone, Append((part(("first", [2])),))).fragments) == 1
+
+
+def test_a_file_is_not_named_twice_in_one_change() -> None:
+    twice = (part(("new", [2])), part(("new", [2])))
+    for operation in (Append(twice), Overwrite(twice, SCHEMA)):
+        with pytest.raises(InvalidInput, match="data file new is named twice in one change"):
+            after(HEAD, operation)
+
+
+def test_an_overwrite_may_keep_files() -> None:
+    """They replace what was there, so nothing is doubled."""
+    assert len(after(HEAD, Overwrite((part(("first", [2])),), SCHEMA)).fragments) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ([Field(0, "a", "hologram", True, {})], "logical type 'hologram'"),
+        ([Field(0, "a", "int8", True, {}), Field(1, "a", "int8", True, {})], "two columns have the name 'a'"),
+        ([Field(0, "a", "int8", True, {}), Field(0, "b", "int8", True, {})], "two fields have the id 0"),
+    ],
+)
+def test_a_schema_that_nobody_could_read_is_refused(fields: list[Field], message: str) -> None:
+    with pytest.raises(InvalidInput, match=f"no table can have this schema: .*{message}"):
+        after(HEAD, Overwrite((), TableSchema(tuple(fields), {})))
