@@ -28,7 +28,7 @@ from lance_core.location import Location
 from lance_core.ports import Ports
 from lance_core.snapshot import History, Snapshot, history_since, load_at
 from lance_core.storage.store import Put
-from lance_core.transactions.apply import Birth, Occasion, apply
+from lance_core.transactions.apply import Birth, Occasion, apply, needs
 from lance_core.transactions.conflicts import Finding, Landed, Verdict, judge
 from lance_core.transactions.rebase import rebase
 
@@ -93,7 +93,9 @@ def commit(
             transaction_file=naming.transaction_name(ours.read_version, str(ports.new_uuid())),
             scheme=scheme,
         )
-        manifest = apply(head, rebased, occasion)
+        wanted = needs(rebased.operation)
+        fetched = load_at(location, wanted).manifest if wanted is not None else None
+        manifest = apply(head, rebased, occasion, fetched=fetched)
         try:
             location.store.put(f"{naming.TRANSACTIONS}/{occasion.transaction_file}", rebased.encode())
             put = location.store.create(manifest.path, manifest.encode())

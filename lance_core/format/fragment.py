@@ -5,7 +5,7 @@ everything else an open does. A view is made for a fragment that somebody touche
 `of`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
@@ -76,6 +76,18 @@ class DataFile:
                 file_size_bytes=size,
             )
         )
+
+    @property
+    def message(self) -> table_pb2.DataFile:
+        """For the rooms that build manifests and transactions; never changed in place."""
+        return self._message
+
+    def without_fields(self, field_ids: Container[int]) -> "DataFile":
+        """The same file, with these fields dead in it."""
+        message = table_pb2.DataFile()
+        message.CopyFrom(self._message)
+        message.fields[:] = [TOMBSTONE if field_id in field_ids else field_id for field_id in self._message.fields]
+        return DataFile(message)
 
     @property
     def path(self) -> str:
@@ -156,6 +168,60 @@ class Fragment:
 
     def encode(self) -> bytes:
         return self._message.SerializeToString()
+
+    def with_files(self, files: Iterable[DataFile]) -> "Fragment":
+        """The same rows, stored in other files."""
+        changed = self._copy()
+        del changed.files[:]
+        changed.files.extend(file.message for file in files)
+        return Fragment(changed)
+
+    def with_deletion_file(self, *, is_bitmap: bool, read_version: Version, number: int, rows: int) -> "Fragment":
+        """The same files, with another set of deleted rows. `number` makes the file's name unique."""
+        changed = self._copy()
+        kind = table_pb2.DeletionFile.BITMAP if is_bitmap else table_pb2.DeletionFile.ARROW_ARRAY
+        deleted = table_pb2.DeletionFile(file_type=kind, read_version=read_version, id=number, num_deleted_rows=rows)
+        changed.deletion_file.CopyFrom(deleted)
+        return Fragment(changed)
+
+    def with_lineage(
+        self,
+        *,
+        row_ids: bytes | None = None,
+        created_at: bytes | None = None,
+        last_updated_at: bytes | None = None,
+    ) -> "Fragment":
+        """With the sequences that are given; the others stay."""
+        changed = self._copy()
+        if row_ids is not None:
+            changed.inline_row_ids = row_ids
+        if created_at is not None:
+            changed.inline_created_at_versions = created_at
+        if last_updated_at is not None:
+            changed.inline_last_updated_at_versions = last_updated_at
+        return Fragment(changed)
+
+    def _copy(self) -> table_pb2.DataFragment:
+        message = table_pb2.DataFragment()
+        message.CopyFrom(self._message)
+        return message
+
+    @property
+    def row_ids(self) -> bytes | None:
+        """An encoded `RowIdSequence`."""
+        return self._message.inline_row_ids if self._message.HasField("inline_row_ids") else None
+
+    @property
+    def created_at(self) -> bytes | None:
+        """Encoded `RowVersions`: in which version each row was created."""
+        given = self._message.HasField("inline_created_at_versions")
+        return self._message.inline_created_at_versions if given else None
+
+    @property
+    def last_updated_at(self) -> bytes | None:
+        """Encoded `RowVersions`: in which version each row last changed."""
+        given = self._message.HasField("inline_last_updated_at_versions")
+        return self._message.inline_last_updated_at_versions if given else None
 
     @property
     def message(self) -> table_pb2.DataFragment:

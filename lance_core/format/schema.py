@@ -22,6 +22,8 @@ EXTENSION_METADATA = b"ARROW:extension:metadata"
 RESERVED_NAMES = frozenset({"_rowid", "_rowaddr", "_row_created_at_version", "_row_last_updated_at_version"})
 _PRIMARY_KEY = b"lance-schema:unenforced-primary-key"
 _PRIMARY_KEY_POSITION = b"lance-schema:unenforced-primary-key:position"
+PRIMARY_KEYS = (_PRIMARY_KEY, _PRIMARY_KEY_POSITION)
+"""Metadata keys that cannot be changed once set."""
 _CLUSTERING_KEY_POSITION = b"lance-schema:unenforced-clustering-key:position"
 _PACKED = (b"lance-encoding:packed", b"packed")
 _TOP_LEVEL = -1

@@ -1,19 +1,23 @@
 """The manifest after a change: what each operation does to the version that follows the head.
 
-Pure: time, names and the version of this library are handed in. How a manifest holds it all is
-`format/draft.py`'s.
+Pure: time, names and the version of this library are handed in, and so is the older version that a Restore brings
+back. How a manifest holds it all is `format/draft.py`'s; what happens to rows and columns is in `apply_rows.py`. Start
+with `apply`.
 """
 
 from dataclasses import dataclass
 
 from lance_core.errors import InvalidInput, Unsupported
+from lance_core.format import operations as op
 from lance_core.format.draft import Draft
 from lance_core.format.fragment import StorageVersion
+from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.naming import NamingScheme
-from lance_core.format.operations import Append, Operation, Other, Overwrite
+from lance_core.format.operations import MapUpdate, Operation
+from lance_core.format.schema import PRIMARY_KEYS, Field, TableSchema
 from lance_core.format.transaction import INLINE_BYTES_MAX, Transaction
-from lance_core.transactions import invariants
+from lance_core.transactions import apply_rows, invariants
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,14 @@ class Occasion:
     scheme: NamingScheme = NamingScheme.V2
 
 
-def apply(head: Manifest | Birth, ours: Transaction, occasion: Occasion) -> Manifest:
+def needs(operation: Operation) -> Version | None:
+    """The version whose manifest has to be handed in, besides the head's."""
+    return operation.version if isinstance(operation, op.Restore) else None
+
+
+def apply(
+    head: Manifest | Birth, ours: Transaction, occasion: Occasion, *, fetched: Manifest | None = None
+) -> Manifest:
     """The manifest of the version that follows `head`; of version 1 for a `Birth`."""
     if isinstance(head, Birth):
         before = None
@@ -43,7 +54,9 @@ def apply(head: Manifest | Birth, ours: Transaction, occasion: Occasion) -> Mani
         head.check_writable()
         before = head
         draft = Draft.after(head)
-    _change(draft, ours.operation)
+        if isinstance(ours.operation, op.Restore):
+            draft = _restored(head, ours.operation, fetched)
+    _change(draft, ours)
     record = ours.encode()
     after = draft.finish(
         now_ns=occasion.now_ns,
@@ -56,22 +69,43 @@ def apply(head: Manifest | Birth, ours: Transaction, occasion: Occasion) -> Mani
     return after
 
 
-def _change(draft: Draft, operation: Operation) -> None:
+def _change(draft: Draft, ours: Transaction) -> None:
+    operation = ours.operation
     match operation:
-        case Append():
+        case op.Append():
             _check_ids(draft, operation)
             draft.add(operation.fragments, keep_ids=True)
-        case Overwrite():
+        case op.Overwrite():
             if any(fragment.deletion_file for fragment in operation.fragments):
                 raise InvalidInput("an Overwrite cannot bring fragments with deleted rows")
             draft.replace_contents(operation.schema)
-            draft.set_config(operation.config_upserts)
+            draft.set_config({**draft.config, **operation.config_upserts})
             draft.add(operation.fragments, keep_ids=False)
-        case Other():
-            raise Unsupported(f"{operation.name} is read, not applied, by this version")
+        case op.Delete():
+            apply_rows.delete(draft, operation)
+        case op.Update():
+            apply_rows.update(draft, operation)
+        case op.Rewrite():
+            apply_rows.rewrite(draft, operation)
+        case op.Merge():
+            apply_rows.merge(draft, operation)
+        case op.Project():
+            apply_rows.project(draft, operation)
+        case op.DataReplacement():
+            apply_rows.replace_data(draft, operation)
+        case op.CreateIndex():
+            _create_index(draft, operation)
+        case op.UpdateConfig():
+            _update_config(draft, operation)
+        case op.ReserveFragments():
+            draft.reserve(operation.count)
+        case op.Restore():
+            pass  # the draft began as the version that comes back
+        case op.Clone() | op.Other():
+            raise Unsupported(f"{operation.name} is read, not committed to a table that exists")
 
 
-def _check_ids(draft: Draft, append: Append) -> None:
+def _check_ids(draft: Draft, append: op.Append) -> None:
     last = draft.max_fragment_id
     for fragment in append.fragments:
         if fragment.id and fragment.id <= last:
@@ -80,3 +114,63 @@ def _check_ids(draft: Draft, append: Append) -> None:
                 "already; append fragments as their writer returned them, without ids"
             )
         last = fragment.id or last + 1
+
+
+def _restored(head: Manifest, operation: op.Restore, fetched: Manifest | None) -> Draft:
+    assert fetched is not None
+    assert fetched.version == operation.version, "the version to restore is handed in"
+    fetched.check_writable()
+    if head.has_stable_row_ids and not fetched.has_stable_row_ids:
+        raise InvalidInput(
+            f"version {operation.version} has no stable row ids, and the table has had them since: it cannot be "
+            "restored. Read it by its number, and overwrite the table with its rows"
+        )
+    return Draft.after(head, contents=fetched)
+
+
+def _create_index(draft: Draft, operation: op.CreateIndex) -> None:
+    replaced = {index.uuid for index in (*operation.removed, *operation.new)}
+    kept = [index for index in draft.indices if index.uuid not in replaced]
+    draft.set_indices([*kept, *operation.new])
+
+
+def _update_config(draft: Draft, operation: op.UpdateConfig) -> None:
+    if operation.config is not None:
+        draft.set_config(operation.config.applied_to(draft.config))
+    if operation.table_metadata is not None:
+        draft.set_table_metadata(operation.table_metadata.applied_to(draft.table_metadata))
+    if operation.schema_metadata is not None or operation.field_metadata:
+        draft.set_schema(_with_metadata(draft.schema, operation))
+
+
+def _with_metadata(schema: TableSchema, operation: op.UpdateConfig) -> TableSchema:
+    metadata = dict(schema.metadata)
+    if operation.schema_metadata is not None:
+        metadata = _applied(operation.schema_metadata, metadata)
+    known = {field.id for top in schema.fields for field in top.walk()}
+    if unknown := sorted(set(operation.field_metadata) - known):
+        raise InvalidInput(f"there is no field with the id {unknown[0]}; metadata is set on fields that exist")
+    fields = tuple(_with_field_metadata(field, operation) for field in schema.fields)
+    return TableSchema(fields, metadata)
+
+
+def _with_field_metadata(field: Field, operation: op.UpdateConfig) -> Field:
+    children = tuple(_with_field_metadata(child, operation) for child in field.children)
+    metadata = dict(field.metadata)
+    if field.id in operation.field_metadata:
+        metadata = _applied(operation.field_metadata[field.id], metadata)
+        for key in PRIMARY_KEYS:
+            if key in field.metadata and metadata.get(key) != field.metadata[key]:
+                raise InvalidInput(f"{key.decode()} of field {field.name!r} is reserved and cannot be changed once set")
+    return Field(field.id, field.name, field.logical_type, field.nullable, metadata, children)
+
+
+def _applied(update: MapUpdate, current: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    """Values are text to those who set them; ones that were there stay byte for byte."""
+    after = {} if update.replace else current
+    for key, value in update.entries.items():
+        if value is None:
+            after.pop(key.encode(), None)
+        else:
+            after[key.encode()] = value.encode()
+    return after
