@@ -16,6 +16,7 @@ from lance_core.data.conform import Conversion
 from lance_core.data.incoming import Incoming, Rows, incoming
 from lance_core.data.layout import check_storable
 from lance_core.data.write import BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits, write_fragments
+from lance_core.edit import delete as edit_delete
 from lance_core.errors import AlreadyExists, InvalidInput
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.ids import Version
@@ -232,6 +233,22 @@ class Table:
             return committed_of(begun)
         limits = FileLimits(max_rows_per_file, max_bytes_per_file)
         operation = _overwriting(begun, incoming(data), self.manifest.storage_version, limits, config or {})
+        return self._finish(begun, operation, properties, retries)
+
+    def delete(
+        self,
+        predicate: str,
+        *,
+        intent: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        retries: int = ATTEMPTS,
+    ) -> Committed:
+        """Remove the rows that match, a condition in Lance's SQL. No data file is rewritten."""
+        self.manifest.check_writable()
+        begun = writes.begin(self._location, self._snapshot, intent=intent, ports=SYSTEM)
+        if isinstance(begun, Written):
+            return committed_of(begun)
+        operation = edit_delete.delete(self._snapshot, predicate, ports=SYSTEM)
         return self._finish(begun, operation, properties, retries)
 
     def commit(

@@ -15,16 +15,17 @@ from lance_core import intents
 from lance_core.commit import Outcome, commit
 from lance_core.errors import CommitUndecided, LanceError, NotFound, StorageError
 from lance_core.format import naming
-from lance_core.format.fragment import DataFile, Fragment
+from lance_core.format.fragment import DataFile
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
-from lance_core.format.operations import Append, Operation, Overwrite
+from lance_core.format.operations import Append, Operation
 from lance_core.format.transaction import Transaction
 from lance_core.intents import IntentRecord, Landing
 from lance_core.location import Location
 from lance_core.ports import Ports
 from lance_core.snapshot import Snapshot, history_since, load_at, load_latest
 from lance_core.transactions.apply import Birth
+from lance_core.transactions.figures import RowsChanged, files_written, rows_changed
 
 _HEADS_AT_ONCE = 8
 
@@ -91,11 +92,11 @@ def begin(location: Location, base: Snapshot | Birth, *, intent: str | None, por
 
 
 def finish(begun: Begun, operation: Operation, *, properties: Mapping[str, str], attempts: int) -> Written:
-    fresh = operation.fragments if isinstance(operation, Append | Overwrite) else ()
-    files = {file.path: file for fragment in fresh for file in fragment.files}
+    files = files_written(operation, begun.base.manifest if isinstance(begun.base, Snapshot) else None)
     if begun.record:
-        intents.beat(begun.location.store, begun.record, files=sorted(files), now_ns=begun.ports.now_ns())
-    check_files(begun.location, tuple(files.values()))
+        paths = sorted(file.path for file in files)
+        intents.beat(begun.location.store, begun.record, files=paths, now_ns=begun.ports.now_ns())
+    check_files(begun.location, files)
     since = min(begun.read_version, begun.record.base) if begun.record else begun.read_version
     ours = Transaction(begun.read_version, begun.uuid, operation, properties)
     outcome = commit(begun.location, ours, base=begun.base, since=since, attempts=attempts, ports=begun.ports)
@@ -135,7 +136,7 @@ def check_files(location: Location, files: Sequence[DataFile]) -> None:
 
 
 def _written(begun: Begun, outcome: Outcome) -> Written:
-    landing = _landing(outcome)
+    landing = _landing(outcome, begun.base.manifest if isinstance(begun.base, Snapshot) else None)
     _note(begun, landing)
     return Written(
         snapshot=outcome.snapshot,
@@ -146,20 +147,17 @@ def _written(begun: Begun, outcome: Outcome) -> Written:
     )
 
 
-def _landing(outcome: Outcome) -> Landing:
-    operation = outcome.operation
-    fragments: Sequence[Fragment] = operation.fragments if isinstance(operation, Append | Overwrite) else ()
-    removed = 0
-    if isinstance(operation, Overwrite) and outcome.snapshot.version > 1:
-        before = outcome.before or _before(outcome.snapshot)
-        removed = before.row_count() if before else 0
+def _landing(outcome: Outcome, base: Manifest | None) -> Landing:
+    operation, after = outcome.operation, outcome.snapshot.manifest
+    changed = rows_changed(operation, outcome.before or _before(outcome.snapshot), after) or RowsChanged(0, 0)
+    files = files_written(operation, base)
     return Landing(
-        version=outcome.snapshot.version,
+        version=after.version,
         operation=operation.name,
-        rows_added=sum(fragment.live_rows for fragment in fragments),
-        rows_removed=removed,
-        files=sum(len(fragment.files) for fragment in fragments),
-        bytes=sum(fragment.file_bytes for fragment in fragments),
+        rows_added=changed.added,
+        rows_removed=changed.removed,
+        files=len(files),
+        bytes=sum(file.size or 0 for file in files),
     )
 
 

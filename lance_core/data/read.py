@@ -65,6 +65,23 @@ def count_file_rows(store: Store, codec: DataCodec, file: DataFile) -> int:
     return _reader(store, codec, file).row_count
 
 
+@dataclass(frozen=True, slots=True)
+class LiveRows:
+    """A batch of live rows, and where in the fragment they are."""
+
+    batch: pa.RecordBatch
+    _start: int
+    _alive: npt.NDArray[np.bool_] | None
+    """Over the physical rows from `_start`; None where all of them are live."""
+
+    @property
+    def offsets(self) -> npt.NDArray[np.int64]:
+        """Physical, ascending."""
+        if self._alive is None:
+            return np.arange(self._start, self._start + self.batch.num_rows, dtype=np.int64)
+        return np.flatnonzero(self._alive) + self._start
+
+
 def read_fragment(
     store: Store,
     codec: DataCodec,
@@ -75,7 +92,7 @@ def read_fragment(
     start: int = 0,
     count: int | None = None,
     path: str,
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[LiveRows]:
     """Live rows among the physical rows `start` to `start + count`, in order, in batches.
     `path` is the manifest's."""
     fragment.check(path=path)
@@ -98,8 +115,10 @@ def read_fragment(
     position = start
     for batch in _batches(sources, fields, arrow, start, count):
         alive = deletions.alive(position, batch.num_rows) if deletions else None
+        if alive is not None and alive.all():
+            alive = None
+        yield LiveRows(_only(batch, alive), position, alive)
         position += batch.num_rows
-        yield _only(batch, alive)
 
 
 def _batches(
@@ -221,7 +240,7 @@ def _json_text(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
 
 
 def _only(batch: pa.RecordBatch, alive: npt.NDArray[np.bool_] | None) -> pa.RecordBatch:
-    if alive is None or alive.all():
+    if alive is None:
         return batch
     if not batch.num_columns:
         return _rows_without_columns(int(alive.sum()))

@@ -1,7 +1,7 @@
 """A version in the making: the one place where a manifest message is changed.
 
-A draft starts empty (`Draft.born`), or as a copy of a version without what belongs to that one alone (`Draft.after`). It
-is an outline (`outline.py`): fragments pass through as bytes until somebody asks for them by id, and those that are
+A draft starts empty (`Draft.born`), or as a copy of a version without what belongs to that one alone (`Draft.after`).
+It is an outline (`outline.py`): fragments pass through as bytes until somebody asks for them by id, and those that are
 added are kept apart until the end. What a change does to a draft is decided in `transactions/apply.py`; here is only
 how it is held.
 """

@@ -116,9 +116,12 @@ def retained(
     kept: list[IndexMetadata] = []
     for index in alive:
         segments = [other for other in alive if other.name == index.name]
-        if index.name == FRAGMENT_REUSE or len(segments) == 1 or _covers_any(index, fragment_ids):
-            kept.append(index)
-        elif not any(_covers_any(other, fragment_ids) for other in segments) and index.uuid == _oldest(segments):
+        if (
+            index.name == FRAGMENT_REUSE
+            or len(segments) == 1
+            or _covers_any(index, fragment_ids)
+            or (not any(_covers_any(other, fragment_ids) for other in segments) and index.uuid == _oldest(segments))
+        ):
             kept.append(index)
     return tuple(kept)
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lance_core.errors import InvalidInput
-from lance_core.expressions import Predicate
+from lance_core.expressions import Predicate, with_metadata_columns
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
 
@@ -48,16 +48,17 @@ def plan_scan(
     """All columns where none are named; fragments that hold no wanted row are left out."""
     if (limit is not None and limit < 0) or (offset is not None and offset < 0):
         raise InvalidInput(f"limit={limit} and offset={offset} count rows from the start; neither may be negative")
+    arrow = with_metadata_columns(manifest.schema.arrow)
     names = manifest.schema.arrow.names
     for name in columns or ():
-        if name not in names:
+        if name not in arrow.names:
             raise InvalidInput(_unknown_column(name, names))
     if columns is not None and len(set(columns)) != len(columns):
         raise InvalidInput(f"a column is named twice in {list(columns)}")
     chosen = tuple(names if columns is None else columns)
     everything = tuple(map(ScanTask, manifest.fragments))
     if filter is not None:
-        predicate = Predicate.parse(filter, manifest.schema.arrow)
+        predicate = Predicate.parse(filter, arrow)
         return ScanPlan(manifest, chosen, everything, predicate, limit, offset or 0)
     if limit is None and not offset:
         return ScanPlan(manifest, chosen, everything)

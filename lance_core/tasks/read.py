@@ -58,8 +58,8 @@ class ReadTask:
                         columns=plan.columns,
                         path=f"{plan.uri}/{plan.manifest}",
                     ):
-                        if rows.num_rows:
-                            yield conform(rows, plan.transport, conversion=Conversion.CAST, what=plan.uri)
+                        if rows.batch.num_rows:
+                            yield conform(rows.batch, plan.transport, conversion=Conversion.CAST, what=plan.uri)
 
 
 def plan_read(

@@ -163,8 +163,8 @@ def _moved(index: IndexMetadata, covered: BitMap, group: op.RewriteGroup) -> Bit
         return covered
     if not old <= covered:
         raise InvalidInput(
-            f"a Rewrite would join fragments that index {index.name!r} covers with fragments that it does not; group them "
-            "apart"
+            f"a Rewrite would join fragments that index {index.name!r} covers with fragments that it does not; group "
+            "them apart"
         )
     return (covered - old) | BitMap(fragment.id for fragment in group.new)
 

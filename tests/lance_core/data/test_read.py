@@ -40,7 +40,7 @@ def file(store: MemoryStore, name: str, table: pa.Table, ids: list[int], columns
 
 def read(store: MemoryStore, fragment: Fragment, stored: TableSchema, *columns: str) -> list[dict[str, object]]:
     names = columns or stored.arrow.names
-    batches = read_fragment(store, IpcCodec(store), fragment, stored, columns=names, path="m")
+    batches = [rows.batch for rows in read_fragment(store, IpcCodec(store), fragment, stored, columns=names, path="m")]
     found = pa.Table.from_batches(batches, pa.schema([stored.arrow.field(name) for name in names])).to_pylist()
     assert isinstance(found, list)
     return found
