@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from lance_core import intents
 from lance_core.commit import Outcome, commit
-from lance_core.errors import CommitUndecided, LanceError, NotFound, StorageError
+from lance_core.errors import CommitUndecided, InvalidInput, LanceError, NotFound, StorageError
 from lance_core.format import naming
 from lance_core.format.fragment import DataFile
 from lance_core.format.ids import Version
@@ -58,6 +58,8 @@ class Written:
 
 def begin(location: Location, base: Snapshot | Birth, *, intent: str | None, ports: Ports) -> Begun | Written:
     """Nothing is written before this returns, except the record of the intent itself."""
+    if isinstance(base, Snapshot):
+        check_on_the_line(base)
     uuid = str(ports.new_uuid())
     if intent is None:
         return Begun(location, base, uuid, None, ports)
@@ -79,7 +81,7 @@ def begin(location: Location, base: Snapshot | Birth, *, intent: str | None, por
         if landed.transaction and landed.transaction.uuid == record.transaction_uuid:
             snapshot = load_at(location, landed.version)
             location.store.settle([snapshot.manifest.path])
-            return _written(begun, Outcome(snapshot, landed.transaction.operation, None, 0, ()))
+            return written(begun, Outcome(snapshot, landed.transaction.operation, None, 0, ()))
     if history and history.gone:
         raise CommitUndecided(
             f"{location.uri}: whether the intent {intent!r}, begun on version {record.base}, landed is not "
@@ -100,22 +102,30 @@ def finish(begun: Begun, operation: Operation, *, properties: Mapping[str, str],
     since = min(begun.read_version, begun.record.base) if begun.record else begun.read_version
     ours = Transaction(begun.read_version, begun.uuid, operation, properties)
     outcome = commit(begun.location, ours, base=begun.base, since=since, attempts=attempts, ports=begun.ports)
-    return _written(begun, outcome)
+    return written(begun, outcome)
 
 
-def nothing_to_write(begun: Begun) -> Written:
+def nothing_to_write(begun: Begun, operation: str = Append.name) -> Written:
     """An append of no rows makes no version; its intention is fulfilled by the one that is there."""
     assert isinstance(begun.base, Snapshot)
-    landing = Landing(begun.base.version, Append.name, rows_added=0, rows_removed=0, files=0, bytes=0)
+    landing = Landing(begun.base.version, operation, rows_added=0, rows_removed=0, files=0, bytes=0)
     _note(begun, landing)
     return Written(begun.base, landing, attempts=0, rebased_over=(), landed_before=False)
+
+
+def check_on_the_line(base: Snapshot) -> None:
+    if naming.is_detached(base.version):
+        raise InvalidInput(
+            f"{base.location.uri}: version {base.version} is detached, and nothing is written upon such a one; publish "
+            "it, or open a version of the table"
+        )
 
 
 def check_files(location: Location, files: Sequence[DataFile]) -> None:
     """A manifest must not name a file that is missing or cut short: look at each before it does."""
 
     def check(file: DataFile) -> None:
-        found = location.store.head(f"{naming.DATA}/{file.path}")
+        found = location.store.head(file.place)
         if found is None:
             raise NotFound(
                 f"{location.uri}: the data file {file.path} of this commit does not exist; write it again, then commit"
@@ -135,7 +145,7 @@ def check_files(location: Location, files: Sequence[DataFile]) -> None:
             pass
 
 
-def _written(begun: Begun, outcome: Outcome) -> Written:
+def written(begun: Begun, outcome: Outcome) -> Written:
     landing = _landing(outcome, begun.base.manifest if isinstance(begun.base, Snapshot) else None)
     _note(begun, landing)
     return Written(

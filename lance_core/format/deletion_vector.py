@@ -64,6 +64,11 @@ class DeletionVector:
             writer.write_batch(pa.RecordBatch.from_arrays([pa.array(self.offsets)], schema=_ARROW_SCHEMA))
         return bytes(sink.getvalue())
 
+    def physical(self, live: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Where the live rows of these numbers are."""
+        before = self.offsets.astype(np.int64) - np.arange(len(self.offsets))
+        return live + np.searchsorted(before, live, side="right")
+
     def alive(self, start: int, count: int) -> npt.NDArray[np.bool_]:
         """For the rows at `start`, `start + 1`, …: which ones are still there."""
         first, last = np.searchsorted(self.offsets, [start, start + count])

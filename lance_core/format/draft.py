@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from lance_core.format import index_metadata, naming, outline
 from lance_core.format._pb import table_pb2
+from lance_core.format.base_path import BasePath, decode_all
 from lance_core.format.features import STICKY, Feature
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.ids import FragmentId, RowId, Version
@@ -47,12 +48,13 @@ class Draft:
         return cls(message, None, path="version 1")
 
     @classmethod
-    def after(cls, head: Manifest, *, contents: Manifest | None = None) -> "Draft":
+    def after(cls, head: Manifest, *, contents: Manifest | None = None, version: Version | None = None) -> "Draft":
         """The next version: so far equal to the head, or to `contents` where an older version comes back. Counters
-        are the head's in any case, since what was given out once is never given out again."""
+        are the head's in any case, since what was given out once is never given out again. `version` is another
+        number than the next, for one beside the line."""
         source = contents or head
         message = source.edit()
-        message.version = head.version + 1
+        message.version = version or head.version + 1
         for name in _OF_ONE_VERSION:
             message.ClearField(name)
         if not message.data_format.version:
@@ -63,6 +65,23 @@ class Draft:
             message.max_fragment_id = last
         message.next_row_id = max(head.next_row_id, source.next_row_id)
         return cls(message, source.index_section, path=source.path)
+
+    @classmethod
+    def elsewhere(cls, source: Manifest, *, base: BasePath | None, branch: str | None) -> "Draft":
+        """The same version at another place: what had no base is in `base` from here on. With none, everything was
+        copied, and nothing has one."""
+        draft = cls.after(source, version=source.version)
+        message = draft._message
+        if base is None:
+            del message.base_paths[:]
+        else:
+            message.base_paths.append(base.message)
+        message.ClearField("branch")
+        if branch is not None:
+            message.branch = branch
+        draft.put([fragment.moved(base.id if base else None) for fragment in draft.fragments.values()])
+        draft.set_indices([index.moved(base.id if base else None) for index in draft.indices])
+        return draft
 
     # Looking
 
@@ -90,6 +109,10 @@ class Draft:
     @property
     def table_metadata(self) -> Mapping[str, str]:
         return dict(self._message.table_metadata)
+
+    @property
+    def base_paths(self) -> tuple[BasePath, ...]:
+        return decode_all(self._message.base_paths)
 
     @property
     def fragments(self) -> Mapping[FragmentId, Fragment]:
@@ -151,6 +174,10 @@ class Draft:
     def set_table_metadata(self, metadata: Mapping[str, str]) -> None:
         self._message.table_metadata.clear()
         self._message.table_metadata.update(metadata)
+
+    def set_base_paths(self, bases: Iterable[BasePath]) -> None:
+        del self._message.base_paths[:]
+        self._message.base_paths.extend(base.message for base in bases)
 
     def reserve(self, count: int) -> None:
         """Give out ids that a later rewrite will use. On a table that never had a fragment the format begins at 1."""
@@ -227,6 +254,8 @@ class Draft:
         both = Feature(message.reader_feature_flags & int(kept))
         if any(fragment.deletion_file for fragment in (self._fragments or {}).values()):
             both |= Feature.DELETION_FILES
+        if message.base_paths:
+            both |= Feature.BASE_PATHS
         version = StorageVersion.parse(message.data_format.version)
         if any(file.version != version for fragment in self.fresh for file in fragment.files):
             both |= Feature.MIXED_FILE_VERSIONS

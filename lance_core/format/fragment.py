@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from lance_core.errors import Corrupt
 from lance_core.format import naming
 from lance_core.format._pb import table_pb2
+from lance_core.format.base_path import located
 from lance_core.format.ids import FragmentId, Version
 
 TOMBSTONE = -2
@@ -97,6 +98,11 @@ class DataFile:
         return self._message.path
 
     @property
+    def place(self) -> str:
+        """Relative to the table's root; under its base's number where it is somebody else's."""
+        return located(self.base_id, f"{naming.DATA}/{self.path}")
+
+    @property
     def field_ids(self) -> tuple[int, ...]:
         return tuple(self._message.fields)
 
@@ -133,6 +139,11 @@ class DeletionFile:
         suffix = "bin" if self.is_bitmap else "arrow"
         name = f"{self._fragment_id}-{self._message.read_version}-{self._message.id}.{suffix}"
         return f"{naming.DELETIONS}/{name}"
+
+    @property
+    def place(self) -> str:
+        """Relative to the table's root; under its base's number where it is somebody else's."""
+        return located(self.base_id, self.path)
 
     @property
     def read_version(self) -> Version:
@@ -182,6 +193,12 @@ class Fragment:
         kind = table_pb2.DeletionFile.BITMAP if is_bitmap else table_pb2.DeletionFile.ARROW_ARRAY
         deleted = table_pb2.DeletionFile(file_type=kind, read_version=read_version, id=number, num_deleted_rows=rows)
         changed.deletion_file.CopyFrom(deleted)
+        return Fragment(changed)
+
+    def with_id(self, fragment_id: int) -> "Fragment":
+        """Under an id that was reserved for it."""
+        changed = self._copy()
+        changed.id = fragment_id
         return Fragment(changed)
 
     def with_lineage(
@@ -259,6 +276,19 @@ class Fragment:
     def file_bytes(self) -> int:
         """Size of its data files, as far as it is known."""
         return sum(file.size or 0 for file in self.files)
+
+    def moved(self, base_id: int | None) -> "Fragment":
+        """For a table at another place: what has no base has this one now. With None, nothing has one."""
+        message = self._copy()
+        stored: list[table_pb2.DataFile | table_pb2.DeletionFile] = [*message.files]
+        if message.HasField("deletion_file"):
+            stored.append(message.deletion_file)
+        for file in stored:
+            if base_id is None:
+                file.ClearField("base_id")
+            elif not file.HasField("base_id"):
+                file.base_id = base_id
+        return Fragment(message)
 
     def counted(self, physical_rows: int, deleted_rows: int) -> "Fragment":
         """With other counts: those that were found in its files."""

@@ -12,12 +12,26 @@ from google.protobuf.message import DecodeError
 from pyroaring import BitMap
 
 from lance_core.errors import Corrupt
+from lance_core.format import naming
 from lance_core.format._pb import table_pb2
+from lance_core.format.base_path import located
 from lance_core.format.ids import FragmentId, Version
 
 FRAGMENT_REUSE = "__lance_frag_reuse"
 MEM_WAL = "__lance_mem_wal"
 SYSTEM_INDICES = frozenset({FRAGMENT_REUSE, MEM_WAL})
+_ROW_IDS_BELOW = {
+    "bitmapindexdetails": 1,
+    "btreeindexdetails": 1,
+    "invertedindexdetails": 4,
+    "jsonindexdetails": 1,
+    "labellistindexdetails": 2,
+    "ngramindexdetails": 1,
+    "rtreeindexdetails": 1,
+    "vectorindexdetails": 3,
+}
+"""Below this version a kind stores row ids, from it on addresses. The others store addresses, or nobody knows."""
+_OF_ZONES = frozenset({"zonemapindexdetails", "bloomfilterindexdetails"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +48,27 @@ class IndexMetadata:
     @property
     def uuid(self) -> uuid.UUID:
         """Also the name of its directory."""
-        return uuid.UUID(bytes=self._message.uuid.uuid)
+        data = self._message.uuid.uuid
+        if len(data) != 16:
+            raise Corrupt(f"its uuid has {len(data)} bytes, not 16", path=f"index {self.name}", field="uuid")
+        return uuid.UUID(bytes=data)
+
+    @property
+    def base_id(self) -> int | None:
+        return self._message.base_id if self._message.HasField("base_id") else None
+
+    @property
+    def place(self) -> str:
+        """Its directory, relative to the table's root; under its base's number where it is somebody else's."""
+        return located(self.base_id, f"{naming.INDICES}/{self.uuid}")
+
+    @property
+    def file_names(self) -> tuple[str, ...]:
+        """Below its directory; none where an older writer listed none."""
+        for file in self._message.files:
+            if not naming.is_confined(file.path):
+                raise Corrupt("a file of an index leaves its directory", path=repr(file.path), field="files")
+        return tuple(file.path for file in self._message.files)
 
     @property
     def name(self) -> str:
@@ -59,6 +93,16 @@ class IndexMetadata:
         return self._message.index_details.type_url.rpartition(".")[2]
 
     @property
+    def holds_addresses(self) -> bool:
+        """Whether it says where rows are, even in a table with stable row ids: then it is lost where they move."""
+        return self._message.index_version >= _ROW_IDS_BELOW.get(self.kind.lower(), 0)
+
+    @property
+    def is_of_zones(self) -> bool:
+        """It knows stretches of a fragment, not rows: nothing of it can follow a row to another place."""
+        return self.kind.lower() in _OF_ZONES
+
+    @property
     def covers(self) -> BitMap | None:
         """Fragment ids, dead ones included; None where nobody noted them."""
         if not self._message.fragment_bitmap:
@@ -78,6 +122,16 @@ class IndexMetadata:
         message.files.extend(anew.message.files)
         if anew.message.HasField("index_details"):
             message.index_details.CopyFrom(anew.message.index_details)
+        return IndexMetadata(message)
+
+    def moved(self, base_id: int | None) -> "IndexMetadata":
+        """For a table at another place: without a base, its files are in this one now. With None, in the table."""
+        message = table_pb2.IndexMetadata()
+        message.CopyFrom(self._message)
+        if base_id is None:
+            message.ClearField("base_id")
+        elif not message.HasField("base_id"):
+            message.base_id = base_id
         return IndexMetadata(message)
 
     def covering(self, fragments: BitMap) -> "IndexMetadata":

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
+from lance_core.format import base_path
 from lance_core.format import operations as op
 from lance_core.format._pb import file_pb2, table_pb2, transaction_pb2
 from lance_core.format.fragment import DataFile, Fragment
@@ -14,7 +15,6 @@ _Message = transaction_pb2.Transaction
 _PATH = "transaction"
 _NOT_APPLIED = {
     "update_mem_wal_state": "UpdateMemWalState",
-    "update_bases": "UpdateBases",
     "data_overlay": "DataOverlay",
 }
 
@@ -68,6 +68,9 @@ def encode_into(message: _Message, operation: Operation) -> None:
             message.data_replacement.SetInParent()
             for fragment_id, file in operation.replacements:
                 message.data_replacement.replacements.add(fragment_id=fragment_id, new_file=file.message)
+        case op.UpdateBases():
+            message.update_bases.SetInParent()
+            message.update_bases.new_bases.extend(base.message for base in operation.new)
         case op.Clone():
             message.clone.SetInParent()
             message.clone.is_shallow = operation.is_shallow
@@ -213,6 +216,10 @@ def _data_replacement(message: _Message) -> Operation:
     return op.DataReplacement(tuple((FragmentId(each.fragment_id), DataFile(each.new_file)) for each in wire))
 
 
+def _update_bases(message: _Message) -> Operation:
+    return op.UpdateBases(tuple(map(base_path.decode, message.update_bases.new_bases)))
+
+
 def _clone(message: _Message) -> Operation:
     wire = message.clone
     return op.Clone(
@@ -237,6 +244,7 @@ _DECODE: Mapping[str, Callable[[_Message], Operation]] = {
     "project": _project,
     "update_config": _update_config,
     "data_replacement": _data_replacement,
+    "update_bases": _update_bases,
     "clone": _clone,
 }
 

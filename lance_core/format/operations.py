@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from lance_core.format._pb import transaction_pb2
+from lance_core.format.base_path import BasePath
 from lance_core.format.fragment import DataFile, Fragment
 from lance_core.format.ids import FragmentId, Version
 from lance_core.format.index_metadata import IndexMetadata
@@ -93,6 +94,9 @@ class Rewrite:
     groups: tuple[RewriteGroup, ...]
     rewritten_indices: tuple[tuple[bytes, IndexMetadata], ...] = ()
     """The uuid of a segment, and what takes its place now that its rows have other addresses."""
+    fragment_reuse: IndexMetadata | None = None
+    """Where the rows went, for readers of indices that stay as they are. It replaces the table's entry of this kind;
+    the transaction does not carry it, only the version that it makes."""
     name: ClassVar[str] = "Rewrite"
 
 
@@ -169,6 +173,14 @@ class DataReplacement:
 
 
 @dataclass(frozen=True, slots=True)
+class UpdateBases:
+    """Add places where files of the table may lie. None is ever taken away."""
+
+    new: tuple[BasePath, ...]
+    name: ClassVar[str] = "UpdateBases"
+
+
+@dataclass(frozen=True, slots=True)
 class Clone:
     """The first commit of a table, or branch, that begins as another one's version."""
 
@@ -201,6 +213,7 @@ Operation = (
     | ReserveFragments
     | UpdateConfig
     | DataReplacement
+    | UpdateBases
     | Clone
     | Other
 )

@@ -45,6 +45,12 @@ class Field:
     def is_packed(self) -> bool:
         return self.logical_type == "struct" and any(self.metadata.get(key) == b"true" for key in _PACKED)
 
+    @property
+    def is_primary_key(self) -> bool:
+        """Whether it is part of the key that its owner declares and nobody enforces."""
+        marked = self.metadata.get(_PRIMARY_KEY, b"").lower() == b"true"
+        return marked or bool(self.metadata.get(_PRIMARY_KEY_POSITION))
+
     def walk(self) -> Iterator["Field"]:
         """This field and all below it, parents first."""
         yield self
@@ -138,6 +144,11 @@ class TableSchema:
             children[message.id] = []
         tops = tuple(_decode(message, children, path, depth=1) for message in children[_TOP_LEVEL])
         return cls(tops, {key.encode(): value for key, value in metadata.items()})
+
+    def as_file_descriptor(self, rows: int) -> bytes:
+        """What a data file says of itself: global buffer 0."""
+        schema = file_pb2.Schema(fields=self.encode())
+        return file_pb2.FileDescriptor(schema=schema, length=rows).SerializeToString()
 
     def encode(self) -> list[file_pb2.Field]:
         return [message for field in self.fields for message in _encode(field, _TOP_LEVEL)]
@@ -245,7 +256,7 @@ def _encode(field: Field, parent: int) -> Iterator[file_pb2.Field]:
         encoding=_encoding(field),
         extension_name=field.metadata.get(EXTENSION_NAME, b"").decode(),
         metadata=metadata,
-        unenforced_primary_key=bool(position) or field.metadata.get(_PRIMARY_KEY, b"").lower() == b"true",
+        unenforced_primary_key=field.is_primary_key,
         unenforced_primary_key_position=int(position) if position.isdigit() else 0,
         unenforced_clustering_key_position=int(clustering) if clustering.isdigit() else 0,
     )

@@ -56,14 +56,18 @@ class RowFacts:
             return self.row_ids[offsets]
         return (self.created_at if name == CREATED_AT else self.last_updated_at)[offsets]
 
-    @cached_property
-    def row_ids(self) -> npt.NDArray[np.uint64]:
+    @property
+    def row_id_sequence(self) -> RowIdSequence:
         data = self._fragment.row_ids
         if data is None:
             raise Corrupt(
                 "has no row ids, which the table promises", path=self._path, field=f"fragments[id={self._fragment.id}]"
             )
-        return RowIdSequence.decode(data, rows=self._fragment.physical_rows, path=self._path).to_numpy()
+        return RowIdSequence.decode(data, rows=self._fragment.physical_rows, path=self._path)
+
+    @cached_property
+    def row_ids(self) -> npt.NDArray[np.uint64]:
+        return self.row_id_sequence.to_numpy()
 
     @cached_property
     def created_at(self) -> npt.NDArray[np.uint64]:

@@ -5,10 +5,13 @@ back. How a manifest holds it all is `format/draft.py`'s; what happens to rows a
 with `apply`.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from lance_core.errors import InvalidInput, Unsupported
+from lance_core.format import base_path
 from lance_core.format import operations as op
+from lance_core.format.base_path import BasePath
 from lance_core.format.draft import Draft
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.ids import Version
@@ -29,6 +32,18 @@ class Birth:
 
 
 @dataclass(frozen=True, slots=True)
+class Offshoot:
+    """A table, or a branch of one, that begins as a version of another line, under the same number."""
+
+    source: Manifest
+    base: BasePath | None
+    """Where the source's files are; None where they were copied."""
+    branch: str | None = None
+    config: Mapping[str, str] = field(default_factory=dict)
+    """What differs from the source's."""
+
+
+@dataclass(frozen=True, slots=True)
 class Occasion:
     """What one turn of a commit hands in: everything that is neither in the transaction nor in the head."""
 
@@ -36,6 +51,8 @@ class Occasion:
     library_version: str
     transaction_file: str
     scheme: NamingScheme = NamingScheme.V2
+    version: Version | None = None
+    """The number of a detached version; None for the one after the head."""
 
 
 def needs(operation: Operation) -> Version | None:
@@ -44,19 +61,23 @@ def needs(operation: Operation) -> Version | None:
 
 
 def apply(
-    head: Manifest | Birth, ours: Transaction, occasion: Occasion, *, fetched: Manifest | None = None
+    head: Manifest | Birth | Offshoot, ours: Transaction, occasion: Occasion, *, fetched: Manifest | None = None
 ) -> Manifest:
-    """The manifest of the version that follows `head`; of version 1 for a `Birth`."""
-    if isinstance(head, Birth):
-        before = None
-        draft = Draft.born(head.storage_version, stable_row_ids=head.stable_row_ids)
-    else:
-        head.check_writable()
-        before = head
-        draft = Draft.after(head)
-        if isinstance(ours.operation, op.Restore):
-            draft = _restored(head, ours.operation, fetched)
-    _change(draft, ours)
+    """The manifest of the version that follows `head`; of the first one for a `Birth` or an `Offshoot`."""
+    before = None
+    match head:
+        case Birth():
+            draft = Draft.born(head.storage_version, stable_row_ids=head.stable_row_ids)
+        case Offshoot():
+            draft = _offshoot(head)
+        case _:
+            head.check_writable()
+            before = head
+            draft = Draft.after(head, version=occasion.version)
+            if isinstance(ours.operation, op.Restore):
+                draft = _restored(head, ours.operation, fetched, occasion.version)
+    if not isinstance(head, Offshoot):
+        _change(draft, ours)
     record = ours.encode()
     after = draft.finish(
         now_ns=occasion.now_ns,
@@ -65,7 +86,8 @@ def apply(
         transaction=record if len(record) <= INLINE_BYTES_MAX else None,
         scheme=occasion.scheme,
     )
-    invariants.check(before, after, fresh=draft.fresh)
+    number = head.source.version if isinstance(head, Offshoot) else occasion.version
+    invariants.check(before, after, fresh=draft.fresh, number=number)
     return after
 
 
@@ -101,6 +123,8 @@ def _change(draft: Draft, ours: Transaction) -> None:
             draft.reserve(operation.count)
         case op.Restore():
             pass  # the draft began as the version that comes back
+        case op.UpdateBases():
+            draft.set_base_paths(base_path.with_added(draft.base_paths, operation.new))
         case op.Clone() | op.Other():
             raise Unsupported(f"{operation.name} is read, not committed to a table that exists")
 
@@ -116,7 +140,14 @@ def _check_ids(draft: Draft, append: op.Append) -> None:
         last = fragment.id or last + 1
 
 
-def _restored(head: Manifest, operation: op.Restore, fetched: Manifest | None) -> Draft:
+def _offshoot(head: Offshoot) -> Draft:
+    head.source.check_writable()
+    draft = Draft.elsewhere(head.source, base=head.base, branch=head.branch)
+    draft.set_config({**draft.config, **head.config})
+    return draft
+
+
+def _restored(head: Manifest, operation: op.Restore, fetched: Manifest | None, version: Version | None) -> Draft:
     assert fetched is not None
     assert fetched.version == operation.version, "the version to restore is handed in"
     fetched.check_writable()
@@ -125,7 +156,7 @@ def _restored(head: Manifest, operation: op.Restore, fetched: Manifest | None) -
             f"version {operation.version} has no stable row ids, and the table has had them since: it cannot be "
             "restored. Read it by its number, and overwrite the table with its rows"
         )
-    return Draft.after(head, contents=fetched)
+    return Draft.after(head, contents=fetched, version=version)
 
 
 def _create_index(draft: Draft, operation: op.CreateIndex) -> None:

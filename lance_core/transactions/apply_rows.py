@@ -11,12 +11,12 @@ import numpy.typing as npt
 from pyroaring import BitMap
 
 from lance_core.errors import InvalidInput, RetryableConflict
-from lance_core.format import index_metadata
+from lance_core.format import field_ids, index_metadata
 from lance_core.format import operations as op
 from lance_core.format.draft import Draft
 from lance_core.format.fragment import TOMBSTONE, DataFile, Fragment
 from lance_core.format.ids import FragmentId, Version
-from lance_core.format.index_metadata import IndexMetadata
+from lance_core.format.index_metadata import FRAGMENT_REUSE, IndexMetadata
 from lance_core.format.operations import UpdateMode
 from lance_core.format.row_versions import RowVersions
 from lance_core.format.rowids import RowIdSequence
@@ -64,6 +64,7 @@ def rewrite(draft: Draft, operation: op.Rewrite) -> None:
 
 def merge(draft: Draft, operation: op.Merge) -> None:
     before = dict(draft.fragments)
+    highest = field_ids.highest(draft.schema, (each.message for each in draft.fragments.values()), draft.config)
     after = {fragment.id: fragment for fragment in operation.fragments}
     if missing := sorted(set(before) - set(after)):
         raise InvalidInput(f"a Merge lists every fragment of the table, and fragment {missing[0]} is not among its own")
@@ -88,12 +89,14 @@ def merge(draft: Draft, operation: op.Merge) -> None:
     draft.set_indices(indices)
     draft.set_schema(operation.schema)
     _retain_indices(draft)
+    _note_field_ids(draft, highest)
 
 
 def project(draft: Draft, operation: op.Project) -> None:
     """Files that keep a live column stay byte for byte; ids of dropped ones linger in them."""
     schema = TableSchema(operation.schema.fields, draft.schema.metadata)
     live = _field_ids(schema)
+    highest = field_ids.highest(draft.schema, (each.message for each in draft.fragments.values()), draft.config)
     draft.put(
         fragment.with_files([file for file in fragment.files if live & set(file.field_ids)])
         for fragment in list(draft.fragments.values())
@@ -101,6 +104,7 @@ def project(draft: Draft, operation: op.Project) -> None:
     )
     draft.set_schema(schema)
     _retain_indices(draft)
+    _note_field_ids(draft, highest)
 
 
 def replace_data(draft: Draft, operation: op.DataReplacement) -> None:
@@ -138,20 +142,32 @@ def _retain_indices(draft: Draft) -> None:
     draft.set_indices(index_metadata.retained(draft.indices, field_ids=_field_ids(draft.schema), fragment_ids=alive))
 
 
+def _note_field_ids(draft: Draft, highest: int) -> None:
+    """Files may still list the highest id when its column goes, but not for long: a compaction leaves it out."""
+    if draft.schema.field_id_max < highest and draft.config.get(field_ids.NOTED) != str(highest):
+        draft.set_config({**draft.config, field_ids.NOTED: str(highest)})
+
+
 def _rewritten_indices(draft: Draft, operation: op.Rewrite) -> list[IndexMetadata]:
     """Coverage follows the rows: where row ids are stable, and for segments that were written anew; other segments
     keep naming fragments that are gone, which covers nothing."""
     written_anew = dict(operation.rewritten_indices)
-    after = []
+    reuse = operation.fragment_reuse
+    after = [] if reuse is None else [reuse]
     for index in draft.indices:
         anew = written_anew.get(index.uuid.bytes)
+        if reuse is not None and index.name == FRAGMENT_REUSE:
+            continue
         if index.is_system or not (draft.has_stable_row_ids or anew):
             after.append(index)
             continue
         covered = index.covers
         if covered is not None:
             for group in operation.groups:
-                covered = _moved(index, covered, group)
+                if index.holds_addresses and anew is None:
+                    covered = covered - BitMap(fragment.id for fragment in group.old)
+                else:
+                    covered = _moved(index, covered, group)
         moved = index if anew is None else index.rewritten_as(anew)
         after.append(moved if covered is None else moved.covering(covered))
     return after

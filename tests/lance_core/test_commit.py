@@ -340,8 +340,8 @@ def test_an_operation_of_others_is_not_committed() -> None:
     table, _ = world()
     record = load_transaction(table.location(), table.at().manifest)
     assert record is not None
-    message = Transaction.decode(b"\x92\x07\x00", path="").operation  # an empty UpdateBases
-    with pytest.raises(Unsupported, match="UpdateBases is read, not committed"):
+    message = Transaction.decode(b"\x82\x07\x00", path="").operation  # an empty UpdateMemWalState
+    with pytest.raises(Unsupported, match="UpdateMemWalState is read, not committed"):
         table.write(message, base=table.at())
 
 

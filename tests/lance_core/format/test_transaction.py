@@ -33,7 +33,7 @@ def test_bytes_give_back_the_transaction(operation: Operation) -> None:
     assert again.encode() == transaction.encode()
 
 
-@pytest.mark.parametrize("arm", ["update_mem_wal_state", "update_bases", "data_overlay"])
+@pytest.mark.parametrize("arm", ["update_mem_wal_state", "data_overlay"])
 def test_other_operations_are_kept_whole(arm: str) -> None:
     message = transaction_pb2.Transaction(read_version=3, uuid="u", transaction_properties={"a": "b"})
     getattr(message, arm).SetInParent()
