@@ -9,6 +9,7 @@ and "no answer" may both mean that our own earlier put landed.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lance_core import hint
 from lance_core.errors import (
     AlreadyExists,
     CommitUndecided,
@@ -28,7 +29,7 @@ from lance_core.location import Location
 from lance_core.ports import Ports
 from lance_core.snapshot import History, Snapshot, history_since, load_at
 from lance_core.storage.store import Put
-from lance_core.transactions.apply import Birth, Occasion, apply
+from lance_core.transactions.apply import Birth, Occasion, Offshoot, apply, needs
 from lance_core.transactions.conflicts import Finding, Landed, Verdict, judge
 from lance_core.transactions.rebase import rebase
 
@@ -53,7 +54,7 @@ def commit(
     location: Location,
     ours: Transaction,
     *,
-    base: Snapshot | Birth,
+    base: Snapshot | Birth | Offshoot,
     since: Version,
     attempts: int,
     ports: Ports,
@@ -79,7 +80,7 @@ def commit(
             if slot is not None:
                 raise _undecided(location, ours, slot, f"{attempts} puts were not answered")
             raise _exhausted(location, ours, known, attempts)
-        if isinstance(base, Birth) and history:
+        if history and not isinstance(base, Snapshot):
             raise AlreadyExists(f"there is a table at {location.uri} already, at version {history.head.version}")
         others = [landed for landed in known if landed.version > ours.read_version]
         finding = judge(ours, others)
@@ -93,7 +94,9 @@ def commit(
             transaction_file=naming.transaction_name(ours.read_version, str(ports.new_uuid())),
             scheme=scheme,
         )
-        manifest = apply(head, rebased, occasion)
+        wanted = needs(rebased.operation)
+        fetched = load_at(location, wanted).manifest if wanted is not None else None
+        manifest = apply(head, rebased, occasion, fetched=fetched)
         try:
             location.store.put(f"{naming.TRANSACTIONS}/{occasion.transaction_file}", rebased.encode())
             put = location.store.create(manifest.path, manifest.encode())
@@ -102,8 +105,9 @@ def commit(
                 raise
             raise _undecided(location, ours, slot, f"putting it again failed: {error}") from error
         if put is Put.CREATED:
+            hint.leave(location.own_store, manifest.version)
             return Outcome(
-                snapshot=Snapshot(location, manifest, scheme),
+                snapshot=Snapshot(location.of(manifest), manifest, scheme),
                 operation=rebased.operation,
                 before=head if isinstance(head, Manifest) else None,
                 attempts=attempt + 1,
@@ -114,8 +118,10 @@ def commit(
     raise AssertionError("the last turn returns or raises")
 
 
-def _head(base: Snapshot | Birth, history: History | None) -> tuple[Manifest | Birth, NamingScheme]:
-    if isinstance(base, Birth):
+def _head(
+    base: Snapshot | Birth | Offshoot, history: History | None
+) -> tuple[Manifest | Birth | Offshoot, NamingScheme]:
+    if not isinstance(base, Snapshot):
         return base, NamingScheme.V2
     assert history is not None, "a table that was opened has versions"
     return history.head.manifest, history.head.scheme

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from lance_core.errors import Corrupt, NotFound, Unsupported
-from lance_core.format.ids import FragmentId, Version
+from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.location import Location
 from lance_core.snapshot import Snapshot, list_versions, load_at, load_transaction
+from lance_core.transactions.figures import rows_changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +59,7 @@ def _infos(location: Location, since: int) -> Iterator[VersionInfo]:
 
 def _info(location: Location, manifest: Manifest, before: Manifest | None) -> VersionInfo:
     made_by = load_transaction(location, manifest)
-    if before is None and manifest.version > 1:
-        added = removed = None
-    else:
-        added, removed = _rows_changed(before, manifest)
-        if made_by and made_by.operation.name == "Rewrite":
-            # A compaction moves rows to other fragments; nobody would call them new.
-            added, removed = max(0, added - removed), max(0, removed - added)
+    changed = rows_changed(made_by.operation if made_by else None, before, manifest)
     return VersionInfo(
         version=manifest.version,
         timestamp=manifest.timestamp,
@@ -73,15 +68,6 @@ def _info(location: Location, manifest: Manifest, before: Manifest | None) -> Ve
         uuid=made_by.uuid if made_by else None,
         properties=made_by.properties if made_by else {},
         rows=manifest.row_count(),
-        rows_added=added,
-        rows_removed=removed,
+        rows_added=changed.added if changed else None,
+        rows_removed=changed.removed if changed else None,
     )
-
-
-def _rows_changed(before: Manifest | None, after: Manifest) -> tuple[int, int]:
-    """By fragments: rows in new ones, and rows gone from those that stay or left."""
-    old = {} if before is None else {fragment.id: fragment.live_rows for fragment in before.fragments}
-    new: dict[FragmentId, int] = {fragment.id: fragment.live_rows for fragment in after.fragments}
-    added = sum(max(0, rows - old.get(id, 0)) for id, rows in new.items())
-    removed = sum(max(0, rows - new.get(id, 0)) for id, rows in old.items())
-    return added, removed

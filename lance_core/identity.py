@@ -1,20 +1,26 @@
 """Which table this is. The format has no answer, so we write one into the config of the tables we create."""
 
 from lance_core.errors import Corrupt, NotFound, Unsupported
-from lance_core.format.ids import Version
-from lance_core.snapshot import Snapshot, load_at, load_transaction
+from lance_core.format.operations import Clone
+from lance_core.snapshot import Snapshot, list_versions, load_at, load_transaction
 
 TABLE_ID = "lance_assets.table_id"
 """Config key. Its value is the uuid of the transaction that created the table, which is also the answer for a
-table of another library, as long as its first version exists."""
+table of another library, as long as its first version exists. A branch is its table; a clone is another one."""
 
 
 def table_id(snapshot: Snapshot) -> str | None:
     if known := snapshot.manifest.config.get(TABLE_ID):
         return known
+    location, branch = snapshot.location, snapshot.manifest.branch
     try:
-        first = load_at(snapshot.location, Version(1))
+        if branch is not None and location.main_uri(branch) is not None:
+            location = location.main_line(branch)
+        numbers = list_versions(location).numbers
+        first = load_at(location, numbers[0] if numbers else snapshot.version)
         transaction = load_transaction(first.location, first.manifest)
     except (Corrupt, NotFound, Unsupported):
         return None
-    return transaction.uuid if transaction else None
+    if transaction is None or not (first.version == 1 or isinstance(transaction.operation, Clone)):
+        return None
+    return transaction.uuid

@@ -15,8 +15,9 @@ from dataclasses import asdict, dataclass, replace
 from lance_core.errors import Corrupt, InvalidInput, NotFound, StorageError
 from lance_core.format import naming
 from lance_core.format.ids import Version
-from lance_core.storage.store import Put, Store
+from lance_core.storage.store import ObjectInfo, Put, Store
 
+_DIRECTORY = f"{naming.OWN}/intents"
 _CREATES_MAX = 5
 _INTENT_CHARACTERS_MAX = 4096
 
@@ -53,7 +54,7 @@ class IntentRecord:
 
 
 def path_of(intent: str) -> str:
-    return f"{naming.OWN}/intents/{hashlib.sha256(intent.encode()).hexdigest()}.json"
+    return f"{_DIRECTORY}/{hashlib.sha256(intent.encode()).hexdigest()}.json"
 
 
 def claim(store: Store, intent: str, *, verb: str, base: Version, uuid: str, now_ns: int) -> IntentRecord:
@@ -99,11 +100,22 @@ def note_landing(store: Store, record: IntentRecord, landing: Landing, *, now_ns
     store.put(path_of(record.intent), _encode(replace(record, landing=landing, heartbeat_ns=now_ns)))
 
 
+def records(store: Store) -> Sequence[tuple[ObjectInfo, IntentRecord]]:
+    """All that is remembered, with when the store last heard of it. One that went meanwhile is left out."""
+    found = []
+    for listed in store.list(_DIRECTORY):
+        try:
+            found.append((listed, _decode(store.read(listed.path), listed.path)))
+        except NotFound:
+            continue
+    return found
+
+
 def _encode(record: IntentRecord) -> bytes:
     return json.dumps(asdict(record), indent=1).encode()
 
 
-def _decode(data: bytes, path: str, intent: str) -> IntentRecord:
+def _decode(data: bytes, path: str, intent: str | None = None) -> IntentRecord:
     try:
         fields = json.loads(data)
         landing = fields.pop("landing")
@@ -112,7 +124,7 @@ def _decode(data: bytes, path: str, intent: str) -> IntentRecord:
         _check_types(record)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise Corrupt(f"is not the record of an intent: {error}", path=path, field="intent") from error
-    if record.intent != intent:
+    if intent is not None and record.intent != intent:
         raise Corrupt(f"is the record of {record.intent!r}, not of {intent!r}", path=path, field="intent")
     return record
 

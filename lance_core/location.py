@@ -1,13 +1,34 @@
-"""Where a table is: its URI, the store of its metadata and the codec of its data files, opened together."""
+"""Where a table is: its URI, the store of its metadata and the codec of its data files, opened together; and which
+other places its versions may read from.
+
+A manifest can name any place as the home of its files, and nobody vouches for a manifest. A place is opened when a file
+in it is wanted, and only if it is the table's own, its main line's where it is a branch, or one that the caller allowed
+(`bases=`).
+"""
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
 
+from lance_core.data.bases import BasedCodec, BasedStore, OpenBase
 from lance_core.data.codec import DataCodec
 from lance_core.data.lance_codec import LanceCodec
-from lance_core.storage.opening import open_store
+from lance_core.errors import Corrupt, InvalidInput
+from lance_core.format import refs
+from lance_core.format.base_path import BasePath, by_id
+from lance_core.format.manifest import Manifest
+from lance_core.storage.opening import is_at_or_below, open_store
 from lance_core.storage.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How places are reached, and which may be besides the table's own."""
+
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    durable: bool = True
+    bases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,10 +37,97 @@ class Location:
     """Fit for messages: without credentials."""
     store: Store
     codec: DataCodec
+    access: Access = Access()
+
+    @property
+    def own_store(self) -> Store:
+        """Without the places of a version."""
+        return self.store.own if isinstance(self.store, BasedStore) else self.store
+
+    def elsewhere(self, uri: str, *, bases: Sequence[str] = ()) -> "Location":
+        """Another table, reached the same way; `bases` are allowed besides."""
+        access = self.access
+        return locate(
+            uri,
+            storage_options=access.storage_options,
+            durable=access.durable,
+            bases=tuple(dict.fromkeys((*access.bases, *bases))),
+        )
+
+    def branch(self, name: str) -> "Location":
+        """Of this main line."""
+        return self.elsewhere(f"{self.uri}/{refs.branch_directory(name)}")
+
+    def main_line(self, branch: str | None) -> "Location":
+        """Where the references are, for a location that is this branch."""
+        if branch is None:
+            return self
+        if (uri := self.main_uri(branch)) is None:
+            raise Corrupt(
+                f"says that it is the branch {branch!r}, and does not lie where that would; a branch is not moved by "
+                "itself. Clone it, or move the whole table",
+                path=self.uri,
+                field="branch",
+            )
+        return self.elsewhere(uri)
+
+    def places(self, branch: str | None) -> tuple[str, ...]:
+        """What is the table's own: its root and, where it is this branch, that of its main line."""
+        main = None if branch is None else self.main_uri(branch)
+        return (self.uri,) if main is None else (self.uri, main)
+
+    def main_uri(self, branch: str) -> str | None:
+        """None unless the table really lies in a branch's place: what its manifest says of itself is not enough."""
+        directory = f"/{refs.TREE}/{branch}"
+        if not (refs.is_branch_name(branch) and self.uri.endswith(directory)):
+            return None
+        return self.uri.removesuffix(directory)
+
+    def resolved(self, path: str) -> tuple[Store, str]:
+        """The store that has a file of this version, and what it calls it."""
+        return self.store.at(path) if isinstance(self.store, BasedStore) else (self.store, path)
+
+    def of(self, manifest: Manifest) -> "Location":
+        """As this version sees it: with its base paths."""
+        return self.with_bases(manifest.base_paths, manifest.branch, path=manifest.path)
+
+    def with_bases(self, bases: Sequence[BasePath], branch: str | None, *, path: str) -> "Location":
+        store = self.own_store
+        codec = self.codec.own if isinstance(self.codec, BasedCodec) else self.codec
+        if not bases:
+            return self if store is self.store else replace(self, store=store, codec=codec)
+        opened = cache(self._opener(by_id(bases, path=f"{self.uri}/{path}"), branch, path))
+        return replace(self, store=BasedStore(store, opened), codec=BasedCodec(codec, opened))
+
+    def _opener(self, bases: Mapping[int, BasePath], branch: str | None, path: str) -> Callable[[int], OpenBase]:
+        def opened(base_id: int) -> OpenBase:
+            if base_id not in bases:
+                raise Corrupt(
+                    f"a file is in base path {base_id}, and there is none of this number",
+                    path=f"{self.uri}/{path}",
+                    field="base_paths",
+                )
+            base = bases[base_id]
+            allowed = (*self.places(branch), *self.access.bases)
+            outside = [each.path for each in bases.values() if not any(is_at_or_below(each.path, a) for a in allowed)]
+            if base.path in outside:
+                raise InvalidInput(
+                    f"{self.uri}: some files of this version are at {base.path!r}, outside the table. If you trust "
+                    f"what is there, open the table with bases={[*self.access.bases, *outside]}"
+                )
+            place = self.elsewhere(base.path)
+            return OpenBase(place.store, place.codec, base.is_dataset_root)
+
+        return opened
 
 
 def locate(
-    uri: str | os.PathLike[str], *, storage_options: Mapping[str, str] | None = None, durable: bool = True
+    uri: str | os.PathLike[str],
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    durable: bool = True,
+    bases: Sequence[str] = (),
 ) -> Location:
     store = open_store(uri, storage_options=storage_options, durable=durable)
-    return Location(uri=store.description, store=store, codec=LanceCodec(store))
+    access = Access(dict(storage_options or {}), durable, tuple(bases))
+    return Location(uri=store.description, store=store, codec=LanceCodec(store), access=access)

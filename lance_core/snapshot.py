@@ -7,6 +7,7 @@ to an older version would hide rows that were acknowledged.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lance_core import hint
 from lance_core.data.counts import with_counts
 from lance_core.errors import Corrupt, CorruptHead, NotFound, Unsupported
 from lance_core.format import naming
@@ -47,7 +48,8 @@ def list_versions(location: Location) -> Versions:
     schemes = set(found.values())
     if len(schemes) > 1:
         raise Corrupt(
-            "holds manifests of both naming schemes; migrate the older ones (pylance: migrate_manifest_paths_v2)",
+            "holds manifests of both naming schemes. With no writer at work, open a version by its number and call "
+            "migrate_manifest_names() on it",
             path=f"{location.uri}/{naming.VERSIONS}",
             field="names",
         )
@@ -57,22 +59,19 @@ def list_versions(location: Location) -> Versions:
 def exists(location: Location) -> bool:
     """Whether there is a table: a version, not merely a
     directory with files of writers that never committed."""
-    return bool(list_versions(location).numbers)
+    return bool(hint.newest(location.own_store) or list_versions(location).numbers)
 
 
 def load_latest(location: Location) -> Snapshot:
-    versions = list_versions(location)
-    if not versions.numbers:
-        raise NotFound(f"there is no Lance table at {location.uri}; create one there, or check the path")
-    head = versions.numbers[-1]
+    head, scheme = hint.newest(location.own_store) or _listed_last(location)
     try:
-        return _load(location, head, versions.scheme)
+        return _load(location, head, scheme)
     except Corrupt as error:
         raise CorruptHead(
             f"the newest version {head} of this table is damaged: {error.what}. No older version is opened in its "
             f"place, since that would hide what version {head} acknowledged. Read an older one by its "
             "number, or move this file aside once you know that its rows are lost or repeated",
-            path=f"{location.uri}/{naming.manifest_path(head, versions.scheme)}",
+            path=f"{location.uri}/{naming.manifest_path(head, scheme)}",
             field=error.field,
         ) from error
 
@@ -157,7 +156,15 @@ def _load(location: Location, version: Version, scheme: NamingScheme) -> Snapsho
         raise Corrupt(error.what, path=f"{location.uri}/{error.path}", field=error.field) from error
     except Unsupported as error:
         raise Unsupported(f"{location.uri}/{error}") from error
-    return Snapshot(location, with_counts(location.store, location.codec, manifest), scheme)
+    here = location.of(manifest)
+    return Snapshot(here, with_counts(here.store, here.codec, manifest), scheme)
+
+
+def _listed_last(location: Location) -> tuple[Version, NamingScheme]:
+    versions = list_versions(location)
+    if not versions.numbers:
+        raise NotFound(f"there is no Lance table at {location.uri}; create one there, or check the path")
+    return versions.numbers[-1], versions.scheme
 
 
 def _ranges(numbers: Sequence[Version]) -> str:

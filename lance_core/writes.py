@@ -13,18 +13,19 @@ from dataclasses import dataclass
 
 from lance_core import intents
 from lance_core.commit import Outcome, commit
-from lance_core.errors import CommitUndecided, LanceError, NotFound, StorageError
+from lance_core.errors import CommitUndecided, InvalidInput, LanceError, NotFound, StorageError
 from lance_core.format import naming
-from lance_core.format.fragment import DataFile, Fragment
+from lance_core.format.fragment import DataFile
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
-from lance_core.format.operations import Append, Operation, Overwrite
+from lance_core.format.operations import Append, Operation
 from lance_core.format.transaction import Transaction
 from lance_core.intents import IntentRecord, Landing
 from lance_core.location import Location
 from lance_core.ports import Ports
 from lance_core.snapshot import Snapshot, history_since, load_at, load_latest, load_transaction
 from lance_core.transactions.apply import Birth
+from lance_core.transactions.figures import RowsChanged, files_written, rows_changed
 
 _HEADS_AT_ONCE = 8
 
@@ -60,6 +61,8 @@ def begin(
 ) -> Begun | Written:
     """Nothing is written before this returns, except the record of the intent itself. `verb` is what the caller is
     about to do: the same intent may not be two different things."""
+    if isinstance(base, Snapshot):
+        check_on_the_line(base)
     uuid = str(ports.new_uuid())
     if intent is None:
         return Begun(location, base, uuid, None, ports)
@@ -75,7 +78,7 @@ def begin(
         if landed.transaction and landed.transaction.uuid == record.transaction_uuid:
             snapshot = load_at(location, landed.version)
             location.store.settle([snapshot.manifest.path])
-            return _written(begun, Outcome(snapshot, landed.transaction.operation, None, 0, ()))
+            return written(begun, Outcome(snapshot, landed.transaction.operation, None, 0, ()))
     if history and history.gone:
         raise _unknown(
             location,
@@ -114,31 +117,40 @@ def _unknown(location: Location, record: IntentRecord, version: Version, why: st
 
 
 def finish(begun: Begun, operation: Operation, *, properties: Mapping[str, str], attempts: int) -> Written:
-    fresh = operation.fragments if isinstance(operation, Append | Overwrite) else ()
-    files = {file.path: file for fragment in fresh for file in fragment.files}
+    files = files_written(operation, begun.base.manifest if isinstance(begun.base, Snapshot) else None)
     if begun.record:
-        intents.beat(begun.location.store, begun.record, files=sorted(files), now_ns=begun.ports.now_ns())
-    check_files(begun.location, tuple(files.values()))
+        paths = sorted(file.path for file in files)
+        intents.beat(begun.location.store, begun.record, files=paths, now_ns=begun.ports.now_ns())
+    check_files(begun.location, files)
     since = min(begun.read_version, begun.record.base) if begun.record else begun.read_version
     ours = Transaction(begun.read_version, begun.uuid, operation, properties)
     outcome = commit(begun.location, ours, base=begun.base, since=since, attempts=attempts, ports=begun.ports)
-    return _written(begun, outcome)
+    return written(begun, outcome)
 
 
-def nothing_to_write(begun: Begun) -> Written:
-    """An append of no rows makes no version, and leaves its intention open: there may be rows next time."""
+def nothing_to_write(begun: Begun, operation: str = Append.name) -> Written:
+    """A change that finds nothing to change makes no version, and leaves its intention open: there may be some next
+    time."""
     assert isinstance(begun.base, Snapshot)
-    landing = Landing(begun.base.version, Append.name, rows_added=0, rows_removed=0, files=0, bytes=0)
+    landing = Landing(begun.base.version, operation, rows_added=0, rows_removed=0, files=0, bytes=0)
     if begun.record:
         intents.move_base(begun.location.store, begun.record, begun.base.version)
     return Written(begun.base, landing, attempts=0, rebased_over=(), landed_before=False)
+
+
+def check_on_the_line(base: Snapshot) -> None:
+    if naming.is_detached(base.version):
+        raise InvalidInput(
+            f"{base.location.uri}: version {base.version} is detached, and nothing is written upon such a one; publish "
+            "it, or open a version of the table"
+        )
 
 
 def check_files(location: Location, files: Sequence[DataFile]) -> None:
     """A manifest must not name a file that is missing or cut short: look at each before it does."""
 
     def check(file: DataFile) -> None:
-        found = location.store.head(f"{naming.DATA}/{file.path}")
+        found = location.store.head(file.place)
         if found is None:
             raise NotFound(
                 f"{location.uri}: the data file {file.path} of this commit does not exist; write it again, then commit"
@@ -158,8 +170,8 @@ def check_files(location: Location, files: Sequence[DataFile]) -> None:
             pass
 
 
-def _written(begun: Begun, outcome: Outcome) -> Written:
-    landing = _landing(outcome)
+def written(begun: Begun, outcome: Outcome) -> Written:
+    landing = _landing(outcome, begun.base.manifest if isinstance(begun.base, Snapshot) else None)
     _note(begun, landing)
     return Written(
         snapshot=outcome.snapshot,
@@ -170,20 +182,17 @@ def _written(begun: Begun, outcome: Outcome) -> Written:
     )
 
 
-def _landing(outcome: Outcome) -> Landing:
-    operation = outcome.operation
-    fragments: Sequence[Fragment] = operation.fragments if isinstance(operation, Append | Overwrite) else ()
-    removed = 0
-    if isinstance(operation, Overwrite) and outcome.snapshot.version > 1:
-        before = outcome.before or _before(outcome.snapshot)
-        removed = before.row_count() if before else 0
+def _landing(outcome: Outcome, base: Manifest | None) -> Landing:
+    operation, after = outcome.operation, outcome.snapshot.manifest
+    changed = rows_changed(operation, outcome.before or _before(outcome.snapshot), after) or RowsChanged(0, 0)
+    files = files_written(operation, base)
     return Landing(
-        version=outcome.snapshot.version,
+        version=after.version,
         operation=operation.name,
-        rows_added=sum(fragment.live_rows for fragment in fragments),
-        rows_removed=removed,
-        files=sum(len(fragment.files) for fragment in fragments),
-        bytes=sum(fragment.file_bytes for fragment in fragments),
+        rows_added=changed.added,
+        rows_removed=changed.removed,
+        files=len(files),
+        bytes=sum(file.size or 0 for file in files),
     )
 
 

@@ -6,11 +6,16 @@ Two fill it: `lance_codec.py` (the product) and `ipc_codec.py` (for commits unde
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core.format.fragment import StorageVersion
 
 BATCH_ROWS = 65_536
+
+Rows = npt.NDArray[np.int64]
+"""Physical row numbers of a file, ascending and distinct."""
 
 
 class FileWriter(Protocol):
@@ -29,10 +34,18 @@ class FileReader(Protocol):
         """The file's own schema, with the names its columns had when it was written."""
 
     def read(self, columns: Sequence[str], start: int, count: int) -> Iterator[pa.RecordBatch]:
-        """Rows `start` to `start + count` of top-level columns, in batches of at most `BATCH_ROWS`."""
+        """Rows `start` to `start + count` of columns, in batches of at most `BATCH_ROWS`. A name with dots is a path
+        into structs; a codec that cannot read a part of a column reads the whole."""
+
+    def described(self) -> "FileReader":
+        """The same file, but of blobs it reads where they are."""
+
+    def take(self, columns: Sequence[str], rows: Rows) -> Iterator[pa.RecordBatch]:
+        """The same of single rows."""
 
 
 class DataCodec(Protocol):
     def create(self, path: str, schema: pa.Schema, version: StorageVersion) -> FileWriter: ...
 
-    def open(self, path: str) -> FileReader: ...
+    def open(self, path: str, columns: Sequence[str] = ()) -> FileReader:
+        """`columns` are those that will probably be read: a codec may prepare for them. They need not be there."""

@@ -3,7 +3,8 @@
 Columns are matched by name. `EXACT` accepts what already is the stored type, but for differences that mean
 nothing (names of list items, string views, a storage array for its extension type). `CAST` also converts
 values where none is lost, because Spark forgets fixed sizes, unsigned integers, time zones and nullability:
-which pairs of types, says `conversions.py`.
+which pairs of types, says `conversions.py`. `ASKED_FOR` is for columns that get another type because somebody said so:
+whatever Arrow casts safely, and floats are rounded.
 """
 
 import enum
@@ -20,6 +21,7 @@ _DECIMAL_ALIGNMENT = 16
 class Conversion(enum.Enum):
     EXACT = "exact"
     CAST = "cast"
+    ASKED_FOR = "asked for"
 
 
 def columns_to_write(incoming: pa.Schema, stored: TableSchema, *, conversion: Conversion, what: str) -> TableSchema:
@@ -80,12 +82,12 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, *, conversion: Conversion,
 def _conform_column(array: pa.Array, field: pa.Field, conversion: Conversion, what: str) -> pa.Array:
     _refuse_type(field.name, array.type, field.type, conversion, what)
     if array.type != field.type:
-        array = _converted(array, field, what)
+        array = _converted(array, field, conversion, what)
     _refuse_nulls(array, field, field.name, what)
     return _aligned(array)
 
 
-def _converted(array: pa.Array, field: pa.Field, what: str) -> pa.Array:
+def _converted(array: pa.Array, field: pa.Field, conversion: Conversion, what: str) -> pa.Array:
     target = field.type
     if isinstance(array.type, pa.BaseExtensionType):
         array = array.storage
@@ -96,7 +98,8 @@ def _converted(array: pa.Array, field: pa.Field, what: str) -> pa.Array:
             array = array.cast(storage, safe=True)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
             raise _lossy(what, field, given.type, str(error)) from error
-        if narrows_floats(given.type, storage) and not floats_survived(given, array):
+        rounds = conversion is not Conversion.ASKED_FOR and narrows_floats(given.type, storage)
+        if rounds and not floats_survived(given, array):
             raise _lossy(what, field, given.type, "a number would be rounded")
     return array if storage is target else pa.ExtensionArray.from_storage(target, array)
 
@@ -151,6 +154,8 @@ def _has_decimals(arrow: pa.DataType) -> bool:
 
 
 def _refuse_type(column: str, given: pa.DataType, stored: pa.DataType, conversion: Conversion, what: str) -> None:
+    if conversion is Conversion.ASKED_FOR:
+        return
     if conversion is Conversion.EXACT:
         same = means_the_same(given, stored)
         found = None if same else f"{column!r} is stored as {stored}, the data has {given}; cast it before writing"

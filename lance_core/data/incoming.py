@@ -18,6 +18,13 @@ class Incoming:
     """None where there was not even one batch to tell."""
     batches: Iterator[pa.RecordBatch]
 
+    @property
+    def columns(self) -> pa.Schema:
+        """For who has to know them before the first row."""
+        if self.schema is None:
+            raise InvalidInput("no batches do not say which columns they have; give a pyarrow Table instead")
+        return self.schema
+
 
 def incoming(data: Rows | pa.Schema) -> Incoming:
     """A schema alone stands for no rows of it."""

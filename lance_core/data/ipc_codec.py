@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from lance_core.data.codec import BATCH_ROWS
+from lance_core.data.codec import BATCH_ROWS, Rows
+from lance_core.errors import Unsupported
 from lance_core.format.fragment import StorageVersion
 from lance_core.storage.store import Store
 
@@ -19,7 +20,7 @@ class IpcCodec:
     def create(self, path: str, schema: pa.Schema, version: StorageVersion) -> "IpcFileWriter":
         return IpcFileWriter(self.store, path, schema)
 
-    def open(self, path: str) -> "IpcFileReader":
+    def open(self, path: str, columns: Sequence[str] = ()) -> "IpcFileReader":
         return IpcFileReader(pa.ipc.open_file(self.store.read(path)).read_all())
 
 
@@ -53,4 +54,13 @@ class IpcFileReader:
         return self.table.schema
 
     def read(self, columns: Sequence[str], start: int, count: int) -> Iterator[pa.RecordBatch]:
-        yield from self.table.select(list(columns)).slice(start, count).to_batches(max_chunksize=BATCH_ROWS)
+        yield from self._select(columns).slice(start, count).to_batches(max_chunksize=BATCH_ROWS)
+
+    def described(self) -> "IpcFileReader":
+        raise Unsupported("files of this codec hold their blobs as any other value; there is nothing to describe")
+
+    def take(self, columns: Sequence[str], rows: Rows) -> Iterator[pa.RecordBatch]:
+        yield from self._select(columns).take(rows).combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
+
+    def _select(self, columns: Sequence[str]) -> pa.Table:
+        return self.table.select(list(dict.fromkeys(name.partition(".")[0] for name in columns)))

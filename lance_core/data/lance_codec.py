@@ -4,22 +4,33 @@ The only place that imports pylance, and only on first use: loading it costs mor
 Its panics are not ordinary exceptions; here they become typed errors like everything else.
 """
 
+import functools
+import shutil
+import tempfile
+import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lance_core.data.codec import BATCH_ROWS
+from lance_core.data import blob_view, file_tail
+from lance_core.data.blob_writing import BlobFiles, Sidecar
+from lance_core.data.codec import BATCH_ROWS, Rows
 from lance_core.data.conform import afresh
 from lance_core.errors import NotFound, StorageError, Unsupported
 from lance_core.format.fragment import StorageVersion
+from lance_core.format.naming import blob_file_name
 from lance_core.storage.local import LocalStore
 
 if TYPE_CHECKING:
     import lance.file
 
+_SESSIONS_KEPT = 64
+_SCHEMAS_KEPT = 1024
 _DRAFT_OF_A_VERSION = "miniblock pages require the u32 chunk grammar"
 """What the codec says of 2.2 as releases around 1.0 wrote it."""
 
@@ -27,12 +38,14 @@ _DRAFT_OF_A_VERSION = "miniblock pages require the u32 chunk grammar"
 @dataclass(frozen=True, slots=True)
 class LanceCodec:
     store: LocalStore
+    _schemas: dict[bytes, pa.Schema] = field(default_factory=dict, repr=False, compare=False)
+    """Of files that were opened: most files of a table say the same."""
 
     def create(self, path: str, schema: pa.Schema, version: StorageVersion) -> "LanceFileWriter":
         return LanceFileWriter(self.store, path, schema, version)
 
-    def open(self, path: str) -> "LanceFileReader":
-        return LanceFileReader(str(self.store.inside(path)))
+    def open(self, path: str, columns: Sequence[str] = ()) -> "LanceFileReader":
+        return LanceFileReader(self.store, path, tuple(columns), self._schemas)
 
 
 class LanceFileWriter:
@@ -41,31 +54,77 @@ class LanceFileWriter:
 
         self._store = store
         self._path = path
-        self._place = str(store.root / path)
+        self._beside = path.removesuffix(".lance")
+        self._place = str(store.inside(path))
         store.make_directory(path.rpartition("/")[0])
         with _told_apart(self._place):
-            self._writer = Writer(self._place, schema, version=str(version))
+            self._blobs = BlobFiles(schema, packed=self._packed, dedicated=self._dedicated)
+            self._writer = Writer(self._place, self._blobs.schema, version=str(version))
 
     def write(self, batch: pa.RecordBatch) -> None:
-        columns = [_without_offsets(column) for column in batch.columns]
         with _told_apart(self._place):
-            self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=batch.schema))
+            stored = self._blobs.descriptors(batch)
+            columns = [_without_offsets(column) for column in stored.columns]
+            self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=stored.schema))
 
     def finish(self) -> int:
         with _told_apart(self._place):
+            self._blobs.finish()
             self._writer.close()
-        self._store.settle([self._path])
+        blobs = [f"{self._beside}/{blob_file_name(number)}" for number in self._blobs.blob_ids]
+        self._store.settle([*blobs, self._path])
         assert self._writer.size_bytes is not None
         return self._writer.size_bytes
 
+    def _packed(self, number: int) -> Sidecar:
+        self._store.make_directory(self._beside)
+        writer = _session(str(self._store.root)).open_packed_blob_writer(self._path, number)
+        return Sidecar(writer.write_blob, writer.finish)
+
+    def _dedicated(self, number: int) -> Sidecar:
+        self._store.make_directory(self._beside)
+        writer = _session(str(self._store.root)).open_dedicated_blob_writer(self._path, number)
+        return Sidecar(writer.write, writer.finish)
+
 
 class LanceFileReader:
-    def __init__(self, path: str) -> None:
-        from lance.file import LanceFileReader as Reader
+    """Opens the file once for every projection that is asked for: first the one that will probably be, with which the
+    file's own schema is read as well. The codec's own readers fail when two threads begin to read from one; what they
+    began may go on side by side."""
 
+    def __init__(
+        self,
+        store: LocalStore,
+        path: str,
+        columns: tuple[str, ...],
+        schemas: dict[bytes, pa.Schema],
+        *,
+        describe: bool = False,
+    ) -> None:
+        self._schemas = schemas
+        self._store = store
         self._path = path
-        with _told_apart(path):
-            self._reader: lance.file.LanceFileReader = Reader(path)
+        self._place = str(store.inside(path))
+        self._columns = columns or None
+        self._reader = self._opened(self._columns)
+        self._describe = describe
+        self._described: LanceFileReader | None = None
+        self._schema: pa.Schema | None = None
+        self._misread_from: int | None = None
+        self._others: dict[tuple[str, ...], lance.file.LanceFileReader] = {}
+        self._one_at_a_time = threading.Lock()
+
+    def _opened(self, columns: tuple[str, ...] | None) -> "lance.file.LanceFileReader":
+        session = _session(str(self._store.root))
+        with _told_apart(self._place):
+            if columns is None:
+                return session.open_reader(self._path)
+            try:
+                return session.open_reader(self._path, list(columns))
+            except (OSError, ValueError):
+                # The file calls its columns otherwise. Whoever guessed learns their names from its schema.
+                self._columns = None
+                return session.open_reader(self._path)
 
     @property
     def row_count(self) -> int:
@@ -73,15 +132,96 @@ class LanceFileReader:
 
     @property
     def schema(self) -> pa.Schema:
-        with _told_apart(self._path):
-            return self._reader.metadata().schema
+        if self._schema is None:
+            told = self._told_schema()
+            self._schema = blob_view.repaired(told)
+            if self._schema is not told:
+                self._misread_from = next(at for at, each in enumerate(told) if blob_view.is_misread(each))
+        return self._schema
+
+    def _told_schema(self) -> pa.Schema:
+        """Asking the codec takes several times as long as looking whether the file says what another one said."""
+        key = file_tail.schema_bytes(self._place)
+        if key is not None and key in self._schemas:
+            return self._schemas[key]
+        with _told_apart(self._place):
+            told = self._reader.metadata().schema
+        if key is not None and len(self._schemas) < _SCHEMAS_KEPT:
+            self._schemas[key] = told
+        return told
+
+    def described(self) -> "LanceFileReader":
+        if self._described is None:
+            self._described = LanceFileReader(self._store, self._path, (), self._schemas, describe=True)
+        return self._described
 
     def read(self, columns: Sequence[str], start: int, count: int) -> Iterator[pa.RecordBatch]:
-        from lance.file import LanceFileReader as Reader
+        with _told_apart(self._place):
+            with self._one_at_a_time:
+                found = self._projected(columns).read_range(start, count, batch_size=BATCH_ROWS)
+            yield from found.to_batches()
 
-        with _told_apart(self._path):
-            reader = Reader(self._path, columns=list(columns))
-            yield from reader.read_range(start, count, batch_size=BATCH_ROWS).to_batches()
+    def take(self, columns: Sequence[str], rows: Rows) -> Iterator[pa.RecordBatch]:
+        with _told_apart(self._place):
+            with self._one_at_a_time:
+                found = self._projected(columns).take_rows(rows.tolist(), batch_size=BATCH_ROWS)
+            yield from found.to_batches()
+
+    def _projected(self, columns: Sequence[str]) -> "lance.file.LanceFileReader":
+        wanted = tuple(columns)
+        if wanted == self._columns and not self._needs_view(wanted):
+            return self._reader
+        if wanted not in self._others:
+            through = self._viewed(wanted) if self._needs_view(wanted) else _session(str(self._store.root))
+            self._others[wanted] = through.open_reader(self._path, list(wanted))
+        return self._others[wanted]
+
+    def _needs_view(self, columns: Sequence[str]) -> bool:
+        if self._describe:
+            return True
+        names = self.schema.names
+        if self._misread_from is None:
+            return False
+        return not {name.partition(".")[0] for name in columns}.isdisjoint(names[self._misread_from :])
+
+    def _viewed(self, columns: Sequence[str]) -> "lance.file.LanceFileSession":
+        """On disk for as long as this reader is there."""
+        info = self._store.head(self._path)
+        if info is None:
+            raise NotFound(f"data file {self._path} does not exist")
+        told = self._reader.metadata().columns
+
+        def pages(number: int) -> list[tuple[int, int]]:
+            buffers = [*told[number].column_buffers, *(each for page in told[number].pages for each in page.buffers)]
+            return [(each.position, each.size) for each in buffers]
+
+        view = blob_view.view_of(
+            lambda start, length: self._store.read(self._path, start, length),
+            size=info.size,
+            rows=self.row_count,
+            schema=self.schema,
+            names=list(dict.fromkeys(name.partition(".")[0] for name in columns)),
+            pages=pages,
+            describe=self._describe,
+            path=self._path,
+        )
+        directory = tempfile.mkdtemp(prefix="lance-blobs-")
+        weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
+        file = Path(directory, self._path)
+        file.parent.mkdir(parents=True)
+        with file.open("wb") as out:
+            for position, part in view.parts:
+                out.seek(position)
+                out.write(part)
+        return _session(directory)
+
+
+@functools.lru_cache(maxsize=_SESSIONS_KEPT)
+def _session(root: str) -> "lance.file.LanceFileSession":
+    """It saves half of what opening a small file costs, and remembers no file."""
+    from lance.file import LanceFileSession
+
+    return LanceFileSession(root)
 
 
 def _without_offsets(array: pa.Array) -> pa.Array:

@@ -17,6 +17,7 @@ from lance_core.format.schema import Field, TableSchema
 _FIRST_WITH_COLUMNS = StorageVersion(2, 0)
 _FIRST_WITH_LEAF_COLUMNS = StorageVersion(2, 1)
 _FIRST_WITH_MAPS = StorageVersion(2, 2)
+_FIRST_WITH_BLOBS_APART = StorageVersion(2, 2)
 _LISTS = ("list", "list.struct", "large_list", "large_list.struct", "map")
 _STRAY_IDS = (
     "Releases near 0.10 numbered the columns of an append anew where some had been dropped before, so which is which "
@@ -108,8 +109,12 @@ def check_storable(schema: TableSchema, version: StorageVersion) -> None:
         raise Unsupported(f"data files of storage version {version} are not written; choose one of {known}")
     for top in schema.fields:
         for field in top.walk():
-            if is_blob(field) or any(key.startswith(_BLOB) for key in field.metadata):
-                raise Unsupported(f"column {top.name!r} is a blob column, which this version cannot write yet")
+            if is_blob(field) and field is not top:
+                raise Unsupported(f"column {top.name!r} has blobs inside it; only a whole column is written as blobs")
+            if is_blob(field) and bool(field.children) != (version >= _FIRST_WITH_BLOBS_APART):
+                raise Unsupported(
+                    f"column {top.name!r} is a blob column of another kind than storage version {version} stores"
+                )
             of_structs = field.logical_type.startswith("fixed_size_list:struct")
             if (field.logical_type == "map" or of_structs) and version < _FIRST_WITH_MAPS:
                 raise Unsupported(

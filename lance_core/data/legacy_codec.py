@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.data.codec import BATCH_ROWS
+from lance_core.data.codec import BATCH_ROWS, Rows
 from lance_core.errors import Corrupt, NotFound, Unsupported
 from lance_core.format import legacy_file
 from lance_core.format.legacy_file import LegacyFile, LegacySchema, Page, PageTable
@@ -79,12 +79,26 @@ class LegacyFileReader:
         return self._columns.schema.arrow
 
     def read(self, columns: Sequence[str], start: int, count: int) -> Iterator[pa.RecordBatch]:
-        fields = [self._columns.schema.field(name) for name in columns]
+        known = {field.name: field for field in self._columns.schema.fields}
+        tops = dict.fromkeys(name if name in known else name.partition(".")[0] for name in columns)
+        fields = [known[name] for name in tops]
         for first in range(start, start + count, BATCH_ROWS):
             last = min(first + BATCH_ROWS, start + count)
             arrays = [self._column(field, first, last) for field in fields]
             named = [_arrow_field(field, array) for field, array in zip(fields, arrays, strict=True)]
             yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(named))
+
+    def described(self) -> "LegacyFileReader":
+        raise Unsupported(f"{self._path}: format 0.1 holds blobs as any other value; read the column")
+
+    def take(self, columns: Sequence[str], rows: Rows) -> Iterator[pa.RecordBatch]:
+        """Batch by batch of those that hold any of them."""
+        while len(rows):
+            first = int(rows[0])
+            here = rows[: int(np.searchsorted(rows, first + BATCH_ROWS))]
+            (batch,) = self.read(columns, first, int(here[-1]) + 1 - first)
+            yield batch.take(pa.array(here - first))
+            rows = rows[len(here) :]
 
     def _column(self, field: Field, first: int, last: int) -> pa.Array:
         """Rows of one column, put together from the batches that they fall into."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from lance_core.data.blob_writing import as_stored
 from lance_core.data.codec import DataCodec, FileWriter
 from lance_core.data.conform import Conversion, columns_to_write, conform
 from lance_core.data.layout import check_storable, columns_of
@@ -52,7 +53,7 @@ def write_fragments(
     columns: TableSchema | None = None
     columns_arrow = pa.schema([])
     columns_given: pa.Schema | None = None
-    for batch in batches:
+    for batch in as_stored(batches, schema):
         if columns is None or batch.schema != columns_given:
             given = columns_to_write(batch.schema, schema, conversion=conversion, what=what)
             if columns is None:
@@ -63,6 +64,38 @@ def write_fragments(
             columns_given = batch.schema
         rolling.write(conform(batch, columns_arrow, conversion=conversion, what=what), columns)
     return rolling.finish()
+
+
+def write_columns(
+    codec: DataCodec,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    schema: TableSchema,
+    version: StorageVersion,
+    rows: int,
+    conversion: Conversion,
+    new_uuid: Callable[[], uuid.UUID],
+    what: str,
+) -> DataFile:
+    """One more file for a fragment of `rows` physical rows, each of which has to be in the batches. `schema` is what
+    the file stores, under the ids that the table will give it."""
+    check_storable(schema, version)
+    arrow = schema.arrow
+    name = naming.data_file_name(new_uuid().bytes)
+    file = codec.create(f"{naming.DATA}/{name}", arrow, version)
+    written = 0
+    for batch in as_stored(batches, schema):
+        file.write(conform(batch, arrow, conversion=conversion, what=what))
+        written += batch.num_rows
+    assert written == rows, f"{written} rows for a fragment of {rows}"
+    return _data_file(name, schema, version, file.finish())
+
+
+def _data_file(name: str, schema: TableSchema, version: StorageVersion, size: int) -> DataFile:
+    stored = columns_of(schema, version)
+    return DataFile.of(
+        path=name, field_ids=stored.field_ids, column_indices=stored.column_indices, version=version, size=size
+    )
 
 
 class _RollingWriter:
@@ -115,12 +148,5 @@ class _RollingWriter:
         assert self._columns is not None
         size = self._file.finish()
         self._file = None
-        stored = columns_of(self._columns, self._version)
-        file = DataFile.of(
-            path=self._name,
-            field_ids=stored.field_ids,
-            column_indices=stored.column_indices,
-            version=self._version,
-            size=size,
-        )
+        file = _data_file(self._name, self._columns, self._version, size)
         self._fragments.append(Fragment.of(files=[file], physical_rows=self._rows))

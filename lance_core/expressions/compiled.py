@@ -106,3 +106,12 @@ def run(what: str, compiled: Mapping[str, Compiled], batch: pa.RecordBatch) -> t
         array if array.type == each.type else batch.column(each.columns[0])  # a column as it is, such as JSON
         for array, each in zip(found, compiled.values(), strict=True)
     )
+
+
+def can_be_null(compiled: Compiled, schema: pa.Schema) -> bool:
+    """Over rows of `schema`, whose own nullability is believed."""
+    columns = [schema.field(column) for _, column in compiled.names]
+    seen = batches.shown_schema(pa.schema(columns), {name: column for name, column in compiled.names if name != column})
+    nullable = {name: schema.field(column).nullable for name, column in compiled.names}
+    believed = [field.with_nullable(nullable.get(field.name, True)) for field in seen]
+    return engine.can_be_null(compiled.expr, pa.schema(believed))

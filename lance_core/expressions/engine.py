@@ -59,6 +59,12 @@ def type_of(expr: "Expr", schema: pa.Schema) -> pa.DataType:
         return _empty(schema).select(expr.alias("it")).schema().field(0).type
 
 
+def can_be_null(expr: "Expr", schema: pa.Schema) -> bool:
+    """Whether any row could have no value for it, by the nullability of the columns in `schema`."""
+    with _told():
+        return bool(_empty(schema).select(expr.alias("it")).schema().field(0).nullable)
+
+
 def evaluate(exprs: Mapping[str, "Expr"], batch: pa.RecordBatch) -> tuple[pa.Array, ...]:
     """One array an expression, as long as the batch."""
     if not batch.num_rows:

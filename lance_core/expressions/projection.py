@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from lance_core.errors import InvalidInput
-from lance_core.expressions.compiled import Compiled, compile_sql, run
+from lance_core.expressions.compiled import Compiled, can_be_null, compile_sql, run
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,10 @@ class Projection:
     def schema(self) -> pa.Schema:
         """The names and types of what `evaluate` returns."""
         return pa.schema([(name, each.type) for name, each in self.compiled])
+
+    def schema_over(self, schema: pa.Schema) -> pa.Schema:
+        """The same, with columns that no row of such a table can leave null marked as not nullable."""
+        return pa.schema([pa.field(name, each.type, can_be_null(each, schema)) for name, each in self.compiled])
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from pyroaring import BitMap
 
 from lance_core.errors import Corrupt
 
+_ARRAY_ROWS_MAX = 5000
 _ARROW_SCHEMA = pa.schema([pa.field("row_id", pa.uint32(), nullable=False)])
 
 
@@ -40,6 +41,33 @@ class DeletionVector:
         except (ValueError, IndexError) as error:
             raise Corrupt("is not a Roaring bitmap", path=path, field="deletion_file") from error
         return cls(np.frombuffer(offsets, dtype=np.uint32))
+
+    @classmethod
+    def of(cls, offsets: npt.ArrayLike) -> "DeletionVector":
+        """From offsets in any order."""
+        return cls(np.unique(np.asarray(offsets, dtype=np.uint32)))
+
+    def union(self, other: "DeletionVector") -> "DeletionVector":
+        return DeletionVector(np.union1d(self.offsets, other.offsets))
+
+    @property
+    def is_best_as_bitmap(self) -> bool:
+        """Which of the two encodings Lance chooses for this many rows."""
+        return len(self) > _ARRAY_ROWS_MAX
+
+    def encode(self, *, as_bitmap: bool) -> bytes:
+        if as_bitmap:
+            return bytes(BitMap(self.offsets).serialize())
+        sink = pa.BufferOutputStream()
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        with pa.ipc.new_file(sink, _ARROW_SCHEMA, options=options) as writer:
+            writer.write_batch(pa.RecordBatch.from_arrays([pa.array(self.offsets)], schema=_ARROW_SCHEMA))
+        return bytes(sink.getvalue())
+
+    def physical(self, live: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Where the live rows of these numbers are."""
+        before = self.offsets.astype(np.int64) - np.arange(len(self.offsets))
+        return live + np.searchsorted(before, live, side="right")
 
     def alive(self, start: int, count: int) -> npt.NDArray[np.bool_]:
         """For the rows at `start`, `start + 1`, …: which ones are still there."""

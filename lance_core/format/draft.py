@@ -1,18 +1,21 @@
 """A version in the making: the one place where a manifest message is changed.
 
-A draft starts empty (`Draft.born`) or as a copy of the head (`Draft.after`), without what belongs to the head
-alone. It is an outline (`outline.py`): the head's fragments pass through as bytes, those that are added are kept apart
-until the end. What a change does to it is decided in `transactions/apply.py`; here is only how the message holds it.
+A draft starts empty (`Draft.born`), or as a copy of a version without what belongs to that one alone (`Draft.after`).
+It is an outline (`outline.py`): fragments pass through as bytes until somebody asks for them by id, and those that are
+added are kept apart until the end. What a change does to a draft is decided in `transactions/apply.py`; here is only
+how it is held.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from lance_core.errors import InvalidInput
-from lance_core.format import naming, outline
+from lance_core.format import index_metadata, naming, outline
 from lance_core.format._pb import table_pb2
+from lance_core.format.base_path import BasePath, decode_all
 from lance_core.format.features import STICKY, Feature
 from lance_core.format.fragment import Fragment, StorageVersion
-from lance_core.format.ids import RowId, Version
+from lance_core.format.ids import FragmentId, RowId, Version
+from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.manifest import FRAGMENT_ID_MAX, Manifest
 from lance_core.format.naming import NamingScheme
 from lance_core.format.row_versions import RowVersions
@@ -25,11 +28,15 @@ _OF_ONE_VERSION = ("version_aux_data", "tag", "writer_version", "timestamp", "tr
 
 
 class Draft:
-    def __init__(self, message: table_pb2.Manifest) -> None:
+    def __init__(self, message: table_pb2.Manifest, index_section: bytes | None, *, path: str) -> None:
         self._message = message
+        self._path = path
+        self._fragments: dict[FragmentId, Fragment] | None = None
+        """Those that were there, once somebody asked; the message then carries none."""
         self._fresh: list[table_pb2.DataFragment] = []
-        self._keeps_fragments = False
-        self.index_section: bytes | None = None
+        self._carries_fragments = True
+        self._index_section = index_section
+        self._indices: tuple[IndexMetadata, ...] | None = None
 
     @classmethod
     def born(cls, storage_version: StorageVersion, *, stable_row_ids: bool) -> "Draft":
@@ -40,25 +47,84 @@ class Draft:
         message.data_format.version = str(storage_version)
         if stable_row_ids:
             message.reader_feature_flags = int(Feature.STABLE_ROW_IDS)
-        return cls(message)
+        return cls(message, None, path="version 1")
 
     @classmethod
-    def after(cls, head: Manifest) -> "Draft":
-        """The next version, so far equal to the head; its indices are carried,
-        or every commit would drop them."""
-        message = head.edit()
-        message.version += 1
+    def after(cls, head: Manifest, *, contents: Manifest | None = None, version: Version | None = None) -> "Draft":
+        """The next version: so far equal to the head, or to `contents` where an older version comes back. Counters
+        are the head's in any case, since what was given out once is never given out again. `version` is another
+        number than the next, for one beside the line."""
+        source = contents or head
+        message = source.edit()
+        message.version = version or head.version + 1
         for name in _OF_ONE_VERSION:
             message.ClearField(name)
         if not message.data_format.version:
             message.data_format.file_format = "lance"
-            message.data_format.version = str(head.storage_version)
-        if head.max_fragment_id >= 0:
-            message.max_fragment_id = head.max_fragment_id
-        draft = cls(message)
-        draft.index_section = head.index_section
-        draft._keeps_fragments = True
+            message.data_format.version = str(source.storage_version)
+        last = max(head.max_fragment_id, source.max_fragment_id)
+        if last >= 0:
+            message.max_fragment_id = last
+        message.next_row_id = max(head.next_row_id, source.next_row_id)
+        return cls(message, source.index_section, path=source.path)
+
+    @classmethod
+    def elsewhere(cls, source: Manifest, *, base: BasePath | None, branch: str | None) -> "Draft":
+        """The same version at another place: what had no base is in `base` from here on. With none, everything was
+        copied, and nothing has one."""
+        draft = cls.after(source, version=source.version)
+        message = draft._message
+        if base is None:
+            del message.base_paths[:]
+        else:
+            message.base_paths.append(base.message)
+        message.ClearField("branch")
+        if branch is not None:
+            message.branch = branch
+        draft.put([fragment.moved(base.id if base else None) for fragment in draft.fragments.values()])
+        draft.set_indices([index.moved(base.id if base else None) for index in draft.indices])
         return draft
+
+    # Looking
+
+    @property
+    def version(self) -> Version:
+        return Version(self._message.version)
+
+    @property
+    def has_stable_row_ids(self) -> bool:
+        return bool(self._message.reader_feature_flags & Feature.STABLE_ROW_IDS)
+
+    @property
+    def max_fragment_id(self) -> int:
+        """The highest id given out so far; -1 for none."""
+        return self._message.max_fragment_id if self._message.HasField("max_fragment_id") else -1
+
+    @property
+    def schema(self) -> TableSchema:
+        return TableSchema.decode(self._message.fields, self._message.schema_metadata, path=self._path)
+
+    @property
+    def config(self) -> Mapping[str, str]:
+        return dict(self._message.config)
+
+    @property
+    def table_metadata(self) -> Mapping[str, str]:
+        return dict(self._message.table_metadata)
+
+    @property
+    def base_paths(self) -> tuple[BasePath, ...]:
+        return decode_all(self._message.base_paths)
+
+    @property
+    def fragments(self) -> Mapping[FragmentId, Fragment]:
+        """Those that are there, less those that `add` brought. Asking for them parses them, so a change that leaves
+        them alone does not ask."""
+        if self._fragments is None:
+            whole = table_pb2.Manifest.FromString(self._message.SerializeToString())
+            self._fragments = {FragmentId(message.id): Fragment(message) for message in whole.fragments}
+            self._message = outline.without_fragments(self._message)
+        return self._fragments
 
     @property
     def fresh(self) -> tuple[Fragment, ...]:
@@ -66,23 +132,58 @@ class Draft:
         return tuple(map(Fragment, self._fresh))
 
     @property
-    def max_fragment_id(self) -> int:
-        """The highest id given out so far; -1 for none."""
-        return self._message.max_fragment_id if self._message.HasField("max_fragment_id") else -1
+    def indices(self) -> tuple[IndexMetadata, ...]:
+        if self._indices is None:
+            self._indices = index_metadata.decode_section(self._index_section, path=self._path)
+        return self._indices
 
-    def replace_contents(self, schema: TableSchema) -> None:
-        """No fragments, no indices, another schema. Config, table metadata and all counters stay."""
-        self._message = outline.without_fragments(self._message)
+    # Changing
+
+    def set_indices(self, indices: Iterable[IndexMetadata]) -> None:
+        self._indices = tuple(indices)
+
+    def set_schema(self, schema: TableSchema) -> None:
         self._message.ClearField("fields")
         self._message.fields.extend(schema.encode())
         self._message.schema_metadata.clear()
         for key, value in schema.metadata.items():
             self._message.schema_metadata[key.decode()] = value
-        self.index_section = None
-        self._keeps_fragments = False
 
-    def set_config(self, upserts: Mapping[str, str]) -> None:
-        self._message.config.update(upserts)
+    def replace_contents(self, schema: TableSchema) -> None:
+        """No fragments, no indices, another schema. Config, table metadata and all counters stay."""
+        self._message = outline.without_fragments(self._message)
+        self._fragments = {}
+        self._carries_fragments = False
+        self.set_schema(schema)
+        self.set_indices(())
+
+    def put(self, fragments: Iterable[Fragment]) -> None:
+        """Give fragments that are there a new state."""
+        assert self.fragments is self._fragments
+        for fragment in fragments:
+            assert fragment.id in self._fragments, f"fragment {fragment.id} is not there"
+            self._fragments[fragment.id] = fragment
+
+    def remove(self, fragment_ids: Iterable[FragmentId]) -> None:
+        assert self.fragments is self._fragments
+        for fragment_id in fragment_ids:
+            self._fragments.pop(fragment_id, None)
+
+    def set_config(self, config: Mapping[str, str]) -> None:
+        self._message.config.clear()
+        self._message.config.update(config)
+
+    def set_table_metadata(self, metadata: Mapping[str, str]) -> None:
+        self._message.table_metadata.clear()
+        self._message.table_metadata.update(metadata)
+
+    def set_base_paths(self, bases: Iterable[BasePath]) -> None:
+        del self._message.base_paths[:]
+        self._message.base_paths.extend(base.message for base in bases)
+
+    def reserve(self, count: int) -> None:
+        """Give out ids that a later rewrite will use. On a table that never had a fragment the format begins at 1."""
+        self._message.max_fragment_id = max(0, self.max_fragment_id) + count
 
     def add(self, fragments: Sequence[Fragment], *, keep_ids: bool) -> None:
         """Put fragments behind those that are there, and give out their ids. An id of 0 is never kept: on the
@@ -101,26 +202,31 @@ class Draft:
                     f"{FRAGMENT_ID_MAX}; write fewer, larger fragments, or copy the rows into a new table"
                 )
             next_id = max(next_id, fragment.id + 1)
-            if message.reader_feature_flags & Feature.STABLE_ROW_IDS:
+            if self.has_stable_row_ids:
                 self._give_row_ids(fragment)
         if fragments:
-            message.max_fragment_id = next_id - 1
+            message.max_fragment_id = max(self.max_fragment_id, next_id - 1)
 
     def _give_row_ids(self, fragment: table_pb2.DataFragment) -> None:
+        """To all rows, or to those at the end that have none yet; and the version to rows whose writer noted none."""
+        rows, start = fragment.physical_rows, self._message.next_row_id
+        known = RowIdSequence.of_range(RowId(0), 0)
         if fragment.WhichOneof("row_id_sequence") is not None:
-            return
-        if self._message.next_row_id + fragment.physical_rows > _ROW_ID_MAX:
+            known = RowIdSequence.decode_partial(fragment.inline_row_ids, rows_max=rows, path="new fragment")
+        missing = rows - len(known)
+        if start + missing > _ROW_ID_MAX:
             raise InvalidInput(
-                f"version {self._message.version} would need row ids above {_ROW_ID_MAX}, and there are none; copy "
-                "the rows into a new table"
+                f"version {self.version} would need row ids above {_ROW_ID_MAX}, and there are none; copy the rows "
+                "into a new table"
             )
-        fragment.inline_row_ids = RowIdSequence.of_range(
-            RowId(self._message.next_row_id), fragment.physical_rows
-        ).encode()
-        self._message.next_row_id += fragment.physical_rows
-        born = RowVersions.of_one(fragment.physical_rows, Version(self._message.version)).encode()
-        fragment.inline_created_at_versions = born
-        fragment.inline_last_updated_at_versions = born
+        if missing:
+            fragment.inline_row_ids = known.followed_by(RowId(start), missing).encode()
+            self._message.next_row_id += missing
+        born = RowVersions.of_one(rows, self.version).encode()
+        if fragment.WhichOneof("created_at_version_sequence") is None:
+            fragment.inline_created_at_versions = born
+        if fragment.WhichOneof("last_updated_at_version_sequence") is None:
+            fragment.inline_last_updated_at_versions = born
 
     def finish(
         self,
@@ -134,26 +240,32 @@ class Draft:
         """The draft is not used after this."""
         message = self._message
         self._set_flags()
-        outline.add_fragments(message, self._fresh)
+        fragments = [fragment.message for fragment in (self._fragments or {}).values()] + self._fresh
+        # Without those that pass through as bytes the order is ours to keep; they lie before what was added.
+        outline.add_fragments(message, sorted(fragments, key=lambda fragment: fragment.id))
         message.timestamp.seconds, message.timestamp.nanos = divmod(now_ns, 1_000_000_000)
         message.writer_version.library = LIBRARY
         message.writer_version.version = library_version
         message.transaction_file = transaction_file
+        section = self._index_section if self._indices is None else index_metadata.encode_section(self._indices)
         return Manifest.framed(
             message,
-            index_section=self.index_section,
+            index_section=section,
             transaction=transaction,
-            path=naming.manifest_path(Version(message.version), scheme),
+            path=naming.manifest_path(self.version, scheme),
         )
 
     def _set_flags(self) -> None:
-        """From what the version contains. Where the head's fragments are kept,
-        so is what the head knew of them."""
+        """From what the version contains. Where fragments pass through unread, what the head knew of them holds."""
         message = self._message
         kept = STICKY | Feature.STABLE_ROW_IDS
-        if self._keeps_fragments:
+        if self._fragments is None and self._carries_fragments:
             kept |= Feature.DELETION_FILES
         both = Feature(message.reader_feature_flags & int(kept))
+        if any(fragment.deletion_file for fragment in (self._fragments or {}).values()):
+            both |= Feature.DELETION_FILES
+        if message.base_paths:
+            both |= Feature.BASE_PATHS
         version = StorageVersion.parse(message.data_format.version)
         if any(file.version != version for fragment in self.fresh for file in fragment.files):
             both |= Feature.MIXED_FILE_VERSIONS

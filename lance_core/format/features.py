@@ -31,6 +31,7 @@ READABLE = (
     | Feature.STABLE_ROW_IDS
     | Feature.V2_FORMAT_HINT
     | Feature.TABLE_CONFIG
+    | Feature.BASE_PATHS
     | Feature.NO_TRANSACTION_FILE
     | Feature.COVERED_INDICES
     | Feature.MIXED_FILE_VERSIONS
@@ -40,6 +41,7 @@ WRITABLE = (
     | Feature.STABLE_ROW_IDS
     | Feature.V2_FORMAT_HINT
     | Feature.TABLE_CONFIG
+    | Feature.BASE_PATHS
     | Feature.NO_TRANSACTION_FILE
     | Feature.MIXED_FILE_VERSIONS
 )

@@ -5,7 +5,7 @@ everything else an open does. A view is made for a fragment that somebody touche
 `of`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from lance_core.errors import Corrupt
 from lance_core.format import naming
 from lance_core.format._pb import table_pb2
+from lance_core.format.base_path import located
 from lance_core.format.ids import FragmentId, Version
 
 _U32_MAX = 2**32 - 1
@@ -81,11 +82,28 @@ class DataFile:
         )
 
     @property
+    def message(self) -> table_pb2.DataFile:
+        """For the rooms that build manifests and transactions; never changed in place."""
+        return self._message
+
+    def without_fields(self, field_ids: Container[int]) -> "DataFile":
+        """The same file, with these fields dead in it."""
+        message = table_pb2.DataFile()
+        message.CopyFrom(self._message)
+        message.fields[:] = [TOMBSTONE if field_id in field_ids else field_id for field_id in self._message.fields]
+        return DataFile(message)
+
+    @property
     def path(self) -> str:
         """Relative to `data/` of the file's base; checked to stay there."""
         if not naming.is_confined(self._message.path):
             raise Corrupt("a data file's name leaves its directory", path=repr(self._message.path), field="path")
         return self._message.path
+
+    @property
+    def place(self) -> str:
+        """Relative to the table's root; under its base's number where it is somebody else's."""
+        return located(self.base_id, f"{naming.DATA}/{self.path}")
 
     @property
     def field_ids(self) -> tuple[int, ...]:
@@ -126,6 +144,11 @@ class DeletionFile:
         return f"{naming.DELETIONS}/{name}"
 
     @property
+    def place(self) -> str:
+        """Relative to the table's root; under its base's number where it is somebody else's."""
+        return located(self.base_id, self.path)
+
+    @property
     def read_version(self) -> Version:
         return Version(self._message.read_version)
 
@@ -159,6 +182,66 @@ class Fragment:
 
     def encode(self) -> bytes:
         return self._message.SerializeToString()
+
+    def with_files(self, files: Iterable[DataFile]) -> "Fragment":
+        """The same rows, stored in other files."""
+        changed = self._copy()
+        del changed.files[:]
+        changed.files.extend(file.message for file in files)
+        return Fragment(changed)
+
+    def with_deletion_file(self, *, is_bitmap: bool, read_version: Version, number: int, rows: int) -> "Fragment":
+        """The same files, with another set of deleted rows. `number` makes the file's name unique."""
+        changed = self._copy()
+        kind = table_pb2.DeletionFile.BITMAP if is_bitmap else table_pb2.DeletionFile.ARROW_ARRAY
+        deleted = table_pb2.DeletionFile(file_type=kind, read_version=read_version, id=number, num_deleted_rows=rows)
+        changed.deletion_file.CopyFrom(deleted)
+        return Fragment(changed)
+
+    def with_id(self, fragment_id: int) -> "Fragment":
+        """Under an id that was reserved for it."""
+        changed = self._copy()
+        changed.id = fragment_id
+        return Fragment(changed)
+
+    def with_lineage(
+        self,
+        *,
+        row_ids: bytes | None = None,
+        created_at: bytes | None = None,
+        last_updated_at: bytes | None = None,
+    ) -> "Fragment":
+        """With the sequences that are given; the others stay."""
+        changed = self._copy()
+        if row_ids is not None:
+            changed.inline_row_ids = row_ids
+        if created_at is not None:
+            changed.inline_created_at_versions = created_at
+        if last_updated_at is not None:
+            changed.inline_last_updated_at_versions = last_updated_at
+        return Fragment(changed)
+
+    def _copy(self) -> table_pb2.DataFragment:
+        message = table_pb2.DataFragment()
+        message.CopyFrom(self._message)
+        return message
+
+    @property
+    def row_ids(self) -> bytes | None:
+        """An encoded `RowIdSequence`."""
+        return self._message.inline_row_ids if self._message.HasField("inline_row_ids") else None
+
+    @property
+    def created_at(self) -> bytes | None:
+        """Encoded `RowVersions`: in which version each row was created."""
+        given = self._message.HasField("inline_created_at_versions")
+        return self._message.inline_created_at_versions if given else None
+
+    @property
+    def last_updated_at(self) -> bytes | None:
+        """Encoded `RowVersions`: in which version each row last changed."""
+        given = self._message.HasField("inline_last_updated_at_versions")
+        return self._message.inline_last_updated_at_versions if given else None
 
     @property
     def message(self) -> table_pb2.DataFragment:
@@ -196,6 +279,19 @@ class Fragment:
         """Size of its data files, as far as it is known."""
         return sum(file.size or 0 for file in self.files)
 
+    def moved(self, base_id: int | None) -> "Fragment":
+        """For a table at another place: what has no base has this one now. With None, nothing has one."""
+        message = self._copy()
+        stored: list[table_pb2.DataFile | table_pb2.DeletionFile] = [*message.files]
+        if message.HasField("deletion_file"):
+            stored.append(message.deletion_file)
+        for file in stored:
+            if base_id is None:
+                file.ClearField("base_id")
+            elif not file.HasField("base_id"):
+                file.base_id = base_id
+        return Fragment(message)
+
     def counted(self, physical_rows: int, deleted_rows: int) -> "Fragment":
         """With other counts: those that were found in its files."""
         message = table_pb2.DataFragment()
@@ -205,15 +301,20 @@ class Fragment:
             message.deletion_file.num_deleted_rows = deleted_rows
         return Fragment(message)
 
-    def check(self, *, path: str) -> None:
-        """What must hold for a fragment before anything of it is read."""
-        where = f"fragments[id={self.id}]"
-        if self.id > _U32_MAX:
+    def check_itself(self, *, path: str) -> None:
+        """The part of `check` that two fragments with files of the same fields do not share."""
+        where = f"fragments[id={self._message.id}]"
+        if self._message.id > _U32_MAX:
             raise Corrupt(f"fragment id {self.id} does not fit 32 bits", path=path, field=where)
         if self.physical_rows > _U32_MAX:
             raise Corrupt(f"{self.physical_rows} rows in one fragment do not fit 32 bits", path=path, field=where)
         if self._message.overlays:
             raise Corrupt("has overlays, which the version's flags do not announce", path=path, field=where)
+
+    def check(self, *, path: str) -> None:
+        """What must hold for a fragment before anything of it is read."""
+        self.check_itself(path=path)
+        where = f"fragments[id={self.id}]"
         live: set[int] = set()
         for file in self.files:
             if not file.version.is_legacy and len(file.field_ids) != len(file.column_indices):

@@ -22,6 +22,7 @@ from google.protobuf.message import DecodeError
 from lance_core.errors import Corrupt, Unsupported
 from lance_core.format import features, framing, outline
 from lance_core.format._pb import table_pb2
+from lance_core.format.base_path import BasePath, decode_all
 from lance_core.format.fragment import Fragment, StorageVersion, live_rows
 from lance_core.format.ids import Version
 from lance_core.format.schema import TableSchema
@@ -204,6 +205,10 @@ class Manifest:
     @property
     def table_metadata(self) -> Mapping[str, str]:
         return MappingProxyType(dict(self._outline.table_metadata))
+
+    @property
+    def base_paths(self) -> tuple[BasePath, ...]:
+        return decode_all(self._outline.base_paths)
 
     @property
     def branch(self) -> str | None:

@@ -13,9 +13,12 @@ VERSIONS = "_versions"
 TRANSACTIONS = "_transactions"
 DATA = "data"
 DELETIONS = "_deletions"
+INDICES = "_indices"
 OWN = "_lance_assets"
 """The one directory this project adds to a table;
 Lance's readers and cleanup leave unknown directories alone."""
+DIRECTORIES = (TRANSACTIONS, DATA, DELETIONS, INDICES, OWN)
+"""Where a table keeps its files, but for its versions."""
 
 _U64_MAX = 2**64 - 1
 _DETACHED_BIT = 1 << 63
@@ -36,8 +39,21 @@ def manifest_path(version: Version, scheme: NamingScheme = NamingScheme.V2) -> s
     >>> manifest_path(Version(1))
     '_versions/18446744073709551614.manifest'
     """
+    if is_detached(version):
+        return f"{VERSIONS}/d{version}.manifest"
     name = f"{_U64_MAX - version:020d}" if scheme is NamingScheme.V2 else str(version)
     return f"{VERSIONS}/{name}.manifest"
+
+
+def is_detached(version: Version) -> bool:
+    """Whether this is the number of a version beside the line: such a one is made without looking at others, and is
+    nobody's newest."""
+    return version >= _DETACHED_BIT
+
+
+def detached_version(number: int) -> Version:
+    """From any 63 bits that nobody else has."""
+    return Version(number | _DETACHED_BIT)
 
 
 def parse_manifest_name(name: str) -> tuple[Version, NamingScheme] | None:
@@ -61,6 +77,11 @@ def data_file_name(uuid: bytes) -> str:
     the leading digits spread keys over an object store's shards."""
     head = "".join(f"{byte:08b}" for byte in uuid[:3])
     return f"{head}{uuid[3:].hex()}.lance"
+
+
+def blob_file_name(number: int) -> str:
+    """Of a file of blobs, in a directory named after its data file: the bits of its number, the last one first."""
+    return f"{number:032b}"[::-1] + ".blob"
 
 
 def is_confined(path: str) -> bool:

@@ -1,35 +1,21 @@
-"""What a transaction does: one value per operation of the format.
+"""What a transaction does: one value per operation of the format. Their bytes are in `operation_codec.py`; what they do
+to a table is in `transactions/apply.py`.
 
-Operations that this package does not yet apply are kept whole as `Other`: history can name them, and nothing
-is committed beside them unjudged.
+Operations that this package does not apply are kept whole as `Other`: history can name them, and nothing is committed
+beside them unjudged.
 """
 
-from collections.abc import Iterable, Mapping
+import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
-from lance_core.format._pb import table_pb2, transaction_pb2
-from lance_core.format.fragment import Fragment
+from lance_core.format._pb import transaction_pb2
+from lance_core.format.base_path import BasePath
+from lance_core.format.fragment import DataFile, Fragment
+from lance_core.format.ids import FragmentId, Version
+from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.schema import TableSchema
-
-_NAMES = {
-    "append": "Append",
-    "delete": "Delete",
-    "overwrite": "Overwrite",
-    "create_index": "CreateIndex",
-    "rewrite": "Rewrite",
-    "merge": "Merge",
-    "restore": "Restore",
-    "reserve_fragments": "ReserveFragments",
-    "update": "Update",
-    "project": "Project",
-    "update_config": "UpdateConfig",
-    "data_replacement": "DataReplacement",
-    "update_mem_wal_state": "UpdateMemWalState",
-    "clone": "Clone",
-    "update_bases": "UpdateBases",
-    "data_overlay": "DataOverlay",
-    "append_fri_transitions": "AppendFragmentReuseTransitions",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +23,173 @@ class Append:
     """Add rows: fragments with fresh ids, beside all that is there."""
 
     fragments: tuple[Fragment, ...]
-    name = "Append"
+    name: ClassVar[str] = "Append"
 
 
 @dataclass(frozen=True, slots=True)
 class Overwrite:
-    """Replace all rows and the schema. Config and table metadata stay;
-    every table begins with one of these."""
+    """Replace all rows and the schema. Config and table metadata stay; every table begins with one of these."""
 
     fragments: tuple[Fragment, ...]
     schema: TableSchema
     config_upserts: Mapping[str, str] = field(default_factory=dict)
-    name = "Overwrite"
+    name: ClassVar[str] = "Overwrite"
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove rows: fragments in their new state, with a deletion file, and fragments of which nothing is left."""
+
+    updated: tuple[Fragment, ...]
+    removed_ids: tuple[FragmentId, ...]
+    predicate: str
+    name: ClassVar[str] = "Delete"
+
+
+class UpdateMode(enum.Enum):
+    REWRITE_ROWS = 0
+    """Changed rows are deleted where they were and written anew."""
+    REWRITE_COLUMNS = 1
+    """Rows stay where they are; a new file replaces the changed columns of a fragment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Change rows, add rows, remove rows, at once."""
+
+    removed_ids: tuple[FragmentId, ...] = ()
+    updated: tuple[Fragment, ...] = ()
+    new: tuple[Fragment, ...] = ()
+    fields_modified: tuple[int, ...] = ()
+    """Fields whose values changed in place: indices on them no longer cover the updated fragments."""
+    fields_assigned: tuple[int, ...] = ()
+    """Fields whose values differ in rows that moved; an index on none of them may cover the new fragments."""
+    mode: UpdateMode = UpdateMode.REWRITE_ROWS
+    inserted_keys: bytes | None = None
+    """A filter of the keys that were inserted, so that two writers of one new key see each other."""
+    updated_offsets: Mapping[int, bytes] = field(default_factory=dict)
+    """Fragment id -> Roaring bitmap of the physical offsets whose columns were rewritten."""
+    name: ClassVar[str] = "Update"
+
+
+@dataclass(frozen=True, slots=True)
+class CreateIndex:
+    """Add and remove index segments. A name is not replaced by being used again: the old ones have to be listed."""
+
+    new: tuple[IndexMetadata, ...] = ()
+    removed: tuple[IndexMetadata, ...] = ()
+    name: ClassVar[str] = "CreateIndex"
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteGroup:
+    old: tuple[Fragment, ...]
+    new: tuple[Fragment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """The same rows in other fragments, whose ids were reserved before."""
+
+    groups: tuple[RewriteGroup, ...]
+    rewritten_indices: tuple[tuple[bytes, IndexMetadata], ...] = ()
+    """The uuid of a segment, and what takes its place now that its rows have other addresses."""
+    fragment_reuse: IndexMetadata | None = None
+    """Where the rows went, for readers of indices that stay as they are. It replaces the table's entry of this kind;
+    the transaction does not carry it, only the version that it makes."""
+    name: ClassVar[str] = "Rewrite"
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Another schema, and the complete list of fragments under it: columns added, or cast."""
+
+    fragments: tuple[Fragment, ...]
+    schema: TableSchema
+    preserves_nullability: bool
+    """Whether rows written for the old schema still fit: no column became mandatory."""
+    name: ClassVar[str] = "Merge"
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """Another schema over the same files: columns dropped, renamed, reordered, or of other nullability."""
+
+    schema: TableSchema
+    preserves_nullability: bool
+    name: ClassVar[str] = "Project"
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Make an older version the newest."""
+
+    version: Version
+    name: ClassVar[str] = "Restore"
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveFragments:
+    """Give out fragment ids for a rewrite that will use them."""
+
+    count: int
+    name: ClassVar[str] = "ReserveFragments"
+
+
+@dataclass(frozen=True, slots=True)
+class MapUpdate:
+    """Entries to set, or to delete where the value is None; with `replace` the map is emptied first."""
+
+    entries: Mapping[str, str | None]
+    replace: bool = False
+
+    def applied_to(self, current: Mapping[str, str]) -> dict[str, str]:
+        after = {} if self.replace else dict(current)
+        for key, value in self.entries.items():
+            if value is None:
+                after.pop(key, None)
+            else:
+                after[key] = value
+        return after
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateConfig:
+    """Change config, table metadata, schema metadata or the metadata of fields; what is None stays."""
+
+    config: MapUpdate | None = None
+    table_metadata: MapUpdate | None = None
+    schema_metadata: MapUpdate | None = None
+    field_metadata: Mapping[int, MapUpdate] = field(default_factory=dict)
+    name: ClassVar[str] = "UpdateConfig"
+
+
+@dataclass(frozen=True, slots=True)
+class DataReplacement:
+    """For some fragments another file with the same fields, or a first one where a column was all null."""
+
+    replacements: tuple[tuple[FragmentId, DataFile], ...]
+    name: ClassVar[str] = "DataReplacement"
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateBases:
+    """Add places where files of the table may lie. None is ever taken away."""
+
+    new: tuple[BasePath, ...]
+    name: ClassVar[str] = "UpdateBases"
+
+
+@dataclass(frozen=True, slots=True)
+class Clone:
+    """The first commit of a table, or branch, that begins as another one's version."""
+
+    is_shallow: bool
+    ref_name: str | None
+    ref_version: Version
+    ref_path: str
+    branch_name: str | None
+    name: ClassVar[str] = "Clone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,35 +200,35 @@ class Other:
     message: transaction_pb2.Transaction
 
 
-Operation = Append | Overwrite | Other
+Operation = (
+    Append
+    | Overwrite
+    | Delete
+    | Update
+    | CreateIndex
+    | Rewrite
+    | Merge
+    | Project
+    | Restore
+    | ReserveFragments
+    | UpdateConfig
+    | DataReplacement
+    | UpdateBases
+    | Clone
+    | Other
+)
 
 
-def decode(message: transaction_pb2.Transaction) -> Operation:
-    kind = message.WhichOneof("operation")
-    if kind == "append":
-        return Append(_fragments(message.append.fragments))
-    if kind == "overwrite":
-        overwrite = message.overwrite
-        schema = TableSchema.decode(overwrite.schema, overwrite.schema_metadata, path="transaction")
-        return Overwrite(_fragments(overwrite.fragments), schema, dict(overwrite.config_upsert_values))
-    return Other(_NAMES.get(kind or "", kind or "unknown"), message)
-
-
-def encode_into(message: transaction_pb2.Transaction, operation: Operation) -> None:
+def new_fragments(operation: Operation) -> tuple[Fragment, ...]:
+    """The fragments an operation brings or restates, whose files a commit has to look at before it names them."""
     match operation:
-        case Append():
-            message.append.fragments.extend(fragment.message for fragment in operation.fragments)
-            message.append.SetInParent()
-        case Overwrite():
-            message.overwrite.fragments.extend(fragment.message for fragment in operation.fragments)
-            message.overwrite.schema.extend(operation.schema.encode())
-            for key, value in operation.schema.metadata.items():
-                message.overwrite.schema_metadata[key.decode()] = value
-            message.overwrite.config_upsert_values.update(operation.config_upserts)
-            message.overwrite.SetInParent()
-        case Other():
-            message.MergeFrom(operation.message)
-
-
-def _fragments(messages: Iterable[table_pb2.DataFragment]) -> tuple[Fragment, ...]:
-    return tuple(map(Fragment, messages))
+        case Append() | Overwrite() | Merge():
+            return operation.fragments
+        case Delete():
+            return operation.updated
+        case Update():
+            return operation.updated + operation.new
+        case Rewrite():
+            return tuple(fragment for group in operation.groups for fragment in group.new)
+        case _:
+            return ()

@@ -20,6 +20,8 @@ from lance_core.format.logical_types import EXTENSION_METADATA, EXTENSION_NAME, 
 RESERVED_NAMES = frozenset({"_rowid", "_rowaddr", "_row_created_at_version", "_row_last_updated_at_version"})
 _PRIMARY_KEY = b"lance-schema:unenforced-primary-key"
 _PRIMARY_KEY_POSITION = b"lance-schema:unenforced-primary-key:position"
+PRIMARY_KEYS = (_PRIMARY_KEY, _PRIMARY_KEY_POSITION)
+"""Metadata keys that cannot be changed once set."""
 _CLUSTERING_KEY_POSITION = b"lance-schema:unenforced-clustering-key:position"
 _PACKED = (b"lance-encoding:packed", b"packed")
 _TOP_LEVEL = -1
@@ -45,6 +47,12 @@ class Field:
     @property
     def is_packed(self) -> bool:
         return self.logical_type == "struct" and any(self.metadata.get(key) == b"true" for key in _PACKED)
+
+    @property
+    def is_primary_key(self) -> bool:
+        """Whether it is part of the key that its owner declares and nobody enforces."""
+        marked = self.metadata.get(_PRIMARY_KEY, b"").lower() == b"true"
+        return marked or bool(self.metadata.get(_PRIMARY_KEY_POSITION))
 
     def walk(self) -> Iterator["Field"]:
         """This field and all below it, parents first."""
@@ -152,6 +160,11 @@ class TableSchema:
             names.add(message.name)
         tops = tuple(_decode(message, children, path, depth=1) for message in children[_TOP_LEVEL])
         return cls(tops, {key.encode(): value for key, value in metadata.items()})
+
+    def as_file_descriptor(self, rows: int) -> bytes:
+        """What a data file says of itself: global buffer 0."""
+        schema = file_pb2.Schema(fields=self.encode())
+        return file_pb2.FileDescriptor(schema=schema, length=rows).SerializeToString()
 
     def encode(self) -> list[file_pb2.Field]:
         return [message for field in self.fields for message in _encode(field, _TOP_LEVEL)]
@@ -297,7 +310,7 @@ def _encode(field: Field, parent: int) -> Iterator[file_pb2.Field]:
         encoding=_encoding(field),
         extension_name=field.metadata.get(EXTENSION_NAME, b"").decode(),
         metadata=metadata,
-        unenforced_primary_key=bool(position) or field.metadata.get(_PRIMARY_KEY, b"").lower() == b"true",
+        unenforced_primary_key=field.is_primary_key,
         unenforced_primary_key_position=int(position) if position.isdigit() else 0,
         unenforced_clustering_key_position=int(clustering) if clustering.isdigit() else 0,
     )

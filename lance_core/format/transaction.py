@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from google.protobuf.message import DecodeError
 
 from lance_core.errors import Corrupt
-from lance_core.format import operations
+from lance_core.format import operation_codec
 from lance_core.format._pb import transaction_pb2
 from lance_core.format.ids import Version
 from lance_core.format.operations import Operation
@@ -30,7 +30,7 @@ class Transaction:
         message = transaction_pb2.Transaction(
             read_version=self.read_version, uuid=self.uuid, transaction_properties=dict(self.properties)
         )
-        operations.encode_into(message, self.operation)
+        operation_codec.encode_into(message, self.operation)
         return message.SerializeToString(deterministic=True)
 
     @classmethod
@@ -42,6 +42,6 @@ class Transaction:
         return cls(
             read_version=Version(message.read_version),
             uuid=message.uuid,
-            operation=operations.decode(message),
+            operation=operation_codec.decode(message),
             properties=dict(message.transaction_properties),
         )

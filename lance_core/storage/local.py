@@ -31,6 +31,8 @@ _WITHOUT_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS)
 _Identity: TypeAlias = tuple[int, int]
 _anchored: dict[Path, _Identity] = {}
 """Directories whose entry in their parent this process has synced. A directory made anew is another one."""
+_SAME_MOMENT_NS = 10_000_000
+"""File systems take their time from a clock that ticks every few milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,26 @@ class LocalStore:
             return ()
         except OSError as error:
             raise _failed("list", self.root / directory, error) from error
+        return sorted(found, key=lambda info: info.path)
+
+    def walk(self, directory: str) -> Sequence[ObjectInfo]:
+        found: list[_ListedFile] = []
+        left = [directory]
+        if any((self.root / part).is_symlink() for part in (directory, *map(str, Path(directory).parents[:-1]))):
+            return ()
+        while left:
+            here = left.pop()
+            try:
+                with os.scandir(self.root / here) as entries:
+                    for entry in entries:
+                        if entry.is_dir(follow_symlinks=False):
+                            left.append(f"{here}/{entry.name}")
+                        elif entry.is_file(follow_symlinks=False):
+                            found.append(_ListedFile(f"{here}/{entry.name}", entry))
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                raise _failed("list", self.root / here, error) from error
         return sorted(found, key=lambda info: info.path)
 
     def put(self, path: str, data: bytes) -> None:
@@ -129,6 +151,28 @@ class LocalStore:
         except OSError as error:
             raise _failed("make durable", self.root, error) from error
 
+    def note(self, path: str, data: bytes) -> None:
+        target = self.root / path
+        try:
+            os.replace(self._temporary(target, data, durable=False), target)
+        except OSError as error:
+            raise _failed("write", target, error) from error
+
+    def is_last_change(self, path: str) -> bool:
+        """A rename notes its moment on the file and on its directory; whatever comes after moves the directory's on,
+        and whatever copies a table sets both as it likes, hardly ever alike."""
+        target = self.root / path
+        try:
+            return abs(os.stat(target.parent).st_mtime_ns - os.stat(target).st_ctime_ns) <= _SAME_MOMENT_NS
+        except OSError:
+            return False
+
+    def prune(self, directory: str) -> None:
+        """Remove what is empty of a directory and of those in it; links are left alone."""
+        for here, _directories, _files in os.walk(self.root / directory, topdown=False):
+            with suppress(OSError):  # somebody's file is in it
+                os.rmdir(here)
+
     def make_directory(self, directory: str) -> None:
         try:
             self._make(self.inside(directory))
@@ -145,7 +189,7 @@ class LocalStore:
             )
         return Path(place)
 
-    def _temporary(self, target: Path, data: bytes) -> Path:
+    def _temporary(self, target: Path, data: bytes, *, durable: bool = True) -> Path:
         temporary = target.parent / f"{_TEMPORARY}-{uuid.uuid4().hex}"
         try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
@@ -155,7 +199,7 @@ class LocalStore:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
-            if self.durable:
+            if durable and self.durable:
                 os.fsync(file.fileno())
         return temporary
 

@@ -41,6 +41,11 @@ class MemoryStore:
             ]
             return [KnownObject(path, len(self._objects[path][0]), self._objects[path][1]) for path in sorted(names)]
 
+    def walk(self, directory: str) -> Sequence[ObjectInfo]:
+        with self._lock:
+            paths = sorted(path for path in self._objects if path.startswith(f"{directory}/"))
+            return [KnownObject(path, len(self._objects[path][0]), self._objects[path][1]) for path in paths]
+
     def put(self, path: str, data: bytes) -> None:
         with self._lock:
             self._objects[path] = (bytes(data), datetime.now(UTC))

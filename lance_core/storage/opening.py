@@ -102,6 +102,12 @@ def _refuse_file(path: Path) -> None:
         )
 
 
+def is_at_or_below(uri: str, directory: str) -> bool:
+    """Whether a place is this directory or inside it, whatever way the two are spelt and links lead."""
+    place, above = os.path.realpath(local_path(uri)), os.path.realpath(local_path(directory))
+    return os.path.commonpath([place, above]) == above
+
+
 def without_secrets(uri: str) -> str:
     """A URI fit for messages, logs and metadata: no user, no password, no query, no fragment."""
     scheme, separator, rest = uri.partition("://")

@@ -9,7 +9,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 class Put(enum.Enum):
@@ -57,6 +57,10 @@ class Store(Protocol):
     def list(self, directory: str, start_after: str = "") -> Sequence[ObjectInfo]:
         """The objects right in a directory, by name; none if it does not exist."""
 
+    def walk(self, directory: str) -> Sequence[ObjectInfo]:
+        """The objects below a directory at any depth, by path, those of writes under way and of interrupted ones
+        included; no link leads out of it."""
+
     def put(self, path: str, data: bytes) -> None:
         """Write, replacing what is there, all or nothing to any reader."""
 
@@ -68,3 +72,15 @@ class Store(Protocol):
 
     def settle(self, paths: Sequence[str]) -> None:
         """Make sure that objects which are there survive a power loss, whoever wrote them."""
+
+
+@runtime_checkable
+class TellsLastChange(Protocol):
+    """A store that lists a directory only as a whole, but knows when something last came or went in it. A small note
+    about a directory, kept in it, can then spare the listing."""
+
+    def note(self, path: str, data: bytes) -> None:
+        """Like `put`, for what may be lost when the power goes."""
+
+    def is_last_change(self, path: str) -> bool:
+        """Whether nothing in this file's directory came, went or was renamed since the file was put there."""

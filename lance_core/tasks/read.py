@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from lance_core.data.conform import Conversion, conform
 from lance_core.data.read import read_fragment
+from lance_core.format.base_path import BasePath
 from lance_core.format.fragment import Fragment
 from lance_core.format.schema import TableSchema
 from lance_core.location import locate
 from lance_core.scan.plan import plan_scan
-from lance_core.scan.read import scan_schema
 from lance_core.table import Table
 from lance_core.tasks.stamp import Stamp
 
@@ -34,6 +34,11 @@ class ReadPlan:
     groups: tuple[tuple[bytes, ...], ...]
     """Encoded fragments, for one task each."""
     stamp: Stamp
+    branch: str | None = None
+    base_paths: tuple[BasePath, ...] = ()
+    """Other places where files of this version lie."""
+    bases: tuple[str, ...] = ()
+    """Which of them the caller allowed."""
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
@@ -46,7 +51,8 @@ class ReadTask:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         plan = self.plan
         plan.stamp.check()
-        location = locate(plan.uri, storage_options=plan.storage_options)
+        location = locate(plan.uri, storage_options=plan.storage_options, bases=plan.bases)
+        location = location.with_bases(plan.base_paths, plan.branch, path=plan.manifest)
         for batch in batches:
             for group in batch.column(0).to_pylist():
                 for encoded in plan.groups[group]:
@@ -58,8 +64,8 @@ class ReadTask:
                         columns=plan.columns,
                         path=f"{plan.uri}/{plan.manifest}",
                     ):
-                        if rows.num_rows:
-                            yield conform(rows, plan.transport, conversion=Conversion.CAST, what=plan.uri)
+                        if rows.batch.num_rows:
+                            yield conform(rows.batch, plan.transport, conversion=Conversion.CAST, what=plan.uri)
 
 
 def plan_read(
@@ -73,7 +79,7 @@ def plan_read(
     """Fragments in scan order, in at most `groups_max` groups of about equally many rows. `transport` says which
     types the other side can hold, for the types that are stored."""
     plan = plan_scan(table.manifest, columns=columns)
-    arrow = scan_schema(plan)
+    arrow = plan.schema
     fragments = [task.fragment for task in plan.tasks]
     rows_per_group = max(1, -(-sum(fragment.physical_rows for fragment in fragments) // groups_max))
     groups: list[list[bytes]] = []
@@ -93,5 +99,8 @@ def plan_read(
         transport=transport(arrow),
         groups=tuple(map(tuple, groups)),
         stamp=Stamp.of_this_process(),
+        branch=table.branch,
+        base_paths=table.manifest.base_paths,
+        bases=table.bases,
         storage_options=dict(storage_options or {}),
     )

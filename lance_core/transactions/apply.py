@@ -1,20 +1,26 @@
 """The manifest after a change: what each operation does to the version that follows the head.
 
-Pure: time, names and the version of this library are handed in. How a manifest holds it all is
-`format/draft.py`'s.
+Pure: time, names and the version of this library are handed in, and so is the older version that a Restore brings
+back. How a manifest holds it all is `format/draft.py`'s; what happens to rows and columns is in `apply_rows.py`. Start
+with `apply`.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from lance_core.errors import InvalidInput, Unsupported
+from lance_core.format import base_path
+from lance_core.format import operations as op
+from lance_core.format.base_path import BasePath
 from lance_core.format.draft import Draft
 from lance_core.format.fragment import StorageVersion
+from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.naming import NamingScheme
-from lance_core.format.operations import Append, Operation, Other, Overwrite
-from lance_core.format.schema import TableSchema
+from lance_core.format.operations import MapUpdate, Operation
+from lance_core.format.schema import PRIMARY_KEYS, Field, TableSchema
 from lance_core.format.transaction import INLINE_BYTES_MAX, Transaction
-from lance_core.transactions import arrivals, invariants
+from lance_core.transactions import apply_rows, arrivals, invariants
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +32,18 @@ class Birth:
 
 
 @dataclass(frozen=True, slots=True)
+class Offshoot:
+    """A table, or a branch of one, that begins as a version of another line, under the same number."""
+
+    source: Manifest
+    base: BasePath | None
+    """Where the source's files are; None where they were copied."""
+    branch: str | None = None
+    config: Mapping[str, str] = field(default_factory=dict)
+    """What differs from the source's."""
+
+
+@dataclass(frozen=True, slots=True)
 class Occasion:
     """What one turn of a commit hands in: everything that is neither in the transaction nor in the head."""
 
@@ -33,19 +51,34 @@ class Occasion:
     library_version: str
     transaction_file: str
     scheme: NamingScheme = NamingScheme.V2
+    version: Version | None = None
+    """The number of a detached version; None for the one after the head."""
 
 
-def apply(head: Manifest | Birth, ours: Transaction, occasion: Occasion) -> Manifest:
-    """The manifest of the version that follows `head`; of version 1 for a `Birth`."""
-    if isinstance(head, Birth):
-        before = None
-        draft = Draft.born(head.storage_version, stable_row_ids=head.stable_row_ids)
-    else:
-        head.check_writable()
-        before = head
-        draft = Draft.after(head)
-    _check_arrivals(before, ours.operation)
-    _change(draft, ours.operation)
+def needs(operation: Operation) -> Version | None:
+    """The version whose manifest has to be handed in, besides the head's."""
+    return operation.version if isinstance(operation, op.Restore) else None
+
+
+def apply(
+    head: Manifest | Birth | Offshoot, ours: Transaction, occasion: Occasion, *, fetched: Manifest | None = None
+) -> Manifest:
+    """The manifest of the version that follows `head`; of the first one for a `Birth` or an `Offshoot`."""
+    before = None
+    match head:
+        case Birth():
+            draft = Draft.born(head.storage_version, stable_row_ids=head.stable_row_ids)
+        case Offshoot():
+            draft = _offshoot(head)
+        case _:
+            head.check_writable()
+            before = head
+            draft = Draft.after(head, version=occasion.version)
+            if isinstance(ours.operation, op.Restore):
+                draft = _restored(head, ours.operation, fetched, occasion.version)
+    if not isinstance(head, Offshoot):
+        _check_arrivals(before, ours.operation)
+        _change(draft, ours)
     record = ours.encode()
     after = draft.finish(
         now_ns=occasion.now_ns,
@@ -54,36 +87,60 @@ def apply(head: Manifest | Birth, ours: Transaction, occasion: Occasion) -> Mani
         transaction=record if len(record) <= INLINE_BYTES_MAX else None,
         scheme=occasion.scheme,
     )
-    invariants.check(before, after, fresh=draft.fresh)
+    number = head.source.version if isinstance(head, Offshoot) else occasion.version
+    invariants.check(before, after, fresh=draft.fresh, number=number)
     return after
 
 
 def _check_arrivals(head: Manifest | None, operation: Operation) -> None:
-    if isinstance(operation, Append):
+    if isinstance(operation, op.Append):
         arrivals.check_fields(operation.fragments, head.schema if head else TableSchema((), {}))
         arrivals.check_files_once(operation.fragments, head)
-    elif isinstance(operation, Overwrite):
+    elif isinstance(operation, op.Overwrite):
         arrivals.check_schema(operation.schema)
         arrivals.check_fields(operation.fragments, operation.schema)
         arrivals.check_files_once(operation.fragments, None)
 
 
-def _change(draft: Draft, operation: Operation) -> None:
+def _change(draft: Draft, ours: Transaction) -> None:
+    operation = ours.operation
     match operation:
-        case Append():
+        case op.Append():
             _check_ids(draft, operation)
             draft.add(operation.fragments, keep_ids=True)
-        case Overwrite():
+        case op.Overwrite():
             if any(fragment.deletion_file for fragment in operation.fragments):
                 raise InvalidInput("an Overwrite cannot bring fragments with deleted rows")
             draft.replace_contents(operation.schema)
-            draft.set_config(operation.config_upserts)
+            draft.set_config({**draft.config, **operation.config_upserts})
             draft.add(operation.fragments, keep_ids=False)
-        case Other():
-            raise Unsupported(f"{operation.name} is read, not applied, by this version")
+        case op.Delete():
+            apply_rows.delete(draft, operation)
+        case op.Update():
+            apply_rows.update(draft, operation)
+        case op.Rewrite():
+            apply_rows.rewrite(draft, operation)
+        case op.Merge():
+            apply_rows.merge(draft, operation)
+        case op.Project():
+            apply_rows.project(draft, operation)
+        case op.DataReplacement():
+            apply_rows.replace_data(draft, operation)
+        case op.CreateIndex():
+            _create_index(draft, operation)
+        case op.UpdateConfig():
+            _update_config(draft, operation)
+        case op.ReserveFragments():
+            draft.reserve(operation.count)
+        case op.Restore():
+            pass  # the draft began as the version that comes back
+        case op.UpdateBases():
+            draft.set_base_paths(base_path.with_added(draft.base_paths, operation.new))
+        case op.Clone() | op.Other():
+            raise Unsupported(f"{operation.name} is read, not committed to a table that exists")
 
 
-def _check_ids(draft: Draft, append: Append) -> None:
+def _check_ids(draft: Draft, append: op.Append) -> None:
     last = draft.max_fragment_id
     for fragment in append.fragments:
         if fragment.id and fragment.id <= last:
@@ -92,3 +149,70 @@ def _check_ids(draft: Draft, append: Append) -> None:
                 "already; append fragments as their writer returned them, without ids"
             )
         last = fragment.id or last + 1
+
+
+def _offshoot(head: Offshoot) -> Draft:
+    head.source.check_writable()
+    draft = Draft.elsewhere(head.source, base=head.base, branch=head.branch)
+    draft.set_config({**draft.config, **head.config})
+    return draft
+
+
+def _restored(head: Manifest, operation: op.Restore, fetched: Manifest | None, version: Version | None) -> Draft:
+    assert fetched is not None
+    assert fetched.version == operation.version, "the version to restore is handed in"
+    fetched.check_writable()
+    if head.has_stable_row_ids and not fetched.has_stable_row_ids:
+        raise InvalidInput(
+            f"version {operation.version} has no stable row ids, and the table has had them since: it cannot be "
+            "restored. Read it by its number, and overwrite the table with its rows"
+        )
+    return Draft.after(head, contents=fetched, version=version)
+
+
+def _create_index(draft: Draft, operation: op.CreateIndex) -> None:
+    replaced = {index.uuid for index in (*operation.removed, *operation.new)}
+    kept = [index for index in draft.indices if index.uuid not in replaced]
+    draft.set_indices([*kept, *operation.new])
+
+
+def _update_config(draft: Draft, operation: op.UpdateConfig) -> None:
+    if operation.config is not None:
+        draft.set_config(operation.config.applied_to(draft.config))
+    if operation.table_metadata is not None:
+        draft.set_table_metadata(operation.table_metadata.applied_to(draft.table_metadata))
+    if operation.schema_metadata is not None or operation.field_metadata:
+        draft.set_schema(_with_metadata(draft.schema, operation))
+
+
+def _with_metadata(schema: TableSchema, operation: op.UpdateConfig) -> TableSchema:
+    metadata = dict(schema.metadata)
+    if operation.schema_metadata is not None:
+        metadata = _applied(operation.schema_metadata, metadata)
+    known = {field.id for top in schema.fields for field in top.walk()}
+    if unknown := sorted(set(operation.field_metadata) - known):
+        raise InvalidInput(f"there is no field with the id {unknown[0]}; metadata is set on fields that exist")
+    fields = tuple(_with_field_metadata(field, operation) for field in schema.fields)
+    return TableSchema(fields, metadata)
+
+
+def _with_field_metadata(field: Field, operation: op.UpdateConfig) -> Field:
+    children = tuple(_with_field_metadata(child, operation) for child in field.children)
+    metadata = dict(field.metadata)
+    if field.id in operation.field_metadata:
+        metadata = _applied(operation.field_metadata[field.id], metadata)
+        for key in PRIMARY_KEYS:
+            if key in field.metadata and metadata.get(key) != field.metadata[key]:
+                raise InvalidInput(f"{key.decode()} of field {field.name!r} is reserved and cannot be changed once set")
+    return Field(field.id, field.name, field.logical_type, field.nullable, metadata, children)
+
+
+def _applied(update: MapUpdate, current: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    """Values are text to those who set them; ones that were there stay byte for byte."""
+    after = {} if update.replace else current
+    for key, value in update.entries.items():
+        if value is None:
+            after.pop(key.encode(), None)
+        else:
+            after[key.encode()] = value.encode()
+    return after

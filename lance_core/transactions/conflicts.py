@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lance_core.format.ids import Version
-from lance_core.format.operations import Append, Operation, Overwrite
+from lance_core.format.operations import Append, Operation, Overwrite, ReserveFragments, Rewrite
 from lance_core.format.transaction import Transaction
 
 
@@ -46,6 +46,19 @@ def both_replace(ours: Operation, theirs: Operation) -> Verdict:
     return Verdict.INCOMPATIBLE if both else Verdict.RETRY
 
 
+def same_fragments(ours: Operation, theirs: Operation) -> Verdict:
+    """Fragments that both wrote anew would hold their rows twice; and of two that say where rows went, the second has
+    to say it for the first too."""
+    assert isinstance(ours, Rewrite)
+    assert isinstance(theirs, Rewrite)
+    meet = _rewritten(ours) & _rewritten(theirs)
+    return Verdict.RETRY if meet or ours.fragment_reuse is not None else Verdict.COMPATIBLE
+
+
+def _rewritten(operation: Rewrite) -> set[int]:
+    return {fragment.id for group in operation.groups for fragment in group.old}
+
+
 def unjudged(ours: Operation, theirs: Operation) -> Verdict:
     """This pair is not in the table yet: the work has to be done again on the version that has theirs."""
     return Verdict.RETRY
@@ -55,10 +68,26 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
     Append.name: {
         Append.name: compatible,
         Overwrite.name: incompatible,
+        Rewrite.name: compatible,
+        ReserveFragments.name: compatible,
     },
     Overwrite.name: {
         Append.name: compatible,
         Overwrite.name: both_replace,
+        Rewrite.name: compatible,
+        ReserveFragments.name: compatible,
+    },
+    Rewrite.name: {
+        Append.name: compatible,
+        Overwrite.name: incompatible,
+        Rewrite.name: same_fragments,
+        ReserveFragments.name: compatible,
+    },
+    ReserveFragments.name: {
+        Append.name: compatible,
+        Overwrite.name: incompatible,
+        Rewrite.name: compatible,
+        ReserveFragments.name: compatible,
     },
 }
 

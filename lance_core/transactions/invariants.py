@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from lance_core.errors import InvalidInput
 from lance_core.format.fragment import Fragment
+from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 
 
@@ -15,16 +16,19 @@ class InvariantViolation(AssertionError):
     """A change would have broken the table. Nothing was written; please report it."""
 
 
-def check(before: Manifest | None, after: Manifest, *, fresh: Sequence[Fragment]) -> None:
-    _versions_are_dense(before, after)
+def check(
+    before: Manifest | None, after: Manifest, *, fresh: Sequence[Fragment], number: Version | None = None
+) -> None:
+    """`number` is the version that is meant where it is not the one after `before`: of a clone, or beside the line."""
+    _versions_are_dense(before, after, number)
     _counters_never_go_back(before, after)
     _fresh_ids_are_new(before, after, fresh)
     for fragment in fresh:
         _fragment_is_whole(fragment, after)
 
 
-def _versions_are_dense(before: Manifest | None, after: Manifest) -> None:
-    expected = 1 if before is None else before.version + 1
+def _versions_are_dense(before: Manifest | None, after: Manifest, number: Version | None) -> None:
+    expected = number or (1 if before is None else before.version + 1)
     if after.version != expected:
         raise InvariantViolation(f"version {after.version} would follow, expected {expected}")
 
@@ -39,11 +43,19 @@ def _counters_never_go_back(before: Manifest | None, after: Manifest) -> None:
 
 
 def _fresh_ids_are_new(before: Manifest | None, after: Manifest, fresh: Sequence[Fragment]) -> None:
-    last = -1 if before is None else before.max_fragment_id
+    """Above all that were given out; or given out before, to be used now, and then no fragment has them."""
+    given_out = -1 if before is None else before.max_fragment_id
+    last = given_out
+    taken: set[int] | None = None
     for fragment in fresh:
-        if fragment.id <= last:
+        if fragment.id > last:
+            last = fragment.id
+            continue
+        if taken is None:
+            taken = set() if before is None else {each.id for each in before.message.fragments}
+        if fragment.id > given_out or fragment.id in taken:
             raise InvariantViolation(f"fragment id {fragment.id} is not above {last}: ids ascend and are never reused")
-        last = fragment.id
+        taken.add(fragment.id)
     if fresh and after.max_fragment_id != last:
         raise InvariantViolation(f"max_fragment_id {after.max_fragment_id} does not name the last fragment {last}")
 

@@ -11,7 +11,7 @@ from benchmarks.workloads import commit
 
 
 def test_every_file_is_a_workload_under_its_own_name() -> None:
-    assert {"commit", "spark_append"} <= set(workloads.names())
+    assert {"commit", "read", "spark_append"} <= set(workloads.names())
     for name in workloads.names():
         assert workloads.load(name).summary
 
@@ -29,6 +29,22 @@ def test_commit_runs_from_the_command(tmp_path: Path, capsys: pytest.CaptureFixt
     # one warm-up and five calls on top of the twenty
     assert appended["facts"] == {"rows": 26}
     assert "x pylance" in capsys.readouterr().out
+
+
+def test_read_runs_from_the_command(tmp_path: Path) -> None:
+    path = tmp_path / "numbers.json"
+    arguments = ["read", "--scale", "smoke", "--json", str(path), "--directory", str(tmp_path / "work")]
+    assert cli.main(arguments) == 0
+    (report,) = json.loads(path.read_text())["reports"]
+    cases = {case["case"]: case for case in report["cases"]}
+    assert {each["status"] for case in cases.values() for each in case["systems"]} == {"measured"}
+    assert cases["full scan, 16 columns"]["facts"]["rows"] == 2_000
+    assert cases["take 1000 random rows of 5000"]["facts"]["rows"] == 1_000
+    assert cases["20 small fragments, 1 column"]["facts"] == {
+        "rows": 20_000,
+        "columns": 1,
+        "sum_of_the_first": 199_990_000,
+    }
 
 
 def test_an_unknown_workload_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -96,6 +96,10 @@ class Network:
             del found[chance.randrange(2)]  # the newest, or a hole below it
         return found
 
+    def walk(self, directory: str) -> Sequence[ObjectInfo]:
+        self._call("walk", directory)
+        return self._simulation.stored.walk(directory)
+
     def put(self, path: str, data: bytes) -> None:
         self._call("put", path)
         self._simulation.stored.put(path, data)

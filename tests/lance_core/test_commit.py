@@ -342,8 +342,8 @@ def test_an_operation_of_others_is_not_committed() -> None:
     table, _ = world()
     record = load_transaction(table.location(), table.at().manifest)
     assert record is not None
-    message = Transaction.decode(b"\xaa\x06\x00", path="").operation  # an empty Delete
-    with pytest.raises(Unsupported, match="Delete is read, not applied"):
+    message = Transaction.decode(b"\x82\x07\x00", path="").operation  # an empty UpdateMemWalState
+    with pytest.raises(Unsupported, match="UpdateMemWalState is read, not committed"):
         table.write(message, base=table.at())
 
 

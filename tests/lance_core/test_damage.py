@@ -171,7 +171,7 @@ def test_rows_that_are_only_counted_cost_no_memory(tmp_path: Path) -> None:
 def test_a_link_out_of_the_table_is_not_followed(directory: str, tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", ROW, durable=False)
     other = Table.create(tmp_path / "other", ROW, durable=False)
-    [here], [there] = ((Path(one.uri) / directory).iterdir() for one in (table, other))
+    here, there = (next((Path(one.uri) / directory).glob("*.[lm]a*")) for one in (table, other))
     here.unlink()
     here.symlink_to(there)
     with pytest.raises(StorageError, match=r"is a link out of .*, to .*; what lies outside is not opened"):

@@ -157,6 +157,10 @@ class FaultyStore:
         found = self.inner.list(directory, start_after)
         return found[1:] if stale else found  # names of newer manifests sort first
 
+    def walk(self, directory: str) -> Sequence[ObjectInfo]:
+        self._fault("walk", directory)
+        return self.inner.walk(directory)
+
     def put(self, path: str, data: bytes) -> None:
         self._fault("put", path)
         self.inner.put(path, data)

@@ -66,19 +66,20 @@ def test_other_versions_are_not_written(version: StorageVersion) -> None:
 
 
 @pytest.mark.parametrize(
-    "field",
+    ("field", "version"),
     [
-        pa.field("a", pa.large_binary(), metadata={"lance-encoding:blob": "true"}),
-        pa.field(
-            "a",
-            pa.struct(
-                [("data", pa.large_binary()), ("uri", pa.string()), ("position", pa.uint64()), ("size", pa.uint64())]
+        (pa.field("a", pa.large_binary(), metadata={"lance-encoding:blob": "true"}), V22),
+        (
+            pa.field(
+                "a",
+                pa.struct([("data", pa.large_binary()), ("uri", pa.string())]),
+                metadata={"ARROW:extension:name": "lance.blob.v2"},
             ),
-            metadata={"ARROW:extension:name": "lance.blob.v2"},
+            StorageVersion(2, 1),
         ),
     ],
     ids=["v1", "v2"],
 )
-def test_blobs_are_not_written_as_something_else(field: pa.Field) -> None:
-    with pytest.raises(Unsupported, match="column 'a' is a blob column"):
-        check_storable(schema_of(field), V22)
+def test_blobs_are_not_written_as_something_else(field: pa.Field, version: StorageVersion) -> None:
+    with pytest.raises(Unsupported, match="column 'a' is a blob column of another kind than storage version"):
+        check_storable(schema_of(field), version)

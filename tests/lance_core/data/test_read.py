@@ -2,14 +2,16 @@
 stores is null.
 """
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from lance_core import Corrupt, NotFound, Unsupported
 from lance_core.data.ipc_codec import IpcCodec
-from lance_core.data.read import read_fragment
-from lance_core.format._pb import table_pb2
+from lance_core.data.read import FragmentReader, read_fragment
+from lance_core.format.deletion_vector import DeletionVector
 from lance_core.format.fragment import DataFile, Fragment, StorageVersion
+from lance_core.format.ids import Version
 from lance_core.format.schema import Field, TableSchema
 from lance_core.storage.memory import MemoryStore
 
@@ -40,7 +42,7 @@ def file(store: MemoryStore, name: str, table: pa.Table, ids: list[int], columns
 
 def read(store: MemoryStore, fragment: Fragment, stored: TableSchema, *columns: str) -> list[dict[str, object]]:
     names = columns or stored.arrow.names
-    batches = read_fragment(store, IpcCodec(store), fragment, stored, columns=names, path="m")
+    batches = [rows.batch for rows in read_fragment(store, IpcCodec(store), fragment, stored, columns=names, path="m")]
     found = pa.Table.from_batches(batches, pa.schema([stored.arrow.field(name) for name in names])).to_pylist()
     assert isinstance(found, list)
     return found
@@ -82,12 +84,45 @@ def test_children_of_structs_are_found_by_id_too(store: MemoryStore) -> None:
     ]
 
 
-def test_a_struct_in_two_files_is_not_half_read(store: MemoryStore) -> None:
-    one = file(store, "1.lance", pa.table({"s": pa.array([{"x": 1}])}), [1])
-    two = file(store, "2.lance", pa.table({"s": pa.array([{"y": 2}])}), [2])
-    stored = schema(Field(0, "s", "struct", True, {}, (leaf(1, "x"), leaf(2, "y"))))
-    with pytest.raises(Unsupported, match=r"column 's' is spread over 1\.lance and 2\.lance"):
-        read(store, Fragment.of(files=[one, two], physical_rows=1), stored)
+def test_a_struct_in_two_files_is_put_together(store: MemoryStore) -> None:
+    one = file(store, "1.lance", pa.table({"s": pa.array([{"x": 1}, None])}), [1])
+    two = file(store, "2.lance", pa.table({"t": pa.array([{"why": 2}, None])}), [2])
+    stored = schema(Field(0, "s", "struct", True, {}, (leaf(2, "y"), leaf(1, "x"), leaf(3, "z"))))
+    assert read(store, Fragment.of(files=[one, two], physical_rows=2), stored) == [
+        {"s": {"y": 2, "x": 1, "z": None}},
+        {"s": None},
+    ]
+
+
+POINTS = Field(0, "l", "list.struct", True, {}, (Field(1, "item", "struct", True, {}, (leaf(2, "x"), leaf(3, "y"))),))
+
+
+def test_lists_in_two_files_are_put_together(store: MemoryStore) -> None:
+    one = file(store, "1.lance", pa.table({"l": [[{"x": 1}, {"x": 2}], None, []]}), [2])
+    two = file(store, "2.lance", pa.table({"l": [[{"y": 3}, {"y": 4}], None, []]}), [3])
+    fragment = Fragment.of(files=[one, two], physical_rows=3)
+    assert read(store, fragment, schema(POINTS)) == [
+        {"l": [{"x": 1, "y": 3}, {"x": 2, "y": 4}]},
+        {"l": None},
+        {"l": []},
+    ]
+
+
+def test_lists_that_do_not_match_are_damage_unless_their_row_is_deleted(store: MemoryStore) -> None:
+    one = file(store, "1.lance", pa.table({"l": [[{"x": 1}, {"x": 2}], [{"x": 3}]]}), [2])
+    two = file(store, "2.lance", pa.table({"l": [[{"y": 4}], [{"y": 5}]]}), [3])
+    fragment = Fragment.of(files=[one, two], physical_rows=2)
+    with pytest.raises(
+        Corrupt, match=r"2\.lance: holds lists of column 'l' that are of other lengths than in 1\.lance"
+    ):
+        read(store, fragment, schema(POINTS))
+    deleted = fragment.with_deletion_file(is_bitmap=False, read_version=Version(1), number=7, rows=1)
+    assert deleted.deletion_file is not None
+    store.put(deleted.deletion_file.path, DeletionVector.of([0]).encode(as_bitmap=False))
+    assert read(store, deleted, schema(POINTS)) == [{"l": [{"x": 3, "y": 5}]}]
+    stored = schema(POINTS)
+    reader = FragmentReader(store, IpcCodec(store), stored, stored, path="m")
+    assert reader.take(deleted, np.array([0, 1])).to_pylist() == [{"l": None}, {"l": [{"x": 3, "y": 5}]}]
 
 
 def test_rows_are_counted(store: MemoryStore) -> None:
@@ -100,12 +135,3 @@ def test_another_type_than_the_tables_is_not_guessed(store: MemoryStore) -> None
     part = file(store, "1.lance", pa.table({"a": ["x"]}), [0])
     with pytest.raises(Unsupported, match=r"1\.lance: column 'a' is stored as string and the table says int64"):
         read(store, Fragment.of(files=[part], physical_rows=1), schema(leaf(0, "a")))
-
-
-def test_files_elsewhere_are_not_opened(store: MemoryStore) -> None:
-    part = file(store, "1.lance", A_AND_B, [0, 1])
-    message = table_pb2.DataFragment()
-    message.CopyFrom(Fragment.of(files=[part], physical_rows=2).message)
-    message.files[0].base_id = 0
-    with pytest.raises(Unsupported, match=r"1\.lance is in another base path"):
-        read(store, Fragment(message), schema(leaf(0, "a")))

@@ -104,7 +104,7 @@ def test_settings_are_carried_and_replaced_contents_are_not() -> None:
     head = Manifest.framed(message, index_section=b"indices", transaction=None, path="m")
     draft = Draft.after(head)
     draft.replace_contents(TableSchema.from_arrow(pa.schema([("z", pa.string())])))
-    draft.set_config({"e": "f"})
+    draft.set_config({**draft.config, "e": "f"})
     after = finished(draft)
     assert dict(after.config) == {"a": "b", "e": "f"}
     assert (dict(after.table_metadata), after.branch) == ({"c": "d"}, "dev")

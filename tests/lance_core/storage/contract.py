@@ -72,6 +72,14 @@ class StoreContract:
         assert [info.path for info in store.list("d", start_after="a")] == ["d/b", "d/c"]
         assert [info.path for info in store.list("d", start_after="aa")] == ["d/b", "d/c"]
 
+    def test_a_walk_finds_what_is_below_by_path(self, store: Store) -> None:
+        for name in ("d/b/x", "d/a", "d/b/c/y", "d2/a", "e", "d/.tmp-1"):
+            store.put(name, b"12")
+        found = [(info.path, info.size) for info in store.walk("d")]
+        assert found == [("d/.tmp-1", 2), ("d/a", 2), ("d/b/c/y", 2), ("d/b/x", 2)]
+        assert [info.path for info in store.walk("d/b")] == ["d/b/c/y", "d/b/x"]
+        assert list(store.walk("nowhere")) == []
+
     def test_delete_removes(self, store: Store) -> None:
         store.put("d/name", b"x")
         store.delete("d/name")

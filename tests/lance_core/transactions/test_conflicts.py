@@ -6,9 +6,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lance_core.format._pb import transaction_pb2
+from lance_core.format._pb import table_pb2, transaction_pb2
+from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version
-from lance_core.format.operations import Append, Operation, Other, Overwrite
+from lance_core.format.index_metadata import IndexMetadata
+from lance_core.format.operations import Append, Operation, Other, Overwrite, ReserveFragments, Rewrite, RewriteGroup
 from lance_core.format.schema import TableSchema
 from lance_core.format.transaction import Transaction
 from lance_core.transactions import conflicts
@@ -16,12 +18,19 @@ from lance_core.transactions.conflicts import RULES, Landed, Verdict, grid, judg
 
 SCHEMA = TableSchema.from_arrow(pa.schema([("a", pa.int8())]))
 APPEND = Append(())
-KNOWN = ("Append", "Overwrite")
+RESERVE = ReserveFragments(1)
+KNOWN = ("Append", "Overwrite", "Rewrite", "ReserveFragments")
 CURRENT = Path(conflicts.__file__).with_name("CONFLICTS.md")
 
 
 def overwrite(config: Mapping[str, str] | None = None) -> Overwrite:
     return Overwrite((), SCHEMA, config or {})
+
+
+def rewrite(*fragment_ids: int, reuse: bool = False) -> Rewrite:
+    old = tuple(Fragment(table_pb2.DataFragment(id=number)) for number in fragment_ids)
+    entry = IndexMetadata(table_pb2.IndexMetadata()) if reuse else None
+    return Rewrite((RewriteGroup(old, ()),), fragment_reuse=entry)
 
 
 # ours, theirs, verdict, rule; the last word of a name tells cases of one cell apart
@@ -37,6 +46,20 @@ CASES: dict[str, tuple[Operation, Operation, Verdict, str]] = {
         Verdict.INCOMPATIBLE,
         "both_replace",
     ),
+    "Append-Rewrite": (APPEND, rewrite(1), Verdict.COMPATIBLE, "compatible"),
+    "Append-ReserveFragments": (APPEND, RESERVE, Verdict.COMPATIBLE, "compatible"),
+    "Overwrite-Rewrite": (overwrite(), rewrite(1), Verdict.COMPATIBLE, "compatible"),
+    "Overwrite-ReserveFragments": (overwrite(), RESERVE, Verdict.COMPATIBLE, "compatible"),
+    "Rewrite-Append": (rewrite(1), APPEND, Verdict.COMPATIBLE, "compatible"),
+    "Rewrite-Overwrite": (rewrite(1), overwrite(), Verdict.INCOMPATIBLE, "incompatible"),
+    "Rewrite-Rewrite": (rewrite(1, 2), rewrite(2, 3), Verdict.RETRY, "same_fragments"),
+    "Rewrite-Rewrite-other fragments": (rewrite(1), rewrite(2), Verdict.COMPATIBLE, "same_fragments"),
+    "Rewrite-Rewrite-reuse": (rewrite(1, reuse=True), rewrite(2), Verdict.RETRY, "same_fragments"),
+    "Rewrite-ReserveFragments": (rewrite(1), RESERVE, Verdict.COMPATIBLE, "compatible"),
+    "ReserveFragments-Append": (RESERVE, APPEND, Verdict.COMPATIBLE, "compatible"),
+    "ReserveFragments-Overwrite": (RESERVE, overwrite(), Verdict.INCOMPATIBLE, "incompatible"),
+    "ReserveFragments-Rewrite": (RESERVE, rewrite(1), Verdict.COMPATIBLE, "compatible"),
+    "ReserveFragments-ReserveFragments": (RESERVE, RESERVE, Verdict.COMPATIBLE, "compatible"),
 }
 
 

@@ -1,0 +1,161 @@
+"""A data file with blobs, as the codec can read it: some of its columns, and of its blobs where they are.
+
+The codec reads what the schema inside a file says. Of a blob column (v1) that says bytes, where descriptors are wanted;
+and after one of v2 it miscounts the columns, so that what follows would be read from others. So a small file is put
+together that has the pages of the wanted columns where the data file has them, holes elsewhere, and at its end a schema
+that is right. Pages and metadata are copied as they are; blobs are not touched. Pure but for the function it is handed
+to read with. Start with `view_of`.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from lance_core.data.file_tail import FOOTER as _FOOTER
+from lance_core.data.file_tail import MAGIC as _MAGIC
+from lance_core.data.file_tail import SPAN as _SPAN
+from lance_core.data.layout import columns_of, is_blob
+from lance_core.errors import Corrupt
+from lance_core.format.fragment import StorageVersion
+from lance_core.format.schema import Field, TableSchema
+
+DESCRIPTOR_1 = pa.struct([("position", pa.uint64()), ("size", pa.uint64())])
+"""Where in its data file a blob is."""
+DESCRIPTOR_2 = pa.struct(
+    [
+        pa.field("kind", pa.uint8(), nullable=False),
+        pa.field("position", pa.uint64(), nullable=False),
+        pa.field("size", pa.uint64(), nullable=False),
+        pa.field("blob_id", pa.uint32(), nullable=False),
+        pa.field("blob_uri", pa.string(), nullable=False),
+    ]
+)
+_ALIGNMENT = 64
+_BLOB = {b"lance-encoding:blob": b"true"}
+_PACKED = {b"lance-encoding:packed": b"true"}
+
+Read = Callable[[int, int], bytes]
+"""Bytes of the data file from a position, so many."""
+Span = tuple[int, int]
+"""Position and size."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A file to be written: parts at their positions, nothing between them."""
+
+    parts: tuple[tuple[int, bytes], ...]
+
+
+def described(schema: TableSchema) -> pa.Schema:
+    """What comes of a table's columns when blobs are told by where they are."""
+    fields = [
+        _descriptor(field, arrow) if is_blob(field) else arrow
+        for field, arrow in zip(schema.fields, schema.arrow, strict=True)
+    ]
+    return pa.schema(fields, schema.metadata or None)
+
+
+def _descriptor(field: Field, arrow: pa.Field) -> pa.Field:
+    if field.logical_type == "struct":
+        return arrow.with_type(DESCRIPTOR_2).with_metadata(_BLOB | _PACKED)
+    return arrow.with_type(DESCRIPTOR_1)
+
+
+def repaired(schema: pa.Schema) -> pa.Schema:
+    """A file's schema without the children of blobs v2, which come as if they were columns of their own."""
+    fields = list(schema)
+    if not any(map(is_misread, fields)):
+        return schema
+    kept = []
+    while fields:
+        field = fields.pop(0)
+        kept.append(field)
+        if is_misread(field):
+            del fields[: DESCRIPTOR_2.num_fields]
+    return pa.schema(kept, schema.metadata)
+
+
+def is_misread(field: pa.Field) -> bool:
+    """Whether the codec is wrong about this column of a file and the columns after it."""
+    if not pa.types.is_struct(field.type) or field.type.num_fields:
+        return False
+    return (field.metadata or {}).get(b"lance-encoding:blob") == b"true"
+
+
+def view_of(
+    read: Read,
+    *,
+    size: int,
+    rows: int,
+    schema: pa.Schema,
+    names: Sequence[str],
+    pages: Callable[[int], Iterable[Span]],
+    describe: bool,
+    path: str,
+) -> View:
+    """Of top-level columns of a file with this (repaired) schema. `pages` tells where the buffers of a column are, by
+    its number."""
+    if size < _FOOTER.size:
+        raise Corrupt(f"{size} bytes are too few for a data file", path=path, field="footer")
+    *_, offsets, _buffers, _count, columns, major, minor, magic = _FOOTER.unpack(
+        read(size - _FOOTER.size, _FOOTER.size)
+    )
+    version = StorageVersion.of_file(major, minor)
+    own = TableSchema.from_arrow(schema)
+    first_column = _first_columns(own, version)
+    wanted = [
+        number
+        for name in names
+        for number in range(
+            first_column[name], first_column[name] + len(columns_of(_only(own, name), version).field_ids)
+        )
+    ]
+    if magic != _MAGIC or max(wanted, default=0) >= columns or offsets + columns * _SPAN.size > size:
+        raise Corrupt(f"has no columns {', '.join(names)}", path=path, field="footer")
+    metadata = []
+    for number in wanted:
+        position, length = _SPAN.unpack(read(offsets + number * _SPAN.size, _SPAN.size))
+        if position + length > size:
+            raise Corrupt(f"the metadata of column {number} is outside of the file", path=path, field="footer")
+        metadata.append(read(position, length))
+    copied = [(start, read(start, count)) for number in wanted for start, count in pages(number) if count]
+    shown = [_shown(own.field(name), schema.field(name), describe=describe) for name in names]
+    at_end = -(-size // _ALIGNMENT) * _ALIGNMENT
+    end = _end(at_end, TableSchema.from_arrow(pa.schema(shown)), rows, metadata, version_stamp=(major, minor))
+    return View((*copied, (at_end, end)))
+
+
+def _first_columns(own: TableSchema, version: StorageVersion) -> dict[str, int]:
+    found, number = {}, 0
+    for field in own.fields:
+        found[field.name] = number
+        number += len(columns_of(TableSchema((field,), {}), version).field_ids)
+    return found
+
+
+def _only(own: TableSchema, name: str) -> TableSchema:
+    return TableSchema((own.field(name),), {})
+
+
+def _shown(field: Field, arrow: pa.Field, *, describe: bool) -> pa.Field:
+    if is_misread(arrow):
+        return pa.field(arrow.name, DESCRIPTOR_2, metadata=_BLOB | _PACKED)
+    if describe and is_blob(field):
+        return pa.field(arrow.name, DESCRIPTOR_1, metadata=_BLOB)
+    return arrow
+
+
+def _end(
+    position: int, schema: TableSchema, rows: int, metadata: Sequence[bytes], *, version_stamp: tuple[int, int]
+) -> bytes:
+    told = schema.as_file_descriptor(rows)
+    at_metadata = position + len(told)
+    spans, at = [], at_metadata
+    for each in metadata:
+        spans.append(_SPAN.pack(at, len(each)))
+        at += len(each)
+    at_buffers = at + len(spans) * _SPAN.size
+    footer = _FOOTER.pack(at_metadata, at, at_buffers, 1, len(spans), *version_stamp, _MAGIC)
+    return b"".join([told, *metadata, *spans, _SPAN.pack(position, len(told)), footer])

@@ -1,0 +1,56 @@
+"""The last bytes of a data file: where its parts are, and the schema that it says it has, as bytes.
+
+For the two modules of this room that look at a file beside the codec. What columns hold, the codec alone decodes.
+"""
+
+import os
+import struct
+
+FOOTER = struct.Struct("<QQQIIHH4s")
+"""Starts of column metadata, of its offsets and of those of global buffers; counts of both; the version; the magic."""
+SPAN = struct.Struct("<QQ")
+"""Position and size."""
+MAGIC = b"LANC"
+_TAIL_BYTES = 4096
+_SCHEMA_TAG = 0x0A
+_LENGTH_BYTES_MAX = 10
+
+
+def schema_bytes(path: str) -> bytes | None:
+    """Two files in which these are equal have one schema. None where they are not at hand: a file may be damaged, or
+    have a long tail, and then its codec is asked."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        size = os.fstat(descriptor).st_size
+        start = max(0, size - _TAIL_BYTES)
+        tail = os.pread(descriptor, _TAIL_BYTES, start)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    if len(tail) < FOOTER.size or len(tail) != size - start:
+        return None
+    *_, buffers, _count, _columns, _major, _minor, magic = FOOTER.unpack_from(tail, len(tail) - FOOTER.size)
+    if magic != MAGIC or not start <= buffers <= size - SPAN.size:
+        return None
+    position, length = SPAN.unpack_from(tail, buffers - start)
+    if not start <= position <= size - length:
+        return None
+    return _first_field(tail[position - start : position - start + length])
+
+
+def _first_field(told: bytes) -> bytes | None:
+    """Of a message; the second of this one is the number of rows, in which files of one schema differ."""
+    if not told or told[0] != _SCHEMA_TAG:
+        return None
+    length, shift = 0, 0
+    for number in range(1, min(len(told), _LENGTH_BYTES_MAX + 1)):
+        length |= (told[number] & 0x7F) << shift
+        shift += 7
+        if told[number] < 0x80:
+            end = number + 1 + length
+            return told[:end] if end <= len(told) else None
+    return None

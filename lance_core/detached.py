@@ -1,0 +1,77 @@
+"""Versions beside the line: written, looked at, and published or forgotten.
+
+    commit     the operation on a version of the table, under a number that nobody else has; no conflict is looked for
+    publish    the same transaction on the line, judged like any other; it lands once however often it is published
+
+Nobody meets a detached version who does not have its number. Nothing is written upon one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from lance_core.commit import Outcome
+from lance_core.errors import InvalidInput, NotFound, StorageError
+from lance_core.format import naming
+from lance_core.format.ids import Version
+from lance_core.format.operations import Merge, Operation, Overwrite
+from lance_core.format.schema import TableSchema
+from lance_core.format.transaction import Transaction
+from lance_core.library_version import LIBRARY_VERSION
+from lance_core.location import Location
+from lance_core.ports import Ports
+from lance_core.snapshot import Snapshot, load_at, load_transaction
+from lance_core.storage.store import Put
+from lance_core.transactions.apply import Occasion, apply, needs
+from lance_core.transactions.figures import files_written
+from lance_core.writes import Begun, Written, check_files, check_on_the_line, finish, written
+
+_CREATES_MAX = 5
+
+
+def commit_detached(base: Snapshot, operation: Operation, *, properties: Mapping[str, str], ports: Ports) -> Written:
+    check_on_the_line(base)
+    location = base.location
+    check_files(location, files_written(operation, base.manifest))
+    ours = Transaction(base.version, str(ports.new_uuid()), operation, properties)
+    wanted = needs(operation)
+    fetched = load_at(location, wanted).manifest if wanted is not None else None
+    for attempt in range(_CREATES_MAX):
+        occasion = Occasion(
+            now_ns=ports.now_ns(),
+            library_version=LIBRARY_VERSION,
+            transaction_file=naming.transaction_name(ours.read_version, str(ports.new_uuid())),
+            version=naming.detached_version(ports.new_uuid().int >> 65),
+        )
+        manifest = apply(base.manifest, ours, occasion, fetched=fetched)
+        location.store.put(f"{naming.TRANSACTIONS}/{occasion.transaction_file}", ours.encode())
+        # Not created: somebody has this number, or nobody knows. Another one is as good.
+        if location.store.create(manifest.path, manifest.encode()) is Put.CREATED:
+            snapshot = Snapshot(location.of(manifest), manifest, base.scheme)
+            outcome = Outcome(snapshot, operation, base.manifest, attempt + 1, ())
+            return written(Begun(location, base, ours.uuid, None, ports), outcome)
+        ports.pause(attempt)
+    raise StorageError(f"{location.uri}: a detached version was put {_CREATES_MAX} times, and no put was answered")
+
+
+def publish(location: Location, version: Version, *, attempts: int, ports: Ports) -> Written:
+    if not naming.is_detached(version):
+        raise InvalidInput(f"version {version} is on the line already; a detached one is published")
+    found = load_at(location, version)
+    ours = load_transaction(found.location, found.manifest)
+    if ours is None:
+        raise NotFound(f"{location.uri}: what made the detached version {version} is not recorded; write it again")
+    if naming.is_detached(ours.read_version):
+        raise InvalidInput(
+            f"{location.uri}: version {version} was built on {ours.read_version}, which is detached too, and would "
+            "leave its changes behind. Make the changes of both anew, on a version of the table"
+        )
+    begun = Begun(location, load_at(location, ours.read_version), ours.uuid, None, ports)
+    operation = _whole(ours.operation, found.manifest.schema)
+    return finish(begun, operation, properties=ours.properties, attempts=attempts)
+
+
+def _whole(operation: Operation, schema: TableSchema) -> Operation:
+    """With the metadata of the schema, which pylance leaves out of transactions; the version has it."""
+    if isinstance(operation, Overwrite | Merge):
+        return replace(operation, schema=TableSchema(operation.schema.fields, schema.metadata))
+    return operation

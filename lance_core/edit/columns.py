@@ -1,0 +1,269 @@
+"""New columns: computed from SQL or by a function, joined by key, or null until somebody writes them.
+
+Old files stay as they are; each fragment gets one file more, with the new columns alone. New fields get ids above every
+id that the table ever gave out (`format/field_ids.py`).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from lance_core.data.incoming import Incoming
+from lance_core.data.layout import check_storable
+from lance_core.edit.column_files import Placed, live_rows, with_columns
+from lance_core.edit.integer_keys import partners
+from lance_core.edit.joining import NOTHING, SourceKeys, check_key_type
+from lance_core.errors import InvalidInput, SchemaMismatch
+from lance_core.expressions import Projection, with_metadata_columns
+from lance_core.format import field_ids
+from lance_core.format.field_paths import unknown, with_children
+from lance_core.format.fragment import Fragment, StorageVersion
+from lance_core.format.operations import Merge
+from lance_core.format.schema import Field, TableSchema
+from lance_core.ports import Ports
+from lance_core.snapshot import Snapshot
+
+Compute: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch | pa.Table]
+NewColumns: TypeAlias = Mapping[str, str] | pa.Field | Sequence[pa.Field] | pa.Schema | Compute
+_FIRST_WITH_ADDED_CHILDREN = StorageVersion(2, 2)
+_PARENTS = ("struct", "list.struct", "large_list.struct")
+
+
+def add_columns(
+    base: Snapshot,
+    columns: NewColumns,
+    *,
+    schema: pa.Schema | None,
+    read_columns: Sequence[str] | None,
+    ports: Ports,
+) -> Merge:
+    if isinstance(columns, Mapping):
+        return _by_sql(base, columns, ports)
+    if isinstance(columns, pa.Field):
+        return _all_null(base, pa.schema([columns]))
+    if callable(columns):
+        return _by_function(base, columns, schema, read_columns, ports)
+    return _all_null(base, columns if isinstance(columns, pa.Schema) else pa.schema(columns))
+
+
+def merge_columns(base: Snapshot, data: Incoming, on: str | Sequence[str], *, ports: Ports) -> Merge:
+    """A left join: rows without a partner get null, and null keys have none. `data` is held in memory."""
+    what, stored = base.location.uri, base.manifest.schema
+    keys = [on] if isinstance(on, str) else list(on)
+    added = pa.schema([field for field in data.columns if field.name not in keys])
+    for name in keys:
+        for side, names in (("the table", stored.arrow.names), ("the data", data.columns.names)):
+            if name not in names:
+                raise InvalidInput(f"{what}: cannot join on {name!r}, for in {side} {unknown(name, names)}")
+        check_key_type(name, stored.arrow.field(name).type, what=what)
+    if not keys or not added.names:
+        raise InvalidInput(f"{what}: a merge of columns needs a key to join on and, in the data, a column besides it")
+    new = _new_fields(base, added)
+    rows = _with_keys_like(pa.Table.from_batches(data.batches, data.schema), stored.arrow, keys, what)
+    values = rows.select(added.names).combine_chunks()
+
+    read = [list(live_rows(base, fragment, keys, stored)) for fragment in base.manifest.fragments]
+    sought = [
+        pa.chunked_array([each.batch.column(key) for placed in read for each in placed], stored.arrow.field(key).type)
+        for key in keys
+    ]
+    found = partners(rows.column(keys[0]), sought[0]) if len(keys) == 1 else None
+    if found is None:
+        found = SourceKeys(rows, keys, what=what).rows_for(sought)
+    fragments = []
+    position = 0
+    for fragment, placed in zip(base.manifest.fragments, read, strict=True):
+        joined = []
+        for each in placed:
+            joined.append((each, found[position : position + each.batch.num_rows]))
+            position += each.batch.num_rows
+        taken = (Placed(_taken(values, partners), each.offsets) for each, partners in joined)
+        fragments.append(with_columns(base, fragment, taken, new, ports=ports))
+    return _merged(base, fragments, new.fields)
+
+
+def _by_sql(base: Snapshot, expressions: Mapping[str, str], ports: Ports) -> Merge:
+    readable = with_metadata_columns(base.manifest.schema.arrow)
+    projection = Projection.parse(expressions, readable)
+    new = _new_fields(base, projection.schema_over(readable))
+
+    def computed(fragment: Fragment) -> Iterator[Placed]:
+        for rows in live_rows(base, fragment, projection.columns, base.manifest.schema):
+            yield Placed(projection.evaluate(rows.batch), rows.offsets)
+
+    fragments = [with_columns(base, each, computed(each), new, ports=ports) for each in base.manifest.fragments]
+    return _merged(base, fragments, new.fields)
+
+
+def _by_function(
+    base: Snapshot, compute: Compute, schema: pa.Schema | None, read_columns: Sequence[str] | None, ports: Ports
+) -> Merge:
+    stored = base.manifest.schema
+    readable = with_metadata_columns(stored.arrow)
+    columns = stored.arrow.names if read_columns is None else list(read_columns)
+    for name in columns:
+        if name not in readable.names:
+            raise InvalidInput(unknown(name, stored.arrow.names))
+
+    def computed(fragment: Fragment) -> Iterator[Placed]:
+        for rows in live_rows(base, fragment, columns, stored):
+            if rows.batch.num_rows:
+                yield Placed(_checked(compute(rows.batch), rows.batch, base), rows.offsets)
+
+    fragments = list(base.manifest.fragments)
+    begun: dict[int, Iterator[Placed]] = {}
+    if schema is None:
+        for number, fragment in enumerate(fragments):
+            results = computed(fragment)
+            if (first := next(results, None)) is not None:
+                begun[number] = chain([first], results)
+                schema = first.batch.schema
+                break
+        else:
+            none = pa.RecordBatch.from_pylist([], schema=pa.schema([readable.field(name) for name in columns]))
+            schema = _checked(compute(none), none, base).schema
+    new = _new_fields(base, schema)
+    written = [
+        with_columns(base, fragment, _alike(begun.get(number) or computed(fragment), new.arrow, base), new, ports=ports)
+        for number, fragment in enumerate(fragments)
+    ]
+    return _merged(base, written, new.fields)
+
+
+def _checked(result: pa.RecordBatch | pa.Table, given: pa.RecordBatch, base: Snapshot) -> pa.RecordBatch:
+    if not isinstance(result, pa.RecordBatch):
+        try:
+            table = pa.table(result)
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(
+                f"{base.location.uri}: the function for new columns returned {type(result)}; return a record batch, or "
+                "a table, with a row for each row it was given"
+            ) from error
+        result = pa.RecordBatch.from_arrays([column.combine_chunks() for column in table.columns], schema=table.schema)
+    if result.num_rows != given.num_rows:
+        raise InvalidInput(
+            f"{base.location.uri}: the function for new columns was given {given.num_rows} rows and returned "
+            f"{result.num_rows}; it has to return one for each, in their order"
+        )
+    return result
+
+
+def _alike(results: Iterator[Placed], schema: pa.Schema, base: Snapshot) -> Iterator[Placed]:
+    """In the order of the schema, and with nothing else; types are looked at when they are written."""
+    for each in results:
+        names = each.batch.schema.names
+        if sorted(names) != sorted(schema.names):
+            raise SchemaMismatch(
+                f"{base.location.uri}: the function for new columns returned the columns {', '.join(names)}; expected "
+                f"are {', '.join(schema.names)}",
+                column=names[0] if names else "",
+                expected=", ".join(schema.names),
+                got=", ".join(names),
+            )
+        yield Placed(each.batch.select(schema.names), each.offsets)
+
+
+def _all_null(base: Snapshot, wanted: pa.Schema) -> Merge:
+    """No file is written: what no file holds is null. A struct that is there gets the children it lacks."""
+    manifest = base.manifest
+    if not wanted.names:
+        raise InvalidInput("no column is given; name at least one")
+    given = TableSchema.from_arrow(wanted)
+    check_storable(given, manifest.storage_version)
+    there = {field.name: field for field in manifest.schema.fields}
+    ids = iter(range(_next_id(base), 2**31 - 1))
+    fields = list(manifest.schema.fields)
+    for field in given.fields:
+        old = there.get(field.name)
+        if old is None:
+            fields.append(_numbered(_nullable(field, field.name), ids))
+        else:
+            if manifest.storage_version < _FIRST_WITH_ADDED_CHILDREN and old.logical_type in _PARENTS:
+                raise InvalidInput(
+                    f"column {field.name!r} is there, and children are added to a column from storage version "
+                    f"{_FIRST_WITH_ADDED_CHILDREN} on; this table has {manifest.storage_version}"
+                )
+            fields[fields.index(old)] = _with_children_of(old, field, ids, field.name)
+    metadata = {**manifest.schema.metadata, **given.metadata}
+    return Merge(tuple(manifest.fragments), TableSchema(tuple(fields), metadata), preserves_nullability=True)
+
+
+def _with_children_of(old: Field, given: Field, ids: Iterator[int], path: str) -> Field:
+    if old.logical_type != given.logical_type or old.logical_type not in _PARENTS or old.is_packed:
+        raise InvalidInput(f"there is a column {path!r} already, a {old.logical_type}; give the new one another name")
+    there = {child.name: child for child in old.children}
+    children = list(old.children)
+    for child in given.children:
+        below = f"{path}.{child.name}"
+        if child.name not in there:
+            children.append(_numbered(_nullable(child, below), ids))
+        else:
+            same = there[child.name]
+            children[children.index(same)] = _with_children_of(same, child, ids, below)
+    return with_children(old, children)
+
+
+def _nullable(field: Field, path: str) -> Field:
+    if not field.nullable:
+        raise InvalidInput(f"column {path!r} would be null in every row, and is declared not nullable; declare it so")
+    return field
+
+
+def _numbered(field: Field, ids: Iterator[int]) -> Field:
+    number = next(ids)
+    children = tuple(_numbered(child, ids) for child in field.children)
+    return Field(number, field.name, field.logical_type, field.nullable, field.metadata, children)
+
+
+def _new_fields(base: Snapshot, arrow: pa.Schema) -> TableSchema:
+    names = base.manifest.schema.arrow.names
+    if not arrow.names:
+        raise InvalidInput(f"{base.location.uri}: no new column is given; name at least one")
+    for name in arrow.names:
+        if name in names:
+            raise InvalidInput(
+                f"{base.location.uri} has a column {name!r} already; give the new one another name, or update that one"
+            )
+    new = TableSchema.from_arrow(pa.schema(list(arrow)), first_id=_next_id(base))
+    check_storable(new, base.manifest.storage_version)
+    return new
+
+
+def _next_id(base: Snapshot) -> int:
+    manifest = base.manifest
+    return field_ids.highest(manifest.schema, manifest.message.fragments, manifest.config) + 1
+
+
+def _merged(base: Snapshot, fragments: Sequence[Fragment], new: Sequence[Field]) -> Merge:
+    old = base.manifest.schema
+    schema = TableSchema((*old.fields, *new), old.metadata)
+    return Merge(tuple(fragments), schema, preserves_nullability=all(field.nullable for field in new))
+
+
+def _with_keys_like(rows: pa.Table, stored: pa.Schema, keys: Sequence[str], what: str) -> pa.Table:
+    for name in keys:
+        expected, given = stored.field(name).type, rows.schema.field(name)
+        if given.type == expected:
+            continue
+        try:
+            cast = rows.column(name).cast(expected)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+            raise SchemaMismatch(
+                f"{what}: the key {name!r} is a {expected} in the table and a {given.type} in the data, which does not "
+                f"convert: {error}",
+                column=name,
+                expected=str(expected),
+                got=str(given.type),
+            ) from error
+        rows = rows.set_column(rows.schema.get_field_index(name), pa.field(name, expected), cast)
+    return rows
+
+
+def _taken(values: pa.Table, rows: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.RecordBatch:
+    places = pa.array(rows, mask=rows == NOTHING)
+    taken = values.take(places).combine_chunks()
+    columns = [column.chunk(0) if column.num_chunks else pa.nulls(0, column.type) for column in taken.columns]
+    return pa.RecordBatch.from_arrays(columns, names=values.column_names)

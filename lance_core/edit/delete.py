@@ -1,0 +1,21 @@
+"""Delete the rows that match: only the predicate's columns are read, and only deletion files are written."""
+
+from lance_core.edit.deletions import with_deleted
+from lance_core.edit.matching import matching
+from lance_core.expressions import Predicate, with_metadata_columns
+from lance_core.format.operations import Delete
+from lance_core.ports import Ports
+from lance_core.snapshot import Snapshot
+
+
+def delete(base: Snapshot, sql: str, *, ports: Ports) -> Delete:
+    """Fragments that lose all of their rows go as a whole, and get no deletion file."""
+    predicate = Predicate.parse(sql, with_metadata_columns(base.manifest.schema.arrow))
+    updated, removed = [], []
+    for fragment, offsets in matching(base, predicate):
+        after = with_deleted(base.location, fragment, offsets, read_version=base.version, ports=ports)
+        if after is None:
+            removed.append(fragment.id)
+        else:
+            updated.append(after)
+    return Delete(tuple(updated), tuple(removed), sql)

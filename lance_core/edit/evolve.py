@@ -1,0 +1,207 @@
+"""The schema under rows that stay: columns dropped, renamed, reordered, of other nullability, or of another type.
+
+All but the last touch no data. A cast writes the column anew, as another field with another id in a file of its own,
+and the old one lingers in its file until that is written anew.
+"""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from lance_core.data.conform import Conversion
+from lance_core.edit.column_files import live_rows, with_columns
+from lance_core.errors import InvalidInput, SchemaMismatch
+from lance_core.format import field_ids, index_metadata
+from lance_core.format.field_paths import Chain, find, narrowed, replaced, unknown, without
+from lance_core.format.fragment import Fragment, StorageVersion
+from lance_core.format.logical_types import EXTENSION_METADATA, EXTENSION_NAME
+from lance_core.format.operations import Merge, Project
+from lance_core.format.schema import Field, TableSchema
+from lance_core.ports import Ports
+from lance_core.snapshot import Snapshot
+
+_FIRST_WITH_LEAF_COLUMNS = StorageVersion(2, 1)
+
+
+def drop_columns(base: Snapshot, columns: Sequence[str]) -> Project:
+    """A parent of which nothing is left goes too. Files keep what is in them until they are written anew."""
+    schema = base.manifest.schema
+    if isinstance(columns, str) or not columns:
+        raise InvalidInput(f"drop_columns takes a list of columns, at least one, not {columns!r}")
+    gone: set[int] = set()
+    for path in columns:
+        found = find(schema, path)
+        _check_separable(found, path)
+        gone.add(found[-1].id)
+    after = without(schema, frozenset(gone))
+    if not after.fields:
+        raise InvalidInput(f"{base.location.uri}: these are all of its columns, and a table keeps at least one")
+    return Project(after, preserves_nullability=True)
+
+
+def reorder_columns(base: Snapshot, columns: Sequence[str]) -> Project:
+    """All of them, in the order they are to have."""
+    schema = base.manifest.schema
+    names = [field.name for field in schema.fields]
+    for name in columns:
+        if name not in names:
+            raise InvalidInput(unknown(name, names))
+    if sorted(columns) != sorted(names):
+        missing = [name for name in names if name not in columns]
+        what = f"{missing[0]!r} is missing" if missing else "one is named twice"
+        raise InvalidInput(f"an order names every column once, and {what}; there are {', '.join(names)}")
+    return Project(TableSchema(tuple(map(schema.field, columns)), schema.metadata), preserves_nullability=True)
+
+
+def alter_column(
+    base: Snapshot,
+    path: str,
+    *,
+    rename: str | None,
+    type: pa.DataType | None,
+    nullable: bool | None,
+    ports: Ports,
+) -> Project | Merge:
+    if rename is None and type is None and nullable is None:
+        raise InvalidInput(f"say what becomes of column {path!r}: rename=, type= or nullable=")
+    schema = base.manifest.schema
+    chain = find(schema, path)
+    old = chain[-1]
+    tightened = nullable is False and old.nullable
+    if tightened:
+        _check_no_nulls(base, chain, path)
+    if rename is not None:
+        _check_separable(chain, path)
+        _check_free(schema, chain, rename)
+    after = Field(
+        old.id,
+        old.name if rename is None else rename,
+        old.logical_type,
+        old.nullable if nullable is None else nullable,
+        old.metadata,
+        old.children,
+    )
+    if type is None:
+        return Project(replaced(schema, chain, after), preserves_nullability=not tightened)
+    return _cast(base, chain, path, after, type, preserves_nullability=not tightened, ports=ports)
+
+
+def _cast(
+    base: Snapshot,
+    chain: Chain,
+    path: str,
+    after: Field,
+    type: pa.DataType,
+    *,
+    preserves_nullability: bool,
+    ports: Ports,
+) -> Merge:
+    manifest, version = base.manifest, base.manifest.storage_version
+    _check_separable(chain, path, keeps_its_place=True)
+    _check_not_indexed(base, chain[-1], path)
+    recast = _retyped(after, type, first_id=_next_id(base))
+    schema = replaced(manifest.schema, chain, recast)
+    # In 2.0 a parent is a column too and cannot be in two files, so all that it holds is written anew.
+    is_whole = version < _FIRST_WITH_LEAF_COLUMNS
+    read = chain[0] if is_whole else narrowed(chain)
+    written = next(field for field in schema.fields if field.id == chain[0].id or field.id == recast.id)
+    if not is_whole:
+        written = narrowed((*chain[:-1], recast))
+    source = TableSchema((read,), manifest.schema.metadata)
+    stored = TableSchema((_named(written, read),), {})
+    moved = {field.id for field in written.walk()} if is_whole else set()
+    live = {field.id for top in schema.fields for field in top.walk()}
+    fragments = []
+    for fragment in manifest.fragments:
+        rows = live_rows(base, fragment, [read.name], source)
+        kept = _with_dead(fragment, moved, live)
+        try:
+            fragments.append(with_columns(base, kept, rows, stored, conversion=Conversion.ASKED_FOR, ports=ports))
+        except SchemaMismatch as error:
+            raise SchemaMismatch(
+                f"{base.location.uri}: column {path!r} cannot become a {type}: {error}",
+                column=path,
+                expected=error.expected,
+                got=error.got,
+            ) from error
+    return Merge(tuple(fragments), schema, preserves_nullability)
+
+
+def _with_dead(fragment: Fragment, moved: set[int], live: set[int]) -> Fragment:
+    """Less what is stored elsewhere from now on, and without files that hold nothing else."""
+    files = [file.without_fields(moved) if moved & set(file.field_ids) else file for file in fragment.files]
+    return fragment.with_files([file for file in files if live & set(file.field_ids)])
+
+
+def _retyped(field: Field, type: pa.DataType, *, first_id: int) -> Field:
+    """A new field of that type, in the place and with the metadata of the old one."""
+    given = pa.schema([pa.field("it", type, field.nullable)])
+    new = TableSchema.from_arrow(given, first_id=first_id).fields[0]
+    kept = {key: value for key, value in field.metadata.items() if key not in (EXTENSION_NAME, EXTENSION_METADATA)}
+    return Field(new.id, field.name, new.logical_type, field.nullable, {**kept, **new.metadata}, new.children)
+
+
+def _named(field: Field, like: Field) -> Field:
+    """What is renamed and cast at once is written under its old names, which are those of the rows."""
+    children = field.children
+    if len(children) == len(like.children):
+        children = tuple(_named(ours, theirs) for ours, theirs in zip(children, like.children, strict=True))
+    return Field(field.id, like.name, field.logical_type, field.nullable, field.metadata, children)
+
+
+def _check_no_nulls(base: Snapshot, chain: Chain, path: str) -> None:
+    """Of live rows; a null parent is a null in all that is in it."""
+    source = TableSchema((narrowed(chain),), {})
+    for fragment in base.manifest.fragments:
+        for rows in live_rows(base, fragment, [chain[0].name], source):
+            if _has_nulls(rows.batch.column(0), len(chain) - 1):
+                raise InvalidInput(
+                    f"{base.location.uri}: column {path!r} holds nulls (in fragment {fragment.id}), so it cannot "
+                    "become not nullable; give those rows a value first, or delete them"
+                )
+
+
+def _has_nulls(array: pa.Array, depth: int) -> bool:
+    if array.null_count or not depth:
+        return bool(array.null_count)
+    if pa.types.is_struct(array.type):
+        return _has_nulls(array.field(0), depth - 1)
+    return _has_nulls(array.flatten(), depth - 1)
+
+
+def _check_free(schema: TableSchema, chain: Chain, name: str) -> None:
+    beside = chain[-2].children if len(chain) > 1 else schema.fields
+    if any(field.name == name and field.id != chain[-1].id for field in beside):
+        raise InvalidInput(f"there is a column {name!r} already; choose another name, or drop that one first")
+    if len(chain) == 1:
+        TableSchema.from_arrow(pa.schema([pa.field(name, pa.null())]))  # says what names a table cannot have
+    elif not name:
+        raise InvalidInput("a field within a column needs a name")
+
+
+def _check_separable(chain: Chain, path: str, *, keeps_its_place: bool = False) -> None:
+    """Whether the field can change, or go, while what is beside it stays."""
+    for parent in chain[:-1]:
+        if parent.is_packed or parent.logical_type.partition(":")[0] in ("map", "fixed_size_list"):
+            raise InvalidInput(
+                f"field {path!r} is part of {parent.name!r}, whose parts are not changed alone; add a column with what "
+                "it is to become, and drop this one"
+            )
+    if len(chain) > 1 and chain[-2].logical_type != "struct" and not keeps_its_place:
+        raise InvalidInput(f"field {path!r} stands for what is in the lists of {chain[-2].name!r}, not for a field")
+
+
+def _check_not_indexed(base: Snapshot, field: Field, path: str) -> None:
+    ids = {node.id for node in field.walk()}
+    section = index_metadata.decode_section(base.manifest.index_section, path=base.manifest.path)
+    names = sorted({index.name for index in section if ids & set(index.field_ids)})
+    if names:
+        raise InvalidInput(
+            f"{base.location.uri}: column {path!r} cannot be cast while an index is on it ({', '.join(names)}): its "
+            "entries would be of the old type. Drop the index, cast, and create it again"
+        )
+
+
+def _next_id(base: Snapshot) -> int:
+    manifest = base.manifest
+    return field_ids.highest(manifest.schema, manifest.message.fragments, manifest.config) + 1

@@ -1,0 +1,65 @@
+"""Which rows a change is about: those that match a predicate, and the columns that it may name.
+
+Only the predicate's columns are read.
+"""
+
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_core.data.read import load_deletions, read_fragment
+from lance_core.errors import InvalidInput
+from lance_core.expressions import Predicate
+from lance_core.format.fragment import Fragment
+from lance_core.format.schema import TableSchema
+from lance_core.scan.row_columns import ROW_COLUMNS, ROW_OFFSET, RowFacts
+from lance_core.snapshot import Snapshot
+
+Offsets = npt.NDArray[np.int64]
+"""Physical ones of live rows, ascending."""
+
+
+def matching(base: Snapshot, predicate: Predicate | None) -> Iterator[tuple[Fragment, Offsets]]:
+    """The fragments that have any such row; all live rows without a predicate."""
+    if predicate is None:
+        for fragment in base.manifest.fragments:
+            deleted = load_deletions(base.location.store, fragment)
+            rows = fragment.physical_rows
+            yield fragment, np.arange(rows) if deleted is None else np.flatnonzero(deleted.alive(0, rows))
+        return
+    columns = list(dict.fromkeys((*predicate.columns, ROW_OFFSET)))
+    for fragment in base.manifest.fragments:
+        rows_read = rows_of(base, fragment, columns)
+        found = [batch.column(ROW_OFFSET).to_numpy() for batch in predicate.filter(rows_read)]
+        if found:
+            yield fragment, np.concatenate(found).astype(np.int64)
+
+
+def rows_of(base: Snapshot, fragment: Fragment, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """A fragment's live rows with these columns, those that every table has besides its own included."""
+    location, manifest = base.location, base.manifest
+    path = f"{location.uri}/{manifest.path}"
+    facts = RowFacts(manifest, fragment, path=path)
+    stored = [name for name in columns if name not in ROW_COLUMNS]
+    for rows in read_fragment(location.store, location.codec, fragment, manifest.schema, columns=stored, path=path):
+        yield facts.joined(rows, columns)
+
+
+def check_columns(names: Iterable[str], schema: TableSchema, *, what: str, where: str) -> None:
+    """Top-level columns of the table, every one of them. `where` says who named it, `what` which table."""
+    known = [field.name for field in schema.fields]
+    for name in names:
+        if name in known:
+            continue
+        parent = name.partition(".")[0]
+        if parent in known:
+            raise InvalidInput(
+                f"{what}: {where} names {name!r}, a field inside column {parent!r}; columns are taken as a whole, so "
+                f"name {parent!r}"
+            )
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+        raise InvalidInput(f"{what}: {where} names {name!r}, and there is no such column; {hint}")

@@ -1,0 +1,300 @@
+"""Changed rows on disk, in both ways of the format: moved to new fragments, or given new columns where they are.
+
+Shared by update and upsert, which say which rows change and how new values come about. Rows that move keep their
+stable ids. Which way is cheaper is decided in `is_cheaper_in_place`; why there are two, in
+`001-move-rows-or-rewrite-columns.md`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyroaring import BitMap
+
+from lance_core.data.conform import Conversion, conform
+from lance_core.data.layout import is_blob
+from lance_core.data.read import FragmentReader, load_deletions
+from lance_core.data.write import FileLimits, write_fragments
+from lance_core.edit.column_files import Placed, with_columns
+from lance_core.edit.deletions import with_deleted
+from lance_core.edit.matching import Offsets
+from lance_core.errors import InvalidInput
+from lance_core.format import index_metadata
+from lance_core.format.fragment import TOMBSTONE, Fragment
+from lance_core.format.ids import FragmentId
+from lance_core.format.operations import Update, UpdateMode
+from lance_core.format.rowids import RowIdSequence
+from lance_core.format.schema import Field, TableSchema
+from lance_core.ports import Ports
+from lance_core.scan.row_columns import RowFacts
+from lance_core.snapshot import Snapshot
+
+Values = Callable[[pa.RecordBatch, npt.NDArray[np.int64]], pa.RecordBatch]
+"""From rows with the columns that are read, and their places among the change's offsets, to the columns that change."""
+_BYTES_UNKNOWN = 32
+_BYTES_BLOB = 1 << 20
+_ROWS_AT_ONCE = 1 << 16
+_SPARSE = 50
+"""Where at most one row in so many changes, rows are picked by their number; else all around them is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Rows of one fragment that get new values."""
+
+    fragment: Fragment
+    offsets: Offsets
+    values: Values
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    base: Snapshot
+    columns: tuple[str, ...]
+    """Those that get new values."""
+    reads: tuple[str, ...]
+    """Those that the new values are computed from."""
+    parts: tuple[Change, ...]
+
+    @property
+    def schema(self) -> TableSchema:
+        return self.base.manifest.schema
+
+    @property
+    def fields(self) -> TableSchema:
+        return TableSchema(tuple(map(self.schema.field, self.columns)), self.schema.metadata)
+
+
+def is_cheaper_in_place(changes: Changes) -> bool:
+    """By the bytes that have to be written, roughly: whole columns of some fragments, or whole rows. An index on a
+    column that changes would forget these fragments, so with one it takes half of their rows."""
+    rows = sum(part.fragment.physical_rows for part in changes.parts)
+    changed = sum(len(part.offsets) for part in changes.parts)
+    if _is_indexed(changes) and 2 * changed < rows:
+        return False
+    return 0 < rows * _width(changes.fields) <= changed * _width(changes.schema)
+
+
+def move_rows(
+    changes: Changes,
+    removed: Mapping[FragmentId, Offsets],
+    inserted: Sequence[pa.RecordBatch],
+    *,
+    assigned: Iterable[int],
+    limits: FileLimits,
+    ports: Ports,
+) -> Update:
+    """Changed rows first, in the order of the table, then inserted ones, which get their row ids at commit. `removed`
+    are rows that go without coming back."""
+    base = changes.base
+    new = _moved(changes, inserted, limits=limits, ports=ports)
+    gone = {part.fragment.id: part.offsets for part in changes.parts}
+    for fragment_id, offsets in removed.items():
+        gone[fragment_id] = np.concatenate([gone.get(fragment_id, np.empty(0, dtype=np.int64)), offsets])
+    updated, removed_ids = [], []
+    for fragment in base.manifest.fragments if gone else ():
+        if fragment.id not in gone:
+            continue
+        after = with_deleted(base.location, fragment, gone[fragment.id], read_version=base.version, ports=ports)
+        if after is None:
+            removed_ids.append(fragment.id)
+        else:
+            updated.append(after)
+    return Update(tuple(removed_ids), tuple(updated), new, fields_assigned=tuple(assigned))
+
+
+def rewrite_columns(
+    changes: Changes, inserted: Sequence[pa.RecordBatch], *, limits: FileLimits, ports: Ports
+) -> Update:
+    """Every row stays where it is; the fragment's old files keep the columns, dead."""
+    base = changes.base
+    return Update(
+        updated=tuple(_with_columns(changes, part, ports) for part in changes.parts),
+        new=write_rows(base, inserted, limits=limits, ports=ports),
+        fields_modified=ids_of(changes.fields.fields),
+        mode=UpdateMode.REWRITE_COLUMNS,
+        updated_offsets={part.fragment.id: BitMap(part.offsets).serialize() for part in changes.parts}
+        if base.manifest.has_stable_row_ids
+        else {},
+    )
+
+
+def write_rows(
+    base: Snapshot, batches: Iterable[pa.RecordBatch], *, limits: FileLimits, ports: Ports
+) -> tuple[Fragment, ...]:
+    return write_fragments(
+        base.location.codec,
+        batches,
+        schema=base.manifest.schema,
+        version=base.manifest.storage_version,
+        limits=limits,
+        conversion=Conversion.EXACT,
+        new_uuid=ports.new_uuid,
+        what=base.location.uri,
+    )
+
+
+def ids_of(fields: Iterable[Field]) -> tuple[int, ...]:
+    """With those of all that is nested inside."""
+    return tuple(node.id for field in fields for node in field.walk())
+
+
+def _moved(
+    changes: Changes, inserted: Sequence[pa.RecordBatch], *, limits: FileLimits, ports: Ports
+) -> tuple[Fragment, ...]:
+    base = changes.base
+    if not changes.parts:
+        return write_rows(base, inserted, limits=limits, ports=ports)
+    ids: list[npt.NDArray[np.uint64]] = []
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for part in changes.parts:
+            facts = RowFacts(base.manifest, part.fragment, path=f"{base.location.uri}/{base.manifest.path}")
+            for places, batch in _changed_rows(changes, part):
+                if base.manifest.has_stable_row_ids:
+                    ids.append(facts.row_ids[part.offsets[places]])
+                yield batch
+        for batch in inserted:
+            yield _filled(batch, changes.schema.arrow)
+
+    fragments = write_rows(base, rows(), limits=limits, ports=ports)
+    return _with_row_ids(fragments, np.concatenate(ids)) if ids else fragments
+
+
+def _changed_rows(changes: Changes, part: Change) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
+    """The rows that change, whole and with their new values, and their places among the offsets of the change."""
+    arrow = changes.schema.arrow
+    kept = [name for name in arrow.names if name not in changes.columns]
+    for places, rows in _read(changes, part, list(dict.fromkeys((*kept, *changes.reads)))):
+        new = _conformed(changes, part.values(rows, places))
+        columns = [(new if name in changes.columns else rows).column(name) for name in arrow.names]
+        yield places, pa.RecordBatch.from_arrays(columns, schema=arrow)
+
+
+def _read(
+    changes: Changes, part: Change, columns: Sequence[str]
+) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
+    """The rows at the offsets of a change, with these columns."""
+    count = len(part.offsets)
+    if not columns:
+        for start in range(0, count, _ROWS_AT_ONCE):
+            yield np.arange(start, min(start + _ROWS_AT_ONCE, count)), pa.RecordBatch.from_arrays([], names=[])
+        return
+    reader, first = _reader(changes, columns), int(part.offsets[0])
+    span = int(part.offsets[-1]) + 1 - first
+    if count * _SPARSE <= span:
+        for start in range(0, count, _ROWS_AT_ONCE):
+            some = part.offsets[start : start + _ROWS_AT_ONCE]
+            yield np.arange(start, start + len(some)), reader.take(part.fragment, some)
+        return
+    for found in reader.live(part.fragment, None, first, span):
+        wanted = np.isin(found.offsets, part.offsets, assume_unique=True)
+        if wanted.any():
+            yield np.searchsorted(part.offsets, found.offsets[wanted]), found.batch.filter(pa.array(wanted))
+
+
+def _with_columns(changes: Changes, part: Change, ports: Ports) -> Fragment:
+    dead = frozenset(ids_of(changes.fields.fields))
+    old = [file.without_fields(dead) if dead & set(file.field_ids) else file for file in part.fragment.files]
+    living = [file for file in old if set(file.field_ids) != {TOMBSTONE}]
+    stripped = part.fragment.with_files(living)
+    return with_columns(changes.base, stripped, _columns_of(changes, part), changes.fields, ports=ports)
+
+
+def _columns_of(changes: Changes, part: Change) -> Iterator[Placed]:
+    """The columns that change, of all live rows."""
+    deletions = load_deletions(changes.base.location.store, part.fragment)
+    columns = list(dict.fromkeys((*changes.columns, *changes.reads)))
+    for found in _reader(changes, columns).live(part.fragment, deletions):
+        if not found.batch.num_rows:
+            continue
+        old = found.batch.select(list(changes.columns))
+        is_new = np.isin(found.offsets, part.offsets, assume_unique=True)
+        if not is_new.any():
+            yield Placed(old, found.offsets)
+            continue
+        at = np.flatnonzero(is_new)
+        places = np.searchsorted(part.offsets, found.offsets[at])
+        new = _conformed(changes, part.values(found.batch.filter(pa.array(is_new)), places))
+        chosen = np.arange(old.num_rows)
+        chosen[at] = old.num_rows + np.arange(len(at))
+        columns_after = [
+            in_one_piece([before, after]).take(pa.array(chosen))
+            for before, after in zip(old.columns, new.columns, strict=True)
+        ]
+        yield Placed(pa.RecordBatch.from_arrays(columns_after, schema=old.schema), found.offsets)
+
+
+def in_one_piece(arrays: Sequence[pa.Array]) -> pa.Array:
+    """One after another, of which there is at least one. Arrow does not join dictionaries that hold a null."""
+    arrow = arrays[0].type
+    if len(arrays) == 1 or not pa.types.is_dictionary(arrow):
+        return pa.concat_arrays(arrays)
+    encoded = pa.concat_arrays([array.dictionary_decode() for array in arrays]).dictionary_encode()
+    try:
+        indices = encoded.indices.cast(arrow.index_type)
+    except pa.ArrowInvalid as error:
+        raise InvalidInput(
+            f"{len(encoded.dictionary):,} different values are too many for a column of type {arrow}; recast it first"
+        ) from error
+    return pa.DictionaryArray.from_arrays(indices, encoded.dictionary)
+
+
+def _reader(changes: Changes, columns: Sequence[str]) -> FragmentReader:
+    base, schema = changes.base, changes.schema
+    wanted = TableSchema(tuple(map(schema.field, columns)), schema.metadata)
+    path = f"{base.location.uri}/{base.manifest.path}"
+    return FragmentReader(base.location.store, base.location.codec, schema, wanted, path=path)
+
+
+def _conformed(changes: Changes, new: pa.RecordBatch) -> pa.RecordBatch:
+    """In the types that the table stores; also where a null must not be is found out here."""
+    arrow = pa.schema([changes.schema.arrow.field(name) for name in changes.columns])
+    return conform(new, arrow, conversion=Conversion.EXACT, what=changes.base.location.uri)
+
+
+def _filled(batch: pa.RecordBatch, arrow: pa.Schema) -> pa.RecordBatch:
+    columns = [
+        batch.column(field.name) if field.name in batch.schema.names else pa.nulls(batch.num_rows, field.type)
+        for field in arrow
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=arrow)
+
+
+def _with_row_ids(fragments: Sequence[Fragment], ids: npt.NDArray[np.uint64]) -> tuple[Fragment, ...]:
+    """Each with the ids of the rows in it that moved; the rows after those are new."""
+    start, after = 0, []
+    for fragment in fragments:
+        its = ids[start : start + fragment.physical_rows]
+        after.append(fragment.with_lineage(row_ids=RowIdSequence.of(its).encode()) if len(its) else fragment)
+        start += fragment.physical_rows
+    if start < len(ids):
+        raise InvalidInput(f"{len(ids)} rows were to be moved, and {start} were written")
+    return tuple(after)
+
+
+def _is_indexed(changes: Changes) -> bool:
+    ids = set(ids_of(changes.fields.fields))
+    manifest = changes.base.manifest
+    indices = index_metadata.decode_section(manifest.index_section, path=manifest.path)
+    return any(ids & set(index.field_ids) for index in indices)
+
+
+def _width(schema: TableSchema) -> int:
+    """Bytes of a row, where the types say it."""
+    return sum(_BYTES_BLOB if is_blob(field) else _bytes(field.arrow().type) for field in schema.fields)
+
+
+def _bytes(arrow: pa.DataType) -> int:
+    if isinstance(arrow, pa.BaseExtensionType):
+        arrow = arrow.storage_type
+    if pa.types.is_fixed_size_list(arrow):
+        return int(arrow.list_size) * _bytes(arrow.value_type)
+    if pa.types.is_struct(arrow):
+        return sum(_bytes(child.type) for child in arrow)
+    try:
+        return max(1, int(arrow.bit_width) // 8)
+    except ValueError:
+        return _BYTES_UNKNOWN

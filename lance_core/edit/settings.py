@@ -1,0 +1,51 @@
+"""What a table says about itself: config, its own metadata, that of its schema and of single fields.
+
+Entries are set, or deleted where the value is None; with `replace` whatever is not given goes. Rows and files stay.
+"""
+
+from collections.abc import Mapping
+
+from lance_core.errors import InvalidInput
+from lance_core.format.field_paths import find
+from lance_core.format.operations import MapUpdate, UpdateConfig
+from lance_core.snapshot import Snapshot
+
+Values = Mapping[str, str | None]
+_OURS = "lance_assets."
+"""Entries that the library needs itself; they outlast a replacement that does not speak of them."""
+
+
+def set_config(base: Snapshot, values: Values, *, replace: bool) -> UpdateConfig:
+    update = _update(values, replace=replace)
+    if replace:
+        ours = {key: value for key, value in base.manifest.config.items() if key.startswith(_OURS)}
+        update = MapUpdate({**ours, **update.entries}, replace=True)
+    return UpdateConfig(config=update)
+
+
+def set_metadata(values: Values, *, replace: bool) -> UpdateConfig:
+    return UpdateConfig(table_metadata=_update(values, replace=replace))
+
+
+def set_schema_metadata(values: Values, *, replace: bool) -> UpdateConfig:
+    return UpdateConfig(schema_metadata=_update(values, replace=replace))
+
+
+def set_field_metadata(base: Snapshot, columns: Mapping[str, Values], *, replace: bool) -> UpdateConfig:
+    if not columns:
+        raise InvalidInput("no column is given; say which one's metadata to set: {column: {key: value}}")
+    schema = base.manifest.schema
+    return UpdateConfig(
+        field_metadata={find(schema, path)[-1].id: _update(values, replace=replace) for path, values in columns.items()}
+    )
+
+
+def _update(values: Values, *, replace: bool) -> MapUpdate:
+    for key, value in values.items():
+        if not all(isinstance(each, str) for each in (key, value) if each is not None):
+            raise InvalidInput(f"the entry {key!r}: {value!r} is not of text; keys and values are, and None deletes")
+        if not key:
+            raise InvalidInput("an entry has an empty key; give it a name")
+    if not values and not replace:
+        raise InvalidInput("no entry is given; with replace=True that would delete all of them")
+    return MapUpdate(dict(values), replace)

@@ -1,0 +1,42 @@
+"""Update the rows that match: new values by SQL, from the row's own columns.
+
+The predicate's columns are read first; of the rows that match, what their new state needs.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_core.data.write import FileLimits
+from lance_core.edit.matching import check_columns, matching
+from lance_core.edit.rewriting import Change, Changes, ids_of, is_cheaper_in_place, move_rows, rewrite_columns
+from lance_core.errors import InvalidInput
+from lance_core.expressions import Predicate, Projection, with_metadata_columns
+from lance_core.format.operations import Update
+from lance_core.ports import Ports
+from lance_core.snapshot import Snapshot
+
+
+def update(base: Snapshot, values: Mapping[str, str], where: str | None, *, limits: FileLimits, ports: Ports) -> Update:
+    """All expressions see the row as it was, so two columns may change places."""
+    schema, what = base.manifest.schema, base.location.uri
+    if not values:
+        raise InvalidInput(f"{what}: an update names no column; give at least one, as in {{'price': 'price * 2'}}")
+    check_columns(values, schema, what=what, where="the update")
+    columns = tuple(field.name for field in schema.fields if field.name in values)
+    types = {name: schema.arrow.field(name).type for name in columns}
+    projection = Projection.parse({name: values[name] for name in columns}, schema.arrow, types=types)
+    predicate = None if where is None else Predicate.parse(where, with_metadata_columns(schema.arrow))
+
+    def evaluated(rows: pa.RecordBatch, places: npt.NDArray[np.int64]) -> pa.RecordBatch:
+        # An expression that reads no column has as many values as a batch that has none says it has rows.
+        shown = rows if rows.num_columns else pa.RecordBatch.from_arrays([pa.array(places)], names=["place"])
+        return projection.evaluate(shown)
+
+    parts = [Change(fragment, offsets, evaluated) for fragment, offsets in matching(base, predicate) if len(offsets)]
+    changes = Changes(base, columns, projection.columns, tuple(parts))
+    if is_cheaper_in_place(changes):
+        return rewrite_columns(changes, (), limits=limits, ports=ports)
+    return move_rows(changes, {}, (), assigned=ids_of(changes.fields.fields), limits=limits, ports=ports)

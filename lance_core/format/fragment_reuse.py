@@ -1,0 +1,152 @@
+"""The fragment reuse index: where rows went in compactions that left the other indices alone.
+
+It is an entry of the index section, named `__lance_frag_reuse`, with one `Version` for each such compaction. A reader
+of another index maps what it finds through them, oldest first: the k-th surviving old address is the k-th row of the
+new fragments. Here are its bytes and what it means for coverage; when one is written is decided in `maintenance/`.
+"""
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from google.protobuf.message import DecodeError
+from pyroaring import BitMap, BitMap64
+
+from lance_core.errors import Corrupt, Unsupported
+from lance_core.format._pb import table_pb2
+from lance_core.format.fragment import Fragment
+from lance_core.format.ids import Version
+from lance_core.format.index_metadata import FRAGMENT_REUSE, IndexMetadata
+
+INLINE_BYTES_MAX = 204_800
+DETAILS_FILE = "details.binpb"
+_TYPE_URL = "/lance.table.FragmentReuseIndexDetails"
+_Details = table_pb2.FragmentReuseIndexDetails
+
+
+@dataclass(frozen=True, slots=True)
+class Reused:
+    """Fragments that became others."""
+
+    old: tuple[Fragment, ...]
+    deleted: tuple[npt.NDArray[np.uint32] | None, ...]
+    """For each of them, the offsets whose rows did not survive."""
+    new: tuple[Fragment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentReuse:
+    """All compactions that readers of other indices have to follow."""
+
+    _content: table_pb2.FragmentReuseIndexDetails.InlineContent
+
+    @classmethod
+    def empty(cls) -> "FragmentReuse":
+        return cls(_Details.InlineContent())
+
+    @classmethod
+    def decode(cls, data: bytes, *, path: str) -> "FragmentReuse":
+        """The content itself, wherever it is kept."""
+        try:
+            content = _Details.InlineContent.FromString(data)
+        except DecodeError as error:
+            raise Corrupt("is not a fragment reuse index", path=path, field="index_details") from error
+        return cls(content)
+
+    def followed_by(self, dataset_version: Version, groups: Iterable[Reused]) -> "FragmentReuse":
+        """With one more compaction, built when `dataset_version` was the newest."""
+        content = _Details.InlineContent()
+        content.CopyFrom(self._content)
+        version = content.versions.add(dataset_version=dataset_version)
+        for group in groups:
+            version.groups.add(
+                changed_row_addrs=_surviving(group),
+                old_fragments=map(_digest, group.old),
+                new_fragments=map(_digest, group.new),
+            )
+        return FragmentReuse(content)
+
+    def encode(self) -> bytes:
+        return self._content.SerializeToString()
+
+    def now_covered(self, covered: BitMap) -> BitMap:
+        """A coverage in today's fragments, from one that was noted when older ones were alive."""
+        for version in self._content.versions:
+            for group in version.groups:
+                old = BitMap(fragment.id for fragment in group.old_fragments)
+                if old and old <= covered:
+                    covered = (covered - old) | BitMap(fragment.id for fragment in group.new_fragments)
+        return covered
+
+    @property
+    def new_fragments(self) -> BitMap:
+        versions = self._content.versions
+        return BitMap(f.id for version in versions for group in version.groups for f in group.new_fragments)
+
+    def as_index(self, identity: uuid.UUID, *, dataset_version: Version, created_ms: int) -> IndexMetadata:
+        """The entry of the index section; what is too large for it goes beside it, under `details_path`."""
+        content = self.encode()
+        details = _Details()
+        message = table_pb2.IndexMetadata(
+            name=FRAGMENT_REUSE, dataset_version=dataset_version, index_version=0, created_at=created_ms
+        )
+        if len(content) <= INLINE_BYTES_MAX:
+            details.inline.CopyFrom(self._content)
+        else:
+            details.external.path = DETAILS_FILE
+            details.external.size = len(content)
+            message.files.add(path=DETAILS_FILE, size_bytes=len(content))
+        message.uuid.uuid = identity.bytes
+        message.fragment_bitmap = self.new_fragments.serialize()
+        message.index_details.type_url = _TYPE_URL
+        message.index_details.value = details.SerializeToString()
+        return IndexMetadata(message)
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalContent:
+    """The content is in a file of the index's directory."""
+
+    name: str
+    offset: int
+    size: int
+
+
+def content_of(index: IndexMetadata) -> FragmentReuse | ExternalContent:
+    """What an entry of the index section holds, or where it holds it."""
+    path = f"index {index.name}"
+    if index.message.index_version > 0:
+        raise Unsupported(
+            f"{path} is of version {index.message.index_version}, and this package knows 0; compact with the library "
+            "that wrote it"
+        )
+    try:
+        details = _Details.FromString(index.message.index_details.value)
+    except DecodeError as error:
+        raise Corrupt("is not a fragment reuse index", path=path, field="index_details") from error
+    if details.HasField("external"):
+        external = details.external
+        return ExternalContent(external.path, external.offset, external.size)
+    return FragmentReuse(details.inline)
+
+
+def _surviving(group: Reused) -> bytes:
+    addresses = BitMap64()
+    for fragment, deleted in zip(group.old, group.deleted, strict=True):
+        first = fragment.id << 32
+        addresses.add_range(first, first + fragment.physical_rows)
+        if deleted is not None and len(deleted):
+            addresses -= BitMap64(deleted.astype(np.uint64) + np.uint64(first))
+    addresses.run_optimize()
+    return bytes(addresses.serialize())
+
+
+def _digest(fragment: Fragment) -> table_pb2.FragmentReuseIndexDetails.FragmentDigest:
+    rows = fragment.physical_rows
+    return _Details.FragmentDigest(id=fragment.id, physical_rows=rows, num_deleted_rows=rows - fragment.live_rows)
+
+
+def reuse_entry(indices: Sequence[IndexMetadata]) -> IndexMetadata | None:
+    return next((index for index in indices if index.name == FRAGMENT_REUSE), None)

@@ -1,0 +1,202 @@
+"""The index section of a manifest: what indices a version has, and what they cover. Views, as fragments are.
+
+Several entries may share a name: they are segments of one index. A version's section is complete, not a delta, so a
+commit that forgot to carry it would drop every index.
+"""
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+from pyroaring import BitMap
+
+from lance_core.errors import Corrupt
+from lance_core.format import naming
+from lance_core.format._pb import table_pb2
+from lance_core.format.base_path import located
+from lance_core.format.ids import FragmentId, Version
+
+FRAGMENT_REUSE = "__lance_frag_reuse"
+MEM_WAL = "__lance_mem_wal"
+SYSTEM_INDICES = frozenset({FRAGMENT_REUSE, MEM_WAL})
+_ROW_IDS_BELOW = {
+    "bitmapindexdetails": 1,
+    "btreeindexdetails": 1,
+    "invertedindexdetails": 4,
+    "jsonindexdetails": 1,
+    "labellistindexdetails": 2,
+    "ngramindexdetails": 1,
+    "rtreeindexdetails": 1,
+    "vectorindexdetails": 3,
+}
+"""Below this version a kind stores row ids, from it on addresses. The others store addresses, or nobody knows."""
+_OF_ZONES = frozenset({"zonemapindexdetails", "bloomfilterindexdetails"})
+
+
+@dataclass(frozen=True, slots=True)
+class IndexMetadata:
+    """One segment of an index."""
+
+    _message: table_pb2.IndexMetadata
+
+    @property
+    def message(self) -> table_pb2.IndexMetadata:
+        """For the rooms that build manifests and transactions; never changed in place."""
+        return self._message
+
+    @property
+    def uuid(self) -> uuid.UUID:
+        """Also the name of its directory."""
+        data = self._message.uuid.uuid
+        if len(data) != 16:
+            raise Corrupt(f"its uuid has {len(data)} bytes, not 16", path=f"index {self.name}", field="uuid")
+        return uuid.UUID(bytes=data)
+
+    @property
+    def base_id(self) -> int | None:
+        return self._message.base_id if self._message.HasField("base_id") else None
+
+    @property
+    def place(self) -> str:
+        """Its directory, relative to the table's root; under its base's number where it is somebody else's."""
+        return located(self.base_id, f"{naming.INDICES}/{self.uuid}")
+
+    @property
+    def file_names(self) -> tuple[str, ...]:
+        """Below its directory; none where an older writer listed none."""
+        for file in self._message.files:
+            if not naming.is_confined(file.path):
+                raise Corrupt("a file of an index leaves its directory", path=repr(file.path), field="files")
+        return tuple(file.path for file in self._message.files)
+
+    @property
+    def name(self) -> str:
+        return self._message.name
+
+    @property
+    def is_system(self) -> bool:
+        return self.name in SYSTEM_INDICES
+
+    @property
+    def field_ids(self) -> tuple[int, ...]:
+        return tuple(self._message.fields)
+
+    @property
+    def dataset_version(self) -> Version:
+        """The version whose rows it was built from."""
+        return Version(self._message.dataset_version)
+
+    @property
+    def kind(self) -> str:
+        """The last part of its type's URL: `BTreeIndexDetails`."""
+        return self._message.index_details.type_url.rpartition(".")[2]
+
+    @property
+    def holds_addresses(self) -> bool:
+        """Whether it says where rows are, even in a table with stable row ids: then it is lost where they move."""
+        return self._message.index_version >= _ROW_IDS_BELOW.get(self.kind.lower(), 0)
+
+    @property
+    def is_of_zones(self) -> bool:
+        """It knows stretches of a fragment, not rows: nothing of it can follow a row to another place."""
+        return self.kind.lower() in _OF_ZONES
+
+    @property
+    def covers(self) -> BitMap | None:
+        """Fragment ids, dead ones included; None where nobody noted them."""
+        if not self._message.fragment_bitmap:
+            return None
+        try:
+            return BitMap.deserialize(self._message.fragment_bitmap)
+        except ValueError as error:
+            raise Corrupt("is not a Roaring bitmap", path=f"index {self.name}", field="fragment_bitmap") from error
+
+    def rewritten_as(self, anew: "IndexMetadata") -> "IndexMetadata":
+        """Under a new uuid with new files; name, fields and the version it was built from stay."""
+        message = table_pb2.IndexMetadata()
+        message.CopyFrom(self._message)
+        message.uuid.CopyFrom(anew.message.uuid)
+        message.index_version = anew.message.index_version
+        del message.files[:]
+        message.files.extend(anew.message.files)
+        if anew.message.HasField("index_details"):
+            message.index_details.CopyFrom(anew.message.index_details)
+        return IndexMetadata(message)
+
+    def moved(self, base_id: int | None) -> "IndexMetadata":
+        """For a table at another place: without a base, its files are in this one now. With None, in the table."""
+        message = table_pb2.IndexMetadata()
+        message.CopyFrom(self._message)
+        if base_id is None:
+            message.ClearField("base_id")
+        elif not message.HasField("base_id"):
+            message.base_id = base_id
+        return IndexMetadata(message)
+
+    def covering(self, fragments: BitMap) -> "IndexMetadata":
+        """The same segment with another coverage. The empty set is written out: no bytes would mean unknown."""
+        message = table_pb2.IndexMetadata()
+        message.CopyFrom(self._message)
+        message.fragment_bitmap = fragments.serialize()
+        return IndexMetadata(message)
+
+
+def decode_section(data: bytes | None, *, path: str) -> tuple[IndexMetadata, ...]:
+    if data is None:
+        return ()
+    try:
+        return tuple(map(IndexMetadata, table_pb2.IndexSection.FromString(data).indices))
+    except DecodeError as error:
+        raise Corrupt("the index section does not parse", path=path, field="index_section") from error
+
+
+def encode_section(indices: Sequence[IndexMetadata]) -> bytes | None:
+    """None for no indices: the section is then left out."""
+    if not indices:
+        return None
+    return table_pb2.IndexSection(indices=(index.message for index in indices)).SerializeToString()
+
+
+def retained(
+    indices: Iterable[IndexMetadata], *, field_ids: frozenset[int], fragment_ids: BitMap
+) -> tuple[IndexMetadata, ...]:
+    """Those that a change to rows or columns leaves useful.
+
+    An index on a field that is gone goes too. Of several segments, those that cover nothing alive any more go, but one
+    is kept, so that the index does not vanish; a segment alone stays whatever it covers.
+    """
+    alive = [index for index in indices if index.is_system or set(index.field_ids) <= field_ids]
+    kept: list[IndexMetadata] = []
+    for index in alive:
+        segments = [other for other in alive if other.name == index.name]
+        if (
+            index.name == FRAGMENT_REUSE
+            or len(segments) == 1
+            or _covers_any(index, fragment_ids)
+            or (not any(_covers_any(other, fragment_ids) for other in segments) and index.uuid == _oldest(segments))
+        ):
+            kept.append(index)
+    return tuple(kept)
+
+
+def _oldest(segments: Sequence[IndexMetadata]) -> uuid.UUID:
+    return min(segments, key=lambda segment: segment.dataset_version).uuid
+
+
+def _covers_any(index: IndexMetadata, fragment_ids: BitMap) -> bool:
+    covered = index.covers
+    return covered is None or bool(covered & fragment_ids)
+
+
+def without_fragments(
+    indices: Iterable[IndexMetadata], fragment_ids: Iterable[FragmentId], *, on_fields: frozenset[int]
+) -> tuple[IndexMetadata, ...]:
+    """With these fragments no longer covered by any index on these fields: their values changed in place."""
+    gone = BitMap(fragment_ids)
+    changed = []
+    for index in indices:
+        covered = index.covers
+        touched = covered is not None and not index.is_system and set(index.field_ids) & on_fields and covered & gone
+        changed.append(index.covering(covered - gone) if touched and covered is not None else index)
+    return tuple(changed)

@@ -1,0 +1,287 @@
+"""Operations to the wire and back, legacy forms included: what older writers said is read as what it means now."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from lance_core.format import base_path
+from lance_core.format import operations as op
+from lance_core.format._pb import file_pb2, table_pb2, transaction_pb2
+from lance_core.format.fragment import DataFile, Fragment
+from lance_core.format.ids import FragmentId, Version
+from lance_core.format.index_metadata import IndexMetadata
+from lance_core.format.operations import MapUpdate, Operation, Other
+from lance_core.format.schema import TableSchema
+
+_Message = transaction_pb2.Transaction
+_PATH = "transaction"
+_NOT_APPLIED = {
+    "update_mem_wal_state": "UpdateMemWalState",
+    "data_overlay": "DataOverlay",
+}
+
+
+def decode(message: _Message) -> Operation:
+    kind = message.WhichOneof("operation")
+    if kind is None or kind not in _DECODE:
+        return Other(_NOT_APPLIED.get(kind or "", "unknown"), message)
+    return _DECODE[kind](message)
+
+
+def encode_into(message: _Message, operation: Operation) -> None:
+    match operation:
+        case op.Append():
+            message.append.SetInParent()
+            message.append.fragments.extend(_messages(operation.fragments))
+        case op.Overwrite():
+            message.overwrite.SetInParent()
+            message.overwrite.fragments.extend(_messages(operation.fragments))
+            _put_schema(message.overwrite, operation.schema)
+            message.overwrite.config_upsert_values.update(operation.config_upserts)
+        case op.Delete():
+            message.delete.SetInParent()
+            message.delete.updated_fragments.extend(_messages(operation.updated))
+            message.delete.deleted_fragment_ids.extend(operation.removed_ids)
+            message.delete.predicate = operation.predicate
+        case op.Update():
+            _encode_update(message.update, operation)
+        case op.CreateIndex():
+            message.create_index.SetInParent()
+            message.create_index.new_indices.extend(index.message for index in operation.new)
+            message.create_index.removed_indices.extend(index.message for index in operation.removed)
+        case op.Rewrite():
+            _encode_rewrite(message.rewrite, operation)
+        case op.Merge():
+            message.merge.SetInParent()
+            message.merge.fragments.extend(_messages(operation.fragments))
+            _put_schema(message.merge, operation.schema)
+            message.merge.preserves_nullability = operation.preserves_nullability
+        case op.Project():
+            message.project.SetInParent()
+            message.project.schema.extend(operation.schema.encode())
+            message.project.preserves_nullability = operation.preserves_nullability
+        case op.Restore():
+            message.restore.version = operation.version
+        case op.ReserveFragments():
+            message.reserve_fragments.num_fragments = operation.count
+        case op.UpdateConfig():
+            _encode_update_config(message.update_config, operation)
+        case op.DataReplacement():
+            message.data_replacement.SetInParent()
+            for fragment_id, file in operation.replacements:
+                message.data_replacement.replacements.add(fragment_id=fragment_id, new_file=file.message)
+        case op.UpdateBases():
+            message.update_bases.SetInParent()
+            message.update_bases.new_bases.extend(base.message for base in operation.new)
+        case op.Clone():
+            message.clone.SetInParent()
+            message.clone.is_shallow = operation.is_shallow
+            message.clone.ref_version = operation.ref_version
+            message.clone.ref_path = operation.ref_path
+            if operation.ref_name is not None:
+                message.clone.ref_name = operation.ref_name
+            if operation.branch_name is not None:
+                message.clone.branch_name = operation.branch_name
+        case Other():
+            message.MergeFrom(operation.message)
+
+
+def _append(message: _Message) -> Operation:
+    return op.Append(_fragments(message.append.fragments))
+
+
+def _overwrite(message: _Message) -> Operation:
+    wire = message.overwrite
+    schema = _schema(wire.schema, wire.schema_metadata)
+    return op.Overwrite(_fragments(wire.fragments), schema, dict(wire.config_upsert_values))
+
+
+def _delete(message: _Message) -> Operation:
+    wire = message.delete
+    return op.Delete(_fragments(wire.updated_fragments), _ids(wire.deleted_fragment_ids), wire.predicate)
+
+
+def _update(message: _Message) -> Operation:
+    wire = message.update
+    return op.Update(
+        removed_ids=_ids(wire.removed_fragment_ids),
+        updated=_fragments(wire.updated_fragments),
+        new=_fragments(wire.new_fragments),
+        fields_modified=tuple(wire.fields_modified),
+        fields_assigned=tuple(wire.fields_for_preserving_frag_bitmap),
+        mode=op.UpdateMode(wire.update_mode),
+        inserted_keys=wire.inserted_rows.SerializeToString() if wire.HasField("inserted_rows") else None,
+        updated_offsets=dict(wire.updated_fragment_offset_bitmaps),
+    )
+
+
+def _encode_update(wire: _Message.Update, operation: op.Update) -> None:
+    wire.SetInParent()
+    wire.removed_fragment_ids.extend(operation.removed_ids)
+    wire.updated_fragments.extend(_messages(operation.updated))
+    wire.new_fragments.extend(_messages(operation.new))
+    wire.fields_modified.extend(operation.fields_modified)
+    wire.fields_for_preserving_frag_bitmap.extend(operation.fields_assigned)
+    wire.update_mode = _Message.UpdateMode.Name(operation.mode.value)  # type: ignore[assignment]
+    if operation.inserted_keys is not None:
+        wire.inserted_rows.MergeFromString(operation.inserted_keys)
+    for fragment_id, offsets in operation.updated_offsets.items():
+        wire.updated_fragment_offset_bitmaps[fragment_id] = offsets
+
+
+def _create_index(message: _Message) -> Operation:
+    wire = message.create_index
+    return op.CreateIndex(_indices(wire.new_indices), _indices(wire.removed_indices))
+
+
+def _rewrite(message: _Message) -> Operation:
+    wire = message.rewrite
+    groups = [
+        op.RewriteGroup(_fragments(group.old_fragments), _fragments(group.new_fragments)) for group in wire.groups
+    ]
+    if wire.legacy_old_fragments or wire.legacy_new_fragments:
+        old, new = wire.legacy_old_fragments, wire.legacy_new_fragments
+        groups.append(op.RewriteGroup(_fragments(old), _fragments(new)))
+    rewritten = []
+    for index in wire.rewritten_indices:
+        after = table_pb2.IndexMetadata(uuid=index.new_id, files=index.new_index_files)
+        after.index_version = index.new_index_version
+        if index.HasField("new_index_details"):
+            after.index_details.CopyFrom(index.new_index_details)
+        rewritten.append((index.old_id.uuid, IndexMetadata(after)))
+    return op.Rewrite(tuple(groups), tuple(rewritten))
+
+
+def _encode_rewrite(wire: _Message.Rewrite, operation: op.Rewrite) -> None:
+    wire.SetInParent()
+    for group in operation.groups:
+        wire.groups.add(old_fragments=_messages(group.old), new_fragments=_messages(group.new))
+    for old_id, index in operation.rewritten_indices:
+        after = index.message
+        rewritten = wire.rewritten_indices.add(
+            new_id=after.uuid, new_index_version=after.index_version, new_index_files=after.files
+        )
+        rewritten.old_id.uuid = old_id
+        if after.HasField("index_details"):
+            rewritten.new_index_details.CopyFrom(after.index_details)
+
+
+def _merge(message: _Message) -> Operation:
+    wire = message.merge
+    schema = _schema(wire.schema, wire.schema_metadata)
+    return op.Merge(_fragments(wire.fragments), schema, wire.preserves_nullability)
+
+
+def _project(message: _Message) -> Operation:
+    return op.Project(_schema(message.project.schema, {}), message.project.preserves_nullability)
+
+
+def _restore(message: _Message) -> Operation:
+    return op.Restore(Version(message.restore.version))
+
+
+def _reserve(message: _Message) -> Operation:
+    return op.ReserveFragments(message.reserve_fragments.num_fragments)
+
+
+def _update_config(message: _Message) -> Operation:
+    """Older writers had one map of upserts and a list of deletions for the config, and whole maps for the rest."""
+    wire = message.update_config
+    config = _map_update(wire.config_updates) if wire.HasField("config_updates") else None
+    if wire.legacy_upsert_values or wire.legacy_delete_keys:
+        config = MapUpdate({**dict(wire.legacy_upsert_values), **dict.fromkeys(wire.legacy_delete_keys)})
+    schema = _map_update(wire.schema_metadata_updates) if wire.HasField("schema_metadata_updates") else None
+    if wire.legacy_schema_metadata:
+        schema = MapUpdate(dict(wire.legacy_schema_metadata), replace=True)
+    of_fields = {field_id: _map_update(update) for field_id, update in wire.field_metadata_updates.items()}
+    for field_id, legacy in wire.legacy_field_metadata.items():
+        of_fields[field_id] = MapUpdate(dict(legacy.metadata), replace=True)
+    table = _map_update(wire.table_metadata_updates) if wire.HasField("table_metadata_updates") else None
+    return op.UpdateConfig(config, table, schema, of_fields)
+
+
+def _encode_update_config(wire: _Message.UpdateConfig, operation: op.UpdateConfig) -> None:
+    wire.SetInParent()
+    for update, target in (
+        (operation.config, wire.config_updates),
+        (operation.table_metadata, wire.table_metadata_updates),
+        (operation.schema_metadata, wire.schema_metadata_updates),
+    ):
+        if update is not None:
+            _put_map_update(target, update)
+    for field_id, update in operation.field_metadata.items():
+        _put_map_update(wire.field_metadata_updates[field_id], update)
+
+
+def _data_replacement(message: _Message) -> Operation:
+    wire = message.data_replacement.replacements
+    return op.DataReplacement(tuple((FragmentId(each.fragment_id), DataFile(each.new_file)) for each in wire))
+
+
+def _update_bases(message: _Message) -> Operation:
+    return op.UpdateBases(tuple(map(base_path.decode, message.update_bases.new_bases)))
+
+
+def _clone(message: _Message) -> Operation:
+    wire = message.clone
+    return op.Clone(
+        is_shallow=wire.is_shallow,
+        ref_name=wire.ref_name if wire.HasField("ref_name") else None,
+        ref_version=Version(wire.ref_version),
+        ref_path=wire.ref_path,
+        branch_name=wire.branch_name if wire.HasField("branch_name") else None,
+    )
+
+
+_DECODE: Mapping[str, Callable[[_Message], Operation]] = {
+    "append": _append,
+    "delete": _delete,
+    "overwrite": _overwrite,
+    "create_index": _create_index,
+    "rewrite": _rewrite,
+    "merge": _merge,
+    "restore": _restore,
+    "reserve_fragments": _reserve,
+    "update": _update,
+    "project": _project,
+    "update_config": _update_config,
+    "data_replacement": _data_replacement,
+    "update_bases": _update_bases,
+    "clone": _clone,
+}
+
+
+def _fragments(messages: Iterable[table_pb2.DataFragment]) -> tuple[Fragment, ...]:
+    return tuple(map(Fragment, messages))
+
+
+def _messages(fragments: Iterable[Fragment]) -> list[table_pb2.DataFragment]:
+    return [fragment.message for fragment in fragments]
+
+
+def _ids(numbers: Iterable[int]) -> tuple[FragmentId, ...]:
+    return tuple(map(FragmentId, numbers))
+
+
+def _indices(messages: Iterable[table_pb2.IndexMetadata]) -> tuple[IndexMetadata, ...]:
+    return tuple(map(IndexMetadata, messages))
+
+
+def _schema(fields: Iterable[file_pb2.Field], metadata: Mapping[str, bytes]) -> TableSchema:
+    return TableSchema.decode(fields, metadata, path=_PATH)
+
+
+def _put_schema(wire: _Message.Overwrite | _Message.Merge, schema: TableSchema) -> None:
+    wire.schema.extend(schema.encode())
+    for key, value in schema.metadata.items():
+        wire.schema_metadata[key.decode()] = value
+
+
+def _map_update(wire: _Message.UpdateMap) -> MapUpdate:
+    entries = {entry.key: entry.value if entry.HasField("value") else None for entry in wire.update_entries}
+    return MapUpdate(entries, wire.replace)
+
+
+def _put_map_update(wire: _Message.UpdateMap, update: MapUpdate) -> None:
+    wire.SetInParent()
+    wire.replace = update.replace
+    for key, value in update.entries.items():
+        wire.update_entries.add(key=key, value=value)

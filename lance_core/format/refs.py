@@ -1,0 +1,317 @@
+"""Tags and branches as they are stored: the grammar of their names, and the JSON of one reference.
+
+    _refs/tags/{name}.json              which version a name stands for, and on which line
+    _refs/branches/{name}.json          where a branch began; `/` in its name is `%2F`
+    tree/{name}/                        the branch itself, a table with a `/` for each in its name
+
+All of it lies under the root of the main line. A name is checked before it becomes part of a path, whether a person
+gave it or a file. Reading and writing them is `lance_core/refs.py`'s.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from lance_core.errors import Corrupt, InvalidInput
+from lance_core.format.ids import Version
+
+TAGS = "_refs/tags"
+BRANCHES = "_refs/branches"
+TREE = "tree"
+CLONES = "_lance_assets/clones"
+"""In the source, one record for each shallow clone that was made by this package: it reads files from here."""
+MAIN = "main"
+"""What the line without a branch is called where a name is needed."""
+
+_DIRECTORIES_OF_A_TABLE = frozenset(
+    {"_versions", "_transactions", "_deletions", "_indices", "_refs", "_lance_assets", "data", "tree"}
+)
+_SAFE = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+_FNV_PRIME = 0x100000001B3
+_FNV_BASES = (0xCBF29CE484222325, 0xCBF29CE484222325 ^ 0x9E3779B97F4A7C15)
+_U64 = 2**64 - 1
+_LAST_SECOND = 253_402_300_799
+"""Of the year 9999."""
+_MAX_BYTES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """A name for a version. It protects the version from cleanup."""
+
+    branch: str | None
+    """None: the main line."""
+    version: Version
+    manifest_bytes: int
+    created: str | None = None
+    """As stored, to the nanosecond; None where an older release wrote it."""
+    updated: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def created_at(self) -> datetime | None:
+        return datetime.fromisoformat(self.created) if self.created else None
+
+    @property
+    def updated_at(self) -> datetime | None:
+        return datetime.fromisoformat(self.updated) if self.updated else None
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Where a branch began."""
+
+    parent_branch: str | None
+    """None: the main line."""
+    parent_version: Version
+    manifest_bytes: int
+    created_seconds: int
+    lineage: tuple[tuple[int, str], ...]
+    """From the main line down to here: at which version each ancestor was left, and an id for each leaving."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def created_at(self) -> datetime:
+        return datetime.fromtimestamp(self.created_seconds, UTC)
+
+    def is_below(self, other: "Branch") -> bool:
+        """Whether this branch came from the other, or from one that did."""
+        return len(self.lineage) > len(other.lineage) and self.lineage[: len(other.lineage)] == other.lineage
+
+
+def timestamp(now_ns: int) -> str:
+    seconds, nanos = divmod(now_ns, 1_000_000_000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanos:09d}Z"
+
+
+def check_tag_name(name: str) -> None:
+    """
+    >>> check_tag_name("a/b")
+    Traceback (most recent call last):
+    lance_core.errors.InvalidInput: 'a/b' cannot name a tag: letters, digits, '.', '-' and '_' can
+    """
+    if what := _wrong_with_tag(name):
+        raise InvalidInput(f"{name!r} cannot name a tag: {what}")
+
+
+def check_branch_name(name: str) -> None:
+    if what := _wrong_with_branch(name):
+        raise InvalidInput(f"{name!r} cannot name a branch: {what}")
+
+
+def is_branch_name(name: str) -> bool:
+    return _wrong_with_branch(name) is None
+
+
+def check_new_branch_name(name: str) -> None:
+    """Stricter than reading: a segment such as `data` would lie inside another branch's own directory."""
+    check_branch_name(name)
+    if taken := sorted(_DIRECTORIES_OF_A_TABLE & set(name.split("/"))):
+        raise InvalidInput(f"{name!r} cannot name a branch: a table keeps its own files in {taken[0]!r}")
+
+
+def tag_path(name: str) -> str:
+    check_tag_name(name)
+    return f"{TAGS}/{_escaped(name)}.json"
+
+
+def branch_path(name: str) -> str:
+    check_branch_name(name)
+    return f"{BRANCHES}/{_escaped(name)}.json"
+
+
+def branch_directory(name: str) -> str:
+    check_branch_name(name)
+    return f"{TREE}/{name}"
+
+
+def name_in(path: str) -> str | None:
+    """The name that a reference's file stands for; None for what is no reference, such as a leftover of a writer."""
+    file = path.rpartition("/")[2]
+    if not file.endswith(".json") or file.startswith(".tmp"):
+        return None
+    name = _unescaped(file.removesuffix(".json"))
+    wrong = _wrong_with_tag if path.startswith(TAGS) else _wrong_with_branch
+    if name is None or (what := wrong(name)):
+        raise Corrupt(f"is no name of a reference{f': {what}' if name else ''}", path=path, field="name")
+    return name
+
+
+def encode_tag(tag: Tag) -> bytes:
+    return _dump(
+        {
+            "branch": tag.branch,
+            "version": tag.version,
+            "createdAt": tag.created,
+            "updatedAt": tag.updated,
+            "manifestSize": tag.manifest_bytes,
+            "metadata": dict(tag.metadata),
+        }
+    )
+
+
+def decode_tag(data: bytes, *, path: str) -> Tag:
+    found = _Members(data, path)
+    branch = found.optional_text("branch")
+    if branch is not None and (what := _wrong_with_branch(branch)):
+        raise Corrupt(f"names the branch {branch!r}: {what}", path=path, field="branch")
+    return Tag(
+        branch=branch,
+        version=found.version("version"),
+        manifest_bytes=found.number("manifestSize"),
+        created=found.time("createdAt"),
+        updated=found.time("updatedAt"),
+        metadata=found.texts("metadata"),
+    )
+
+
+def encode_branch(branch: Branch) -> bytes:
+    return _dump(
+        {
+            "parentBranch": branch.parent_branch,
+            "identifier": {"version_mapping": [list(step) for step in branch.lineage]},
+            "parentVersion": branch.parent_version,
+            "createAt": branch.created_seconds,
+            "manifestSize": branch.manifest_bytes,
+            "metadata": dict(branch.metadata),
+        }
+    )
+
+
+def decode_branch(data: bytes, *, name: str, path: str) -> Branch:
+    found = _Members(data, path)
+    parent = found.optional_text("parentBranch")
+    if parent is not None and (what := _wrong_with_branch(parent)):
+        raise Corrupt(f"names the parent {parent!r}: {what}", path=path, field="parentBranch")
+    version, created = found.version("parentVersion"), found.number("createAt", highest=_LAST_SECOND)
+    return Branch(
+        parent_branch=parent,
+        parent_version=version,
+        manifest_bytes=found.number("manifestSize"),
+        created_seconds=created,
+        lineage=found.lineage() or ((0, _made_up_id(name, parent, version, created)),),
+        metadata=found.texts("metadata"),
+    )
+
+
+def _wrong_with_tag(name: str) -> str | None:
+    if not name or len(name.encode()) > _MAX_BYTES:
+        return f"it has to have 1 to {_MAX_BYTES} bytes"
+    if not _is_plain(name):
+        return "letters, digits, '.', '-' and '_' can"
+    if name.startswith(".") or name.endswith((".", ".lock")) or ".." in name:
+        return "it may not begin or end with '.', end with '.lock' or hold '..'"
+    return None
+
+
+def _wrong_with_branch(name: str) -> str | None:
+    if not name or len(name.encode()) > _MAX_BYTES:
+        return f"it has to have 1 to {_MAX_BYTES} bytes"
+    if name == MAIN:
+        return "that is the line every table begins with"
+    segments = name.split("/")
+    if "" in segments:
+        return "'/' separates parts that are not empty"
+    if ".." in name or "." in segments or name.endswith(".lock"):
+        return "it may not hold '..', have '.' for a part or end with '.lock'"
+    if not all(map(_is_plain, segments)):
+        return "letters, digits, '.', '-' and '_' can, in parts separated by '/'"
+    return None
+
+
+def _is_plain(text: str) -> bool:
+    return all(character.isalnum() or character in "._-" for character in text)
+
+
+def _escaped(name: str) -> str:
+    return "".join(chr(byte) if byte in _SAFE else f"%{byte:02X}" for byte in name.encode())
+
+
+def _unescaped(text: str) -> str | None:
+    parts = re.split(r"%([0-9A-Fa-f]{2})", text)
+    pieces = [bytes.fromhex(part) if index % 2 else part.encode() for index, part in enumerate(parts)]
+    try:
+        return b"".join(pieces).decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _made_up_id(name: str, parent: str | None, version: int, created: int) -> str:
+    """What stands in for the id where a release of 2025 wrote none: two FNV-1a hashes of what it did write."""
+    text = f"branch_name={name}\nparent_branch={parent or ''}\nparent_version={version}\ncreate_at={created}"
+    halves = []
+    for number in _FNV_BASES:
+        for byte in text.encode():
+            number = ((number ^ byte) * _FNV_PRIME) & _U64
+        halves.append(f"{number:016x}")
+    return "".join(halves)
+
+
+def _dump(members: Mapping[str, object]) -> bytes:
+    return json.dumps(members, indent=2, ensure_ascii=False).encode()
+
+
+class _Members:
+    """The members of a JSON object that nobody vouches for."""
+
+    def __init__(self, data: bytes, path: str) -> None:
+        self._path = path
+        try:
+            members = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise Corrupt("is not JSON", path=path, field="reference") from error
+        if not isinstance(members, dict):
+            raise Corrupt("is not a JSON object", path=path, field="reference")
+        self._members: dict[str, object] = members
+
+    def optional_text(self, name: str) -> str | None:
+        value = self._members.get(name)
+        if value is not None and not isinstance(value, str):
+            raise self._wrong(name)
+        return value
+
+    def time(self, name: str) -> str | None:
+        text = self.optional_text(name)
+        try:
+            if text is not None:
+                datetime.fromisoformat(text)
+        except ValueError as error:
+            raise self._wrong(name) from error
+        return text
+
+    def number(self, name: str, *, highest: int = _U64) -> int:
+        value = self._members.get(name, 0)
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= highest:
+            raise self._wrong(name)
+        return value
+
+    def version(self, name: str) -> Version:
+        if not (number := self.number(name)):
+            raise self._wrong(name)
+        return Version(number)
+
+    def texts(self, name: str) -> Mapping[str, str]:
+        value = self._members.get(name) or {}
+        if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
+            raise self._wrong(name)
+        return value
+
+    def lineage(self) -> tuple[tuple[int, str], ...]:
+        identifier = self._members.get("identifier") or {}
+        steps = identifier.get("version_mapping", []) if isinstance(identifier, dict) else None
+        if not isinstance(steps, list):
+            raise self._wrong("identifier")
+        lineage = []
+        for step in steps:
+            if not (isinstance(step, list) and len(step) == 2):
+                raise self._wrong("identifier")
+            version, uuid = step
+            if not (isinstance(version, int) and isinstance(uuid, str)):
+                raise self._wrong("identifier")
+            lineage.append((version, uuid))
+        return tuple(lineage)
+
+    def _wrong(self, name: str) -> Corrupt:
+        return Corrupt(f"says {self._members.get(name)!r} for {name}", path=self._path, field=name)

@@ -1,0 +1,216 @@
+"""The round through a table: its names, its versions from the oldest on, what they name, references, orphans."""
+
+import enum
+from collections.abc import Iterator, Sequence
+
+from pyroaring import BitMap
+
+from lance_core.errors import Corrupt, LanceError, NotFound, Unsupported
+from lance_core.format import naming, refs
+from lance_core.format.ids import Version
+from lance_core.format.index_metadata import decode_section
+from lance_core.format.manifest import Manifest
+from lance_core.fsck import manifests
+from lance_core.fsck.files import Files
+from lance_core.fsck.report import Finding, Report, Severity
+from lance_core.inventory import Line, listed, named_by, named_by_other_lines
+from lance_core.location import Location
+from lance_core.refs import read_branches, read_tags
+from lance_core.snapshot import Snapshot, load_at, load_transaction
+
+_WORST_FIRST = (Severity.ERROR, Severity.WARNING, Severity.INFO)
+
+
+class Extent(enum.Enum):
+    ALL = "all"
+    HEAD = "head"
+    """The newest version only; orphans and the order of versions are then not asked for."""
+
+
+def examine(location: Location, extent: Extent = Extent.ALL) -> Report:
+    """Whatever state it is in; a directory that holds no version at all is the only thing that is refused."""
+    named = _manifests(location)
+    if not named:
+        raise NotFound(f"there is no Lance table at {location.uri}; check the path")
+    findings = list(_mixed_names(named))
+    by_number = {version: path for path, version in named}
+    numbers = sorted(by_number)
+    looked_at = numbers if extent is Extent.ALL else numbers[-1:]
+    files = Files({info.path: info.size for _key, info in listed(location)})
+    seen: set[bytes] = set()
+    names: set[str] = set()
+    uuids: dict[str, Version] = {}
+    before: Manifest | None = None
+    readable: list[Snapshot] = []
+    all_named = extent is Extent.ALL
+    for version in looked_at:
+        try:
+            snapshot = load_at(location, version)
+        except LanceError as error:
+            findings.append(_unreadable(by_number[version], version, error, is_head=version == numbers[-1]))
+            before, all_named = None, False
+            continue
+        readable.append(snapshot)
+        findings += _version(snapshot, files, seen)
+        findings += _record(snapshot, uuids)
+        if before is not None:
+            findings += manifests.of_pair(before, snapshot.manifest)
+        before = snapshot.manifest
+        try:
+            here = named_by(before)
+        except Corrupt:
+            all_named = False  # the section of indices, which was found damaged above
+            continue
+        names |= here.own | here.elsewhere
+    if readable:
+        findings += _coverage(readable[-1].manifest)
+        line = _line(location, readable[-1].manifest, findings)
+        if line is not None:
+            findings += _references(line, set(numbers))
+            if all_named:
+                findings += _orphans(line, names)
+    findings.sort(key=lambda finding: _WORST_FIRST.index(finding.severity))
+    return Report(location.uri, tuple(looked_at), files.count, tuple(findings))
+
+
+def _manifests(location: Location) -> list[tuple[str, Version]]:
+    found = []
+    for info in location.store.list(naming.VERSIONS):
+        if parsed := naming.parse_manifest_name(info.path.rpartition("/")[2]):
+            found.append((info.path, parsed[0]))
+    return found
+
+
+def _mixed_names(named: Sequence[tuple[str, Version]]) -> Iterator[Finding]:
+    schemes = {naming.parse_manifest_name(path.rpartition("/")[2]) for path, _version in named}
+    kinds = {parsed[1].value for parsed in schemes if parsed}
+    if len(kinds) > 1:
+        yield Finding(
+            Severity.ERROR,
+            "mixed_names",
+            naming.VERSIONS,
+            "it holds manifests of both naming schemes, and no reader opens such a table",
+            "With no writer at work, open a version by its number and call migrate_manifest_names() on it.",
+        )
+
+
+def _unreadable(path: str, version: Version, error: LanceError, *, is_head: bool) -> Finding:
+    if isinstance(error, Unsupported):
+        what, repair = f"it was not looked at: {error}", "Look at it with a newer version of this package."
+        return Finding(Severity.WARNING, "not_understood", path, what, repair, version)
+    what = error.what if isinstance(error, Corrupt) else str(error)
+    if is_head:
+        repair = (
+            f"Read version {version - 1} by its number and find out what version {version} had added. Then move this "
+            f"file aside (to {path}.damaged) and write that again: the table goes on from version {version - 1}."
+        )
+        return Finding(Severity.ERROR, "head", path, f"the newest version is damaged: {what}", repair, version)
+    repair = "Nothing newer depends on it. Move it aside to let cleanup go on, which stops at what it cannot read."
+    return Finding(Severity.ERROR, "manifest", path, f"this version cannot be read: {what}", repair, version)
+
+
+def _version(snapshot: Snapshot, files: Files, seen: set[bytes]) -> Iterator[Finding]:
+    manifest = snapshot.manifest
+    yield from manifests.of_version(manifest)
+    for fragment in manifest.fragments:
+        # What never changes is looked at in the oldest version that has it.
+        fingerprint = fragment.encode()
+        if fingerprint in seen:
+            continue
+        seen.add(fingerprint)
+        found = list(manifests.of_fragment(manifest, fragment))
+        yield from found
+        if not any(finding.rule == "fragment" for finding in found):
+            yield from files.of_fragment(snapshot.location, manifest, fragment)
+    try:
+        yield from files.of_indices(snapshot.location, manifest)
+    except Corrupt:
+        return  # the section was found damaged above
+    yield from files.live_twice(manifest)
+
+
+def _record(snapshot: Snapshot, uuids: dict[str, Version]) -> Iterator[Finding]:
+    manifest = snapshot.manifest
+    try:
+        transaction = load_transaction(snapshot.location, manifest)
+    except LanceError as error:
+        repair = "A writer that planned on an older version has to plan again; nothing else needs it."
+        yield manifests.error(manifest, "transaction", f"what made it cannot be read: {error}", repair)
+        return
+    if transaction is None:
+        what = "nothing says what made it: no change that was planned before it can be committed after it"
+        yield manifests.warning(manifest, "transaction", what, "It passes, once such changes are planned again.")
+    elif (first := uuids.setdefault(transaction.uuid, manifest.version)) != manifest.version:
+        what = f"version {first} holds the same transaction, {transaction.uuid}: its rows may be there twice"
+        yield manifests.error(manifest, "transaction_twice", what, "Compare both versions; delete what came twice.")
+
+
+def _coverage(manifest: Manifest) -> Iterator[Finding]:
+    """Of the newest version: what queries by index still have to scan."""
+    try:
+        indices = decode_section(manifest.index_section, path=manifest.path)
+        alive = BitMap(fragment.id for fragment in manifest.message.fragments)
+        for name in dict.fromkeys(index.name for index in indices if not index.is_system):
+            segments = [index for index in indices if index.name == name]
+            part = BitMap.union(BitMap(), *(manifests.covered(index, alive) for index in segments))
+            if part != alive:
+                what = f"index {name!r} covers {len(part)} of {len(alive)} fragments; the others are scanned"
+                repair = "Optimize the indices if queries are slow."
+                yield Finding(Severity.INFO, "index_behind", manifest.path, what, repair, manifest.version)
+    except Corrupt:
+        return  # found above
+
+
+def _line(location: Location, manifest: Manifest, findings: list[Finding]) -> Line | None:
+    own = location.with_bases((), None, path=manifest.path)
+    try:
+        return Line(own, own.main_line(manifest.branch).store, manifest.branch)
+    except LanceError as error:
+        findings.append(manifests.error(manifest, "branch", str(error), "Move it back to where it was."))
+        return None
+
+
+def _references(line: Line, numbers: set[Version]) -> Iterator[Finding]:
+    """Of all lines, when this is the main one; of a branch, those to itself."""
+    try:
+        tags, branches = read_tags(line.root), read_branches(line.root)
+    except LanceError as error:
+        path = error.path if isinstance(error, Corrupt) else "_refs"
+        what = error.what if isinstance(error, Corrupt) else str(error)
+        yield Finding(Severity.ERROR, "reference", path, what, "Remove this file, and make the reference again.")
+        return
+    for name, tag in tags.items():
+        if tag.branch == line.branch:
+            there = tag.version in numbers
+        elif line.branch is None and tag.branch is not None:
+            there = tag.version in _versions_in(line, tag.branch)
+        else:
+            continue
+        if not there:
+            on = "" if tag.branch is None else f" of branch {tag.branch}"
+            what = f"tag {name!r} names version {tag.version}{on}, which does not exist"
+            yield Finding(Severity.WARNING, "dangling_tag", refs.tag_path(name), what, "Delete the tag.")
+    for name in branches if line.branch is None else ():
+        if not _versions_in(line, name):
+            what = f"branch {name!r} has no version"
+            yield Finding(Severity.WARNING, "empty_branch", refs.branch_path(name), what, "Delete the branch.")
+
+
+def _versions_in(line: Line, branch: str) -> set[Version]:
+    infos = line.root.list(f"{refs.branch_directory(branch)}/{naming.VERSIONS}")
+    parsed = (naming.parse_manifest_name(info.path.rpartition("/")[2]) for info in infos)
+    return {each[0] for each in parsed if each}
+
+
+def _orphans(line: Line, names: set[str]) -> Iterator[Finding]:
+    try:
+        names = names | named_by_other_lines(line)
+    except LanceError as error:
+        what = f"which files are needed cannot be told, since another line cannot be read: {error}"
+        yield Finding(Severity.WARNING, "orphans", refs.TREE, what, "Examine the branch it is about.")
+        return
+    for key, info in listed(line.location):
+        if key not in names:
+            what = f"no version names it ({info.size} bytes, last changed {info.modified:%Y-%m-%d})"
+            repair = "Cleanup removes it once it is older than the grace period; it may belong to a write under way."
+            yield Finding(Severity.INFO, "orphan", info.path, what, repair)

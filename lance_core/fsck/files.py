@@ -1,0 +1,150 @@
+"""What a version names: is it on the store, of the right size, and does it say what the version says of it.
+
+Each file is looked at once, however many versions name it.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_core.data.read import count_file_rows, read_deletions
+from lance_core.errors import Corrupt, InvalidInput, LanceError, NotFound, Unsupported
+from lance_core.format.fragment import DataFile, DeletionFile, Fragment
+from lance_core.format.ids import RowId
+from lance_core.format.index_metadata import decode_section
+from lance_core.format.manifest import Manifest
+from lance_core.format.rowids import FragmentRowIds, RowIdIndex, RowIdSequence
+from lance_core.fsck.manifests import OVERWRITE, error, warning
+from lance_core.fsck.report import Finding
+from lance_core.location import Location
+
+_GONE = "Put it back from a copy; or delete the rows of its fragment, or restore a version that does not need it."
+
+
+class Files:
+    """What was looked at so far."""
+
+    def __init__(self, sizes: dict[str, int]) -> None:
+        """`sizes` is of the table's own files, as they were listed."""
+        self._sizes = sizes
+        self._seen: set[str] = set()
+        self._rows: dict[str, int] = {}
+        self._deleted: dict[str, npt.NDArray[np.uint32]] = {}
+
+    @property
+    def count(self) -> int:
+        return len(self._seen)
+
+    def of_fragment(self, location: Location, manifest: Manifest, fragment: Fragment) -> Iterator[Finding]:
+        """`location` is the version's, with its base paths."""
+        for file in fragment.files:
+            if file.place not in self._seen:
+                found = list(self._look(location, manifest, file.place, file.size, "data_file"))
+                yield from found or self._count(location, manifest, file)
+            rows = self._rows.get(file.place, fragment.physical_rows)
+            if fragment.physical_rows and rows != fragment.physical_rows:
+                what = f"it has {rows} rows, and fragment {fragment.id} says {fragment.physical_rows}"
+                yield error(manifest, "file_rows", what, OVERWRITE, path=file.place)
+        deleted = fragment.deletion_file
+        if deleted is not None:
+            if deleted.place not in self._seen:
+                found = list(self._look(location, manifest, deleted.place, None, "deletion_file"))
+                yield from found or self._decode(location, manifest, fragment, deleted.place)
+            if deleted.place in self._deleted:
+                yield from _deletions(manifest, fragment, deleted, self._deleted[deleted.place])
+
+    def of_indices(self, location: Location, manifest: Manifest) -> Iterator[Finding]:
+        for index in decode_section(manifest.index_section, path=manifest.path):
+            try:
+                names = index.file_names
+            except Corrupt as found:
+                yield error(manifest, "index_file", f"{found.path} {found.what}", "Drop the index.")
+                continue
+            if not names and not index.is_system and not location.store.list(index.place):
+                yield error(manifest, "index_file", f"the files of index {index.name!r} are gone", "Drop the index.")
+            sizes = [file.size_bytes or None for file in index.message.files]
+            for name, size in zip(names, sizes, strict=True):
+                place = f"{index.place}/{name}"
+                if place not in self._seen:
+                    for finding in self._look(location, manifest, place, size, "index_file"):
+                        what = f"{finding.what}; queries that use index {index.name!r} fail"
+                        repair = f"Drop the index {index.name!r} and build it again."
+                        yield Finding(finding.severity, finding.rule, finding.path, what, repair, finding.version)
+
+    def live_twice(self, manifest: Manifest) -> Iterator[Finding]:
+        """Over a whole version, once its deletion files were looked at."""
+        if not manifest.has_stable_row_ids:
+            return
+        fragments = []
+        for fragment in manifest.fragments:
+            deleted = fragment.deletion_file
+            if fragment.row_ids is None or (deleted is not None and deleted.place not in self._deleted):
+                return  # what is wrong there was said already
+            gone = None if deleted is None else self._deleted[deleted.place]
+            try:
+                ids = RowIdSequence.decode(fragment.row_ids, rows=fragment.physical_rows, path=manifest.path)
+            except Corrupt:
+                return
+            fragments.append(FragmentRowIds(fragment.id, ids, gone))
+        try:
+            RowIdIndex(fragments, path=manifest.path).find([RowId(0)])
+        except Corrupt as found:
+            repair = "Delete one of the two rows by its address (_rowaddr)."
+            yield error(manifest, "row_id_live_twice", found.what.partition(";")[0], repair)
+
+    def _look(
+        self, location: Location, manifest: Manifest, place: str, size: int | None, rule: str
+    ) -> Iterator[Finding]:
+        self._seen.add(place)
+        try:
+            found = self._size(location, place)
+        except InvalidInput as refused:
+            what = f"it lies outside the table, and was not looked at: {refused}"
+            yield warning(manifest, "outside", what, "Open the table with this place among its bases.", path=place)
+            return
+        except LanceError as failed:
+            yield error(manifest, rule, f"it could not be looked at: {failed}", "Try again.", path=place)
+            return
+        if found is None:
+            yield error(manifest, rule, "it does not exist", _GONE, path=place)
+        elif size is not None and size != found:
+            yield error(manifest, rule, f"it has {found} bytes, and the version says {size}", _GONE, path=place)
+
+    def _size(self, location: Location, place: str) -> int | None:
+        if place in self._sizes:
+            return self._sizes[place]
+        found = location.store.head(place)
+        return None if found is None else found.size
+
+    def _count(self, location: Location, manifest: Manifest, file: DataFile) -> Iterator[Finding]:
+        try:
+            self._rows[file.place] = count_file_rows(location.store, location.codec, file)
+        except Unsupported as found:
+            yield warning(manifest, "data_file", str(found), "Look at it with a newer version.", path=file.place)
+        except LanceError as found:
+            yield error(manifest, "data_file", f"it cannot be opened: {found}", _GONE, path=file.place)
+
+    def _decode(self, location: Location, manifest: Manifest, fragment: Fragment, place: str) -> Iterator[Finding]:
+        try:
+            vector = read_deletions(location.store, fragment)
+        except (Corrupt, NotFound) as found:
+            repair = (
+                "Put it back from a copy, or restore a version before the delete: which rows are gone, nobody knows."
+            )
+            yield error(manifest, "deletion_file", f"it cannot be read: {found}", repair, path=place)
+            return
+        assert vector is not None
+        self._deleted[place] = vector.offsets
+
+
+def _deletions(
+    manifest: Manifest, fragment: Fragment, deleted: DeletionFile, offsets: npt.NDArray[np.uint32]
+) -> Iterator[Finding]:
+    if deleted.deleted_rows is not None and deleted.deleted_rows != len(offsets):
+        what = f"it lists {len(offsets)} rows, and the version counts {deleted.deleted_rows}: counts of rows are wrong"
+        repair = "Delete a row of this fragment: the rest is counted anew."
+        yield error(manifest, "deletion_count", what, repair, path=deleted.place)
+    if len(offsets) and fragment.physical_rows and int(offsets[-1]) >= fragment.physical_rows:
+        what = f"it deletes row {offsets[-1]} of {fragment.physical_rows}"
+        yield error(manifest, "deletion_file", what, OVERWRITE, path=deleted.place)

@@ -1,0 +1,225 @@
+"""What a version says, looked at by itself and beside the one before. Pure: no file is opened here.
+
+A generator of findings for each thing there is to look at; `of_version` and `of_fragment` call them all.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from pyroaring import BitMap
+
+from lance_core.errors import Corrupt, Unsupported
+from lance_core.format.features import Feature
+from lance_core.format.fragment import Fragment, StorageVersion
+from lance_core.format.index_metadata import IndexMetadata, decode_section
+from lance_core.format.manifest import Manifest
+from lance_core.format.row_versions import RowVersions
+from lance_core.format.rowids import RowIdSequence
+from lance_core.format.schema import TableSchema
+from lance_core.fsck.report import Finding, Severity
+
+OVERWRITE = "Overwrite the table with the rows of a version that is whole."
+_COMMIT_ONCE = "The next commit by Lance, of anything, puts it right."
+
+
+def error(manifest: Manifest, rule: str, what: str, repair: str, *, path: str | None = None) -> Finding:
+    return Finding(Severity.ERROR, rule, path or manifest.path, what, repair, manifest.version)
+
+
+def warning(manifest: Manifest, rule: str, what: str, repair: str, *, path: str | None = None) -> Finding:
+    return Finding(Severity.WARNING, rule, path or manifest.path, what, repair, manifest.version)
+
+
+def of_version(manifest: Manifest) -> Iterator[Finding]:
+    yield from _ids(manifest)
+    yield from _schema(manifest)
+    yield from _flags(manifest)
+    yield from _indices(manifest)
+
+
+def of_pair(before: Manifest, after: Manifest) -> Iterator[Finding]:
+    """Counters give out every number once, along all versions."""
+    for rule, old, new in (
+        ("max_fragment_id", before.max_fragment_id, after.max_fragment_id),
+        ("next_row_id", before.next_row_id, after.next_row_id),
+    ):
+        if new < old:
+            what = f"{rule} went from {old} in version {before.version} back to {new}: numbers may be given out twice"
+            yield warning(
+                after, f"{rule}_goes_back", what, "Look for rows that share an id; nothing else depends on it."
+            )
+
+
+def of_fragment(manifest: Manifest, fragment: Fragment) -> Iterator[Finding]:
+    """What holds for a fragment whichever version has it; `manifest` is the oldest of them."""
+    name = f"fragment {fragment.id}"
+    try:
+        fragment.check(path=manifest.path)
+        for file in fragment.files:
+            assert file.path
+    except Corrupt as found:
+        yield error(manifest, "fragment", f"{name} {found.what} ({found.field})", OVERWRITE)
+        return
+    if not fragment.files:
+        yield error(manifest, "fragment_files", f"{name} has no data files", OVERWRITE)
+    if not fragment.physical_rows:
+        yield warning(manifest, "row_count", f"{name} does not say how many rows it has", _COMMIT_ONCE)
+    deleted = fragment.deletion_file
+    if deleted is not None and deleted.deleted_rows is None:
+        yield warning(manifest, "row_count", f"{name} does not say how many rows are deleted", _COMMIT_ONCE)
+    if deleted is not None and (deleted.deleted_rows or 0) > fragment.physical_rows > 0:
+        what = f"{name} has {fragment.physical_rows} rows, and more are deleted"
+        yield error(manifest, "row_count", what, OVERWRITE)
+    if fragment.physical_rows:
+        yield from _lineage(manifest, fragment, name)
+
+
+def covered(index: IndexMetadata, alive: BitMap) -> BitMap:
+    return (index.covers or BitMap()) & alive
+
+
+def _ids(manifest: Manifest) -> Iterator[Finding]:
+    ids = [fragment.id for fragment in manifest.message.fragments]
+    if len(set(ids)) < len(ids):
+        twice = next(number for at, number in enumerate(ids) if number in ids[:at])
+        what = f"two fragments have the id {twice}, and rows of both have the same addresses"
+        yield error(manifest, "fragment_id_twice", what, OVERWRITE)
+    elif ids != sorted(ids):
+        what = "fragments are not in the order of their ids: the next commit puts them in it, and rows change places"
+        yield warning(manifest, "fragment_order", what, "Do not rely on the order of rows.")
+    if ids and max(ids) > manifest.max_fragment_id:
+        what = f"max_fragment_id is {manifest.max_fragment_id}, and fragment {max(ids)} is there"
+        yield error(manifest, "max_fragment_id", what, "Commit nothing but what Lance itself writes: it counts anew.")
+
+
+def _schema(manifest: Manifest) -> Iterator[Finding]:
+    try:
+        schema = manifest.schema
+        version = manifest.storage_version
+        assert schema.arrow is not None
+    except Corrupt as found:
+        yield error(manifest, "schema", f"{found.what} ({found.field})", OVERWRITE)
+        return
+    except Unsupported as found:
+        yield warning(manifest, "schema", str(found), "Look at it with a newer version of this package.")
+        return
+    yield from _storage_versions(manifest, version)
+    yield from _mandatory_columns(manifest, schema)
+    bases = {base.id for base in manifest.base_paths}
+    for fragment in manifest.message.fragments:
+        for file in fragment.files:
+            if file.HasField("base_id") and file.base_id not in bases:
+                what = f"{file.path} is in base path {file.base_id}, and there is none of this number"
+                yield error(manifest, "base_path", what, "Add the base path under this number, or restore a version.")
+                return
+
+
+def _storage_versions(manifest: Manifest, version: StorageVersion) -> Iterator[Finding]:
+    stamps = {(f.file_major_version, f.file_minor_version) for each in manifest.message.fragments for f in each.files}
+    versions = {StorageVersion.of_file(*stamp) for stamp in stamps}
+    if any(each.is_legacy != version.is_legacy for each in versions):
+        what = (
+            f"the table is of format {version}, and some of its files are not: {', '.join(map(str, sorted(versions)))}"
+        )
+        yield error(manifest, "storage_version", what, OVERWRITE)
+    elif len(versions | {version}) > 1 and not _reader_flags(manifest) & Feature.MIXED_FILE_VERSIONS:
+        known = ", ".join(map(str, sorted(versions)))
+        what = f"files are of versions {known} in a table of {version}, and no flag says so"
+        yield warning(manifest, "storage_version", what, "Compact the table, which writes its files anew.")
+
+
+def _mandatory_columns(manifest: Manifest, schema: TableSchema) -> Iterator[Finding]:
+    mandatory = {field.name: {node.id for node in field.walk()} for field in schema.fields if not field.nullable}
+    if not mandatory:
+        return
+    for fragment in manifest.message.fragments:
+        stored = {field_id for file in fragment.files for field_id in file.fields}
+        for name, ids in mandatory.items():
+            if not ids & stored:
+                what = f"column {name!r} may not be null, and no file of fragment {fragment.id} stores it"
+                yield error(manifest, "mandatory_column", what, f"Make column {name!r} nullable.")
+                return
+
+
+def _reader_flags(manifest: Manifest) -> int:
+    return manifest.message.reader_feature_flags
+
+
+def _flags(manifest: Manifest) -> Iterator[Finding]:
+    """A bit that is missing lets a reader in that does not understand what is there."""
+    message = manifest.message
+    both = message.reader_feature_flags & message.writer_feature_flags
+    for feature, needed, what in (
+        (Feature.DELETION_FILES, any(each.HasField("deletion_file") for each in message.fragments), "deleted rows"),
+        (Feature.STABLE_ROW_IDS, any(each.HasField("inline_row_ids") for each in message.fragments), "stable row ids"),
+        (Feature.BASE_PATHS, bool(message.base_paths), "base paths"),
+    ):
+        if needed and not both & feature:
+            found = f"there are {what}, and the flags do not say so: readers that know nothing of them may be wrong"
+            yield error(manifest, "flags", found, _COMMIT_ONCE)
+    if message.config and not message.writer_feature_flags & Feature.TABLE_CONFIG:
+        yield warning(manifest, "flags", "there is a config, and the flags do not say so", _COMMIT_ONCE)
+
+
+def _lineage(manifest: Manifest, fragment: Fragment, name: str) -> Iterator[Finding]:
+    rows = fragment.physical_rows
+    stable = manifest.has_stable_row_ids
+    if stable and fragment.message.WhichOneof("row_id_sequence") is None:
+        yield error(manifest, "row_ids", f"{name} has no row ids, which the table promises", OVERWRITE)
+    try:
+        if fragment.row_ids is not None:
+            ids = RowIdSequence.decode(fragment.row_ids, rows=rows, path=manifest.path).to_numpy()
+            if len(ids) and int(ids.max()) >= manifest.next_row_id:
+                what = (
+                    f"{name} has row id {ids.max()}, and next_row_id is {manifest.next_row_id}: it may be given twice"
+                )
+                yield error(manifest, "next_row_id", what, OVERWRITE)
+        for field, data in (("created_at", fragment.created_at), ("last_updated_at", fragment.last_updated_at)):
+            versions = RowVersions.decode(data, rows=rows, path=manifest.path, field=field)
+            newest = max((version for _count, version in versions.runs), default=0)
+            if stable and newest > manifest.version:
+                what = f"{name} has rows of version {newest} in {field}, which is yet to come"
+                yield error(manifest, "row_versions", what, "Queries by version will be wrong; the rows are not.")
+    except Corrupt as found:
+        yield error(manifest, "row_ids", f"{name}: {found.field} {found.what}", OVERWRITE)
+
+
+def _indices(manifest: Manifest) -> Iterator[Finding]:
+    try:
+        indices = decode_section(manifest.index_section, path=manifest.path)
+        for index in indices:
+            str(index.uuid)
+            _ = index.covers
+    except Corrupt as found:
+        yield error(manifest, "index_section", str(found), "Drop the index and build it again.")
+        return
+    alive = BitMap(fragment.id for fragment in manifest.message.fragments)
+    fields = {field.id for field in manifest.message.fields}
+    for number, index in enumerate(indices):
+        rebuild = f"Drop the index {index.name!r} and build it again."
+        if any(index.uuid == other.uuid for other in indices[:number]):
+            yield error(manifest, "index_twice", f"two indices have the uuid {index.uuid}", rebuild)
+        if index.is_system:
+            continue
+        if missing := sorted(set(index.field_ids) - fields):
+            what = f"index {index.name!r} is on field {missing[0]}, which the table does not have"
+            yield warning(manifest, "index_field", what, f"Drop the index {index.name!r}.")
+        if index.covers is None:
+            what = f"index {index.name!r} does not say what it covers, so nobody uses it"
+            yield warning(manifest, "index_coverage", what, rebuild)
+        elif index.covers and index.covers.max() > manifest.max_fragment_id:
+            what = (
+                f"index {index.name!r} covers fragment {index.covers.max()}, which never was: its rows will be missed"
+            )
+            yield error(manifest, "index_coverage", what, rebuild)
+    yield from _segments(manifest, indices, alive)
+
+
+def _segments(manifest: Manifest, indices: Sequence[IndexMetadata], alive: BitMap) -> Iterator[Finding]:
+    for name in dict.fromkeys(index.name for index in indices if not index.is_system):
+        together = BitMap()
+        for index in (each for each in indices if each.name == name):
+            part = covered(index, alive)
+            if part & together:
+                what = f"two segments of index {name!r} cover fragment {(part & together).min()}"
+                yield warning(manifest, "index_overlap", what, f"Drop the index {name!r} and build it again.")
+            together |= part

@@ -1,0 +1,57 @@
+"""Where to look first for the newest version, on a store whose listings cost more with every version.
+
+    _versions/latest_version_hint.json          {"version":7}
+
+Written after a commit, and it may be missing, garbled, too low or too high. So it is never believed: the version it
+names has to be there, and later ones are asked for until one is missing. Versions below the top may have been cleaned
+up, and a hint that stayed behind could end before such a gap; it counts only if nothing in the directory came or went
+since it was written. In all other cases the directory is listed.
+"""
+
+import json
+
+from lance_core.errors import LanceError
+from lance_core.format import naming
+from lance_core.format.ids import Version
+from lance_core.format.naming import NamingScheme
+from lance_core.storage.store import Store, TellsLastChange
+
+HINT = f"{naming.VERSIONS}/latest_version_hint.json"
+_PROBES_MAX = 1000
+_BYTES_MAX = 64
+
+
+def newest(store: Store) -> tuple[Version, NamingScheme] | None:
+    """None where only a listing can tell."""
+    if not isinstance(store, TellsLastChange) or (version := _hinted(store)) is None:
+        return None
+    for scheme in (NamingScheme.V2, NamingScheme.V1):
+        if store.head(naming.manifest_path(version, scheme)) is None:
+            continue
+        for _ in range(_PROBES_MAX):
+            following = Version(version + 1)
+            if store.head(naming.manifest_path(following, scheme)) is None:
+                return (version, scheme) if store.is_last_change(HINT) else None
+            version = following
+    return None
+
+
+def leave(store: Store, version: Version) -> None:
+    """At best effort: the version has landed, hint or not."""
+    if not isinstance(store, TellsLastChange):
+        return
+    try:
+        store.note(HINT, b'{"version":%d}' % version)
+    except LanceError:
+        return
+
+
+def _hinted(store: Store) -> Version | None:
+    try:
+        hint = json.loads(store.read(HINT, 0, _BYTES_MAX))
+    except (LanceError, ValueError, RecursionError):
+        return None
+    number = hint.get("version") if isinstance(hint, dict) else None
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1 or naming.is_detached(Version(number)):
+        return None
+    return Version(number)

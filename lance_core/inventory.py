@@ -1,0 +1,144 @@
+"""Which files a version names, whose a file on the store is, and what other lines of a table name.
+
+A file belongs to a *key*: its own path, or, for what lies beside something else, the path of that: the directory of
+an index segment, the data file of a blob. A version names keys. What has no key is of a kind that nobody here knows,
+and is left alone by everybody. What is done about files is decided in `maintenance/` and in `fsck/`.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lance_core.errors import NotFound
+from lance_core.format import naming, refs
+from lance_core.format.index_metadata import decode_section
+from lance_core.format.manifest import Manifest
+from lance_core.location import Location
+from lance_core.snapshot import Snapshot
+from lance_core.storage.store import ObjectInfo, Store
+
+_UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+_ITSELF = re.compile(
+    rf"{naming.DATA}/(?:[^/]+/)*[^/]+\.lance"
+    rf"|{naming.DELETIONS}/[^/]+\.(?:arrow|bin)"
+    rf"|{naming.TRANSACTIONS}/[^/]+\.txn"
+)
+_OF_AN_INDEX = re.compile(rf"({naming.INDICES}/{_UUID})/.+")
+_BESIDE_DATA = re.compile(rf"({naming.DATA}/[^/]+)/[01]{{32}}\.blob")
+_UNFINISHED = re.compile(
+    rf"(?:{naming.VERSIONS}|{naming.TRANSACTIONS}|{naming.DELETIONS}|{naming.DATA}(?:/[^/]+)*)/\.tmp[^/]*"
+    rf"|{naming.VERSIONS}/[^/]+\.manifest#\d+"
+)
+_WALKED = (naming.DATA, naming.DELETIONS, naming.INDICES, naming.TRANSACTIONS, naming.VERSIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The keys that a version names."""
+
+    own: frozenset[str]
+    """In the table's own root."""
+    elsewhere: frozenset[str]
+    """In another base. For whoever cleans that one up: which base it is, and under which spelling, is not asked."""
+
+
+def named_by(manifest: Manifest) -> Named:
+    own: set[str] = set()
+    elsewhere: set[str] = set()
+    for fragment in manifest.message.fragments:
+        for file in (*fragment.files, *(overlay.data_file for overlay in fragment.overlays)):
+            (elsewhere if file.HasField("base_id") else own).add(f"{naming.DATA}/{file.path}")
+        if fragment.HasField("deletion_file"):
+            deleted = fragment.deletion_file
+            suffix = "bin" if deleted.file_type else "arrow"
+            path = f"{naming.DELETIONS}/{fragment.id}-{deleted.read_version}-{deleted.id}.{suffix}"
+            (elsewhere if deleted.HasField("base_id") else own).add(path)
+    for index in decode_section(manifest.index_section, path=manifest.path):
+        (elsewhere if index.message.HasField("base_id") else own).add(f"{naming.INDICES}/{index.uuid}")
+    if manifest.transaction_file:
+        own.add(f"{naming.TRANSACTIONS}/{manifest.transaction_file}")
+    return Named(frozenset(own), frozenset(elsewhere))
+
+
+def key_of(path: str) -> str | None:
+    """
+    >>> key_of("_indices/0b5a3c9e-0000-4000-8000-000000000000/index.idx")
+    '_indices/0b5a3c9e-0000-4000-8000-000000000000'
+    >>> key_of("data/notes.txt") is None
+    True
+    """
+    if _ITSELF.fullmatch(path) or _UNFINISHED.fullmatch(path):
+        return path
+    if matched := _OF_AN_INDEX.fullmatch(path):
+        return matched[1]
+    if matched := _BESIDE_DATA.fullmatch(path):
+        return f"{matched[1]}.lance"
+    return None
+
+
+def listed(location: Location) -> Iterator[tuple[str, ObjectInfo]]:
+    """Every file of a known kind with its key. Manifests are not among them: they name, and are not named."""
+    for directory in _WALKED:
+        for info in location.store.walk(directory):
+            if (key := key_of(info.path)) is not None:
+                yield key, info
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Versions that follow each other: the main line of a table, or a branch of it."""
+
+    location: Location
+    root: Store
+    """Of the main line, where the references of all lines lie."""
+    branch: str | None
+
+    @property
+    def own_directory(self) -> str:
+        """From the main line's root; empty for the main line itself."""
+        return refs.branch_directory(self.branch) if self.branch else ""
+
+
+def line_of(base: Snapshot) -> Line:
+    location = base.location.with_bases((), None, path=base.manifest.path)
+    branch = base.manifest.branch
+    return Line(location, location.main_line(branch).store, branch)
+
+
+def named_by_other_lines(line: Line) -> set[str]:
+    """Keys that versions of other lines name outside their own directory, and detached versions of this one anywhere.
+
+    A directory below `tree/` counts as a branch when it holds a manifest, whether or not a reference says so: a branch
+    in the making has none yet.
+    """
+    found: set[str] = set()
+    for store, path in _other_manifests(line):
+        try:
+            named = named_by(Manifest.decode(store.read(path), path=path))
+        except NotFound:
+            continue
+        found |= named.elsewhere
+        if store is line.location.store:
+            found |= named.own
+    return found
+
+
+def _other_manifests(line: Line) -> Iterator[tuple[Store, str]]:
+    for listed in line.location.store.list(naming.VERSIONS):
+        name = listed.path.rpartition("/")[2]
+        if name.startswith("d") and name.endswith(".manifest"):
+            yield line.location.store, listed.path
+    own = f"{line.own_directory}/{naming.VERSIONS}"
+    if line.branch is not None:
+        for listed in line.root.list(naming.VERSIONS):
+            if _is_manifest(listed.path):
+                yield line.root, listed.path
+    for listed in line.root.walk(refs.TREE):
+        directory = listed.path.rpartition("/")[0]
+        if directory.endswith(f"/{naming.VERSIONS}") and directory != own and _is_manifest(listed.path):
+            yield line.root, listed.path
+
+
+def _is_manifest(path: str) -> bool:
+    name = path.rpartition("/")[2]
+    return naming.parse_manifest_name(name) is not None or (name.startswith("d") and name.endswith(".manifest"))

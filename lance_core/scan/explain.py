@@ -1,0 +1,57 @@
+"""A plan in words: what `explain` prints. The plan is the one that would run; nothing is read for it."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from lance_core.format.schema import TableSchema
+from lance_core.location import Location
+from lance_core.scan.plan import ScanPlan
+
+_RUNS_MAX = 8
+
+
+def explained(location: Location, plan: ScanPlan) -> str:
+    return "\n".join(_lines(location, plan))
+
+
+def _lines(location: Location, plan: ScanPlan) -> Iterator[str]:
+    yield f"scan {location.uri} at version {plan.manifest.version}"
+    yield f"  returns   {_listed(plan.columns)}"
+    if plan.predicate is None:
+        yield f"  reads     {_listed(_columns(plan.first))}"
+    else:
+        yield f"  filter    {plan.predicate.sql}"
+        yield f"  reads     {_listed(_columns(plan.first))} of every row, where the filter is evaluated"
+        if plan.then.fields:
+            yield f"  then      {_listed(_columns(plan.then))} of rows that match"
+    if plan.limit is not None or plan.offset:
+        yield f"  window    {'all' if plan.limit is None else plan.limit} matching rows after {plan.offset}"
+    fragments = [task.fragment for task in plan.tasks]
+    physical, live = sum(each.physical_rows for each in fragments), sum(each.live_rows for each in fragments)
+    yield (
+        f"  fragments {len(fragments)} of {len(plan.manifest.fragments)} ({_runs(each.id for each in fragments)}), "
+        f"{live} live rows, {physical - live} deleted"
+    )
+    for task in plan.tasks:
+        if not task.is_whole:
+            yield f"            of fragment {task.fragment.id} live rows {task.skip} to {task.skip + (task.take or 0)}"
+    yield "  indices   none used: every fragment is scanned"
+
+
+def _columns(schema: TableSchema) -> Sequence[str]:
+    """Structs that are read in part are told by their parts."""
+    return [f"{each.name}: {each.type}" for each in schema.arrow]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "no columns"
+
+
+def _runs(numbers: Iterable[int]) -> str:
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    texts = [str(first) if first == last else f"{first}-{last}" for first, last in runs]
+    return ", ".join([*texts[:_RUNS_MAX], "…"] if len(texts) > _RUNS_MAX else texts) or "none"

@@ -1,0 +1,82 @@
+"""The columns that every table has besides its own: where a row is, which row it is, and since when.
+
+`_rowid` is the stable id where the table has them, else the address. A fragment that notes no versions has version 1 in
+every row.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_core.data.read import LiveRows
+from lance_core.errors import Corrupt
+from lance_core.expressions import METADATA_COLUMNS
+from lance_core.format.fragment import Fragment
+from lance_core.format.manifest import Manifest
+from lance_core.format.row_versions import RowVersions
+from lance_core.format.rowids import RowIdSequence
+
+ROW_ID, ROW_ADDRESS, ROW_OFFSET = "_rowid", "_rowaddr", "_rowoffset"
+CREATED_AT, LAST_UPDATED_AT = "_row_created_at_version", "_row_last_updated_at_version"
+ROW_COLUMNS = frozenset(METADATA_COLUMNS.names)
+
+
+class RowFacts:
+    """What is known of a fragment's rows beside their columns; each sequence is decoded when it is first asked for."""
+
+    def __init__(self, manifest: Manifest, fragment: Fragment, *, path: str) -> None:
+        self._manifest = manifest
+        self._fragment = fragment
+        self._path = path
+
+    def joined(self, rows: LiveRows, columns: Sequence[str]) -> pa.RecordBatch:
+        """The batch with these columns, in this order."""
+        offsets = rows.offsets
+        arrays = [
+            pa.array(self.of(name, offsets)) if name in ROW_COLUMNS else rows.batch.column(name) for name in columns
+        ]
+        schema = pa.schema(
+            [
+                METADATA_COLUMNS.field(name) if name in ROW_COLUMNS else rows.batch.schema.field(name)
+                for name in columns
+            ],
+            rows.batch.schema.metadata,
+        )
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def of(self, name: str, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+        if name == ROW_ADDRESS or (name == ROW_ID and not self._manifest.has_stable_row_ids):
+            return offsets.astype(np.uint64) | np.uint64(self._fragment.id << 32)
+        if name == ROW_OFFSET:
+            return offsets.astype(np.uint64)
+        if name == ROW_ID:
+            return self.row_ids[offsets]
+        return (self.created_at if name == CREATED_AT else self.last_updated_at)[offsets]
+
+    @property
+    def row_id_sequence(self) -> RowIdSequence:
+        data = self._fragment.row_ids
+        if data is None:
+            raise Corrupt(
+                "has no row ids, which the table promises", path=self._path, field=f"fragments[id={self._fragment.id}]"
+            )
+        return RowIdSequence.decode(data, rows=self._fragment.physical_rows, path=self._path)
+
+    @cached_property
+    def row_ids(self) -> npt.NDArray[np.uint64]:
+        return self.row_id_sequence.to_numpy()
+
+    @cached_property
+    def created_at(self) -> npt.NDArray[np.uint64]:
+        return self._versions(self._fragment.created_at, "created_at")
+
+    @cached_property
+    def last_updated_at(self) -> npt.NDArray[np.uint64]:
+        return self._versions(self._fragment.last_updated_at, "last_updated_at")
+
+    def _versions(self, data: bytes | None, field: str) -> npt.NDArray[np.uint64]:
+        rows = self._fragment.physical_rows
+        return RowVersions.decode(data, rows=rows, path=self._path, field=field).to_numpy()

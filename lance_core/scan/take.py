@@ -1,0 +1,186 @@
+"""Rows picked by where they are: by offset among the live rows, by row id, by row address.
+
+They come in the order asked for, as often as asked for. A row that is not there is an error that names it. Each
+fragment that holds any of them is read once, by a few threads.
+"""
+
+import enum
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_core.data.read import rows_without_columns
+from lance_core.errors import InvalidInput
+from lance_core.format.manifest import Manifest
+from lance_core.format.rowids import FragmentRowIds, RowIdIndex
+from lance_core.location import Location
+from lance_core.scan.parallel import in_order
+from lance_core.scan.plan import plan_columns
+from lance_core.scan.read import LiveFragment, Reading, manifest_path
+
+_NAMED_MAX = 5
+_OFFSET_BITS = 32
+
+Ints = npt.NDArray[np.int64]
+Found = npt.NDArray[np.bool_]
+RowNumbers: TypeAlias = Sequence[int] | npt.NDArray[np.integer] | pa.Array | pa.ChunkedArray
+
+
+class By(enum.Enum):
+    """What the numbers of rows mean."""
+
+    OFFSET = "offset"
+    ROW_ID = "row_id"
+    ROW_ADDRESS = "row_address"
+
+    @classmethod
+    def of(cls, text: str) -> "By":
+        try:
+            return cls(text)
+        except ValueError:
+            known = ", ".join(repr(each.value) for each in cls)
+            raise InvalidInput(f"by={text!r}: rows are picked by one of {known}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where rows are, in the order asked for."""
+
+    fragments: Ints
+    """By their number in the version."""
+    offsets: Ints
+    """Physical."""
+
+
+def take(
+    location: Location, manifest: Manifest, rows: RowNumbers, columns: Sequence[str] | None, *, by: By
+) -> pa.Table:
+    plan = plan_columns(manifest, columns)
+    reading = Reading(location, plan)
+    places = placed(location, manifest, rows, by=by)
+    keys, order = np.unique(keyed(places), return_inverse=True)
+    if not plan.output:
+        return pa.Table.from_batches([rows_without_columns(len(order))])
+    batches = in_order(lambda each: reading.picked(*each), by_fragment(location, manifest, keys))
+    found = pa.Table.from_batches(batches, plan.schema).combine_chunks()
+    return found if len(order) == len(keys) and (order[1:] > order[:-1]).all() else found.take(pa.array(order))
+
+
+def placed(location: Location, manifest: Manifest, rows: RowNumbers, *, by: By) -> Places:
+    """Raises `InvalidInput` that names those that are not there."""
+    wanted = _integers(rows)
+    if by is By.OFFSET:
+        return _by_offset(location, manifest, wanted)
+    if by is By.ROW_ID and manifest.has_stable_row_ids:
+        return _by_id(location, manifest, wanted)
+    return _by_address(location, manifest, wanted, "row address" if by is By.ROW_ADDRESS else "row id")
+
+
+def keyed(places: Places) -> Ints:
+    """A number for each place, in the order of a scan."""
+    return (places.fragments << _OFFSET_BITS) | places.offsets
+
+
+def by_fragment(location: Location, manifest: Manifest, keys: Ints) -> Iterator[tuple[LiveFragment, Ints]]:
+    """The fragments of ascending keys, each with the offsets in it."""
+    numbers = keys >> _OFFSET_BITS
+    starts = np.flatnonzero(np.diff(numbers, prepend=-1)).tolist()
+    for start, stop in itertools.pairwise([*starts, len(keys)]):
+        fragment = manifest.fragments[int(numbers[start])]
+        yield LiveFragment(location, manifest, fragment), keys[start:stop] & ((1 << _OFFSET_BITS) - 1)
+
+
+def row_id_index(location: Location, manifest: Manifest) -> RowIdIndex:
+    """Over all live rows."""
+    path = manifest_path(location, manifest)
+
+    def known(number: int) -> FragmentRowIds:
+        each = LiveFragment(location, manifest, manifest.fragments[number])
+        deleted = each.deletions
+        return FragmentRowIds(each.fragment.id, each.facts.row_id_sequence, deleted.offsets if deleted else None)
+
+    return RowIdIndex(list(in_order(known, range(len(manifest.fragments)))), path=path)
+
+
+def _by_offset(location: Location, manifest: Manifest, wanted: Ints) -> Places:
+    ends = np.cumsum(_counts(manifest, live=True))
+    total = int(ends[-1]) if len(ends) else 0
+    _refuse(wanted, (wanted >= 0) & (wanted < total), "offset", location, manifest)
+    number = np.searchsorted(ends, wanted, side="right")
+    offsets = wanted - np.concatenate([[0], ends])[number]
+    for each in np.unique(number):
+        if manifest.fragments[int(each)].deletion_file is not None:
+            deletions = LiveFragment(location, manifest, manifest.fragments[int(each)]).deletions
+            here = number == each
+            offsets[here] = offsets[here] if deletions is None else deletions.physical(offsets[here])
+    return Places(number, offsets)
+
+
+def _by_address(location: Location, manifest: Manifest, wanted: Ints, what: str) -> Places:
+    fragment_ids, offsets = wanted >> _OFFSET_BITS, wanted & ((1 << _OFFSET_BITS) - 1)
+    number, found = _numbers_of(manifest, fragment_ids)
+    rows = _counts(manifest, live=False)
+    if len(rows):
+        found &= offsets < rows[number]
+    for each in np.unique(number[found]):
+        deletions = LiveFragment(location, manifest, manifest.fragments[int(each)]).deletions
+        if deletions is not None:
+            here = np.flatnonzero(found & (number == each))
+            found[here] = ~np.isin(offsets[here], deletions.offsets)
+    _refuse(wanted, found, what, location, manifest)
+    return Places(number, offsets)
+
+
+def _by_id(location: Location, manifest: Manifest, wanted: Ints) -> Places:
+    places = row_id_index(location, manifest).find(wanted.astype(np.uint64))
+    _refuse(wanted, places.known & (wanted >= 0), "row id", location, manifest)
+    number, _ = _numbers_of(manifest, places.fragment_ids.astype(np.int64))
+    return Places(number, places.offsets.astype(np.int64))
+
+
+def _numbers_of(manifest: Manifest, fragment_ids: Ints) -> tuple[Ints, Found]:
+    """The number of each fragment in the version, and whether it is there at all."""
+    ids = np.fromiter((each.id for each in manifest.message.fragments), dtype=np.int64)
+    if not len(ids):
+        return np.zeros_like(fragment_ids), np.zeros(len(fragment_ids), dtype=np.bool_)
+    order = np.argsort(ids, kind="stable")
+    number = order[np.minimum(np.searchsorted(ids[order], fragment_ids), len(ids) - 1)]
+    return number, ids[number] == fragment_ids
+
+
+def _counts(manifest: Manifest, *, live: bool) -> Ints:
+    fragments = manifest.message.fragments
+    if live:
+        counts = (each.physical_rows - each.deletion_file.num_deleted_rows for each in fragments)
+    else:
+        counts = (each.physical_rows for each in fragments)
+    return np.fromiter(counts, dtype=np.int64, count=len(fragments))
+
+
+def _integers(rows: RowNumbers) -> Ints:
+    if isinstance(rows, pa.Array | pa.ChunkedArray):
+        rows = rows.to_numpy()
+    numbers: npt.NDArray[np.integer] = np.asarray(rows)
+    if not numbers.size:
+        return np.zeros(0, dtype=np.int64)
+    if numbers.ndim != 1 or not np.issubdtype(numbers.dtype, np.integer):
+        raise InvalidInput(f"rows are picked by whole numbers, a list of them; these are {numbers.dtype}")
+    if numbers.dtype == np.uint64 and (large := numbers[numbers >= 2**63]).size:
+        raise InvalidInput(f"there is no row {large[0]}")
+    return numbers.astype(np.int64)
+
+
+def _refuse(wanted: Ints, found: Found, what: str, location: Location, manifest: Manifest) -> None:
+    if found.all():
+        return
+    missing = list(dict.fromkeys(wanted[~found].tolist()))
+    more = f" and {len(missing) - _NAMED_MAX} more" if len(missing) > _NAMED_MAX else ""
+    raise InvalidInput(
+        f"{location.uri}: version {manifest.version} has no live row with {what} "
+        f"{', '.join(map(str, missing[:_NAMED_MAX]))}{more}; it has {manifest.row_count()} live rows"
+    )

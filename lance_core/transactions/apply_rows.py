@@ -1,0 +1,271 @@
+"""What the operations on rows and columns do to a draft: fragments, indices over them, and the lineage of rows.
+
+One function per operation, called by `apply.py`. An index is never rebuilt here: it stays, loses fragments whose values
+changed under it, or goes with its column.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from pyroaring import BitMap
+
+from lance_core.errors import InvalidInput, RetryableConflict
+from lance_core.format import field_ids, index_metadata
+from lance_core.format import operations as op
+from lance_core.format.draft import Draft
+from lance_core.format.fragment import TOMBSTONE, DataFile, Fragment
+from lance_core.format.ids import FragmentId, Version
+from lance_core.format.index_metadata import FRAGMENT_REUSE, IndexMetadata
+from lance_core.format.operations import UpdateMode
+from lance_core.format.row_versions import RowVersions
+from lance_core.format.rowids import RowIdSequence
+from lance_core.format.schema import TableSchema
+
+Numbers = npt.NDArray[np.uint64]
+
+
+def delete(draft: Draft, operation: op.Delete) -> None:
+    _check_there(draft, operation, [*(each.id for each in operation.updated), *operation.removed_ids])
+    draft.remove(operation.removed_ids)
+    draft.put(operation.updated)
+    _retain_indices(draft)
+
+
+def update(draft: Draft, operation: op.Update) -> None:
+    _check_there(draft, operation, [*(each.id for each in operation.updated), *operation.removed_ids])
+    before = dict(draft.fragments)
+    draft.remove(operation.removed_ids)
+    draft.put(_stamped(draft, operation))
+    changed = frozenset(operation.fields_modified)
+    updated_ids = [fragment.id for fragment in operation.updated]
+    draft.set_indices(index_metadata.without_fragments(draft.indices, updated_ids, on_fields=changed))
+    new = operation.new
+    if draft.has_stable_row_ids and new:
+        new = _with_created_at(new, before.values(), draft.version)
+    draft.add(new, keep_ids=True)
+    _retain_indices(draft)
+
+
+def rewrite(draft: Draft, operation: op.Rewrite) -> None:
+    for group in operation.groups:
+        _check_there(draft, operation, [fragment.id for fragment in group.old])
+        reserved = {fragment.id for fragment in group.new}
+        if 0 in reserved or any(number > draft.max_fragment_id for number in reserved):
+            raise InvalidInput(
+                "a Rewrite brings fragments with ids that were reserved for it before; reserve them first"
+            )
+    indices = _rewritten_indices(draft, operation)
+    for group in operation.groups:
+        draft.remove(fragment.id for fragment in group.old)
+        draft.add(group.new, keep_ids=True)
+    draft.set_indices(indices)
+
+
+def merge(draft: Draft, operation: op.Merge) -> None:
+    before = dict(draft.fragments)
+    highest = field_ids.highest(draft.schema, (each.message for each in draft.fragments.values()), draft.config)
+    after = {fragment.id: fragment for fragment in operation.fragments}
+    if missing := sorted(set(before) - set(after)):
+        raise InvalidInput(f"a Merge lists every fragment of the table, and fragment {missing[0]} is not among its own")
+    for fragment in operation.fragments:
+        old = before.get(fragment.id)
+        if old is None:
+            raise InvalidInput(f"a Merge keeps the table's fragments, and fragment {fragment.id} is not one of them")
+        if old.physical_rows != fragment.physical_rows:
+            raise InvalidInput(
+                f"a Merge keeps rows where they are: fragment {fragment.id} has {old.physical_rows}, not "
+                f"{fragment.physical_rows}"
+            )
+    moved = [fragment for fragment in operation.fragments if _paths(fragment) != _paths(before[fragment.id])]
+    draft.put(operation.fragments)
+    if draft.has_stable_row_ids:
+        draft.put(_all_rows_changed(fragment, draft.version) for fragment in moved)
+    indices = draft.indices
+    for fragment in moved:
+        refiled = frozenset(_files_by_field(before[fragment.id]).items() - _files_by_field(fragment).items())
+        fields = frozenset(field_id for field_id, _path in refiled)
+        indices = index_metadata.without_fragments(indices, [fragment.id], on_fields=fields)
+    draft.set_indices(indices)
+    draft.set_schema(operation.schema)
+    _retain_indices(draft)
+    _note_field_ids(draft, highest)
+
+
+def project(draft: Draft, operation: op.Project) -> None:
+    """Files that keep a live column stay byte for byte; ids of dropped ones linger in them."""
+    schema = TableSchema(operation.schema.fields, draft.schema.metadata)
+    live = _field_ids(schema)
+    highest = field_ids.highest(draft.schema, (each.message for each in draft.fragments.values()), draft.config)
+    draft.put(
+        fragment.with_files([file for file in fragment.files if live & set(file.field_ids)])
+        for fragment in list(draft.fragments.values())
+        if any(not live & set(file.field_ids) for file in fragment.files)
+    )
+    draft.set_schema(schema)
+    _retain_indices(draft)
+    _note_field_ids(draft, highest)
+
+
+def replace_data(draft: Draft, operation: op.DataReplacement) -> None:
+    fields = {file.field_ids for _fragment_id, file in operation.replacements}
+    if len(fields) > 1:
+        raise InvalidInput("a DataReplacement brings files that all store the same fields")
+    _check_there(draft, operation, [fragment_id for fragment_id, _file in operation.replacements])
+    replaced = []
+    for fragment_id, file in operation.replacements:
+        fragment = _with_replaced(draft.fragments[fragment_id], file)
+        replaced.append(_all_rows_changed(fragment, draft.version) if draft.has_stable_row_ids else fragment)
+    draft.put(replaced)
+    ids = [fragment.id for fragment in replaced]
+    on_fields = frozenset(field_id for each in fields for field_id in each)
+    draft.set_indices(index_metadata.without_fragments(draft.indices, ids, on_fields=on_fields))
+
+
+def _check_there(draft: Draft, operation: op.Operation, fragment_ids: Iterable[FragmentId]) -> None:
+    for fragment_id in fragment_ids:
+        if fragment_id not in draft.fragments:
+            raise RetryableConflict(
+                f"this {operation.name} touches fragment {fragment_id}, which the table no longer has; open the table "
+                "again and repeat the operation on the new version",
+                ours=operation.name,
+                theirs="an earlier commit",
+                version=draft.version - 1,
+                rule="fragments_are_there",
+            )
+
+
+def _retain_indices(draft: Draft) -> None:
+    if not draft.indices:
+        return
+    alive = BitMap([*draft.fragments, *(fragment.id for fragment in draft.fresh)])
+    draft.set_indices(index_metadata.retained(draft.indices, field_ids=_field_ids(draft.schema), fragment_ids=alive))
+
+
+def _note_field_ids(draft: Draft, highest: int) -> None:
+    """Files may still list the highest id when its column goes, but not for long: a compaction leaves it out."""
+    if draft.schema.field_id_max < highest and draft.config.get(field_ids.NOTED) != str(highest):
+        draft.set_config({**draft.config, field_ids.NOTED: str(highest)})
+
+
+def _rewritten_indices(draft: Draft, operation: op.Rewrite) -> list[IndexMetadata]:
+    """Coverage follows the rows: where row ids are stable, and for segments that were written anew; other segments
+    keep naming fragments that are gone, which covers nothing."""
+    written_anew = dict(operation.rewritten_indices)
+    reuse = operation.fragment_reuse
+    after = [] if reuse is None else [reuse]
+    for index in draft.indices:
+        anew = written_anew.get(index.uuid.bytes)
+        if reuse is not None and index.name == FRAGMENT_REUSE:
+            continue
+        if index.is_system or not (draft.has_stable_row_ids or anew):
+            after.append(index)
+            continue
+        covered = index.covers
+        if covered is not None:
+            for group in operation.groups:
+                if index.holds_addresses and anew is None:
+                    covered = covered - BitMap(fragment.id for fragment in group.old)
+                else:
+                    covered = _moved(index, covered, group)
+        moved = index if anew is None else index.rewritten_as(anew)
+        after.append(moved if covered is None else moved.covering(covered))
+    return after
+
+
+def _moved(index: IndexMetadata, covered: BitMap, group: op.RewriteGroup) -> BitMap:
+    old = BitMap(fragment.id for fragment in group.old)
+    if not covered & old:
+        return covered
+    if not old <= covered:
+        raise InvalidInput(
+            f"a Rewrite would join fragments that index {index.name!r} covers with fragments that it does not; group "
+            "them apart"
+        )
+    return (covered - old) | BitMap(fragment.id for fragment in group.new)
+
+
+def _stamped(draft: Draft, operation: op.Update) -> list[Fragment]:
+    """Rows whose columns were rewritten where they are say that they changed."""
+    if not (draft.has_stable_row_ids and operation.mode is UpdateMode.REWRITE_COLUMNS):
+        return list(operation.updated)
+    stamped = []
+    for fragment in operation.updated:
+        offsets = operation.updated_offsets.get(fragment.id)
+        if offsets is not None and fragment.last_updated_at is not None:
+            positions = np.frombuffer(BitMap.deserialize(offsets).to_array(), dtype=np.uint32)
+            versions = _versions(fragment, fragment.last_updated_at).stamped(positions, draft.version)
+            fragment = fragment.with_lineage(last_updated_at=versions.encode())
+        stamped.append(fragment)
+    return stamped
+
+
+def _all_rows_changed(fragment: Fragment, version: Version) -> Fragment:
+    return fragment.with_lineage(last_updated_at=RowVersions.of_one(fragment.physical_rows, version).encode())
+
+
+def _with_created_at(new: Sequence[Fragment], before: Iterable[Fragment], version: Version) -> tuple[Fragment, ...]:
+    """A row that moved keeps the version in which it was created, found by its row id; the others are new."""
+    known: list[tuple[Numbers, Numbers]] = []
+    if any(fragment.row_ids is not None and fragment.created_at is None for fragment in new):
+        for fragment in sorted(before, key=lambda each: each.id):
+            if fragment.row_ids is not None:
+                ids = RowIdSequence.decode(fragment.row_ids, rows=fragment.physical_rows, path="head").to_numpy()
+                known.append((ids, _versions(fragment, fragment.created_at).to_numpy()))
+    resolved = []
+    for fragment in new:
+        if fragment.row_ids is not None and fragment.created_at is None:
+            rows = fragment.physical_rows
+            partial = RowIdSequence.decode_partial(fragment.row_ids, rows_max=rows, path="new fragment").to_numpy()
+            created = np.full(rows, version, dtype=np.uint64)
+            created[: len(partial)] = _created_at(partial, known, version)
+            fragment = fragment.with_lineage(created_at=RowVersions.of(created).encode())
+        resolved.append(fragment)
+    return tuple(resolved)
+
+
+def _created_at(
+    ids: Numbers,
+    known: Sequence[tuple[Numbers, Numbers]],
+    version: Version,
+) -> Numbers:
+    """From the first fragment that has the id."""
+    created = np.full(len(ids), version, dtype=np.uint64)
+    open_places = np.arange(len(ids))
+    for theirs, versions in known:
+        if not len(open_places):
+            break
+        order = np.argsort(theirs, kind="stable")
+        at = np.searchsorted(theirs, ids[open_places], sorter=order)
+        inside = at < len(theirs)
+        found = np.zeros(len(open_places), dtype=np.bool_)
+        found[inside] = theirs[order[at[inside]]] == ids[open_places[inside]]
+        created[open_places[found]] = versions[order[at[found]]]
+        open_places = open_places[~found]
+    return created
+
+
+def _versions(fragment: Fragment, data: bytes | None) -> RowVersions:
+    return RowVersions.decode(data, rows=fragment.physical_rows, path="head", field="row versions")
+
+
+def _with_replaced(fragment: Fragment, new: DataFile) -> Fragment:
+    """The file with the same fields gives way; otherwise the fields die where they are stored, and the file joins."""
+    for position, file in enumerate(fragment.files):
+        if file.field_ids == new.field_ids and file.version == new.version:
+            return fragment.with_files([*fragment.files[:position], new, *fragment.files[position + 1 :]])
+    ids = set(new.field_ids)
+    survivors = [file.without_fields(ids) if ids & set(file.field_ids) else file for file in fragment.files]
+    return fragment.with_files([*(file for file in survivors if set(file.field_ids) != {TOMBSTONE}), new])
+
+
+def _paths(fragment: Fragment) -> list[str]:
+    return [file.path for file in fragment.files]
+
+
+def _files_by_field(fragment: Fragment) -> dict[int, str]:
+    return {field_id: file.path for file in fragment.files for field_id in file.field_ids if field_id >= 0}
+
+
+def _field_ids(schema: TableSchema) -> frozenset[int]:
+    return frozenset(field.id for top in schema.fields for field in top.walk())

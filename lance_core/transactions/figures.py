@@ -1,0 +1,60 @@
+"""How much a change changed: rows that came and went, files that were written. For people and for the ledger; nothing
+that decides about a commit looks here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lance_core.format import operations as op
+from lance_core.format.fragment import DataFile, Fragment
+from lance_core.format.ids import FragmentId
+from lance_core.format.manifest import Manifest
+from lance_core.format.operations import Operation
+
+_NO_ROWS = (op.CreateIndex, op.DataReplacement, op.Merge, op.Project, op.ReserveFragments, op.Rewrite, op.UpdateConfig)
+"""They move rows or touch none; nobody would call one of them new."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowsChanged:
+    added: int
+    removed: int
+
+
+def rows_changed(operation: Operation | None, before: Manifest | None, after: Manifest) -> RowsChanged | None:
+    """None where it takes the version before to tell, and that one is gone. Rows that an update moved are neither."""
+    if isinstance(operation, op.Append):
+        return RowsChanged(sum(fragment.live_rows for fragment in operation.fragments), 0)
+    if isinstance(operation, _NO_ROWS):
+        return RowsChanged(0, 0)
+    if before is None and after.version > 1:
+        return None
+    old = _live_rows(before)
+    new = _live_rows(after)
+    added = sum(max(0, rows - old.get(fragment_id, 0)) for fragment_id, rows in new.items())
+    removed = sum(max(0, rows - new.get(fragment_id, 0)) for fragment_id, rows in old.items())
+    if isinstance(operation, op.Update):
+        moved = min(added, removed)
+        return RowsChanged(added - moved, removed - moved)
+    return RowsChanged(added, removed)
+
+
+def files_written(operation: Operation, base: Manifest | None) -> tuple[DataFile, ...]:
+    """The data files that the operation brings, each once: those that the version it was planned on does not have."""
+    if isinstance(operation, op.DataReplacement):
+        return tuple(file for _fragment_id, file in operation.replacements)
+    fragments = op.new_fragments(operation)
+    known = set() if isinstance(operation, op.Append | op.Overwrite) else _paths_of(fragments, base)
+    files = {file.path: file for fragment in fragments for file in fragment.files if file.path not in known}
+    return tuple(files.values())
+
+
+def _paths_of(fragments: Sequence[Fragment], base: Manifest | None) -> set[str]:
+    if base is None:
+        return set()
+    wanted = {fragment.id for fragment in fragments}
+    return {file.path for fragment in base.fragments if fragment.id in wanted for file in fragment.files}
+
+
+def _live_rows(manifest: Manifest | None) -> dict[FragmentId, int]:
+    return {} if manifest is None else {fragment.id: fragment.live_rows for fragment in manifest.fragments}

@@ -1,0 +1,77 @@
+"""Columns put together from parts, by id at every depth."""
+
+import pyarrow as pa
+import pytest
+
+from lance_core.data.assemble import Part, assembled
+from lance_core.data.layout import Path
+from lance_core.format.schema import Field, TableSchema
+
+
+def field(arrow: pa.DataType) -> Field:
+    """Ids from 0, parents before children."""
+    return TableSchema.from_arrow(pa.schema([pa.field("c", arrow)])).fields[0]
+
+
+def check(arrow: pa.DataType, expected: list[object], *parts: tuple[pa.Array, dict[int, Path]]) -> None:
+    given = [Part(array, paths, f"{number}.lance") for number, (array, paths) in enumerate(parts)]
+    found = assembled(field(arrow), arrow, given, len(expected))
+    found.validate(full=True)
+    assert found.type == arrow
+    assert found.to_pylist() == expected
+
+
+XY = pa.struct([("x", pa.int64()), ("y", pa.int64())])
+
+
+def test_children_of_equal_types_that_changed_places() -> None:
+    stored = pa.array([{"x": 1, "y": 2}, None], XY)
+    check(XY, [{"x": 2, "y": 1}, None], (stored, {2: ("c", "x"), 1: ("c", "y")}))
+
+
+def test_what_no_part_holds_is_null() -> None:
+    check(XY, [None, None])
+    check(XY, [{"x": 1, "y": None}], (pa.array([{"x": 1, "y": 2}], XY), {1: ("c", "x")}))
+
+
+@pytest.mark.parametrize(
+    "make", [pa.list_, pa.large_list, lambda item: pa.list_(item, 1)], ids=["list", "large", "fixed"]
+)
+def test_items_that_are_spread(make: object) -> None:
+    whole, x, y = (make(pa.struct([(name, pa.int64()) for name in names])) for names in ("xy", "x", "y"))  # type: ignore[operator]
+    one = pa.array([[{"x": 0}], [{"x": 1}], None, [{"x": 3}]], x).slice(1)
+    two = pa.array([[{"y": 0}], [{"y": 4}], None, [{"y": 5}]], y).slice(1)
+    expected: list[object] = [[{"x": 1, "y": 4}], None, [{"x": 3, "y": 5}]]
+    check(whole, expected, (one, {2: ("c", "item", "x")}), (two, {3: ("c", "item", "y")}))
+
+
+def test_values_of_maps_that_are_spread() -> None:
+    def of(*names: str) -> pa.DataType:
+        return pa.map_(pa.string(), pa.struct([(name, pa.int64()) for name in names]))
+
+    one = pa.array([[], [("k", {"x": 1})], None, [("l", None), ("m", {"x": 2})]], of("x")).slice(1)
+    two = pa.array([[], [("k", {"z": 3})], None, [("l", None), ("m", {"z": 4})]], of("z")).slice(1)
+    check(
+        of("x", "y"),
+        [[("k", {"x": 1, "y": 3})], None, [("l", None), ("m", {"x": 2, "y": 4})]],
+        (one, {2: ("c", "entries", "key"), 4: ("c", "entries", "value", "x")}),
+        (two, {5: ("c", "entries", "value", "z")}),
+    )
+
+
+def test_lists_in_structs_in_lists() -> None:
+    inner = pa.list_(pa.struct([("p", pa.int64()), ("q", pa.string())]))
+    outer = pa.list_(pa.struct([("n", pa.int64()), ("in", inner)]))
+    p_only = pa.list_(pa.struct([("in", pa.list_(pa.struct([("p", pa.int64())])))]))
+    q_only = pa.list_(pa.struct([("n", pa.int64()), ("in", pa.list_(pa.struct([("q", pa.string())])))]))
+    rows: list[object] = [[{"n": 1, "in": [{"p": 1, "q": "a"}, {"p": 2, "q": "b"}]}, {"n": 2, "in": None}], [], None]
+    way = ("c", "item", "in", "item")
+    check(
+        outer,
+        rows,
+        (pa.array([[{"in": [{"p": 1}, {"p": 2}]}, {"in": None}], [], None], p_only), {5: (*way, "p")}),
+        (
+            pa.array([[{"n": 1, "in": [{"q": "a"}, {"q": "b"}]}, {"n": 2, "in": None}], [], None], q_only),
+            {2: ("c", "item", "n"), 6: (*way, "q")},
+        ),
+    )

@@ -1,0 +1,260 @@
+"""Columns added beside pylance adding the same: fields, ids, files, lineage and rows; and what is refused."""
+
+from pathlib import Path
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+from lance.file import LanceFileReader
+
+from lance_core import InvalidInput, SchemaMismatch, Table, Unsupported
+from lance_core.edit.integer_keys import partners
+from lance_core.edit.joining import SourceKeys
+from tests.lance_core.edit.evolution import Pair, pair, stored
+
+
+@pytest.fixture(params=[False, True], ids=["addresses", "stable row ids"])
+def twins(request: pytest.FixtureRequest, tmp_path: Path) -> Pair:
+    return pair(tmp_path, stable=request.param, deleted="id in (0, 2, 7, 8, 9)", indexed="a")
+
+
+def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(batch["id"].to_numpy() * 2)], names=["u"])
+
+
+@pytest.mark.parametrize(
+    "expressions",
+    [
+        {"b": "id * 2", "c": "nullif(id, 3)"},
+        {"one": "1", "word": "'x'", "yes": "true"},  # of constants: not nullable
+        {"copy": "id", "both": "s", "x": "s.x + 1"},
+        {"b": "a + id"},
+    ],
+    ids=str,
+)
+def test_sql(twins: Pair, expressions: dict[str, str]) -> None:
+    twins.change(lambda table: table.add_columns(expressions), lambda dataset: dataset.add_columns(expressions))
+
+
+@pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
+def test_sql_in_every_storage_version(tmp_path: Path, version: str) -> None:
+    twins = pair(tmp_path, version=version)
+    twins.change(
+        lambda table: table.add_columns({"t": "s", "n": "id"}), lambda it: it.add_columns({"t": "s", "n": "id"})
+    )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pa.field("n", pa.int32(), metadata={"unit": "mm"}),
+        [pa.field("n", pa.struct([("k", pa.int32()), ("m", pa.list_(pa.string()))])), pa.field("o", pa.float64())],
+        pa.schema([pa.field("n", pa.int32())], {"about": "this"}),
+        pa.field("s", pa.struct([("z", pa.int64())])),
+        pa.field("l", pa.list_(pa.struct([("z", pa.list_(pa.int64()))]))),
+    ],
+    ids=["field", "fields", "schema", "child", "child in a list"],
+)
+def test_all_null_columns_take_no_file(twins: Pair, fields: pa.Field | list[pa.Field] | pa.Schema) -> None:
+    before = stored(twins.ours)
+    twins.change(lambda table: table.add_columns(fields), lambda dataset: dataset.add_columns(fields))
+    assert stored(twins.ours) == before
+
+
+def test_a_function_from_batches_to_batches(twins: Pair) -> None:
+    twins.change(
+        lambda table: table.add_columns(doubled, read_columns=["id"]),
+        lambda dataset: dataset.add_columns(doubled, read_columns=["id"]),
+    )
+
+
+def test_a_function_sees_what_it_asks_for_and_says_its_types_first(twins: Pair) -> None:
+    seen: list[pa.RecordBatch] = []
+
+    def at_once(batch: pa.RecordBatch) -> pa.Table:
+        seen.append(batch)
+        return pa.table({"v": batch["a"], "u": batch["_rowaddr"]})
+
+    types = pa.schema([("u", pa.uint64()), pa.field("v", pa.int32(), metadata={"unit": "mm"})])
+    after = twins.table.add_columns(at_once, read_columns=["a", "_rowaddr"], schema=types).table
+    assert [batch.schema.names for batch in seen] == [["a", "_rowaddr"]] * 2
+    assert after.schema.names[-2:] == ["u", "v"]
+    assert after.schema.field("v").metadata == {b"unit": b"mm"}
+    assert after.to_table(["u"])["u"] == after.to_table(["_rowaddr"])["_rowaddr"]
+
+
+def test_a_table_without_rows(tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "t"), pa.schema([("id", pa.int64())]), durable=False)
+    table = table.add_columns({"b": "id + 1"}).table.add_columns(doubled).table
+    assert (
+        table.schema
+        == lance.dataset(table.uri).schema
+        == pa.schema([("id", pa.int64())]).append(pa.field("b", pa.int64())).append(pa.field("u", pa.int64()))
+    )
+
+
+def test_deleted_rows_have_a_place_in_the_file(twins: Pair) -> None:
+    """Null where that can be, else the value of a row nearby: the count has to be the fragment's."""
+    table = twins.table.add_columns({"b": "id", "one": "id * 0 + 1", "k": "7"}).table
+    for fragment in table.fragments:
+        read = LanceFileReader(f"{table.uri}/data/{fragment.files[-1].path}").read_all().to_table()
+        assert read.num_rows == fragment.physical_rows
+        assert read["k"].to_pylist() == [7] * 5
+    assert read["b"].to_pylist() == [5, 6, None, None, None]
+
+
+def test_one_version_one_intent(twins: Pair) -> None:
+    first = twins.table.add_columns({"b": "id"}, intent="b", properties={"why": "asked"})
+    again = twins.table.add_columns({"b": "id"}, intent="b")
+    assert (again.version, again.landed_before, first.rows_added, first.rows_removed, first.files) == (
+        first.version, True, 0, 0, 2,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"a": "id"}, r"has a column 'a' already"),
+        ({"b": "idd + 1"}, r"there is no column 'idd' at character 1; did you mean 'id'\?"),
+        ({"b": "id +"}, r"the SQL of column 'b', 'id \+': it does not parse"),
+        ({"b": "100 / (id - 5)"}, r"failed on a row"),
+        ({"b.c": "id"}, r"may not be empty or contain '\.'"),
+        ({"_rowid": "id"}, r"a name that Lance reserves"),
+        ({}, r"no expression is given"),
+        ([], r"no column is given"),
+        (pa.field("n", pa.int32(), nullable=False), r"would be null in every row"),
+        (pa.field("s", pa.struct([pa.field("z", pa.int32(), False)])), r"'s.z' would be null in every row"),
+        (pa.field("s", pa.struct([("x", pa.int64())])), r"there is a column 's.x' already"),
+        (pa.field("a", pa.int32()), r"there is a column 'a' already"),
+        (lambda batch: batch.slice(1), r"was given 3 rows and returned 2"),
+        (lambda batch: "rows", r"returned <class 'str'>; return a record batch"),
+        (lambda batch: batch, r"has a column 'id' already"),
+    ],
+)
+def test_refused(tmp_path: Path, columns: object, message: str) -> None:
+    table = pair(tmp_path, deleted="id in (0, 2, 7, 8, 9)").table
+    with pytest.raises(InvalidInput, match=message):
+        table.add_columns(columns)
+    assert table.refresh().version == table.version
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (lambda batch: pa.record_batch([batch["id"].cast(pa.string())], names=["u"]), "'u' is stored as int64"),
+        (lambda batch: pa.record_batch([batch["id"]], names=["v"]), "returned the columns v; expected are u"),
+        (lambda batch: pa.record_batch([pa.nulls(len(batch), pa.int64())], names=["u"]), "'u' is not nullable"),
+    ],
+)
+def test_results_that_are_not_of_the_types_that_were_said(tmp_path: Path, result: object, message: str) -> None:
+    with pytest.raises(SchemaMismatch, match=message):
+        pair(tmp_path).table.add_columns(result, schema=pa.schema([pa.field("u", pa.int64(), False)]))
+
+
+def test_children_are_added_from_22_on(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"from storage version 2\.2 on; this table has 2\.1"):
+        pair(tmp_path, version="2.1").table.add_columns(pa.field("s", pa.struct([("z", pa.int64())])))
+
+
+def test_what_the_storage_version_cannot_hold(tmp_path: Path) -> None:
+    with pytest.raises(Unsupported, match=r"a map that storage version 2\.1 cannot store"):
+        pair(tmp_path, version="2.1").table.add_columns(pa.field("m", pa.map_(pa.string(), pa.int64())))
+
+
+# Joined by key
+
+
+def test_merge(twins: Pair) -> None:
+    rows = pa.table(
+        {"id": pa.array([6, 5, 1, 100, 0], pa.int64()), "z": list("efthx"), "y": pa.array([{"k": n} for n in range(5)])}
+    )
+    twins.change(lambda table: table.merge_columns(rows, "id"), lambda dataset: dataset.merge(rows, "id"))
+    assert twins.table.to_table(["z"])["z"].to_pylist() == ["t", None, None, "f", "e"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "on"),
+    [
+        ({"id": pa.array([4, 1], pa.int16())}, "id"),  # of a narrower type
+        ({"id": pa.array([4 << 40, 4, 1])}, "id"),  # far apart
+        ({"a": pa.array([None, 4, 1], pa.int32())}, "a"),  # a null equals nothing
+        ({"id": [4, 1], "a": pa.array([4, 1], pa.int32())}, ["a", "id"]),
+        ({"id": pa.array([4.0, 1.0])}, ["id"]),
+    ],
+    ids=str,
+)
+def test_keys(twins: Pair, keys: dict[str, pa.Array], on: str | list[str]) -> None:
+    rows = pa.table(keys)
+    rows = rows.append_column("w", pa.array([f"w{n}" for n in range(rows.num_rows)]))
+    found = twins.table.merge_columns(rows, on).table.to_table(["id", "w"]).to_pylist()
+    assert {row["id"]: row["w"] for row in found} == {
+        1: f"w{rows.num_rows - 1}", 3: None, 4: f"w{rows.num_rows - 2}", 5: None, 6: None,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rows", "on", "error", "message"),
+    [
+        ({"id": [1, 1], "w": [1, 2]}, "id", InvalidInput, "more than once.*: id = 1"),
+        ({"id": [1], "a": [1]}, "id", InvalidInput, "has a column 'a' already"),
+        ({"id": [1]}, "id", InvalidInput, "a column besides it"),
+        ({"id": [1], "w": [1]}, [], InvalidInput, "needs a key"),
+        ({"id": [1], "w": [1]}, "idd", InvalidInput, "in the table there is no column 'idd'; did you mean 'id'"),
+        ({"i": [1], "w": [1]}, "id", InvalidInput, "in the data there is no column 'id'"),
+        ({"id": ["x"], "w": [1]}, "id", SchemaMismatch, "key 'id' is a int64 in the table and a string in the data"),
+        ({"s": [{"x": 1, "y": ""}], "w": [1]}, "s", InvalidInput, "cannot be matched by column 's'"),
+    ],
+)
+def test_merges_refused(tmp_path: Path, rows: dict[str, list[object]], on: str, error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        pair(tmp_path).table.merge_columns(pa.table(rows), on)
+
+
+def test_a_mandatory_column_needs_a_partner_for_every_row(tmp_path: Path) -> None:
+    types = pa.schema([("id", pa.int64()), pa.field("w", pa.int64(), False)])
+    table = pair(tmp_path).table
+    with pytest.raises(SchemaMismatch, match="'w' is not nullable, and the data has 5 nulls"):
+        table.merge_columns(pa.table({"id": range(5), "w": range(5)}, types), "id")
+    after = table.merge_columns(pa.table({"id": range(10), "w": range(10)}, types), "id").table
+    assert not after.schema.field("w").nullable
+
+
+@pytest.mark.parametrize("spread", [1, 1000], ids=["close", "apart"])
+def test_both_ways_to_join_agree(spread: int) -> None:
+    random = np.random.default_rng(7)
+    keys = random.permutation(5000)[:2000] * spread
+    sought = pa.chunked_array([pa.array(random.integers(-100, 5100, 3000) * spread, mask=random.random(3000) < 0.1)])
+    rows = pa.table({"k": pa.array(keys, mask=random.random(2000) < 0.1)})
+    found = partners(rows["k"], sought)
+    assert found is not None
+    assert (found == SourceKeys(rows, ["k"], what="t").rows_for([sought])).all()
+
+
+# What the encoder is told
+
+
+def test_encodings_asked_for_in_metadata_take_effect(tmp_path: Path) -> None:
+    """Noise that compresses, of a table's own column and of one that is added."""
+    words = pa.array(["the same words again and again " * 20 + str(n) for n in range(5000)])
+
+    def sizes(compression: str) -> list[int]:
+        asked = {"lance-encoding:compression": compression}
+        field = pa.field("w", pa.string(), metadata=asked)
+        table = Table.create(str(tmp_path / compression), pa.table([words], pa.schema([field])), durable=False)
+        more = pa.schema([field.with_name("v")])
+        table = table.add_columns(lambda batch: pa.record_batch([batch["w"]], schema=more)).table
+        assert table.to_table()["v"] == table.to_table()["w"]
+        return [file.size or 0 for file in table.fragments[0].files]
+
+    plain, packed = sizes("none"), sizes("zstd")
+    assert all(small * 4 < large for small, large in zip(packed, plain, strict=True))
+
+
+def test_encodings_set_later_take_effect_in_files_written_later(tmp_path: Path) -> None:
+    rows = pa.table({"w": ["the same words again and again " * 20 + str(n) for n in range(5000)]})
+    table = Table.create(str(tmp_path / "t"), rows, durable=False)
+    table = table.set_field_metadata({"w": {"lance-encoding:compression": "none"}}).table.append(rows).table
+    table = table.set_field_metadata({"w": {"lance-encoding:compression": "zstd"}}).table.append(rows).table
+    _, plain, packed = (fragment.files[0].size or 0 for fragment in table.fragments)
+    assert packed * 4 < plain

@@ -1,0 +1,375 @@
+"""Columns dropped, renamed, reordered and recast beside pylance doing the same; what is refused; and the traps of the
+format that a changing schema sets."""
+
+import shutil
+import uuid
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lance_core import InvalidInput, RetryableConflict, SchemaMismatch, Table
+from lance_core.format import field_ids, naming
+from lance_core.format.operations import Merge
+from lance_core.format.transaction import Transaction
+from tests.lance_core.edit.evolution import ROWS, WITH_NULLS, Pair, altered, described, pair, stored
+
+ADDED_FIELD = pa.field("s", pa.struct([("z", pa.int64())]))
+LIST_OF_POINTS = pa.list_(pa.struct([("x", pa.int32()), ("y", pa.string())]))
+
+
+@pytest.fixture(params=[False, True], ids=["addresses", "stable row ids"])
+def twins(request: pytest.FixtureRequest, tmp_path: Path) -> Pair:
+    return pair(tmp_path, WITH_NULLS, stable=request.param, deleted="id in (2, 7, 8, 9)", indexed="a")
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [["id"], ["a"], ["s"], ["s.x"], ["s.x", "s.y"], ["s.x", "l.item.y"], ["l"], ["id", "id"], ["id", "s", "l"]],
+    ids=",".join,
+)
+def test_drop(twins: Pair, columns: list[str]) -> None:
+    twins.change(lambda table: table.drop_columns(columns), lambda dataset: dataset.drop_columns(columns))
+
+
+@pytest.mark.parametrize("version", ["2.0", "2.1"])
+def test_drop_a_field_of_a_struct_in_older_storage_versions(tmp_path: Path, version: str) -> None:
+    twins = pair(tmp_path, version=version)
+    twins.change(lambda table: table.drop_columns(["s.x"]), lambda dataset: dataset.drop_columns(["s.x"]))
+
+
+@pytest.mark.parametrize("version", ["2.0", "2.1"])
+def test_drop_a_field_in_lists_in_older_storage_versions(tmp_path: Path, version: str) -> None:
+    """pylance drops the whole column there, without a word; we drop what was said, and it reads the rest."""
+    twins = pair(tmp_path, version=version)
+    twins.dataset.drop_columns(["l.item.x"])
+    assert "l" not in twins.dataset.schema.names
+    after = twins.table.drop_columns(["l.item.x"]).table.to_table()
+    assert after["l"].to_pylist()[2] == [{"y": "2"}, {"y": "2"}]
+    assert lance.dataset(twins.ours).to_table() == after
+
+
+def test_files_that_hold_nothing_else_go_with_their_columns(twins: Pair) -> None:
+    for change in ({"b": "id"}, {"c": "id"}):
+        twins.change(lambda table: table.add_columns(change), lambda dataset: dataset.add_columns(change))  # noqa: B023
+    twins.change(lambda table: table.drop_columns(["b"]), lambda dataset: dataset.drop_columns(["b"]))
+    assert [len(files) for files in stored(twins.ours)] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "rename"), [("id", "ident"), ("a", "A"), ("s", "t"), ("s.x", "x.2"), ("l.item.x", "y2"), ("l", "x")]
+)
+def test_rename(twins: Pair, name: str, rename: str) -> None:
+    twins.change(
+        lambda table: table.alter_column(name, rename=rename),
+        lambda dataset: altered(dataset, name, name=rename),
+    )
+
+
+def test_names_that_change_places(twins: Pair) -> None:
+    """Of equal types: the names in the files then say the wrong thing."""
+    for name, rename in (("s.x", "tmp"), ("s.y", "x"), ("s.tmp", "y")):
+        twins.change(
+            lambda table: table.alter_column(name, rename=rename),  # noqa: B023
+            lambda dataset: altered(dataset, name, name=rename),  # noqa: B023
+        )
+    assert twins.table.to_table(["s"])["s"].to_pylist()[1] == {"y": 1, "x": None}
+
+
+def test_a_field_added_again_under_its_old_name_is_another_field(tmp_path: Path) -> None:
+    twins = pair(tmp_path)
+    again = pa.field("s", pa.struct([("x", pa.int64())]))
+    twins.change(lambda table: table.drop_columns(["s.x"]), lambda dataset: dataset.drop_columns(["s.x"]))
+    twins.change(lambda table: table.add_columns(again), lambda dataset: dataset.add_columns(again))
+    assert twins.table.to_table(["s"])["s"].to_pylist()[1] == {"y": "1", "x": None}
+
+
+@pytest.mark.parametrize(
+    ("name", "to"),
+    [
+        ("id", pa.int32()),
+        ("a", pa.int64()),
+        ("s.x", pa.int16()),
+        ("s.y", pa.large_string()),
+        ("l.item.x", pa.int32()),
+    ],
+)
+@pytest.mark.parametrize("version", ["2.1", "2.2"])
+def test_cast(tmp_path: Path, version: str, name: str, to: pa.DataType) -> None:
+    twins = pair(tmp_path, WITH_NULLS, version=version, deleted="id in (2, 7, 8, 9)", stable=version == "2.2")
+    twins.change(
+        lambda table: table.alter_column(name, type=to),
+        lambda dataset: altered(dataset, name, data_type=to),
+    )
+
+
+def test_casts_that_pylance_does_not_offer(tmp_path: Path) -> None:
+    table = pair(tmp_path).table.alter_column("id", type=pa.string()).table.alter_column("a", type=pa.float64()).table
+    assert table.to_table(["id", "a"]).to_pylist()[:2] == [{"id": "0", "a": None}, {"id": "1", "a": 1.0}]
+    assert lance.dataset(table.uri).to_table() == table.to_table()
+
+
+def test_fields_that_are_spread_are_read_one_by_one(twins: Pair) -> None:
+    table = twins.table.alter_column("s.x", type=pa.int32()).table.add_columns(ADDED_FIELD).table
+    theirs = lance.dataset(table.uri)
+    for columns in (["s.x"], ["s.y", "id"], ["s.z"], ["s"]):
+        assert table.to_table(columns).num_rows == theirs.count_rows() == 6
+    assert table.to_table(["s.x"]).column(0).to_pylist() == theirs.to_table(["s.x"]).column(0).to_pylist()
+    assert table.to_table(filter="s.x > 3 and s.z is null") == theirs.to_table(filter="s.x > 3 and s.z is null")
+
+
+def test_cast_with_a_new_name_and_again(twins: Pair) -> None:
+    """The file of the first cast holds nothing any more, and goes."""
+    for name, rename, to in (("id", "ident", pa.int32()), ("ident", "id", pa.int16()), ("s.x", "z", pa.int8())):
+        twins.change(
+            lambda table: table.alter_column(name, rename=rename, type=to, nullable=True),  # noqa: B023
+            lambda dataset: altered(dataset, name, name=rename, data_type=to, nullable=True),  # noqa: B023
+        )
+    assert [len(files) for files in stored(twins.ours)] == [3, 3]
+
+
+def test_cast_whole_structs_and_lists(twins: Pair) -> None:
+    table = twins.table.alter_column("l", type=LIST_OF_POINTS).table
+    table = table.alter_column("s", rename="t", type=LIST_OF_POINTS.value_type).table
+    expected = WITH_NULLS.filter(pa.compute.invert(pa.compute.is_in(WITH_NULLS["id"], pa.array([2, 7, 8, 9]))))
+    assert table.to_table(["t", "l"]).to_pydict() == {
+        "t": expected["s"].to_pylist(),
+        "l": expected["l"].to_pylist(),
+    }
+    assert lance.dataset(table.uri).to_table() == table.to_table()
+
+
+def test_cast_within_a_struct_of_20_takes_the_struct_along(tmp_path: Path) -> None:
+    """There a parent is a column too. pylance moves it alone, and can then no longer read the table."""
+    twins = pair(tmp_path, version="2.0")
+    altered(twins.dataset, "s.x", data_type=pa.int32())
+    assert stored(twins.theirs)[0] == [([0, 1, -2, 3, 4, *range(5, 9)], [*range(9)]), ([2, 9], [0, 1])]
+    with pytest.raises(pa.ArrowInvalid, match="projection supplied fewer column indices"):
+        lance.dataset(twins.theirs).to_table()
+    table = twins.table.alter_column("s.x", type=pa.int32()).table
+    assert stored(twins.ours)[0] == [([0, 1, -2, 3, -2, *range(5, 9)], [*range(9)]), ([2, 9, 4], [0, 1, 2])]
+    assert lance.dataset(table.uri).to_table() == table.to_table() == Table.open(twins.theirs).to_table()
+    assert table.to_table(["s"])["s"].to_pylist() == ROWS["s"].to_pylist()
+
+
+def test_nullability(twins: Pair) -> None:
+    for name, nullable in (("id", False), ("id", True)):
+        twins.change(
+            lambda table: table.alter_column(name, nullable=nullable),  # noqa: B023
+            lambda dataset: altered(dataset, name, nullable=nullable),  # noqa: B023
+        )
+    for name in ("a", "s", "s.x"):  # a null struct is a null in what is in it
+        with pytest.raises(InvalidInput, match=f"column '{name}' holds nulls"):
+            twins.table.alter_column(name, nullable=False)
+        with pytest.raises(OSError, match="contains NULL values"):
+            altered(twins.dataset, name, nullable=False)
+
+
+def test_nulls_of_deleted_rows_are_in_nobodys_way(twins: Pair) -> None:
+    for uri in (twins.ours, twins.theirs):
+        lance.dataset(uri).delete("a is null")
+    twins.change(
+        lambda table: table.alter_column("a", nullable=False),
+        lambda dataset: altered(dataset, "a", nullable=False),
+    )
+
+
+def test_tightened_and_cast_at_once(tmp_path: Path) -> None:
+    """pylance wants two steps; rows that were looked at are the ones that are cast."""
+    table = pair(tmp_path).table.alter_column("id", type=pa.int32(), nullable=False).table
+    assert table.schema.field("id") == lance.dataset(table.uri).schema.field("id") == pa.field("id", pa.int32(), False)
+    assert lance.dataset(table.uri).to_table() == table.to_table()
+
+
+def test_reorder(twins: Pair) -> None:
+    table = twins.table.reorder_columns(["l", "s", "a", "id"]).table
+    assert table.to_table() == lance.dataset(table.uri).to_table()
+    assert table.to_table() == twins.dataset.to_table(columns=["l", "s", "a", "id"])
+    assert len(lance.dataset(table.uri).list_indices()) == 1
+    lance.write_dataset(ROWS, table.uri, mode="append")
+    assert table.refresh().to_table().slice(6) == ROWS.select(["l", "s", "a", "id"])
+
+
+@pytest.mark.parametrize(
+    ("verb", "message"),
+    [
+        (lambda t: t.drop_columns(["s.xx"]), r"there is no column 's.xx'; did you mean 's.x'\?"),
+        (lambda t: t.drop_columns(["id", "a", "s", "l"]), r"these are all of its columns"),
+        (lambda t: t.drop_columns([]), r"at least one"),
+        (lambda t: t.drop_columns("id"), r"takes a list of columns"),
+        (lambda t: t.drop_columns(["l.item"]), r"stands for what is in the lists of 'l'"),
+        (lambda t: t.reorder_columns(["id", "a", "s"]), r"every column once, and 'l' is missing"),
+        (lambda t: t.reorder_columns(["id", "a", "s", "ll"]), r"there is no column 'll'; did you mean 'l'\?"),
+        (lambda t: t.reorder_columns(["id", "a", "s", "l", "l"]), r"one is named twice"),
+        (lambda t: t.alter_column("id"), r"say what becomes of column 'id'"),
+        (lambda t: t.alter_column("idd", rename="x"), r"there is no column 'idd'; did you mean 'id'\?"),
+        (lambda t: t.alter_column("id", rename="a"), r"there is a column 'a' already"),
+        (lambda t: t.alter_column("s.x", rename="y"), r"there is a column 'y' already"),
+        (lambda t: t.alter_column("id", rename="i.d"), r"may not be empty or contain '\.'"),
+        (lambda t: t.alter_column("id", rename="_rowaddr"), r"a name that Lance reserves"),
+        (lambda t: t.alter_column("s.x", rename=""), r"needs a name"),
+        (lambda t: t.alter_column("a", type=pa.int64()), r"while an index is on it \(a_idx\)"),
+        (lambda t: t.alter_column("s", type=pa.int64()), r"column 's' cannot become a int64"),
+        (lambda t: t.alter_column("id", type=pa.map_(pa.int8(), pa.int8(), True)), r"a map with sorted keys"),
+    ],
+)
+def test_refused(tmp_path: Path, verb: object, message: str) -> None:
+    table = pair(tmp_path, indexed="a").table
+    with pytest.raises(InvalidInput, match=message):
+        verb(table)  # type: ignore[operator]
+    assert table.refresh().version == table.version
+
+
+def test_a_cast_loses_nothing(tmp_path: Path) -> None:
+    table = pair(tmp_path).table.add_columns({"big": "id + 1000"}).table
+    with pytest.raises(SchemaMismatch, match=r"column 'big' cannot become a int8.*1000"):
+        table.alter_column("big", type=pa.int8())
+
+
+@pytest.mark.parametrize("whole", ["m", "p", "f"])
+def test_parts_of_what_is_stored_as_one_stay(tmp_path: Path, whole: str) -> None:
+    packed = pa.field("p", pa.struct([("x", pa.int64())]), metadata={"lance-encoding:packed": "true"})
+    kinds = {"m": pa.field("m", pa.map_(pa.string(), pa.int64())), "p": packed}
+    kinds["f"] = pa.field("f", pa.list_(pa.struct([("x", pa.int64())]), 2))
+    table = Table.create(str(tmp_path / "t"), pa.schema([("id", pa.int64()), kinds[whole]]), durable=False)
+    path = {"m": "m.entries.value", "p": "p.x", "f": "f.item.x"}[whole]
+    for verb in (lambda: table.drop_columns([path]), lambda: table.alter_column(path, rename="z")):
+        with pytest.raises(InvalidInput, match=f"field '{path}' is part of"):
+            verb()
+
+
+# Traps (the numbers are those of the format notes)
+
+
+def test_trap_7_parents_are_in_files_of_20_alone(tmp_path: Path) -> None:
+    fields = {version: stored(pair(tmp_path / version, version=version).ours)[0][0][0] for version in ("2.0", "2.2")}
+    assert fields == {"2.0": [*range(9)], "2.2": [0, 1, 3, 4, 7, 8]}
+
+
+def test_trap_8_files_list_fields_in_their_own_order_and_dropped_ones_too(tmp_path: Path) -> None:
+    twins = pair(tmp_path)
+    rows = ROWS.select(["l", "id"])
+    for uri in (twins.ours, twins.theirs):
+        lance.write_dataset(rows, uri, mode="append")
+    twins.change(lambda table: table.drop_columns(["l.item.y"]), lambda dataset: dataset.drop_columns(["l.item.y"]))
+    assert stored(twins.ours)[-1] == [([7, 8, 0], [0, 1, 2])]
+
+
+def test_trap_9_an_id_is_given_out_once(tmp_path: Path) -> None:
+    """A dropped column that was alone in its file leaves no trace, and its id is free for the next. An append of
+    pylance's that was prepared before would bring its values as those of the other column."""
+    twins = pair(tmp_path)
+    for uri in (twins.ours, twins.theirs):
+        lance.dataset(uri).add_columns({"b": "id"})
+    stale = lance.fragment.write_fragments(
+        ROWS.append_column("b", ROWS["id"]), twins.theirs, schema=twins.dataset.schema
+    )
+    version = twins.dataset.version
+    ours = twins.table.drop_columns(["b"]).table.add_columns({"c": "-id"}).table
+    twins.dataset.drop_columns(["b"])
+    twins.dataset.add_columns({"c": "-id"})
+    ids = {uri: Table.open(uri).manifest.schema.field("c").id for uri in (ours.uri, twins.theirs)}
+    for file in (file for fragment in stale for file in fragment.files):
+        shutil.copy(Path(twins.theirs, "data", file.path), Path(ours.uri, "data", file.path))
+    for uri in ids:
+        lance.LanceDataset.commit(uri, lance.LanceOperation.Append(stale), read_version=version)
+    assert (ids[twins.ours], ids[twins.theirs]) == (10, 9)
+    assert Table.open(twins.theirs).to_table(["c"])["c"].to_pylist()[10:] == list(range(10))
+    assert Table.open(twins.ours).to_table(["c"])["c"].to_pylist()[10:] == [None] * 10
+    assert Table.open(twins.ours).config[field_ids.NOTED] == "9"
+
+
+def test_trap_9_the_note_outlasts_other_writers_and_replaced_config(tmp_path: Path) -> None:
+    table = pair(tmp_path).table.add_columns({"b": "id"}).table.drop_columns(["b"]).table
+    lance.dataset(table.uri).update_config({"x": "y"})
+    lance.dataset(table.uri).optimize.compact_files()
+    table = table.refresh().set_config({"z": "1"}, replace=True).table
+    assert dict(table.config) == {"z": "1", field_ids.NOTED: "9"}
+    assert table.add_columns(pa.field("c", pa.int8())).table.manifest.schema.field("c").id == 10
+
+
+def test_trap_9_our_own_stale_append_has_to_look_again(tmp_path: Path) -> None:
+    table = pair(tmp_path).table.add_columns({"b": "id"}).table
+    table.drop_columns(["b"])
+    with pytest.raises(RetryableConflict):
+        table.append(ROWS.append_column("b", ROWS["id"]))
+
+
+def test_trap_19_no_versions_noted_means_version_1(tmp_path: Path) -> None:
+    twins = pair(tmp_path, stable=True)
+    twins.change(lambda table: table.add_columns({"b": "1"}), lambda dataset: dataset.add_columns({"b": "1"}))
+    lineage = ["_row_created_at_version", "_row_last_updated_at_version"]
+    assert twins.table.at(1).to_table(lineage).to_pylist() == [dict.fromkeys(lineage, 1)] * 10
+
+
+def test_trap_20_new_values_change_every_row_and_new_nulls_none(tmp_path: Path) -> None:
+    twins = pair(tmp_path, stable=True)
+    for columns, version in ((pa.field("n", pa.int8()), 1), ({"b": "id"}, 3)):
+        twins.change(
+            lambda table: table.add_columns(columns),  # noqa: B023
+            lambda dataset: dataset.add_columns(columns),  # noqa: B023
+        )
+        changed = twins.table.to_table(["_row_created_at_version", "_row_last_updated_at_version"])
+        assert [set(column.to_pylist()) for column in changed.columns] == [{1}, {version}]
+
+
+def test_trap_23_appends_stand_beside_what_keeps_nullability(tmp_path: Path) -> None:
+    """pylance appends on the version before ours: that stands beside a nullable column, not beside a mandatory one."""
+    for name, sql, stands in (("nullable", "nullif(id, 3)", True), ("mandatory", "1", False)):
+        twins = pair(tmp_path / name)
+        stale = lance.fragment.write_fragments(ROWS, twins.ours)
+        version = lance.dataset(twins.ours).version
+        table = twins.table.add_columns({"b": sql}).table
+        if stands:
+            lance.LanceDataset.commit(table.uri, lance.LanceOperation.Append(stale), read_version=version)
+            assert table.refresh().to_table(["b"])["b"].to_pylist()[10:] == [None] * 10
+        else:
+            with pytest.raises(OSError, match="Retryable commit conflict"):
+                lance.LanceDataset.commit(table.uri, lance.LanceOperation.Append(stale), read_version=version)
+
+
+def test_trap_32_what_is_zero_is_not_on_the_wire(tmp_path: Path) -> None:
+    """Fragment 0, field 0: a Merge lists them, and they are found."""
+    twins = pair(tmp_path)
+    merge = twins.table.add_columns({"b": "id"}).table.transaction()
+    assert merge is not None
+    decoded = Transaction.decode(merge.encode(), path="t")
+    assert isinstance(decoded.operation, Merge)
+    assert [fragment.id for fragment in decoded.operation.fragments] == [0, 1]
+    assert [field.id for field in decoded.operation.schema.fields] == [0, 1, 2, 5, 9]
+
+
+def test_trap_34_schema_metadata_outlasts_a_merge_that_does_not_carry_it(tmp_path: Path) -> None:
+    twins = pair(tmp_path, ROWS.replace_schema_metadata({"about": "this"}))
+    twins.change(lambda table: table.add_columns({"b": "id"}), lambda dataset: dataset.add_columns({"b": "id"}))
+    theirs = Table.open(twins.theirs)
+    transaction = theirs.transaction()
+    assert transaction is not None
+    assert isinstance(transaction.operation, Merge)
+    assert not transaction.operation.schema.metadata
+    assert theirs.schema.metadata == twins.table.schema.metadata == {b"about": b"this"}
+
+
+def test_trap_35_names_of_files_half_written_are_not_versions(tmp_path: Path) -> None:
+    twins = pair(tmp_path)
+    place = Path(twins.ours, "_versions")
+    manifest = next(place.glob("*.manifest"))
+    for name in (f"{manifest.name}#1", ".tmpAbCdEf", f"{manifest.name}-{uuid.uuid4()}", "1.manifest.tmp"):
+        assert naming.parse_manifest_name(name) is None
+        (place / name).write_bytes(b"half a manif")
+    Path(twins.ours, "data", ".tmpAbCdEf").write_bytes(b"half a file")
+    twins.change(lambda table: table.add_columns({"b": "id"}), lambda dataset: dataset.add_columns({"b": "id"}))
+
+
+def test_trap_36_an_index_on_a_column_that_is_gone(tmp_path: Path) -> None:
+    """It landed after the drop. Its field is unknown; the next change of the schema takes it away."""
+    twins = pair(tmp_path)
+    for uri in (twins.ours, twins.theirs):
+        before, after = lance.dataset(uri), lance.dataset(uri)
+        after.drop_columns(["a"])
+        before.create_scalar_index("a", "BTREE")
+    assert described(twins.ours)["indices"] == described(twins.theirs)["indices"] != []
+    assert Table.open(twins.ours).to_table(filter="id > 3").num_rows == 6
+    twins.change(lambda table: table.add_columns({"b": "id"}), lambda dataset: dataset.add_columns({"b": "id"}))
+    assert described(twins.ours)["indices"] == []

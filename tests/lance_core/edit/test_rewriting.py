@@ -1,0 +1,91 @@
+"""Both ways of changing rows, over every type: the column that changes, and the one that only moves along."""
+
+from pathlib import Path
+
+import lance
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+
+from lance_core import Table
+from lance_core.data.write import FileLimits
+from lance_core.edit.rewriting import Change, Changes, move_rows, rewrite_columns
+from lance_core.ports import SYSTEM
+from lance_core.snapshot import load_latest
+from tests.interop.cases import CASES, StorageName, TypeCase
+from tests.interop.compare import by_pylance, by_us, rows
+
+EVERY = [
+    pytest.param(case, version, id=f"{case.name}-{version}")
+    for case in CASES
+    for version in sorted({case.versions[0], case.versions[-1]})
+]
+LIMITS = FileLimits(1000, 1 << 30)
+
+
+def table_of(case: TypeCase, times: int = 3) -> pa.Table:
+    """Several times the values, numbered."""
+    once = case.table()
+    values = pa.concat_arrays([once["v"].combine_chunks()] * times)
+    keys = pa.array(range(len(values)), pa.int64())
+    return pa.Table.from_arrays(
+        [keys, values, pa.nulls(len(keys), pa.int8())], schema=once.schema.append(pa.field("x", pa.int8()))
+    )
+
+
+def changes(uri: str, columns: tuple[str, ...], new: pa.Table, which: list[int]) -> Changes:
+    """The rows of a table of one fragment at these places, with the rows of `new`, in order."""
+    base = load_latest(Table.open(uri, durable=False)._location)
+    (batch,) = new.combine_chunks().to_batches()
+
+    def values(_rows: pa.RecordBatch, places: npt.NDArray[np.int64]) -> pa.RecordBatch:
+        return batch.take(pa.array(places))
+
+    (fragment,) = base.manifest.fragments
+    return Changes(base, columns, (), (Change(fragment, np.array(which), values),))
+
+
+@pytest.mark.parametrize(("case", "version"), EVERY)
+@pytest.mark.parametrize("in_place", [False, True], ids=["moved", "in place"])
+@pytest.mark.parametrize("column", ["v", "x"])
+def test_every_type(case: TypeCase, version: StorageName, in_place: bool, column: str, tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    given = table_of(case)
+    table = Table.create(uri, given, storage_version=version, durable=False, stable_row_ids=True)
+    table = table.delete("k = 0").table
+    stored = table.to_table()
+    length = len(case.values)
+    which = [length - 1, length + 1, 2 * length] if length > 3 else [length, 2 * length]
+    if case.read_type:
+        given = given.cast(table.schema)
+    new = given.take([3 * length - 1 - n for n in range(len(which))]).select([column])
+    if column == "x":
+        new = pa.table({"x": pa.array(range(len(which)), pa.int8())})
+    work = changes(uri, (column,), new, which)
+    operation = (
+        rewrite_columns(work, (), limits=LIMITS, ports=SYSTEM)
+        if in_place
+        else move_rows(work, {}, (), assigned=(), limits=LIMITS, ports=SYSTEM)
+    )
+    after = table.commit(operation).table
+
+    expected = {row["k"]: row for row in named(stored)}
+    for place, value in zip(which, named(new), strict=True):
+        expected[place] = {**expected[place], **value}
+    found = {row["k"]: row for row in named(by_us(uri))}
+    assert found == expected
+    assert {row["k"]: row for row in named(by_pylance(uri))} == expected
+    ids = after.to_table(["k", "_rowid"])
+    assert ids["k"].to_pylist() == ids["_rowid"].to_pylist()
+    lance.dataset(uri).validate()
+
+
+def named(table: pa.Table) -> list[dict]:
+    """Row by row, each value as Python spells it, the key as it is."""
+    spelt = rows(table)
+    keys = [int(key) for key in spelt.get("k", [])]
+    listed = [dict(zip(spelt, each, strict=True)) for each in zip(*spelt.values(), strict=True)]
+    for row, key in zip(listed, keys, strict=False):
+        row["k"] = key
+    return listed

@@ -1,0 +1,94 @@
+"""Config and metadata set beside pylance setting the same."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lance_core import InvalidInput, Table
+from lance_core.committed import Committed
+from lance_core.identity import TABLE_ID
+from tests.lance_core.edit.evolution import Pair, altered, pair
+
+
+@pytest.fixture
+def twins(tmp_path: Path) -> Pair:
+    return pair(tmp_path, indexed="a", deleted="id = 3")
+
+
+STEPS: list[tuple[dict[str, str | None], bool]] = [
+    ({"a": "1", "b": "2"}, False),
+    ({"a": None, "c": "3", "gone": None}, False),
+    ({"d": "4", "b": None}, True),
+    ({}, True),
+]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (Table.set_config, lance.LanceDataset.update_config),
+        (Table.set_metadata, lance.LanceDataset.update_metadata),
+        (Table.set_schema_metadata, lance.LanceDataset.update_schema_metadata),
+    ],
+    ids=["config", "table", "schema"],
+)
+def test_maps(twins: Pair, ours: Callable[..., Committed], theirs: Callable[..., object]) -> None:
+    for values, replace in STEPS:
+        twins.change(
+            lambda table: ours(table, values, replace=replace),  # noqa: B023
+            lambda dataset: theirs(dataset, values, replace=replace),  # noqa: B023
+        )
+    assert not twins.table.config
+    assert not twins.table.metadata
+
+
+def test_fields(twins: Pair) -> None:
+    for values, replace in STEPS:
+        columns: dict[str, dict[str, str | None]] = {"id": values, "s.x": values, "l.item.y": {"only": "this"}}
+        twins.change(
+            lambda table: table.set_field_metadata(columns, replace=replace),  # noqa: B023
+            lambda dataset: dataset.update_field_metadata(columns, replace=replace),  # noqa: B023
+        )
+
+
+def test_what_the_library_needs_outlasts_a_replacement(tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "t"), pa.schema([("id", pa.int64())]), config={"a": "1"}, durable=False)
+    after = table.set_config({"b": "2"}, replace=True, properties={"why": "asked"}).table
+    assert dict(after.config) == {"b": "2", TABLE_ID: table.id}
+    transaction = after.transaction()
+    assert transaction is not None
+    assert transaction.properties == {"why": "asked"}
+    assert dict(after.set_config({TABLE_ID: None}).table.config) == {"b": "2"}
+
+
+@pytest.mark.parametrize(
+    ("verb", "message"),
+    [
+        (lambda t: t.set_config({}), "no entry is given"),
+        (lambda t: t.set_metadata({"": "x"}), "an empty key"),
+        (lambda t: t.set_schema_metadata({"a": 1}), "the entry 'a': 1 is not of text"),
+        (lambda t: t.set_field_metadata({}), "no column is given"),
+        (lambda t: t.set_field_metadata({"s.xx": {"a": "b"}}), r"there is no column 's\.xx'; did you mean 's\.x'"),
+    ],
+)
+def test_refused(twins: Pair, verb: Callable[[Table], object], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        verb(twins.table)
+    assert twins.table.version == twins.dataset.version
+
+
+def test_a_primary_key_is_set_once(twins: Pair) -> None:
+    key = "lance-schema:unenforced-primary-key"
+    twins.change(
+        lambda table: table.alter_column("id", nullable=False),
+        lambda dataset: altered(dataset, "id", nullable=False),
+    )
+    twins.change(
+        lambda table: table.set_field_metadata({"id": {key: "true"}}),
+        lambda dataset: dataset.update_field_metadata({"id": {key: "true"}}),
+    )
+    with pytest.raises(InvalidInput, match="cannot be changed once set"):
+        twins.table.set_field_metadata({"id": {key: None}})

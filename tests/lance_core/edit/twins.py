@@ -1,0 +1,72 @@
+"""A table twice: pylance changes one, we the other, and what can be compared is."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+
+from lance_core import Table
+
+LINEAGE = ["_row_created_at_version", "_row_last_updated_at_version"]
+
+
+@dataclass(frozen=True)
+class Twins:
+    ours: str
+    theirs: str
+    key: str
+    stable: bool
+
+    @property
+    def table(self) -> Table:
+        return Table.open(self.ours, durable=False)
+
+    @property
+    def dataset(self) -> lance.LanceDataset:
+        return lance.dataset(self.theirs)
+
+    def check(self) -> None:
+        """The same rows under the same fields, read by both libraries; the same row ids and versions of each row, where
+        ids are stable; and queries through every index answer as a scan does."""
+        expected = self.sorted(lance.dataset(self.theirs).to_table())
+        ours = lance.dataset(self.ours)
+        ours.validate()
+        assert self.sorted(ours.to_table()) == expected
+        assert self.sorted(self.table.to_table()) == expected
+        assert ours.count_rows() == self.table.count_rows() == len(expected)
+        assert self.table.manifest.schema == Table.open(self.theirs).manifest.schema
+        if self.stable:
+            columns = [self.key, "_rowid", *LINEAGE]
+            facts = self.sorted(Table.open(self.theirs).to_table(columns))
+            assert self.sorted(self.table.to_table(columns)) == facts
+            assert self.sorted(ours.to_table(columns)) == facts
+        self.check_indices(ours)
+
+    def check_indices(self, ours: lance.LanceDataset) -> None:
+        for index in ours.list_indices():
+            (column,) = index["fields"]
+            for value in set(ours.to_table([column])[column].to_pylist()) - {None}:
+                literal = f"'{value}'" if isinstance(value, str) else value
+                query = f"{column} = {literal}"
+                by_scan = ours.scanner(filter=query, use_scalar_index=False).to_table()
+                assert self.sorted(ours.to_table(filter=query)) == self.sorted(by_scan)
+                assert ours.count_rows(filter=query) == by_scan.num_rows
+
+    def sorted(self, rows: pa.Table) -> list[str]:
+        return sorted(repr(row) for row in rows.to_pylist())
+
+
+def twins(
+    place: Path, rows: pa.Table, *, stable: bool, key: str = "id", indexed: tuple[str, ...] = (), deleted: str = ""
+) -> Twins:
+    """Four rows a fragment."""
+    theirs = str(place / "theirs")
+    lance.write_dataset(rows, theirs, max_rows_per_file=4, enable_stable_row_ids=stable)
+    for column in indexed:
+        lance.dataset(theirs).create_scalar_index(column, "BTREE")
+    if deleted:
+        lance.dataset(theirs).delete(deleted)
+    shutil.copytree(theirs, place / "ours")
+    return Twins(str(place / "ours"), theirs, key, stable)

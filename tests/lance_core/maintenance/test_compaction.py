@@ -1,0 +1,302 @@
+"""Compaction beside pylance doing the same: rows, row ids, lineage and coverage, and what pylance does with ours."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+from pyroaring import BitMap
+
+from lance_core import InvalidInput, Table, Unsupported
+from lance_core.format.fragment import Fragment
+from lance_core.format.index_metadata import FRAGMENT_REUSE, IndexMetadata, decode_section
+from lance_core.maintenance.compaction_plan import plan_groups
+
+ROW_COLUMNS = ["_rowid", "_row_created_at_version", "_row_last_updated_at_version"]
+
+
+def rows(first: int, count: int) -> pa.Table:
+    numbers = range(first, first + count)
+    return pa.table({"id": numbers, "word": [None if n % 11 == 0 else f"w{n}" for n in numbers]})
+
+
+@pytest.fixture(params=[False, True], ids=["addresses", "stable row ids"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], str]:
+    """The same history under each name: small fragments, deletes, an update, a whole fragment gone."""
+
+    def make(name: str) -> str:
+        uri = str(tmp_path / name)
+        dataset = lance.write_dataset(
+            rows(0, 1000), uri, max_rows_per_file=100, enable_stable_row_ids=request.param, data_storage_version="2.1"
+        )
+        dataset.delete("id % 7 = 0")
+        dataset.update({"word": "'new'"}, where="id >= 420 and id < 430")
+        dataset.delete("id >= 700 and id < 800")
+        dataset.insert(rows(1000, 400))
+        return uri
+
+    return make
+
+
+def indices(table: Table) -> dict[str, IndexMetadata]:
+    found = decode_section(table.manifest.index_section, path=table.manifest.path)
+    return {index.name: index for index in found}
+
+
+def lineage(uri: str, stable: bool) -> pa.Table:
+    columns = ["id", "word", *(ROW_COLUMNS if stable else ROW_COLUMNS[:1])]
+    return lance.dataset(uri).to_table(columns=columns)
+
+
+def shapes(table: Table) -> list[tuple[int, int, int]]:
+    return [(each.id, each.physical_rows, each.live_rows) for each in table.manifest.fragments]
+
+
+@pytest.mark.parametrize("target_rows", [50, 250, 500, 1_048_576])
+def test_the_same_as_pylance(place: Callable[[str], str], target_rows: int) -> None:
+    ours, theirs = place("ours"), place("theirs")
+    before = Table.open(ours).to_table()
+    lance.dataset(theirs).optimize.compact_files(target_rows_per_fragment=target_rows)
+    committed = Table.open(ours).compact(target_rows=target_rows)
+    stable = committed.table.manifest.has_stable_row_ids
+    assert committed.table.to_table().sort_by("id").equals(before.sort_by("id"))
+    assert sorted(each[1:] for each in shapes(committed.table)) == sorted(
+        each[1:] for each in shapes(Table.open(theirs))
+    )
+    assert (
+        lineage(ours, stable).sort_by("id").select([0, 1]).equals(lineage(theirs, stable).sort_by("id").select([0, 1]))
+    )
+    if stable:
+        assert lineage(ours, stable).sort_by("id").equals(lineage(theirs, stable).sort_by("id"))
+        assert committed.table.to_table(["id", *ROW_COLUMNS]).equals(lineage(ours, stable).drop(["word"]))
+    lance.dataset(ours).validate()
+
+
+def test_it_is_two_commits_and_the_rewrite_is_planned_before_the_first(place: Callable[[str], str]) -> None:
+    table = Table.open(place("t"))
+    version, last = table.version, table.manifest.max_fragment_id
+    committed = table.compact()
+    history = [(info.version, info.operation, info.read_version) for info in committed.table.versions()[-2:]]
+    assert history == [(version + 1, "ReserveFragments", version), (version + 2, "Rewrite", version)]
+    assert committed.operation == "Rewrite"
+    assert (committed.rows_added, committed.rows_removed, committed.files) == (0, 0, 1)
+    assert [fragment.id for fragment in committed.table.fragments] == [last + 1]
+    assert committed.table.manifest.max_fragment_id == last + 1
+
+
+def test_pylance_goes_on_with_what_was_compacted(place: Callable[[str], str]) -> None:
+    uri = place("t")
+    table = Table.open(uri).compact(target_rows=300).table
+    dataset = lance.dataset(uri)
+    dataset.delete("id = 1")
+    dataset.update({"word": "'again'"}, where="id = 2")
+    dataset.insert(rows(5000, 10))
+    dataset.optimize.compact_files()
+    after = table.refresh()
+    assert after.to_table().equals(lance.dataset(uri).to_table())
+    assert after.count_rows() == table.count_rows() + 9
+    dataset.validate()
+
+
+def test_a_table_in_shape_gets_no_version(place: Callable[[str], str]) -> None:
+    table = Table.open(place("t")).compact().table
+    again = table.compact(intent="tidy")
+    assert (again.version, again.operation, again.files) == (table.version, "Rewrite", 0)
+    assert Table.open(table.uri).version == table.version
+    assert lance.dataset(table.uri).optimize.compact_files().fragments_removed == 0
+
+
+def test_deletions_stay_where_they_may(tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "t"), rows(0, 100)).delete("id < 50").table
+    assert table.compact(target_rows=100, materialize_deletions=False).version == table.version
+    compacted = table.compact(target_rows=100).table
+    assert shapes(compacted) == [(1, 50, 50)]
+    assert not compacted.manifest.message.reader_feature_flags & 1
+
+
+def test_an_intent_compacts_once(place: Callable[[str], str]) -> None:
+    table = Table.open(place("t"))
+    first = table.compact(intent="tidy")
+    again = table.compact(intent="tidy")
+    assert (again.version, again.landed_before) == (first.version, True)
+    assert Table.open(table.uri).version == first.version
+
+
+def test_an_append_may_land_before_it_and_beside_it(place: Callable[[str], str]) -> None:
+    """Trap 17: ids are reserved by a commit of its own, and the rewrite keeps the earlier version it was planned on."""
+    table = Table.open(place("t"))
+    table.append(rows(9000, 5))
+    committed = table.compact()
+    assert committed.rebased_over == (table.version + 1, table.version + 2)
+    assert committed.table.count_rows() == table.count_rows() + 5
+    assert committed.table.to_table().equals(lance.dataset(table.uri).to_table())
+
+
+def test_blobs_are_rewritten_as_blobs(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    blob = pa.field("blob", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
+    schema = pa.schema([pa.field("id", pa.int64()), blob])
+    values = [bytes([number]) * (10 if number % 2 else 100_000) for number in range(10)]
+    data = pa.table({"id": range(10), "blob": values}, schema=schema)
+    dataset = lance.write_dataset(data, uri, max_rows_per_file=5, data_storage_version="2.1")
+    dataset.delete("id = 1")
+    assert len(Table.open(uri).compact().table.fragments) == 1
+    found = lance.dataset(uri).take_blobs("blob", indices=list(range(9)))
+    expected = [value for number, value in enumerate(values) if number != 1]
+    assert [each and each.read() for each in found] == expected
+
+
+# Indices
+
+
+@pytest.fixture
+def indexed(tmp_path: Path) -> Callable[[bool], str]:
+    def make(stable: bool) -> str:
+        uri = str(tmp_path / "indexed")
+        dataset = lance.write_dataset(rows(0, 600), uri, max_rows_per_file=100, enable_stable_row_ids=stable)
+        dataset.create_scalar_index("id", "BITMAP")
+        dataset.create_scalar_index("word", "BTREE")
+        dataset.insert(rows(600, 100))
+        dataset.insert(rows(700, 100))
+        dataset.delete("id % 5 = 0")
+        return uri
+
+    return make
+
+
+def check_queries(uri: str) -> None:
+    """What pylance finds by index and by scan is the same, for every row there is and some that are not."""
+    dataset = lance.dataset(uri)
+    for column, values in (("id", range(0, 805, 3)), ("word", [f"w{n}" for n in range(0, 805, 7)])):
+        for value in values:
+            filter = f"{column} = {value!r}"
+            by_index = dataset.to_table(filter=filter)
+            assert by_index.sort_by("id").equals(dataset.to_table(filter=filter, use_scalar_index=False).sort_by("id"))
+    for filter in ("word is null", "word != 'w3'", "id >= 95 and id < 705"):
+        by_index = dataset.to_table(filter=filter)
+        assert by_index.sort_by("id").equals(dataset.to_table(filter=filter, use_scalar_index=False).sort_by("id"))
+
+
+@pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
+def test_an_index_of_addresses_is_not_rewritten_and_says_so(indexed: Callable[[bool], str], stable: bool) -> None:
+    """With stable row ids the bitmap index holds those, and the b-tree still addresses."""
+    table = Table.open(indexed(stable))
+    with pytest.raises(Unsupported, match=f"index '{'word_idx' if stable else 'id_idx'}'.*remap='none'"):
+        table.compact()
+    assert Table.open(table.uri).version == table.version
+    if stable:
+        with pytest.raises(Unsupported, match="index 'word_idx'"):
+            table.compact(remap="reuse")
+
+
+@pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
+def test_queries_stay_right_where_nothing_is_remapped(indexed: Callable[[bool], str], stable: bool) -> None:
+    uri = indexed(stable)
+    before = Table.open(uri)
+    table = before.compact(remap="none").table
+    assert table.to_table().sort_by("id").equals(before.to_table().sort_by("id"))
+    assert [fragment.physical_rows for fragment in table.fragments] == [480, 160]
+    alive = {fragment.id for fragment in table.fragments}
+    covered = {name: set(index.covers or ()) & alive for name, index in indices(table).items()}
+    assert covered == {"word_idx": set(), "id_idx": {8} if stable else set()}
+    check_queries(uri)
+    lance.dataset(uri).optimize.optimize_indices()
+    check_queries(uri)
+
+
+def test_what_is_covered_by_row_ids_is_covered_on(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    dataset = lance.write_dataset(rows(0, 600), uri, max_rows_per_file=100, enable_stable_row_ids=True)
+    dataset.create_scalar_index("id", "BITMAP")
+    dataset.create_scalar_index("word", "ZONEMAP")
+    dataset.insert(rows(600, 200))
+    dataset.delete("id % 5 = 0")
+    table = Table.open(uri).compact().table
+    covered = {name: index.covers for name, index in indices(table).items()}
+    assert {name: list(each or ()) for name, each in covered.items()} == {"id_idx": [7], "word_idx": []}
+    assert "ScalarIndexQuery" in lance.dataset(uri).scanner(filter="id = 7").explain_plan()
+    check_queries(uri)
+
+
+def test_reuse_notes_where_rows_went_as_pylance_does(indexed: Callable[[bool], str], tmp_path: Path) -> None:
+    """Trap 15: other indices go on naming the old fragments, and only this entry tells where the rows went."""
+    uri = indexed(False)
+    theirs = str(tmp_path / "theirs")
+    lance.dataset(uri).deep_clone(theirs, lance.dataset(uri).version)
+    lance.dataset(theirs).optimize.compact_files(defer_index_remap=True)
+    table = Table.open(uri).compact(remap="reuse").table
+    found, expected = indices(table), indices(Table.open(theirs))
+    ours, other = found[FRAGMENT_REUSE], expected[FRAGMENT_REUSE]
+    assert ours.message.index_details == other.message.index_details
+    assert (ours.covers, ours.dataset_version) == (other.covers, other.dataset_version)
+    assert found["id_idx"].covers == expected["id_idx"].covers
+    assert "ScalarIndexQuery" in lance.dataset(uri).scanner(filter="id = 7").explain_plan()
+    check_queries(uri)
+
+
+def test_reuse_again_and_again(indexed: Callable[[bool], str]) -> None:
+    """Each adds a version to one entry; fragments are grouped by what their predecessors' index covers."""
+    uri = indexed(False)
+    table = Table.open(uri).compact(remap="reuse").table
+    assert len(table.fragments) == 2
+    assert table.compact(remap="reuse").version == table.version
+    lance.dataset(uri).delete("id % 3 = 0")
+    table = table.refresh().compact(remap="reuse").table
+    check_queries(uri)
+    names = [index.name for index in decode_section(table.manifest.index_section, path="")]
+    assert names.count(FRAGMENT_REUSE) == 1
+    assert len(table.fragments) == 2
+    lance.dataset(uri).delete("id % 2 = 0")
+    lance.dataset(uri).optimize.compact_files(defer_index_remap=True)
+    check_queries(uri)
+    lance.dataset(uri).optimize.optimize_indices()
+    table = table.refresh().compact(remap="none").table
+    check_queries(uri)
+
+
+def test_a_long_note_is_a_file(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    data = pa.table({"id": range(1_800_000)})
+    dataset = lance.write_dataset(data, uri, max_rows_per_file=600_000)
+    dataset.create_scalar_index("id", "BTREE")
+    dataset.delete("id % 3 = 0 or id % 7 = 2 or id % 11 = 5 or id % 64 = 1")
+    table = Table.open(uri).compact(remap="reuse").table
+    entry = indices(table)[FRAGMENT_REUSE]
+    assert [file.path for file in entry.message.files] == ["details.binpb"]
+    for value in (1, 4, 3, 1_799_996, 1_799_999):
+        filter = f"id = {value}"
+        dataset = lance.dataset(uri)
+        assert dataset.to_table(filter=filter).equals(dataset.to_table(filter=filter, use_scalar_index=False))
+    lance.dataset(uri).delete("id % 5 = 0")
+    assert len(table.refresh().compact(remap="reuse").table.fragments) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"), [({"target_rows": 0}, "target_rows=0"), ({"remap": "later"}, "remap='later'")]
+)
+def test_what_makes_no_sense_is_refused(tmp_path: Path, arguments: dict, message: str) -> None:
+    table = Table.create(str(tmp_path / "t"), rows(0, 10))
+    with pytest.raises(InvalidInput, match=message):
+        table.compact(**arguments)
+
+
+def test_a_group_is_planned_by_rows_and_coverage() -> None:
+    def fragments(*counts: int) -> list[Fragment]:
+        return [Fragment.of(files=[], physical_rows=rows).with_id(number) for number, rows in enumerate(counts)]
+
+    def planned(counts: list[int], *covered: list[int]) -> list[list[int]]:
+        groups = plan_groups(
+            fragments(*counts), [BitMap(each) for each in covered], target_rows=10, materialize_deletions=True
+        )
+        return [[fragment.id for fragment in group] for group in groups]
+
+    assert planned([]) == []
+    assert planned([3]) == []
+    assert planned([3, 3]) == [[0, 1]]
+    assert planned([3, 10, 3]) == []
+    assert planned([3, 3, 10, 4, 4]) == [[0, 1], [3, 4]]
+    assert planned([5, 5, 5, 5]) == [[0, 1], [2, 3]]
+    assert planned([5, 5, 5]) == [[0, 1, 2]]
+    assert planned([3, 3, 3, 3], [0, 1]) == [[0, 1], [2, 3]]
+    assert planned([3, 3, 3, 3], [0, 1], [1, 2]) == []

@@ -1,0 +1,113 @@
+"""Which columns come back: paths into structs, and the columns that every table has, against pylance."""
+
+from pathlib import Path
+from typing import Literal
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lance_core import InvalidInput, Table
+from lance_core.data.lance_codec import LanceFileReader
+
+POINT = pa.struct([("x", pa.int64()), ("y", pa.struct([("z", pa.string()), ("w", pa.float64())]))])
+ROWS = pa.table(
+    {
+        "id": [1, 2, 3, 4],
+        "s": pa.array(
+            [{"x": 1, "y": {"z": "a", "w": 1.5}}, None, {"x": None, "y": None}, {"x": 4, "y": {"z": "d"}}], POINT
+        ),
+        "l": pa.array([[{"q": 1}], None, [], [{"q": 2}]], pa.list_(pa.struct([("q", pa.int64())]))),
+    }
+)
+
+
+@pytest.fixture(scope="module", params=["2.1", "2.2"])
+def uri(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    version: Literal["2.1", "2.2"] = request.param
+    place = str(tmp_path_factory.mktemp("columns") / "t")
+    lance.write_dataset(ROWS, place, max_rows_per_file=3, data_storage_version=version)
+    return place
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        ["s.x"],
+        ["s.y.z", "id"],
+        ["s.y"],
+        ["s.x", "s.y.z"],
+        ["s.x", "s"],
+        ["s", "s.y.w"],
+        ["id", "_rowid"],
+        ["_rowaddr", "s.x"],
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("filter", [None, "id > 1", "s.x = 4", "s.y.z = 'a'"])
+def test_paths_as_pylance_gives_them(uri: str, columns: list[str], filter: str | None) -> None:
+    theirs = lance.dataset(uri).to_table(columns=columns, filter=filter)
+    ours = Table.open(uri).to_table(columns, filter)
+    assert ours.equals(theirs)
+    assert ours.schema == theirs.schema
+
+
+@pytest.mark.parametrize("filter", [None, "id % 2 = 0"])
+def test_row_columns_come_last(uri: str, filter: str | None) -> None:
+    ours = Table.open(uri).to_table(["id"], filter, with_row_id=True, with_row_address=True)
+    theirs = lance.dataset(uri).to_table(["id"], filter, with_row_id=True, with_row_address=True)
+    assert ours.equals(theirs)
+    assert Table.open(uri).to_table(["_rowid", "id"], with_row_id=True).column_names == ["_rowid", "id"]
+    everything = Table.open(uri).to_table(with_row_address=True)
+    assert everything.column_names == ["id", "s", "l", "_rowaddr"]
+    (batch, *_) = Table.open(uri).to_batches([], with_row_id=True)
+    assert batch.schema.names == ["_rowid"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (["s.nope"], "no column 's.nope'; there are s.x, s.y, s.y.z, s.y.w"),
+        (["s.y.ww"], "no column 's.y.ww'; did you mean 's.y.w'"),
+        (["l.q"], "no column 'l.q'"),
+        (["t.x"], "no column 't.x'"),
+        (["s."], r"no column 's\.'"),
+        (["s.x", "s.x"], "named twice"),
+    ],
+    ids=str,
+)
+def test_paths_that_lead_nowhere(uri: str, columns: list[str], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        Table.open(uri).to_table(columns)
+
+
+def test_only_the_children_on_the_way_are_read(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    read = LanceFileReader.read
+
+    def noting(self, columns, start, count):
+        asked.extend(columns)
+        return read(self, columns, start, count)
+
+    monkeypatch.setattr(LanceFileReader, "read", noting)
+    Table.open(uri).to_table(["s.y.z", "s.x"])
+    assert set(asked) == {"s.x", "s.y.z"}
+
+
+def test_children_with_dots_in_their_names(tmp_path: Path) -> None:
+    rows = pa.table({"s": pa.array([{"a.b": 1, "a": {"b": 2, "c.d": 3}}])})
+    table = Table.create(str(tmp_path / "t"), rows)
+    assert table.to_table(["s.a.c.d"]).to_pylist() == [{"s.a.c.d": 3}]
+    assert table.to_table(["s.a.b"]).to_pylist() == [{"s.a.b": 1}]
+
+
+def test_paths_after_renaming(tmp_path: Path) -> None:
+    """The file keeps the names that it was written with; swapped ones are told apart by their ids."""
+    rows = pa.table({"s": pa.array([{"x": 1, "y": 2}]), "a": [3], "b": [4]})
+    table = Table.create(str(tmp_path / "t"), rows)
+    table = table.alter_column("a", rename="c").table.alter_column("b", rename="a").table
+    table = table.alter_column("c", rename="b").table
+    assert table.to_table(["a"]).to_pylist() == [{"a": 4}]
+    assert table.to_table(["b", "s.y"], "a = 4").to_pylist() == [{"b": 3, "s.y": 2}]
+    table = table.alter_column("s.x", rename="u").table
+    assert table.to_table(["s.u"]).to_pylist() == [{"s.u": 1}]

@@ -1,0 +1,271 @@
+"""Clones, shallow and deep, and the places their files lie in, beside pylance. Traps of the format are named."""
+
+import json
+import pickle
+import shutil
+from datetime import timedelta
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lance_core import AlreadyExists, Corrupt, InvalidInput, NotFound, Table
+from lance_core.format._pb import table_pb2
+from lance_core.format.base_path import BasePath, free_id, located, split, with_added
+from lance_core.format.fragment import Fragment
+from lance_core.format.manifest import Manifest
+from lance_core.operations import Append
+from lance_core.tasks.read import ReadTask, plan_read
+from tests.lance_core.test_refs import ids, rows
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """Three versions, deleted rows, an index, config, metadata."""
+    place = str(tmp_path / "t")
+    Table.create(place, rows(1, 2, 3), config={"team": "red"}).append(rows(4))
+    theirs = lance.dataset(place)
+    theirs.create_scalar_index("id", "BTREE")
+    theirs.delete("id = 2")
+    return Table.open(place)
+
+
+def wire(manifest: Manifest) -> dict:
+    """What a manifest says, less what differs from clone to clone."""
+    message = manifest.message
+    fragments = [str(fragment) for fragment in message.fragments]
+    config = {key: value for key, value in message.config.items() if key != "lance_assets.table_id"}
+    return {
+        "fragments": fragments,
+        "bases": manifest.base_paths,
+        "config": config,
+        "flags": (message.reader_feature_flags, message.writer_feature_flags),
+        "version": message.version,
+        "max_fragment_id": message.max_fragment_id,
+        "branch": manifest.branch,
+        "indices": manifest.index_section,
+    }
+
+
+@pytest.mark.parametrize("shallow", [True, False], ids=["shallow", "deep"])
+def test_our_clone_is_theirs(table: Table, tmp_path: Path, shallow: bool) -> None:
+    source = lance.dataset(table.uri)
+    if shallow:
+        source.shallow_clone(str(tmp_path / "theirs"), table.version)
+    else:
+        source.deep_clone(str(tmp_path / "theirs"), table.version)
+    ours = table.clone(str(tmp_path / "ours"), shallow)
+    theirs = Table.open(str(tmp_path / "theirs"), bases=[table.uri])
+    assert wire(ours.manifest) == wire(theirs.manifest)
+    made = [each.transaction() for each in (ours, theirs)]
+    assert made[0].operation == made[1].operation  # type: ignore[union-attr]
+    assert ids(ours) == ids(theirs) == lance.dataset(ours.uri).to_table()["id"].to_pylist() == [1, 3, 4]
+    assert lance.dataset(ours.uri).to_table(filter="id = 3")["id"].to_pylist() == [3]
+    files = [
+        sorted(str(path.relative_to(root)) for path in root.rglob("*.*") if path.parent.name != "_transactions")
+        for root in (tmp_path / "ours", tmp_path / "theirs")
+    ]
+    assert files[0] == files[1]
+
+
+def test_a_clone_is_a_table_of_its_own(table: Table, tmp_path: Path) -> None:
+    assert table.clone(str(tmp_path / "c")).id not in (None, table.id)
+    foreign = lance.write_dataset(rows(1), str(tmp_path / "foreign"))
+    foreign.shallow_clone(str(tmp_path / "d"), 1)
+    assert Table.open(str(tmp_path / "d")).id not in (None, Table.open(foreign.uri).id)
+
+
+def test_trap_28_base_zero_is_a_base(table: Table, tmp_path: Path) -> None:
+    clone = table.clone(str(tmp_path / "c"))
+    assert [base.id for base in clone.manifest.base_paths] == [0]
+    assert {file.base_id for fragment in clone.fragments for file in fragment.files} == {0}
+    assert [(fragment.deletion_file.base_id if fragment.deletion_file else None) for fragment in clone.fragments] == [
+        0,
+        None,
+    ]
+    grown = clone.append(rows(5)).table.delete("id = 1").table
+    assert [file.base_id for fragment in grown.fragments for file in fragment.files] == [0, 0, None]
+    deleted = grown.fragments[0].deletion_file
+    assert deleted is not None
+    assert (deleted.base_id, deleted.deleted_rows) == (None, 2)
+    assert ids(grown) == lance.dataset(grown.uri).to_table()["id"].to_pylist() == [3, 4, 5]
+    assert ids(table.refresh()) == [1, 3, 4]
+
+
+def test_both_write_to_either_clone(table: Table, tmp_path: Path) -> None:
+    ours = table.clone(str(tmp_path / "c"))
+    lance.write_dataset(rows(10), ours.uri, mode="append").delete("id = 3")
+    assert ids(ours.refresh()) == [1, 4, 10]
+    lance.dataset(table.uri).shallow_clone(str(tmp_path / "d"), 1)
+    theirs = Table.open(str(tmp_path / "d"), bases=[table.uri])
+    theirs = theirs.append(rows(11)).table.delete("id = 1").table
+    assert lance.dataset(theirs.uri).to_table()["id"].to_pylist() == ids(theirs) == [2, 3, 11]
+
+
+def test_clones_of_clones(table: Table, tmp_path: Path) -> None:
+    middle = table.clone(str(tmp_path / "c")).append(rows(5)).table
+    last = middle.clone(str(tmp_path / "d"))
+    assert [(base.id, base.path) for base in last.manifest.base_paths] == [(0, table.uri), (1, middle.uri)]
+    assert ids(last) == lance.dataset(last.uri).to_table()["id"].to_pylist() == [1, 3, 4, 5]
+    with pytest.raises(InvalidInput, match="outside the table") as raised:
+        Table.open(last.uri, bases=[middle.uri]).to_table()
+    assert str([middle.uri, table.uri]) in str(raised.value)
+    alone = last.clone(str(tmp_path / "e"), shallow=False)
+    assert (alone.manifest.base_paths, ids(alone)) == ((), [1, 3, 4, 5])
+    assert ids(Table.open(alone.uri)) == lance.dataset(alone.uri).to_table()["id"].to_pylist() == [1, 3, 4, 5]
+
+
+def test_clones_of_branches_and_tags(table: Table, tmp_path: Path) -> None:
+    trial = table.branches.create("dev", 1).append(rows(9)).table
+    trial.tags.create("good")
+    clone = Table.open(table.uri, tag="good").clone(str(tmp_path / "c"))
+    assert (clone.branch, clone.version, ids(clone)) == (None, 2, [1, 2, 3, 9])
+    assert [(base.id, base.name) for base in clone.manifest.base_paths] == [(0, None), (1, "dev")]
+    assert lance.dataset(clone.uri).to_table()["id"].to_pylist() == [1, 2, 3, 9]
+
+
+def test_files_outside_are_opened_only_if_allowed(table: Table, tmp_path: Path) -> None:
+    clone = table.clone(str(tmp_path / "c"))
+    outsider = Table.open(clone.uri)
+    assert outsider.count_rows() == 3  # the manifest alone
+    for reading in (outsider.to_table, lambda: outsider.delete("id = 1"), lambda: outsider.count_rows("id = 1")):
+        with pytest.raises(InvalidInput, match="outside the table") as raised:
+            reading()
+        assert f"bases=['{table.uri}']" in str(raised.value)
+    assert ids(Table.open(clone.uri, bases=[table.uri])) == [1, 3, 4]
+    assert ids(Table.open(clone.uri, bases=[str(tmp_path)])) == [1, 3, 4]  # whatever is in there
+    with pytest.raises(InvalidInput, match="outside the table"):
+        Table.open(clone.uri, bases=[f"{table.uri}x", f"{table.uri}/data"]).to_table()
+
+
+@pytest.mark.parametrize(
+    "trick", ["{t}/../secret", "{c}/../secret", "file://{t}/../secret", "file://{t}/%2e%2e/secret"]
+)
+def test_tricks_in_a_base_path_open_nothing(table: Table, tmp_path: Path, trick: str) -> None:
+    clone = table.clone(str(tmp_path / "c"))
+    Table.create(str(tmp_path / "secret"), rows(42))
+    message = clone.manifest.edit()
+    message.base_paths[0].path = trick.format(t=table.uri, c=clone.uri)
+    forged = Manifest.framed(message, index_section=None, transaction=None, path=clone.manifest.path)
+    (Path(clone.uri) / clone.manifest.path).write_bytes(forged.encode())
+    with pytest.raises(InvalidInput, match="outside the table"):
+        Table.open(clone.uri, bases=[table.uri]).to_table()
+
+
+def test_a_link_inside_the_table_leads_nowhere_else(table: Table, tmp_path: Path) -> None:
+    clone = table.clone(str(tmp_path / "c"))
+    (Path(clone.uri) / "inside").symlink_to(table.uri)
+    message = clone.manifest.edit()
+    message.base_paths[0].path = f"{clone.uri}/inside"
+    forged = Manifest.framed(message, index_section=None, transaction=None, path=clone.manifest.path)
+    (Path(clone.uri) / clone.manifest.path).write_bytes(forged.encode())
+    with pytest.raises(InvalidInput, match="outside the table"):
+        Table.open(clone.uri).to_table()
+
+
+def test_a_base_that_is_not_there_is_damage(table: Table, tmp_path: Path) -> None:
+    clone = table.clone(str(tmp_path / "c"))
+    message = clone.manifest.edit()
+    message.base_paths[0].id = 7
+    forged = Manifest.framed(message, index_section=None, transaction=None, path=clone.manifest.path)
+    (Path(clone.uri) / clone.manifest.path).write_bytes(forged.encode())
+    with pytest.raises(Corrupt, match="in base path 0, and there is none of this number"):
+        Table.open(clone.uri, bases=[table.uri]).to_table()
+
+
+def test_trap_37_a_source_knows_the_clones_we_make(table: Table, tmp_path: Path) -> None:
+    """So that cleanup can spare them; what pylance cleans up takes their files away."""
+    clone = table.clone(str(tmp_path / "c"))
+    (record,) = (Path(table.uri) / "_lance_assets/clones").iterdir()
+    assert json.loads(record.read_text()) == {"version": table.version, "uri": clone.uri}
+    lance.dataset(table.uri).delete("true")
+    lance.dataset(table.uri).cleanup_old_versions(timedelta(0), delete_unverified=True)
+    with pytest.raises(NotFound):
+        clone.to_table()
+
+
+def test_only_an_empty_place_is_cloned_to(table: Table, tmp_path: Path) -> None:
+    Table.create(str(tmp_path / "c"), rows(1))
+    for shallow in (True, False):
+        with pytest.raises(AlreadyExists, match="there is a table at"):
+            table.clone(str(tmp_path / "c"), shallow)
+    (Path(table.uri) / "data").rename(tmp_path / "gone")
+    with pytest.raises(NotFound, match="does not exist"):
+        table.clone(str(tmp_path / "d"), shallow=False)
+    assert not Table.exists(str(tmp_path / "d"))
+
+
+def test_paths_added_beside_pylance(table: Table, tmp_path: Path) -> None:
+    ours = table.add_bases([BasePath(str(tmp_path / "b1"), name="one"), BasePath(str(tmp_path / "b2"))]).table
+    assert [(base.id, base.name, base.is_dataset_root) for base in ours.manifest.base_paths] == [
+        (1, "one", False),
+        (2, None, False),
+    ]
+    theirs = lance.dataset(table.uri)
+    assert {number: base.path for number, base in theirs.base_paths().items()} == {
+        1: str(tmp_path / "b1"),
+        2: str(tmp_path / "b2"),
+    }
+    theirs.add_bases([lance.DatasetBasePath(str(tmp_path / "b9"), "nine", True, id=9)])
+    theirs.add_bases([lance.DatasetBasePath(str(tmp_path / "b3"), "three", True)])
+    assert [base.id for base in table.refresh().manifest.base_paths] == [1, 2, 3, 9]
+    assert table.refresh().transaction().operation.name == "UpdateBases"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("is_root", [False, True], ids=["files right in it", "a table's directories"])
+def test_files_that_pylance_put_into_a_base_are_read(tmp_path: Path, is_root: bool) -> None:
+    place, other = str(tmp_path / "t"), tmp_path / "other"
+    other.mkdir()
+    base = lance.DatasetBasePath(str(other), "other", is_root)
+    lance.write_dataset(rows(1), place, initial_bases=[base], target_bases=["other"])
+    lance.write_dataset(rows(2), place, mode="append")
+    table = Table.open(place, bases=[str(other)])
+    assert [file.base_id for fragment in table.fragments for file in fragment.files] == [1, None]
+    assert ids(table) == ids(table.append(rows(3)).table)[:2] == [1, 2]
+    with pytest.raises(InvalidInput, match="outside the table"):
+        Table.open(place).to_table()
+    held = table.fragments[0].files[0].path
+    directory = other / "data" if is_root else other
+    message = table_pb2.DataFragment()
+    message.CopyFrom(table.fragments[0].message)
+    message.files[0].path = "copied.lance"
+    shutil.copy(directory / held, directory / "copied.lance")
+    again = table.refresh().commit(Append((Fragment(message),))).table
+    assert lance.dataset(place).to_table()["id"].to_pylist() == ids(again) == [1, 2, 3, 1]
+
+
+def test_names_and_numbers_of_bases() -> None:
+    assert free_id((), first=0) == 0
+    assert free_id([BasePath("a", 0), BasePath("b", 2)], first=0) == 1
+    assert [base.id for base in with_added([BasePath("a", 1)], [BasePath("b"), BasePath("c", 9)])] == [1, 2, 9]
+    for new in (BasePath("a"), BasePath("b", name="n")):
+        with pytest.raises(InvalidInput, match="needs another name and path"):
+            with_added([BasePath("a", 1, "n")], [new])
+    with pytest.raises(InvalidInput, match="the id 1 is a's already"):
+        with_added([BasePath("a", 1)], [BasePath("b", 1)])
+    for base_id in (None, 0, 12):
+        assert split(located(base_id, "data/x.lance")) == (base_id, "data/x.lance")
+
+
+def test_a_clone_of_a_table_with_every_kind_of_column(tmp_path: Path) -> None:
+    data = pa.table({"s": [{"x": 1, "y": "a"}], "l": [[1, 2]], "v": pa.array([[1.0, 2.0]], pa.list_(pa.float32(), 2))})
+    table = Table.create(str(tmp_path / "t"), data, stable_row_ids=True)
+    for shallow in (True, False):
+        clone = table.clone(str(tmp_path / str(shallow)), shallow)
+        assert clone.to_table().equals(table.to_table())
+        assert lance.dataset(clone.uri).to_table().equals(lance.dataset(table.uri).to_table())
+        assert clone.append(data).table.count_rows() == 2
+
+
+def test_workers_read_what_the_driver_may(table: Table, tmp_path: Path) -> None:
+    clone = table.clone(str(tmp_path / "c"))
+    for opened in (clone, Table.open(clone.uri), table.branches.create("dev")):
+        plan = plan_read(opened, columns=None, transport=lambda schema: schema, groups_max=1)
+        task = pickle.loads(pickle.dumps(ReadTask(plan)))
+        numbers = pa.RecordBatch.from_pydict({"id": pa.array([0])})
+        if opened.bases or opened.branch:
+            assert pa.Table.from_batches(task([numbers]))["id"].to_pylist() == [1, 3, 4]
+        else:
+            with pytest.raises(InvalidInput, match="outside the table"):
+                list(task([numbers]))

@@ -1,0 +1,138 @@
+"""Tags, beside pylance: each uses the other's."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lance_core import AlreadyExists, Corrupt, InvalidInput, NotFound, StorageError, Table
+from lance_core.ports import SYSTEM
+from lance_core.refs import created
+from tests.lance_core.world import Fault, FaultyStore, calling
+
+
+def rows(*numbers: int) -> pa.Table:
+    return pa.table({"id": pa.array(numbers, pa.int64())})
+
+
+def ids(table: Table) -> list[int]:
+    return table.to_table()["id"].to_pylist()
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """Two versions: one row, then two."""
+    return Table.create(str(tmp_path / "t"), rows(1)).append(rows(2)).table
+
+
+def test_pylance_uses_our_tags(table: Table) -> None:
+    table.tags.create("first", 1)
+    table.tags.create("now", metadata={"why": "release"})
+    theirs = lance.dataset(table.uri)
+    assert {name: tag["version"] for name, tag in theirs.tags.list().items()} == {"first": 1, "now": 2}
+    assert theirs.tags.list()["now"]["metadata"] == {"why": "release"}
+    assert theirs.checkout_version("first").count_rows() == 1
+    theirs.tags.update("first", 2)
+    theirs.tags.delete("now")
+    assert {name: tag.version for name, tag in table.tags.list().items()} == {"first": 2}
+
+
+def test_we_use_their_tags(table: Table) -> None:
+    theirs = lance.dataset(table.uri)
+    theirs.tags.create("first", 1)
+    before = table.tags.list()["first"]
+    assert (before.version, before.branch, before.created) == (1, None, before.updated)
+    assert before.manifest_bytes == (Path(table.uri) / Table.open(table.uri, tag="first").manifest.path).stat().st_size
+    assert ids(table.at(tag="first")) == [1]
+    table.tags.update("first", 2)
+    after = table.tags.list()["first"]
+    assert (after.version, after.created) == (2, before.created)
+    assert after.updated_at is not None
+    assert before.created_at is not None
+    assert after.updated_at > before.created_at
+    assert theirs.tags.list()["first"]["version"] == 2
+    table.tags.delete("first")
+    assert theirs.tags.list() == {}
+
+
+def test_our_file_is_theirs_but_for_time(table: Table) -> None:
+    table.tags.create("ours", 1)
+    lance.dataset(table.uri).tags.create("theirs", 1)
+    texts = [(Path(table.uri) / f"_refs/tags/{name}.json").read_text() for name in ("ours", "theirs")]
+    stamps = [json.loads(text)["createdAt"] for text in texts]
+    ours, theirs = (text.replace(stamp, "now") for text, stamp in zip(texts, stamps, strict=True))
+    assert ours == theirs
+
+
+def test_tags_of_branches_lie_on_the_main_line(table: Table) -> None:
+    trial = table.branches.create("dev/trial", 1).append(rows(7)).table
+    trial.tags.create("good")
+    assert table.tags.list()["good"].branch == "dev/trial"
+    assert ids(table.at(tag="good")) == ids(Table.open(table.uri, tag="good")) == [1, 7]
+    table.tags.create("same", branch="dev/trial")
+    trial.tags.create("newest-main", branch="main")
+    assert ids(trial.at(tag="newest-main")) == [1, 2]
+    assert lance.dataset(table.uri).checkout_version("good").to_table()["id"].to_pylist() == [1, 7]
+
+
+def test_what_exists_is_said(table: Table) -> None:
+    table.tags.create("v1")
+    with pytest.raises(AlreadyExists, match="has a tag 'v1' already"):
+        table.tags.create("v1")
+    with pytest.raises(NotFound, match="has no version 9; it has 1-2"):
+        table.tags.create("v9", 9)
+    for verb in (table.tags.delete, table.tags.update, lambda name: table.at(tag=name)):
+        with pytest.raises(NotFound, match="has no tag 'v2'; there are v1"):
+            verb("v2")
+    with pytest.raises(NotFound, match="has no branch 'dev'; it has no branches"):
+        table.tags.create("v2", branch="dev")
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "%2e%2e", "a/b", ".."])
+def test_hostile_names_open_nothing(table: Table, name: str) -> None:
+    with pytest.raises(InvalidInput, match="cannot name a tag"):
+        Table.open(table.uri, tag=name)
+    with pytest.raises(InvalidInput, match="cannot name a tag"):
+        table.tags.create(name)
+    if name != "a/b":
+        with pytest.raises(InvalidInput, match="cannot name a branch"):
+            Table.open(table.uri, branch=name)
+
+
+def test_a_tag_that_points_out_of_the_table_is_refused(table: Table, tmp_path: Path) -> None:
+    Table.create(str(tmp_path / "secret"), rows(42))
+    table.tags.create("v1")
+    path = Path(table.uri) / "_refs/tags/v1.json"
+    path.write_text(json.dumps({"branch": "../../secret", "version": 1, "manifestSize": 1}))
+    with pytest.raises(Corrupt, match=r"names the branch '\.\./\.\./secret'"):
+        table.at(tag="v1")
+
+
+def test_two_ways_to_name_a_version_are_refused(table: Table) -> None:
+    table.tags.create("v1")
+    with pytest.raises(InvalidInput, match="give one of them"):
+        table.at(1, tag="v1")
+    with pytest.raises(InvalidInput, match="give one of the two"):
+        Table.open(table.uri, tag="v1", branch="dev")
+    with pytest.raises(InvalidInput, match="give one of them"):
+        Table.open(table.uri, tag="v1", timestamp=datetime.now(UTC))
+
+
+def test_a_lost_answer_is_settled_by_looking() -> None:
+    for how, there in (("lost", True), ("never", False)):
+        store = FaultyStore(faults=[Fault(calling("create"), how)])
+        if there:
+            assert created(store, "_refs/tags/a.json", b"1")
+        else:
+            with pytest.raises(StorageError, match="is not known; repeat it"):
+                created(store, "_refs/tags/a.json", b"1")
+
+
+def test_times_come_from_the_committers_clock(table: Table) -> None:
+    table.tags.create("v1")
+    made = table.tags.list()["v1"].created_at
+    assert made is not None
+    assert abs(made - datetime.fromtimestamp(SYSTEM.now_ns() / 1e9, UTC)) < timedelta(minutes=1)
