@@ -15,8 +15,10 @@ from google.protobuf.message import DecodeError
 
 from lance_core.errors import Corrupt, InvalidInput
 from lance_core.format._pb import rowids_pb2
+from lance_core.format.id_runs import Counts, Positions, checked, clipped, without
+from lance_core.format.id_segments import BadSegment, decode_segment
 from lance_core.format.ids import Version
-from lance_core.format.rowids import ROWS_MAX, BadSegment, Counts, Positions, checked, clipped, decode_segment, without
+from lance_core.format.rowids import ROWS_MAX
 
 Versions = npt.NDArray[np.uint64]
 UNRECORDED = Version(1)

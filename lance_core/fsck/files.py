@@ -14,7 +14,8 @@ from lance_core.format.fragment import DataFile, DeletionFile, Fragment
 from lance_core.format.ids import RowId
 from lance_core.format.index_metadata import decode_section
 from lance_core.format.manifest import Manifest
-from lance_core.format.rowids import FragmentRowIds, RowIdIndex, RowIdSequence
+from lance_core.format.row_id_index import FragmentRowIds, RowIdIndex
+from lance_core.format.rowids import RowIdSequence
 from lance_core.fsck.manifests import OVERWRITE, error, warning
 from lance_core.fsck.report import Finding
 from lance_core.location import Location

@@ -17,7 +17,7 @@ import pyarrow as pa
 from lance_core.data.read import rows_without_columns
 from lance_core.errors import InvalidInput
 from lance_core.format.manifest import Manifest
-from lance_core.format.rowids import FragmentRowIds, RowIdIndex
+from lance_core.format.row_id_index import FragmentRowIds, RowIdIndex
 from lance_core.location import Location
 from lance_core.scan.parallel import in_order
 from lance_core.scan.plan import plan_columns

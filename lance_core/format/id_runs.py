@@ -1,0 +1,96 @@
+"""Runs of consecutive ids: the arithmetic below sequences of row ids and of row versions.
+
+A run is its first id and its length; runs stand in row order, in two arrays. Nothing here knows fragments, messages or
+files.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_core.errors import InvalidInput
+from lance_core.format.ids import RowId
+
+Ids = npt.NDArray[np.uint64]
+Counts = npt.NDArray[np.int64]
+Positions = npt.NDArray[np.integer]
+"""Row numbers within a fragment, from 0."""
+
+END_MAX = 2**64 - 1
+
+
+def checked(positions: Positions, rows: int) -> Counts:
+    if len(positions) and not (positions.min() >= 0 and positions.max() < rows):
+        raise InvalidInput(f"rows {positions.min()} to {positions.max()} of {rows}")
+    return positions.astype(np.int64)
+
+
+def without(lengths: Counts, deleted: Counts) -> tuple[Counts, Counts, Counts]:
+    """What stays of runs when rows are deleted: for each piece, its run, how far into it, and its length."""
+    ends = np.cumsum(lengths)
+    if not len(deleted):
+        return np.arange(len(lengths)), np.zeros_like(lengths), lengths
+    # Every deleted row ends a piece and starts the next; in order, the n-th start belongs to the n-th end.
+    piece_starts = np.sort(np.concatenate([ends - lengths, deleted + 1]), kind="stable")
+    piece_ends = np.sort(np.concatenate([ends, deleted]), kind="stable")
+    stays = piece_ends > piece_starts
+    piece_starts, piece_ends = piece_starts[stays], piece_ends[stays]
+    run = np.searchsorted(ends, piece_starts, side="right")
+    return run, piece_starts - (ends - lengths)[run], piece_ends - piece_starts
+
+
+def clipped(lengths: Counts, start: int, stop: int) -> tuple[Counts, Counts, Counts]:
+    """What of runs lies between two rows, in the form of `without`."""
+    ends = np.cumsum(lengths)
+    begins = np.maximum(ends - lengths, start)
+    run = np.flatnonzero(np.minimum(ends, stop) > begins)
+    return run, (begins - (ends - lengths))[run], (np.minimum(ends, stop) - begins)[run]
+
+
+def ascends(values: Ids) -> bool:
+    return bool((values[1:] > values[:-1]).all())
+
+
+def one_run(start: int, count: int) -> tuple[Ids, Counts]:
+    if not count:
+        return np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64)
+    return np.array([start], dtype=np.uint64), np.array([count], dtype=np.int64)
+
+
+def runs_of(ids: Ids) -> tuple[Ids, Counts]:
+    if not len(ids):
+        return ids, np.empty(0, dtype=np.int64)
+    first = np.concatenate([[0], np.flatnonzero(~follows(ids[1:], ids[:-1])) + 1])
+    return ids[first], np.diff(first, append=len(ids))
+
+
+def follows(ids: Ids, before: Ids) -> npt.NDArray[np.bool_]:
+    """The highest id is followed by none, though its sum with 1 wraps to 0."""
+    follows: npt.NDArray[np.bool_] = (ids == before + np.uint64(1)) & (ids != 0)
+    return follows
+
+
+def lasts_of(starts: Ids, lengths: Counts) -> Ids:
+    """Inclusive, since the end of a run may need a bit more."""
+    return starts + (lengths - 1).astype(np.uint64)
+
+
+def expanded(starts: Ids, lengths: Counts) -> Ids:
+    ends = np.cumsum(lengths)
+    rows = int(ends[-1]) if len(ends) else 0
+    expanded: Ids = np.arange(rows, dtype=np.uint64)
+    expanded += np.repeat(starts - (ends - lengths).astype(np.uint64), lengths)
+    return expanded
+
+
+def by_first(starts: Ids, lengths: Counts) -> tuple[Ids, Counts, Counts]:
+    if ascends(starts):
+        return starts, lengths, np.arange(len(starts))
+    order = np.argsort(starts, kind="stable")
+    return starts[order], lengths[order], order
+
+
+def overlap(starts: Ids, lengths: Counts) -> tuple[int, RowId] | None:
+    """Of runs by first id: the first whose next one starts before it ends, and the id that both hold."""
+    lasts = lasts_of(starts, lengths)
+    meeting = np.flatnonzero(starts[1:] <= lasts[:-1])
+    return (int(meeting[0]), RowId(int(starts[meeting[0] + 1]))) if len(meeting) else None
