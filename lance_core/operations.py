@@ -2,19 +2,56 @@
 
 from lance_core.format.base_path import BasePath
 from lance_core.format.fragment import DataFile, Fragment, StorageVersion
-from lance_core.format.operations import Append, Operation, Other, Overwrite
+from lance_core.format.index_metadata import IndexMetadata
+from lance_core.format.operations import (
+    Append,
+    Clone,
+    CreateIndex,
+    DataReplacement,
+    Delete,
+    MapUpdate,
+    Merge,
+    Operation,
+    Other,
+    Overwrite,
+    Project,
+    ReserveFragments,
+    Restore,
+    Rewrite,
+    RewriteGroup,
+    Update,
+    UpdateBases,
+    UpdateConfig,
+    UpdateMode,
+)
 from lance_core.format.schema import TableSchema
 from lance_core.format.transaction import Transaction
 
 __all__ = [
     "Append",
     "BasePath",
+    "Clone",
+    "CreateIndex",
     "DataFile",
+    "DataReplacement",
+    "Delete",
     "Fragment",
+    "IndexMetadata",
+    "MapUpdate",
+    "Merge",
     "Operation",
     "Other",
     "Overwrite",
+    "Project",
+    "ReserveFragments",
+    "Restore",
+    "Rewrite",
+    "RewriteGroup",
     "StorageVersion",
     "TableSchema",
     "Transaction",
+    "Update",
+    "UpdateBases",
+    "UpdateConfig",
+    "UpdateMode",
 ]

@@ -27,7 +27,7 @@ def python_blocks() -> list[str]:
 
 def test_the_examples_run(tmp_path: Path) -> None:
     blocks = python_blocks()
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     script = tmp_path / "readme.py"
     script.write_text("\n".join([*blocks, _MATERIALIZE]))
     (tmp_path / "home").mkdir()
@@ -36,6 +36,7 @@ def test_the_examples_run(tmp_path: Path) -> None:
     assert "1 Overwrite 2" in done.stdout
     assert "2 Append 3" in done.stdout
     assert "1 1000000" in done.stdout
+    assert "books.lance: sound; 5 versions" in done.stdout
     assert "97" in done.stdout.splitlines()
 
 
