@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
+from lance_core.errors import Unsupported
 from lance_core.format import base_path
 from lance_core.format import operations as op
 from lance_core.format._pb import file_pb2, table_pb2, transaction_pb2
@@ -107,10 +108,19 @@ def _update(message: _Message) -> Operation:
         new=_fragments(wire.new_fragments),
         fields_modified=tuple(wire.fields_modified),
         fields_assigned=tuple(wire.fields_for_preserving_frag_bitmap),
-        mode=op.UpdateMode(wire.update_mode),
+        mode=_mode(wire),
         inserted_keys=wire.inserted_rows.SerializeToString() if wire.HasField("inserted_rows") else None,
         updated_offsets=dict(wire.updated_fragment_offset_bitmaps),
     )
+
+
+def _mode(wire: _Message.Update) -> op.UpdateMode:
+    try:
+        return op.UpdateMode(wire.update_mode)
+    except ValueError as error:
+        raise Unsupported(
+            f"an Update of the mode {wire.update_mode}, which this version does not know; a newer one may"
+        ) from error
 
 
 def _encode_update(wire: _Message.Update, operation: op.Update) -> None:

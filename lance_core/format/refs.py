@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import TypeGuard
 
 from lance_core.errors import Corrupt, InvalidInput
 from lance_core.format.ids import Version
@@ -197,7 +198,7 @@ def decode_branch(data: bytes, *, name: str, path: str) -> Branch:
 
 
 def _wrong_with_tag(name: str) -> str | None:
-    if not name or len(name.encode()) > _MAX_BYTES:
+    if not name or _bytes(name) > _MAX_BYTES:
         return f"it has to have 1 to {_MAX_BYTES} bytes"
     if not _is_plain(name):
         return "letters, digits, '.', '-' and '_' can"
@@ -207,7 +208,7 @@ def _wrong_with_tag(name: str) -> str | None:
 
 
 def _wrong_with_branch(name: str) -> str | None:
-    if not name or len(name.encode()) > _MAX_BYTES:
+    if not name or _bytes(name) > _MAX_BYTES:
         return f"it has to have 1 to {_MAX_BYTES} bytes"
     if name == MAIN:
         return "that is the line every table begins with"
@@ -219,6 +220,10 @@ def _wrong_with_branch(name: str) -> str | None:
     if not all(map(_is_plain, segments)):
         return "letters, digits, '.', '-' and '_' can, in parts separated by '/'"
     return None
+
+
+def _bytes(name: str) -> int:
+    return len(name.encode(errors="replace"))
 
 
 def _is_plain(text: str) -> bool:
@@ -253,6 +258,11 @@ def _dump(members: Mapping[str, object]) -> bytes:
     return json.dumps(members, indent=2, ensure_ascii=False).encode()
 
 
+def _is_text(value: object) -> TypeGuard[str]:
+    """JSON can spell half of a character, which nothing could write again."""
+    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
+
+
 class _Members:
     """The members of a JSON object that nobody vouches for."""
 
@@ -268,7 +278,7 @@ class _Members:
 
     def optional_text(self, name: str) -> str | None:
         value = self._members.get(name)
-        if value is not None and not isinstance(value, str):
+        if value is not None and not _is_text(value):
             raise self._wrong(name)
         return value
 
@@ -294,7 +304,8 @@ class _Members:
 
     def texts(self, name: str) -> Mapping[str, str]:
         value = self._members.get(name) or {}
-        if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
+        texts = [*value, *value.values()] if isinstance(value, dict) else []
+        if not isinstance(value, dict) or not all(map(_is_text, texts)):
             raise self._wrong(name)
         return value
 
@@ -308,7 +319,7 @@ class _Members:
             if not (isinstance(step, list) and len(step) == 2):
                 raise self._wrong("identifier")
             version, uuid = step
-            if not (isinstance(version, int) and isinstance(uuid, str)):
+            if not (isinstance(version, int) and _is_text(uuid)):
                 raise self._wrong("identifier")
             lineage.append((version, uuid))
         return tuple(lineage)

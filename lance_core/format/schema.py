@@ -13,16 +13,11 @@ from functools import cached_property
 import pyarrow as pa
 
 from lance_core.errors import Corrupt, InvalidInput, Unsupported
-from lance_core.format import logical_types
+from lance_core.format import keys, logical_types
 from lance_core.format._pb import file_pb2
 from lance_core.format.logical_types import EXTENSION_METADATA, EXTENSION_NAME, JSON_EXTENSION, UnknownLogicalType
 
 RESERVED_NAMES = frozenset({"_rowid", "_rowaddr", "_row_created_at_version", "_row_last_updated_at_version"})
-_PRIMARY_KEY = b"lance-schema:unenforced-primary-key"
-_PRIMARY_KEY_POSITION = b"lance-schema:unenforced-primary-key:position"
-PRIMARY_KEYS = (_PRIMARY_KEY, _PRIMARY_KEY_POSITION)
-"""Metadata keys that cannot be changed once set."""
-_CLUSTERING_KEY_POSITION = b"lance-schema:unenforced-clustering-key:position"
 _PACKED = (b"lance-encoding:packed", b"packed")
 _TOP_LEVEL = -1
 _DEPTH_MAX = 100
@@ -51,8 +46,7 @@ class Field:
     @property
     def is_primary_key(self) -> bool:
         """Whether it is part of the key that its owner declares and nobody enforces."""
-        marked = self.metadata.get(_PRIMARY_KEY, b"").lower() == b"true"
-        return marked or bool(self.metadata.get(_PRIMARY_KEY_POSITION))
+        return keys.is_primary(self.metadata)
 
     def walk(self) -> Iterator["Field"]:
         """This field and all below it, parents first."""
@@ -127,6 +121,8 @@ class TableSchema:
                 fields.append(_from_arrow(column, ids, column.name, depth=1))
             except UnknownLogicalType as error:
                 problems.append(str(error))
+            else:
+                problems += _wrong_keys(fields[-1], fields[-1].name)
         if problems:
             raise InvalidInput("this schema cannot be stored in a Lance table: " + "; ".join(problems))
         made = cls(tuple(fields), dict(schema.metadata or {}))
@@ -135,6 +131,11 @@ class TableSchema:
         except Unsupported as error:
             raise InvalidInput(f"this schema cannot be stored in a Lance table: {error}") from error
         return made
+
+    def check_keys(self) -> None:
+        """Of a schema that is to become a table's."""
+        if problems := [problem for field in self.fields for problem in _wrong_keys(field, field.name)]:
+            raise InvalidInput("no table can have this schema: " + "; ".join(problems))
 
     @classmethod
     def decode(
@@ -187,6 +188,19 @@ class TableSchema:
             if field.name == name:
                 return field
         raise KeyError(name)
+
+
+def _wrong_keys(field: Field, path: str, *, in_null: bool = False) -> list[str]:
+    """What the declared primary key cannot be."""
+    found = []
+    in_null = in_null or field.nullable
+    if field.is_primary_key and field.children:
+        found.append(f"field {path!r} is declared as primary key, and only fields without children can be")
+    elif field.is_primary_key and in_null:
+        found.append(f"field {path!r} is declared as primary key, and it or what it is in may be null")
+    for child in field.children:
+        found += _wrong_keys(child, f"{path}.{child.name}", in_null=in_null)
+    return found
 
 
 def _through_ipc(fields: Iterable[Field], metadata: Mapping[bytes, bytes]) -> pa.Schema:
@@ -299,8 +313,6 @@ def _decode(message: file_pb2.Field, children: Mapping[int, list[file_pb2.Field]
 
 def _encode(field: Field, parent: int) -> Iterator[file_pb2.Field]:
     metadata = {key.decode(): value for key, value in field.metadata.items()}
-    position = field.metadata.get(_PRIMARY_KEY_POSITION, b"")
-    clustering = field.metadata.get(_CLUSTERING_KEY_POSITION, b"")
     yield file_pb2.Field(
         name=field.name,
         id=field.id,
@@ -308,11 +320,11 @@ def _encode(field: Field, parent: int) -> Iterator[file_pb2.Field]:
         logical_type=field.logical_type,
         nullable=field.nullable,
         encoding=_encoding(field),
-        extension_name=field.metadata.get(EXTENSION_NAME, b"").decode(),
+        extension_name=field.metadata.get(EXTENSION_NAME, b"").decode(errors="replace"),
         metadata=metadata,
         unenforced_primary_key=field.is_primary_key,
-        unenforced_primary_key_position=int(position) if position.isdigit() else 0,
-        unenforced_clustering_key_position=int(clustering) if clustering.isdigit() else 0,
+        unenforced_primary_key_position=keys.primary_position(field.metadata),
+        unenforced_clustering_key_position=keys.clustering_position(field.metadata),
     )
     for child in field.children:
         yield from _encode(child, field.id)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lance_core.errors import InvalidInput, Unsupported
-from lance_core.format import base_path
+from lance_core.format import base_path, keys
 from lance_core.format import operations as op
 from lance_core.format.base_path import BasePath
 from lance_core.format.draft import Draft
@@ -18,7 +18,7 @@ from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.naming import NamingScheme
 from lance_core.format.operations import MapUpdate, Operation
-from lance_core.format.schema import PRIMARY_KEYS, Field, TableSchema
+from lance_core.format.schema import Field, TableSchema
 from lance_core.format.transaction import INLINE_BYTES_MAX, Transaction
 from lance_core.transactions import apply_rows, arrivals, invariants
 
@@ -96,6 +96,8 @@ def _check_arrivals(head: Manifest | None, operation: Operation) -> None:
     if isinstance(operation, op.Append):
         arrivals.check_fields(operation.fragments, head.schema if head else TableSchema((), {}))
         arrivals.check_files_once(operation.fragments, head)
+    elif isinstance(operation, op.Merge | op.Project):
+        operation.schema.check_keys()
     elif isinstance(operation, op.Overwrite):
         arrivals.check_schema(operation.schema)
         arrivals.check_fields(operation.fragments, operation.schema)
@@ -192,8 +194,18 @@ def _with_metadata(schema: TableSchema, operation: op.UpdateConfig) -> TableSche
     known = {field.id for top in schema.fields for field in top.walk()}
     if unknown := sorted(set(operation.field_metadata) - known):
         raise InvalidInput(f"there is no field with the id {unknown[0]}; metadata is set on fields that exist")
-    fields = tuple(_with_field_metadata(field, operation) for field in schema.fields)
-    return TableSchema(fields, metadata)
+    changed = TableSchema(tuple(_with_field_metadata(field, operation) for field in schema.fields), metadata)
+    keys.check_update(
+        _metadata_by_id(schema),
+        {id: update.entries for id, update in operation.field_metadata.items()},
+        _metadata_by_id(changed),
+    )
+    changed.check_keys()
+    return changed
+
+
+def _metadata_by_id(schema: TableSchema) -> dict[int, Mapping[bytes, bytes]]:
+    return {field.id: field.metadata for top in schema.fields for field in top.walk()}
 
 
 def _with_field_metadata(field: Field, operation: op.UpdateConfig) -> Field:
@@ -201,9 +213,6 @@ def _with_field_metadata(field: Field, operation: op.UpdateConfig) -> Field:
     metadata = dict(field.metadata)
     if field.id in operation.field_metadata:
         metadata = _applied(operation.field_metadata[field.id], metadata)
-        for key in PRIMARY_KEYS:
-            if key in field.metadata and metadata.get(key) != field.metadata[key]:
-                raise InvalidInput(f"{key.decode()} of field {field.name!r} is reserved and cannot be changed once set")
     return Field(field.id, field.name, field.logical_type, field.nullable, metadata, children)
 
 

@@ -19,7 +19,8 @@ _Place: TypeAlias = tuple[str, int | None]
 
 
 def check_schema(schema: TableSchema) -> None:
-    """It can be read back."""
+    """It can be read back, and its keys be keys."""
+    schema.check_keys()
     try:
         decoded = TableSchema.decode(schema.encode(), {})
         decoded.arrow  # noqa: B018 - that there is one is the question
