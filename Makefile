@@ -21,7 +21,7 @@ export PYTHONNOUSERSITE := 1
 export DAGSTER_DISABLE_TELEMETRY := yes
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo ui test check fmt bench protos lock wheel clean
+.PHONY: help setup demo ui test damage golden check fmt bench protos lock wheel clean
 
 help: ## list the targets
 	@echo 'usage: make <target>'
@@ -38,6 +38,12 @@ ui: $(STAMP) ## open the demo project in Dagster's web UI on a free local port
 test: $(STAMP) ## run the whole test suite (ARGS="-k name" to choose)
 	@$(PYTHON) -m pytest $(ARGS)
 
+damage: $(STAMP) ## every byte of a table's small files changed, VALUES times each (255 for all), and every truncation
+	@DAMAGE=$(or $(VALUES),8) $(PYTHON) -m pytest tests/lance_core/test_damaged_bytes.py --timeout=0 $(ARGS)
+
+golden: $(STAMP) ## have every old release of pylance write its golden tables anew (ARGS="4.0.0" for some)
+	@$(PYTHON) tests/golden/make.py $(ARGS)
+
 check: $(STAMP) ## format, lint, strict types, import contracts, generated code current
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
@@ -48,6 +54,9 @@ check: $(STAMP) ## format, lint, strict types, import contracts, generated code 
 fmt: $(STAMP) ## format the code and repair what the linter can
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
+
+interop: $(STAMP) ## run random histories of tables by pylance and by us (N=5000 SEED=1), beyond those of make test
+	@$(PYTHON) -m tests.interop $(or $(N),1000) $(or $(SEED),0)
 
 bench: $(STAMP) ## measure us against our peers (ARGS="name" for one workload)
 	@$(PYTHON) -m benchmarks $(ARGS)

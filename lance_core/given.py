@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from lance_core.errors import InvalidInput
 from lance_core.format.ids import Version
 from lance_core.identity import TABLE_ID
+from lance_core.transactions.arrivals import NOT_TURNED_ON
 
 
 def version_number(number: int) -> Version:
@@ -26,6 +27,15 @@ def check(*, intent: object = None, retries: int = 1) -> None:
         raise InvalidInput(f"intent={intent!r}: an intent is a text")
     if retries < 1:
         raise InvalidInput(f"retries={retries}: at least one attempt is needed")
+
+
+def same_row_ids(asked: bool | None, has: bool, *, what: str) -> None:
+    """Row ids are decided when a table is created."""
+    if asked is None or asked == has:
+        return
+    if asked:
+        raise InvalidInput(f"{what}: stable row ids were asked for, and {NOT_TURNED_ON}")
+    raise InvalidInput(f"{what} has stable row ids, which are not turned off; create a new table without them")
 
 
 def texts(given: Mapping[str, str] | None, what: str) -> dict[str, str]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from lance_core.errors import NotFound
 from lance_core.format import naming, refs
-from lance_core.format.index_metadata import decode_section
 from lance_core.format.manifest import Manifest
 from lance_core.location import Location
 from lance_core.snapshot import Snapshot
@@ -53,7 +52,7 @@ def named_by(manifest: Manifest) -> Named:
             suffix = "bin" if deleted.file_type else "arrow"
             path = f"{naming.DELETIONS}/{fragment.id}-{deleted.read_version}-{deleted.id}.{suffix}"
             (elsewhere if deleted.HasField("base_id") else own).add(path)
-    for index in decode_section(manifest.index_section, path=manifest.path):
+    for index in manifest.indices:
         (elsewhere if index.message.HasField("base_id") else own).add(f"{naming.INDICES}/{index.uuid}")
     if manifest.transaction_file:
         own.add(f"{naming.TRANSACTIONS}/{manifest.transaction_file}")

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from urllib.parse import unquote
 
 from lance_core.data.bases import BasedCodec, BasedStore, OpenBase
 from lance_core.data.codec import DataCodec
@@ -18,7 +19,7 @@ from lance_core.errors import Corrupt, InvalidInput
 from lance_core.format import refs
 from lance_core.format.base_path import BasePath, by_id
 from lance_core.format.manifest import Manifest
-from lance_core.storage.opening import is_at_or_below, open_store
+from lance_core.storage.opening import is_at_or_below, open_store, without_secrets
 from lance_core.storage.store import Store
 
 
@@ -53,6 +54,19 @@ class Location:
             durable=access.durable,
             bases=tuple(dict.fromkeys((*access.bases, *bases))),
         )
+
+    def outside(self, uri: str, branch: str | None) -> tuple[Store, str]:
+        """The store that has a file which the table, where it is this branch, only refers to, and what it calls it."""
+        shown = without_secrets(uri)
+        directory, _, name = uri.rpartition("/")
+        if "://" not in directory or not name:
+            raise InvalidInput(f"{self.uri} refers to a blob at {shown!r}, which is no absolute URI of a file")
+        if not any(is_at_or_below(uri, place) for place in (*self.places(branch), *self.access.bases)):
+            raise InvalidInput(
+                f"{self.uri} refers to a blob outside of the table, at {shown}. If you trust what is there, open "
+                f"the table with bases={[*self.access.bases, without_secrets(directory)]}"
+            )
+        return self.elsewhere(directory).store, unquote(name)
 
     def branch(self, name: str) -> "Location":
         """Of this main line."""

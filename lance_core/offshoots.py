@@ -18,7 +18,6 @@ from lance_core.errors import AlreadyExists, InvalidInput, StorageError
 from lance_core.format import naming, refs
 from lance_core.format.base_path import BasePath, free_id
 from lance_core.format.ids import Version
-from lance_core.format.index_metadata import decode_section
 from lance_core.format.operations import Clone
 from lance_core.format.refs import Branch
 from lance_core.format.transaction import Transaction
@@ -198,7 +197,7 @@ def _files_of(source: Snapshot) -> list[tuple[str, str]]:
                 files += [(info.path, own_stem + info.path.removeprefix(stem)) for info in store.list(stem)]
         if deleted := fragment.deletion_file:
             files.append((deleted.place, deleted.path))
-    for index in decode_section(manifest.index_section, path=manifest.path):
+    for index in manifest.indices:
         own = f"{naming.INDICES}/{index.uuid}"
         names = index.file_names or [info.path.rpartition("/")[2] for info in store.list(index.place)]
         files += [(f"{index.place}/{name}", f"{own}/{name}") for name in names]

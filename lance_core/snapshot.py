@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from lance_core import hint
 from lance_core.data.counts import with_counts
+from lance_core.data.lineage import with_lineage
 from lance_core.errors import Corrupt, CorruptHead, NotFound, Unsupported
 from lance_core.format import naming
 from lance_core.format.ids import Version
@@ -157,7 +158,11 @@ def _load(location: Location, version: Version, scheme: NamingScheme) -> Snapsho
     except Unsupported as error:
         raise Unsupported(f"{location.uri}/{error}") from error
     here = location.of(manifest)
-    return Snapshot(here, with_counts(here.store, here.codec, manifest), scheme)
+    counted = with_counts(here.store, here.codec, manifest)
+    try:
+        return Snapshot(here, with_lineage(here.store, counted), scheme)
+    except Unsupported as error:
+        raise Unsupported(f"{location.uri}/{error}") from error
 
 
 def _listed_last(location: Location) -> tuple[Version, NamingScheme]:

@@ -128,13 +128,16 @@ class Table(TableReader):
         data: Rows | pa.Schema,
         *,
         config: Mapping[str, str] | None = None,
+        stable_row_ids: bool | None = None,
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
         max_rows_per_file: int = ROWS_PER_FILE_MAX,
         max_bytes_per_file: int = BYTES_PER_FILE_MAX,
     ) -> Committed:
-        """Replace all rows and the schema. Config, table metadata and older versions stay; indices go."""
+        """Replace all rows and the schema. Config, table metadata and older versions stay; indices go. Whether rows
+        have stable ids stays too; `stable_row_ids` says which of the two is expected."""
+        given.same_row_ids(stable_row_ids, self.manifest.has_stable_row_ids, what=self.uri)
         limits = FileLimits(max_rows_per_file, max_bytes_per_file)
         settings = given.config(config)
         return self._changed(
@@ -206,6 +209,7 @@ class Table(TableReader):
         they are most of what is there. A dry run tells what would go.
         """
         self.manifest.check_writable()
+        writes.check_on_the_line(self._snapshot)
         retention = Retention(older_than, keep, orphan_grace)
         return cleanup.clean(self._snapshot, retention, dry_run=dry_run, force=force, ports=SYSTEM)
 
@@ -309,9 +313,14 @@ class Table(TableReader):
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
     ) -> Committed:
-        """Columns, or fields within (`address.city`), with the indices on them. No file is written."""
+        """Columns, or fields within (`address.city`), with the indices on them. No file is written, unless rows would
+        be left without any."""
         return self._changed(
-            "drop_columns", lambda base: evolve.drop_columns(base, columns), intent, properties, retries
+            "drop_columns",
+            lambda base: evolve.drop_columns(base, columns, ports=SYSTEM),
+            intent,
+            properties,
+            retries,
         )
 
     def reorder_columns(
@@ -550,6 +559,8 @@ def committed_of(written: Written) -> Committed:
 
 
 def _storage_version(text: str) -> StorageVersion:
+    if not isinstance(text, str):
+        raise InvalidInput(f"storage_version={text!r}: it is a text such as '2.2'")
     try:
         return StorageVersion.parse(STORAGE_VERSION if text == "stable" else text)
     except ValueError as error:

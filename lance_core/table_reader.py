@@ -14,6 +14,7 @@ import pyarrow as pa
 from lance_core import given
 from lance_core.errors import InvalidInput
 from lance_core.format.ids import Version
+from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.manifest import Fragments, Manifest
 from lance_core.format.transaction import Transaction
 from lance_core.fsck import Extent, Report, examine
@@ -97,6 +98,11 @@ class TableReader:
     @property
     def fragments(self) -> Fragments:
         return self.manifest.fragments
+
+    @property
+    def indices(self) -> tuple[IndexMetadata, ...]:
+        """One entry a segment; segments of one index share a name."""
+        return self.manifest.indices
 
     @property
     def config(self) -> Mapping[str, str]:
@@ -226,9 +232,19 @@ class TableReader:
         *,
         limit: int | None = None,
         offset: int | None = None,
+        with_row_id: bool = False,
+        with_row_address: bool = False,
     ) -> str:
         """What `to_table` would do, in words; nothing is read."""
-        plan = plan_scan(self.manifest, columns=columns, filter=filter, limit=limit, offset=offset)
+        plan = plan_scan(
+            self.manifest,
+            columns=columns,
+            filter=filter,
+            limit=limit,
+            offset=offset,
+            with_row_id=with_row_id,
+            with_row_address=with_row_address,
+        )
         return explained(self._location, plan)
 
     def count_rows(self, filter: str | None = None) -> int:

@@ -1,4 +1,5 @@
-"""What reading costs: whole tables, a few columns, few rows, rows picked by number, and many small fragments.
+"""What reading costs: whole tables, a few columns, few rows, windows, fields of structs, rows picked by number, and
+many small fragments.
 
 Ours and pylance's read the same table, written here by ours. Everything is read into memory as one Arrow table. What
 the files cost to open is part of it: each call opens the table anew.
@@ -8,6 +9,7 @@ import shutil
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +20,7 @@ from benchmarks import inputs
 from benchmarks.harness import Case, Entrant, Runner, Scale, Side, Stage
 from benchmarks.report import Facts
 from lance_core import Table
+from lance_core.data.write import ROWS_PER_FILE_MAX
 
 _LINEITEMS: Mapping[Scale, int] = {Scale.SMOKE: 2_000, Scale.DEFAULT: 1_200_000, Scale.FULL: 6_000_000}
 _ROWS_TO_TAKE_FROM: Mapping[Scale, int] = {Scale.SMOKE: 5_000, Scale.DEFAULT: 2_000_000, Scale.FULL: 10_000_000}
@@ -41,7 +44,7 @@ class Read:
     notes = (
         "both read the same files into one Arrow table, from a warm page cache, and open the table at each call",
         "the codec is the same on both sides and uses all processors; ratios tell what is around it",
-        "the filter's column holds whole numbers evenly scattered, so the rows that match are too",
+        "scattered: the filter's column holds whole numbers evenly spread; clustered: matching rows are neighbours",
     )
 
     def repetitions(self, scale: Scale) -> int:
@@ -56,22 +59,39 @@ class Read:
         }
 
     def cases(self, stage: Stage) -> Generator[Case, None, None]:
-        place = stage.workspace / "lineitem"
+        place, rows = stage.workspace / "lineitem", _LINEITEMS[stage.scale]
         stage.log("writing lineitem")
-        parquet = inputs.lineitem(stage.kept, _LINEITEMS[stage.scale])
+        parquet = inputs.lineitem(stage.kept, rows)
         Table.create(str(place), pd.dataset(str(parquet)).scanner().to_reader(), durable=False)
         yield _scans("full scan, 16 columns", place)
         yield _scans("2 of 16 columns", place, columns=_TWO)
-        yield _scans("1 % filter, 4 columns", place, columns=_FOUR, filter=_ONE_PERCENT)
-        yield _scans("1 % filter, 16 columns", place, filter=_ONE_PERCENT)
+        yield _scans("1 % filter, scattered, 4 columns", place, columns=_FOUR, filter=_ONE_PERCENT)
+        yield _scans("1 % filter, scattered, 16 columns", place, filter=_ONE_PERCENT)
+        yield _scans("1 % filter, clustered, 4 columns", place, columns=_FOUR, filter=_one_percent_together(rows))
+        yield _scans("1 % filter, clustered, 16 columns", place, filter=_one_percent_together(rows))
         yield _scans("0.01 % filter, 16 columns", place, filter=_FEW)
         yield _counts("count, 1 % filter", place, _ONE_PERCENT)
+        yield _scans("1,000 rows from the middle", place, limit=1_000, offset=rows // 2)
+        yield _scans("the first 1,000 that match 1 %", place, filter=_ONE_PERCENT, limit=1_000)
+        shutil.rmtree(place)
+
+        place, rows = stage.workspace / "nested", _LINEITEMS[stage.scale]
+        stage.log("writing nested columns")
+        Table.create(str(place), _nested(rows), durable=False)
+        yield _scans("2 fields of a struct of 5", place, columns=("p.x", "p.q.m"))
         shutil.rmtree(place)
 
         place, rows = stage.workspace / "wide", _ROWS_TO_TAKE_FROM[stage.scale]
         stage.log(f"writing {rows} rows to take from")
         Table.create(str(place), _numbered(rows), durable=False)
-        yield _takes(f"take {_TAKEN} random rows of {rows}", place, rows)
+        yield _takes(f"take {_TAKEN} random rows of {rows}", place, rows, by="offset")
+        yield _takes(f"take {_TAKEN} random row addresses of {rows}", place, rows, by="row_address")
+        shutil.rmtree(place)
+
+        place = stage.workspace / "with ids"
+        stage.log(f"writing {rows} rows with stable row ids to take from")
+        Table.create(str(place), _numbered(rows), stable_row_ids=True, durable=False)
+        yield _takes(f"take {_TAKEN} random row ids of {rows}", place, rows, by="row_id")
         shutil.rmtree(place)
 
         place, fragments = stage.workspace / "small", _SMALL_FRAGMENTS[stage.scale]
@@ -79,6 +99,7 @@ class Read:
         _build_small(place, fragments)
         yield _scans(f"{fragments} small fragments, 5 columns", place)
         yield _scans(f"{fragments} small fragments, 1 column", place, columns=("a",))
+        yield _scans(f"{fragments} small fragments, 1 % filter, 5 columns", place, filter="a % 100 = 0")
         shutil.rmtree(place)
 
 
@@ -104,17 +125,25 @@ class _Reading:
         return {"rows": self.found.num_rows, "columns": self.found.num_columns, "sum_of_the_first": int(total)}
 
 
-def _scans(name: str, place: Path, *, columns: Sequence[str] | None = None, filter: str | None = None) -> Case:
+def _scans(
+    name: str,
+    place: Path,
+    *,
+    columns: Sequence[str] | None = None,
+    filter: str | None = None,
+    limit: int | None = None,
+    offset: int | None = None,
+) -> Case:
     uri = str(place)
 
     def ours() -> Runner:
-        return _Reading(lambda: Table.open(uri).to_table(columns, filter))
+        return _Reading(lambda: Table.open(uri).to_table(columns, filter, limit=limit, offset=offset))
 
     def pylance() -> Runner:
         import lance
 
         wanted = None if columns is None else list(columns)
-        return _Reading(lambda: lance.dataset(uri).to_table(columns=wanted, filter=filter))
+        return _Reading(lambda: lance.dataset(uri).to_table(columns=wanted, filter=filter, limit=limit, offset=offset))
 
     return _case(name, ours, pylance)
 
@@ -133,17 +162,22 @@ def _counts(name: str, place: Path, filter: str) -> Case:
     return _case(name, ours, pylance)
 
 
-def _takes(name: str, place: Path, rows: int) -> Case:
+def _takes(name: str, place: Path, rows: int, *, by: Literal["offset", "row_id", "row_address"]) -> Case:
     uri = str(place)
-    chosen = np.random.default_rng(7).choice(rows, _TAKEN, replace=False).tolist()
+    chosen = np.random.default_rng(7).choice(rows, _TAKEN, replace=False)
+    if by == "row_address":
+        chosen = chosen // ROWS_PER_FILE_MAX << 32 | chosen % ROWS_PER_FILE_MAX
+    numbers = chosen.tolist()
 
     def ours() -> Runner:
-        return _Reading(lambda: Table.open(uri).take(chosen))
+        return _Reading(lambda: Table.open(uri).take(numbers, by=by))
 
     def pylance() -> Runner:
         import lance
 
-        return _Reading(lambda: lance.dataset(uri).take(chosen))
+        if by == "offset":
+            return _Reading(lambda: lance.dataset(uri).take(numbers))
+        return _Reading(lambda: lance.dataset(uri)._take_rows(numbers))
 
     return _case(name, ours, pylance)
 
@@ -170,6 +204,22 @@ def _numbered(rows: int) -> Iterator[pa.RecordBatch]:
                 "name": names.take(pa.array(random.integers(0, _NAMES, count))),
             }
         )
+
+
+def _one_percent_together(rows: int) -> str:
+    """Of the order keys, which ascend, four rows to each."""
+    start = rows // 8
+    return f"l_orderkey >= {start} AND l_orderkey < {start + rows // 400}"
+
+
+def _nested(rows: int) -> Iterator[pa.RecordBatch]:
+    for start in range(0, rows, _ROWS_PER_BATCH):
+        number = np.arange(start, min(start + _ROWS_PER_BATCH, rows), dtype=np.int64)
+        words = pa.array([f"word {each}" for each in range(_NAMES)]).take(pa.array(number % _NAMES))
+        inner = pa.StructArray.from_arrays([pa.array(number * 3), words], names=["m", "w"])
+        arrays = [pa.array(number), pa.array(number / 7), words, pa.array(number % 1000), inner]
+        struct = pa.StructArray.from_arrays(arrays, names=["x", "y", "label", "k", "q"])
+        yield pa.RecordBatch.from_arrays([pa.array(number), struct], names=["id", "p"])
 
 
 def _build_small(place: Path, fragments: int) -> None:

@@ -36,9 +36,21 @@ class Part:
         return next((self.paths[node.id] for node in field.walk() if node.id in self.paths), None)
 
 
-def assembled(field: Field, target: pa.DataType, parts: Sequence[Part], rows: int, *, depth: int = 1) -> pa.Array:
-    """The values under the names, and with just the children, that the table gives them now. `depth` counts the names
-    on the way to `field`."""
+def assembled(field: Field, target: pa.DataType, parts: Sequence[Part], rows: int) -> pa.Array:
+    """The values under the names, and with just the children, that the table gives them now."""
+    try:
+        return _assembled(field, target, parts, rows, depth=1)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        files = ", ".join(part.file for part in parts)
+        raise Corrupt(
+            f"what is stored of column {field.name!r} is not what a {target} is made of: {error}",
+            path=files,
+            field="fields",
+        ) from error
+
+
+def _assembled(field: Field, target: pa.DataType, parts: Sequence[Part], rows: int, *, depth: int) -> pa.Array:
+    """`depth` counts the names on the way to `field`."""
     holding = [part for part in parts if part.path_of(field) is not None]
     if not holding:
         return pa.nulls(rows, target)
@@ -46,14 +58,25 @@ def assembled(field: Field, target: pa.DataType, parts: Sequence[Part], rows: in
     if len(holding) == 1 and first.array.type == target and is_in_place(field, first, depth):
         return first.array
     if field.children and not field.is_packed and not isinstance(target, pa.BaseExtensionType):
+        for part in holding:
+            if _shape(part.array.type) != _shape(target):
+                raise _another_type(field, target, part)
         if pa.types.is_struct(target):
             return _struct(field, target, holding, rows, depth)
         if pa.types.is_map(target):
             return _map(field, target, holding, depth)
         if pa.types.is_fixed_size_list(target):
             return _fixed_size_list(field, target, holding, depth)
-        return _list(field, target, holding, depth)
+        if pa.types.is_list(target) or pa.types.is_large_list(target):
+            return _list(field, target, holding, depth)
     return _leaf(field, target, first)
+
+
+def _shape(type: pa.DataType) -> tuple[bool, bool, bool, int]:
+    """Which of the ways to take an array apart is its own. Lists are alike, however long."""
+    is_list = pa.types.is_list(type) or pa.types.is_large_list(type)
+    size = type.list_size if pa.types.is_fixed_size_list(type) else -1
+    return pa.types.is_struct(type), pa.types.is_map(type), is_list, size
 
 
 def is_in_place(field: Field, part: Part, depth: int = 1) -> bool:
@@ -61,7 +84,9 @@ def is_in_place(field: Field, part: Part, depth: int = 1) -> bool:
     if not field.children or field.is_packed:
         return field.id in part.paths
     return all(
-        (path := part.path_of(child)) is not None and path[depth] == child.name and is_in_place(child, part, depth + 1)
+        (path := part.path_of(child)) is not None
+        and path[depth : depth + 1] == (child.name,)
+        and is_in_place(child, part, depth + 1)
         for child in field.children
     )
 
@@ -70,22 +95,28 @@ def _struct(field: Field, target: pa.StructType, parts: Sequence[Part], rows: in
     children = []
     for child, child_target in zip(field.children, target, strict=True):
         below = [
-            replace(part, array=part.array.field(path[depth]))
+            replace(part, array=_child(field, target, part, path[depth : depth + 1]))
             for part in parts
             if (path := part.path_of(child)) is not None
         ]
-        children.append(assembled(child, child_target.type, below, rows, depth=depth + 1))
+        children.append(_assembled(child, child_target.type, below, rows, depth=depth + 1))
     mask = _nulls(parts[0].array)
     if not children:
         return pa.StructArray.from_arrays([], fields=[], mask=mask if mask is not None else _none_of(rows))
     return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)
 
 
+def _child(field: Field, target: pa.StructType, part: Part, name: Path) -> pa.Array:
+    if not name or part.array.type.get_field_index(name[0]) < 0:
+        raise _another_type(field, target, part)
+    return part.array.field(name[0])
+
+
 def _list(field: Field, target: pa.DataType, parts: Sequence[Part], depth: int) -> pa.Array:
     parts, lengths = _of_one_shape(field, parts)
     below = [replace(part, array=part.array.flatten()) for part in parts]
     ends = np.cumsum(lengths)
-    values = assembled(field.children[0], target.value_type, below, int(ends[-1]) if len(ends) else 0, depth=depth + 1)
+    values = _assembled(field.children[0], target.value_type, below, int(ends[-1]) if len(ends) else 0, depth=depth + 1)
     is_large = pa.types.is_large_list(target)
     offsets = pa.array(np.concatenate([[0], ends]), pa.int64() if is_large else pa.int32())
     make = pa.LargeListArray if is_large else pa.ListArray
@@ -101,8 +132,8 @@ def _map(field: Field, target: pa.MapType, parts: Sequence[Part], depth: int) ->
     rows = len(keys[0].array)
     return pa.MapArray.from_arrays(
         whole[0].array.offsets,
-        assembled(key, target.key_type, keys, rows, depth=depth + 2),
-        assembled(value, target.item_type, items, rows, depth=depth + 2),
+        _assembled(key, target.key_type, keys, rows, depth=depth + 2),
+        _assembled(value, target.item_type, items, rows, depth=depth + 2),
         type=target,
         mask=_nulls(parts[0].array),
     )
@@ -111,7 +142,7 @@ def _map(field: Field, target: pa.MapType, parts: Sequence[Part], depth: int) ->
 def _fixed_size_list(field: Field, target: pa.FixedSizeListType, parts: Sequence[Part], depth: int) -> pa.Array:
     below = [replace(part, array=afresh(part.array).values) for part in parts]
     rows = len(parts[0].array) * target.list_size
-    values = assembled(field.children[0], target.value_type, below, rows, depth=depth + 1)
+    values = _assembled(field.children[0], target.value_type, below, rows, depth=depth + 1)
     return pa.FixedSizeListArray.from_arrays(values, type=target, mask=_nulls(parts[0].array))
 
 
@@ -151,9 +182,11 @@ def _leaf(field: Field, target: pa.DataType, part: Part) -> pa.Array:
     try:
         return array.cast(target)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-        raise Unsupported(
-            f"{part.file}: column {field.name!r} is stored as {array.type} and the table says {target}"
-        ) from error
+        raise _another_type(field, target, part) from error
+
+
+def _another_type(field: Field, target: pa.DataType, part: Part) -> Unsupported:
+    return Unsupported(f"{part.file}: column {field.name!r} is stored as {part.array.type} and the table says {target}")
 
 
 def _json_text(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:

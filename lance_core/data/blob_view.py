@@ -72,16 +72,25 @@ def repaired(schema: pa.Schema) -> pa.Schema:
     while fields:
         field = fields.pop(0)
         kept.append(field)
-        if is_misread(field):
-            del fields[: DESCRIPTOR_2.num_fields]
+        del fields[: DESCRIPTOR_2.num_fields * _misread_in(field)]
     return pa.schema(kept, schema.metadata)
 
 
 def is_misread(field: pa.Field) -> bool:
     """Whether the codec is wrong about this column of a file and the columns after it."""
-    if not pa.types.is_struct(field.type) or field.type.num_fields:
-        return False
-    return (field.metadata or {}).get(b"lance-encoding:blob") == b"true"
+    return _misread_in(field) > 0
+
+
+def _misread_in(field: pa.Field) -> int:
+    """How many blobs of v2 it has: itself, or inside."""
+    if _is_blob_2(field):
+        return 1
+    return sum(_misread_in(field.type.field(number)) for number in range(field.type.num_fields))
+
+
+def _is_blob_2(field: pa.Field) -> bool:
+    is_empty = pa.types.is_struct(field.type) and not field.type.num_fields
+    return bool(is_empty and (field.metadata or {}).get(b"lance-encoding:blob") == b"true")
 
 
 def view_of(
@@ -140,7 +149,7 @@ def _only(own: TableSchema, name: str) -> TableSchema:
 
 
 def _shown(field: Field, arrow: pa.Field, *, describe: bool) -> pa.Field:
-    if is_misread(arrow):
+    if _is_blob_2(arrow):
         return pa.field(arrow.name, DESCRIPTOR_2, metadata=_BLOB | _PACKED)
     if describe and is_blob(field):
         return pa.field(arrow.name, DESCRIPTOR_1, metadata=_BLOB)

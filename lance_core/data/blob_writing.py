@@ -1,54 +1,30 @@
-"""Blob columns on their way into files.
+"""Blob columns as tables declare them, and as callers hand them in.
 
-Up to storage version 2.1 the codec takes a blob column as it is: binary values, and metadata that says what they are
-(v1). From 2.2 on a blob is a struct of its bytes (v2); small ones go into the data file, the others into files beside
-it that are named after it: many to one up to a size, larger ones each in its own. What is written of such a column is
-where each blob went. Start with `stored_schema` for what a table declares, with `BlobFiles` for what a file does.
+Up to storage version 2.1 a blob column is binary values, and metadata that says what they are (v1). From 2.2 on it is a
+struct of a blob's bytes, or of a reference to a file outside of the table (v2). Either way a caller may hand in bytes.
+Start with `stored_schema` for what a table declares, with `as_stored` for rows; where their blobs then go is in
+`blob_files.py`.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from lance_core.data.blob_files import V2, is_v2
+from lance_core.data.blob_places import BELOW_BASE
 from lance_core.data.layout import is_blob
 from lance_core.errors import InvalidInput, Unsupported
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.logical_types import EXTENSION_NAME
-from lance_core.format.schema import TableSchema
+from lance_core.format.schema import Field, TableSchema
+from lance_core.storage.opening import without_secrets
 
 _FIRST_WITH_V2 = StorageVersion(2, 2)
 _V1 = b"lance-encoding:blob"
-_V2 = b"lance.blob.v2"
 _STORED = pa.struct([("data", pa.large_binary()), ("uri", pa.string())])
-_GIVEN = pa.struct(
-    [
-        ("kind", pa.uint8()),
-        ("data", pa.large_binary()),
-        ("uri", pa.string()),
-        ("blob_id", pa.uint32()),
-        ("blob_size", pa.uint64()),
-        ("position", pa.uint64()),
-    ]
-)
-"""What the codec's writer is given of a blob; it puts the inline ones into the file."""
-_INLINE, _PACKED, _DEDICATED = range(3)
-_INLINE_MAX = 64 * 1024
-_PACKED_MAX = 4 * 1024**2
-_PACK_BYTES = 1024**3
-_LIMITS = (
-    (b"lance-encoding:blob-inline-size-threshold", _INLINE_MAX),
-    (b"lance-encoding:blob-dedicated-size-threshold", _PACKED_MAX),
-    (b"lance-encoding:blob-pack-file-size-threshold", _PACK_BYTES),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Sidecar:
-    """A file of blobs that is being written; `close` makes it whole."""
-
-    write: Callable[[bytes], object]
-    close: Callable[[], object]
+_GIVEN_NAMES = ("data", "uri", "position", "size")
 
 
 def stored_schema(schema: pa.Schema, version: StorageVersion) -> pa.Schema:
@@ -60,7 +36,7 @@ def stored_schema(schema: pa.Schema, version: StorageVersion) -> pa.Schema:
 def _stored(field: pa.Field, version: StorageVersion) -> pa.Field:
     metadata = dict(field.metadata or {})
     is_v1 = metadata.get(_V1) == b"true"
-    if not (is_v1 or _is_v2(field)):
+    if not (is_v1 or is_v2(field)):
         return field
     if version < _FIRST_WITH_V2:
         if is_v1 and pa.types.is_large_binary(field.type):
@@ -74,18 +50,33 @@ def _stored(field: pa.Field, version: StorageVersion) -> pa.Field:
     if not is_v1:
         return field
     metadata.pop(_V1)
-    return pa.field(field.name, _STORED, field.nullable, metadata | {EXTENSION_NAME: _V2})
+    return pa.field(field.name, _STORED, field.nullable, metadata | {EXTENSION_NAME: V2})
 
 
-def _is_v2(field: pa.Field) -> bool:
-    if isinstance(field.type, pa.BaseExtensionType):
-        return bool(field.type.extension_name == _V2.decode())
-    return (field.metadata or {}).get(EXTENSION_NAME) == _V2
+def schema_as_stored(given: pa.Schema, schema: TableSchema) -> pa.Schema:
+    """Of rows that were handed in, once they are `as_stored`."""
+    fields = []
+    for field in given:
+        blob = next((each for each in schema.fields if each.name == field.name and _is_v2(each)), None)
+        fields.append(pa.field(field.name, blob.arrow().type, field.nullable) if blob and _takes(field.type) else field)
+    return pa.schema(fields, given.metadata)
+
+
+def _is_v2(field: Field) -> bool:
+    return is_blob(field) and bool(field.children)
+
+
+def _takes(arrow: pa.DataType) -> bool:
+    """Whether a column may be handed in for one of blobs of v2."""
+    if isinstance(arrow, pa.BaseExtensionType):
+        arrow = arrow.storage_type
+    is_struct = pa.types.is_struct(arrow) and arrow.get_field_index("data") >= 0
+    return bool(is_struct or pa.types.is_binary(arrow) or pa.types.is_large_binary(arrow))
 
 
 def as_stored(batches: Iterable[pa.RecordBatch], schema: TableSchema) -> Iterator[pa.RecordBatch]:
     """Batches whose blob columns may come as bytes, those of v2 as structs."""
-    columns = {field.name: field.arrow().type for field in schema.fields if is_blob(field) and field.children}
+    columns = {field.name: field.arrow().type for field in schema.fields if _is_v2(field)}
     return (_batch_as_stored(batch, columns) for batch in batches) if columns else iter(batches)
 
 
@@ -102,114 +93,57 @@ def _batch_as_stored(batch: pa.RecordBatch, columns: dict[str, pa.StructType]) -
 
 def _struct_of(array: pa.Array, target: pa.StructType, name: str) -> pa.Array:
     stored = array.storage if isinstance(array, pa.ExtensionArray) else array
-    if pa.types.is_struct(stored.type) and stored.type.get_field_index("data") >= 0:
-        for child in stored.type:
-            if child.name != "data" and stored.field(child.name).null_count < len(stored) - stored.null_count:
-                raise Unsupported(
-                    f"column {name!r} refers to blobs outside of the table by their {child.name}, which are not "
-                    "written here; hand in their bytes"
-                )
-        data = stored.field("data").cast(pa.large_binary())
-        mask = stored.is_null() if stored.null_count else None
-    elif pa.types.is_binary(stored.type) or pa.types.is_large_binary(stored.type):
+    if pa.types.is_binary(stored.type) or pa.types.is_large_binary(stored.type):
         data, mask = stored.cast(pa.large_binary()), stored.is_null() if stored.null_count else None
-    else:
+        children = [data if child.name == "data" else pa.nulls(len(data), child.type) for child in target]
+        return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)
+    if not _takes(stored.type):
         return array
-    children = [data if child.name == "data" else pa.nulls(len(data), child.type) for child in target]
-    return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)
+    given = {child.name: stored.field(number) for number, child in enumerate(stored.type)}
+    check_references(given, stored, target, name)
+    children = [given[child.name].cast(child.type) if child.name in given else _none(stored, child) for child in target]
+    return pa.StructArray.from_arrays(children, fields=list(target), mask=_mask(stored))
 
 
-class BlobFiles:
-    """The blobs of one data file, put where they go."""
-
-    def __init__(
-        self,
-        schema: pa.Schema,
-        *,
-        packed: Callable[[int], Sidecar],
-        dedicated: Callable[[int], Sidecar],
-    ) -> None:
-        """`packed` and `dedicated` open the blob file of a number."""
-        self._open_packed = packed
-        self._open_dedicated = dedicated
-        self._limits = {field.name: _limits_of(field) for field in schema if _is_v2(field)}
-        self._written = 0
-        self._packs: dict[str, tuple[int, Sidecar, int]] = {}
-        fields = [self._described(field) if field.name in self._limits else field for field in schema]
-        self.schema = pa.schema(fields, schema.metadata)
-        """What the file stores."""
-
-    @property
-    def blob_ids(self) -> range:
-        """Of the files beside it."""
-        return range(1, self._written + 1)
-
-    def descriptors(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch with its blobs written, and in their places where they are."""
-        if not self._limits:
-            return batch
-        arrays = [
-            self._written_column(name, array) if name in self._limits else array
-            for name, array in zip(batch.schema.names, batch.columns, strict=True)
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-
-    def finish(self) -> None:
-        for _, pack, _ in self._packs.values():
-            pack.close()
-
-    @staticmethod
-    def _described(field: pa.Field) -> pa.Field:
-        return pa.field(field.name, _GIVEN, field.nullable, {EXTENSION_NAME: _V2})
-
-    def _written_column(self, name: str, array: pa.Array) -> pa.Array:
-        storage = array.storage if isinstance(array, pa.ExtensionArray) else array
-        inline_max, packed_max, pack_bytes = self._limits[name]
-        found: list[dict[str, int | bytes] | None] = []
-        for is_valid, value in zip(storage.is_valid().to_pylist(), storage.field("data"), strict=True):
-            buffer = value.as_buffer() if is_valid else None
-            if buffer is None:
-                found.append(None)
-            elif buffer.size <= inline_max:
-                found.append({"kind": _INLINE, "data": buffer.to_pybytes()})
-            elif buffer.size > packed_max:
-                number = self._next()
-                alone = self._open_dedicated(number)
-                alone.write(buffer.to_pybytes())
-                alone.close()
-                found.append({"kind": _DEDICATED, "blob_id": number, "blob_size": buffer.size})
-            else:
-                number, pack, position = self._pack(name, pack_bytes)
-                pack.write(buffer.to_pybytes())
-                self._packs[name] = (number, pack, position + buffer.size)
-                place = {"blob_id": number, "blob_size": buffer.size, "position": position}
-                found.append({"kind": _PACKED, **place})
-        return pa.array(found, _GIVEN)
-
-    def _pack(self, name: str, pack_bytes: int) -> tuple[int, Sidecar, int]:
-        if name in self._packs:
-            number, pack, position = self._packs[name]
-            if position < pack_bytes:
-                return number, pack, position
-            pack.close()
-        number = self._next()
-        self._packs[name] = (number, self._open_packed(number), 0)
-        return self._packs[name]
-
-    def _next(self) -> int:
-        self._written += 1
-        return self._written
+def check_references(given: Mapping[str, pa.Array], whole: pa.StructArray, target: pa.StructType, name: str) -> None:
+    """A blob is its bytes, or refers to a file outside of the table; a part of it, where the column has room for it."""
+    unknown = [child for child in given if child not in _GIVEN_NAMES]
+    if unknown:
+        raise InvalidInput(f"column {name!r} is of blobs, which have no {unknown[0]!r}; they have data or a uri")
+    valid = whole.is_valid()
+    has = {child: pc.and_(array.is_valid(), valid) for child, array in given.items()}
+    uri = has.get("uri", pa.array([False] * len(whole), pa.bool_()))
+    if pc.any(pc.and_(valid, pc.equal(has["data"], uri))).as_py():
+        raise InvalidInput(f"column {name!r} has a blob with neither data nor a uri, or with both; a null is the whole")
+    for child in ("position", "size"):
+        if child in has and not has[child].equals(has.get("size" if child == "position" else "position", uri)):
+            raise InvalidInput(f"column {name!r} has a blob with a position or a size alone; give both, or neither")
+        if child in has and pc.any(pc.and_(has[child], pc.invert(uri))).as_py():
+            raise InvalidInput(f"column {name!r} has a {child} beside data; it is of files that a uri names")
+        if child in has and pc.any(has[child]).as_py() and target.get_field_index(child) < 0:
+            raise Unsupported(
+                f"column {name!r} has no {child}, so it cannot refer to a part of a file; refer to all of it, or hand "
+                "in the bytes"
+            )
+    for text in pc.filter(given["uri"], uri).unique().to_pylist() if pc.any(uri).as_py() else ():
+        _check_uri(text, name)
 
 
-def _limits_of(field: pa.Field) -> tuple[int, int, int]:
-    told = field.metadata or {}
-    inline_max, packed_max, pack_bytes = (_whole(told.get(key), default, key) for key, default in _LIMITS)
-    return inline_max, packed_max, pack_bytes
+def _check_uri(uri: str, name: str) -> None:
+    """Not whether it is there, nor whether it may be opened: whoever reads it says which places may be."""
+    scheme, separator, rest = uri.partition("://")
+    base = BELOW_BASE.fullmatch(uri)
+    parts = (base[2] if base else unquote(rest.partition("?")[0])).split("/")
+    if not (base or (separator and scheme)) or "\0" in uri or "\\" in uri or ".." in parts or not parts[-1]:
+        raise InvalidInput(
+            f"column {name!r} refers to {without_secrets(uri)!r}; a blob outside of the table has an absolute URI of a "
+            "file, without steps upwards, as in file:///data/film.mp4"
+        )
 
 
-def _whole(text: bytes | None, default: int, key: bytes) -> int:
-    if text is None:
-        return default
-    if not text.isdigit():
-        raise InvalidInput(f"{key.decode()} is {text.decode(errors='replace')!r}, not a number of bytes")
-    return int(text)
+def _none(array: pa.Array, child: pa.Field) -> pa.Array:
+    return pa.nulls(len(array), child.type)
+
+
+def _mask(array: pa.Array) -> pa.Array | None:
+    return array.is_null() if array.null_count else None

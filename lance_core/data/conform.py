@@ -115,13 +115,14 @@ def _refuse_nulls(array: pa.Array, field: pa.Field, path: str, what: str) -> Non
             expected=f"{field.type} not null",
             got="nulls",
         )
+    # Not `drop_null`: where all is null it cannot build some types that are nested, UUIDs for one.
     if pa.types.is_struct(array.type):
-        alive = array.drop_null() if array.null_count else array
+        alive = array.filter(array.is_valid()) if array.null_count else array
         for index, child in enumerate(array.type):
             _refuse_nulls(alive.field(index), child, f"{path}.{child.name}", what)
     elif pa.types.is_map(array.type):
         child = array.type.item_field
-        _refuse_nulls(afresh(array.drop_null()).items, child, f"{path}.{child.name}", what)
+        _refuse_nulls(afresh(array.filter(array.is_valid())).items, child, f"{path}.{child.name}", what)
     elif isinstance(array, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
         child = array.type.value_field
         _refuse_nulls(array.flatten(), child, f"{path}.{child.name}", what)

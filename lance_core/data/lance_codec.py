@@ -9,18 +9,19 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from lance_core.data import blob_view, file_tail
-from lance_core.data.blob_writing import BlobFiles, Sidecar
+from lance_core.data.blob_files import BlobFiles, Sidecar
 from lance_core.data.codec import BATCH_ROWS, Rows
 from lance_core.data.conform import afresh
+from lance_core.data.dictionaries import with_missing_indices
 from lance_core.errors import NotFound, StorageError, Unsupported
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.naming import blob_file_name
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     import lance.file
 
 _SESSIONS_KEPT = 64
+_said: "dict[bytes, _Said]" = {}
+"""Of files that were opened, by what they say of their schema: most files of a table say the same."""
 _SCHEMAS_KEPT = 1024
 _DRAFT_OF_A_VERSION = "miniblock pages require the u32 chunk grammar"
 """What the codec says of 2.2 as releases around 1.0 wrote it."""
@@ -38,14 +41,12 @@ _DRAFT_OF_A_VERSION = "miniblock pages require the u32 chunk grammar"
 @dataclass(frozen=True, slots=True)
 class LanceCodec:
     store: LocalStore
-    _schemas: dict[bytes, pa.Schema] = field(default_factory=dict, repr=False, compare=False)
-    """Of files that were opened: most files of a table say the same."""
 
     def create(self, path: str, schema: pa.Schema, version: StorageVersion) -> "LanceFileWriter":
         return LanceFileWriter(self.store, path, schema, version)
 
     def open(self, path: str, columns: Sequence[str] = ()) -> "LanceFileReader":
-        return LanceFileReader(self.store, path, tuple(columns), self._schemas)
+        return LanceFileReader(self.store, path, tuple(columns))
 
 
 class LanceFileWriter:
@@ -97,11 +98,9 @@ class LanceFileReader:
         store: LocalStore,
         path: str,
         columns: tuple[str, ...],
-        schemas: dict[bytes, pa.Schema],
         *,
         describe: bool = False,
     ) -> None:
-        self._schemas = schemas
         self._store = store
         self._path = path
         self._place = str(store.inside(path))
@@ -109,8 +108,7 @@ class LanceFileReader:
         self._reader = self._opened(self._columns)
         self._describe = describe
         self._described: LanceFileReader | None = None
-        self._schema: pa.Schema | None = None
-        self._misread_from: int | None = None
+        self._says: _Said | None = None
         self._others: dict[tuple[str, ...], lance.file.LanceFileReader] = {}
         self._one_at_a_time = threading.Lock()
 
@@ -132,40 +130,37 @@ class LanceFileReader:
 
     @property
     def schema(self) -> pa.Schema:
-        if self._schema is None:
-            told = self._told_schema()
-            self._schema = blob_view.repaired(told)
-            if self._schema is not told:
-                self._misread_from = next(at for at, each in enumerate(told) if blob_view.is_misread(each))
-        return self._schema
+        return self._said().schema
 
-    def _told_schema(self) -> pa.Schema:
+    def _said(self) -> "_Said":
         """Asking the codec takes several times as long as looking whether the file says what another one said."""
-        key = file_tail.schema_bytes(self._place)
-        if key is not None and key in self._schemas:
-            return self._schemas[key]
-        with _told_apart(self._place):
-            told = self._reader.metadata().schema
-        if key is not None and len(self._schemas) < _SCHEMAS_KEPT:
-            self._schemas[key] = told
-        return told
+        if self._says is None:
+            key = file_tail.schema_bytes(self._place)
+            says = None if key is None else _said.get(key)
+            if says is None:
+                with _told_apart(self._place):
+                    says = _Said.of(self._reader.metadata().schema)
+                if key is not None and len(_said) < _SCHEMAS_KEPT:
+                    _said[key] = says
+            self._says = says
+        return self._says
 
     def described(self) -> "LanceFileReader":
         if self._described is None:
-            self._described = LanceFileReader(self._store, self._path, (), self._schemas, describe=True)
+            self._described = LanceFileReader(self._store, self._path, (), describe=True)
         return self._described
 
     def read(self, columns: Sequence[str], start: int, count: int) -> Iterator[pa.RecordBatch]:
         with _told_apart(self._place):
             with self._one_at_a_time:
                 found = self._projected(columns).read_range(start, count, batch_size=BATCH_ROWS)
-            yield from found.to_batches()
+            yield from _so_many(found.to_batches(), count)
 
     def take(self, columns: Sequence[str], rows: Rows) -> Iterator[pa.RecordBatch]:
         with _told_apart(self._place):
             with self._one_at_a_time:
                 found = self._projected(columns).take_rows(rows.tolist(), batch_size=BATCH_ROWS)
-            yield from found.to_batches()
+            yield from _so_many(found.to_batches(), len(rows))
 
     def _projected(self, columns: Sequence[str]) -> "lance.file.LanceFileReader":
         wanted = tuple(columns)
@@ -179,10 +174,7 @@ class LanceFileReader:
     def _needs_view(self, columns: Sequence[str]) -> bool:
         if self._describe:
             return True
-        names = self.schema.names
-        if self._misread_from is None:
-            return False
-        return not {name.partition(".")[0] for name in columns}.isdisjoint(names[self._misread_from :])
+        return not {name.partition(".")[0] for name in columns}.isdisjoint(self._said().misread)
 
     def _viewed(self, columns: Sequence[str]) -> "lance.file.LanceFileSession":
         """On disk for as long as this reader is there."""
@@ -208,12 +200,28 @@ class LanceFileReader:
         directory = tempfile.mkdtemp(prefix="lance-blobs-")
         weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
         file = Path(directory, self._path)
-        file.parent.mkdir(parents=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("wb") as out:
             for position, part in view.parts:
                 out.seek(position)
                 out.write(part)
         return _session(directory)
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What a file says of its schema, and what of that the codec would read from wrong places."""
+
+    schema: pa.Schema
+    misread: frozenset[str]
+
+    @classmethod
+    def of(cls, told: pa.Schema) -> "_Said":
+        schema = blob_view.repaired(told)
+        if schema is told:
+            return cls(told, frozenset())
+        start = next(at for at, each in enumerate(told) if blob_view.is_misread(each))
+        return cls(schema, frozenset(schema.names[start:]))
 
 
 @functools.lru_cache(maxsize=_SESSIONS_KEPT)
@@ -222,6 +230,15 @@ def _session(root: str) -> "lance.file.LanceFileSession":
     from lance.file import LanceFileSession
 
     return LanceFileSession(root)
+
+
+def _so_many(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """Asking whether there are more takes as long as reading a small batch."""
+    for batch in batches:
+        yield with_missing_indices(batch)
+        rows -= batch.num_rows
+        if rows <= 0:
+            return
 
 
 def _without_offsets(array: pa.Array) -> pa.Array:

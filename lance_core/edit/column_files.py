@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_core.data.blob_files import is_v2
 from lance_core.data.codec import BATCH_ROWS
 from lance_core.data.conform import Conversion, afresh
 from lance_core.data.read import read_fragment
@@ -31,12 +32,16 @@ class Placed:
     offsets: npt.NDArray[np.int64]
 
 
-def live_rows(base: Snapshot, fragment: Fragment, columns: Sequence[str], schema: TableSchema) -> Iterator[Placed]:
+def live_rows(
+    base: Snapshot, fragment: Fragment, columns: Sequence[str], schema: TableSchema, *, describe_blobs: bool = False
+) -> Iterator[Placed]:
     """Columns of `schema`, and of those that every table has besides."""
     location, path = base.location, f"{base.location.uri}/{base.manifest.path}"
     stored = [name for name in columns if name not in ROW_COLUMNS]
     facts = RowFacts(base.manifest, fragment, path=path)
-    for rows in read_fragment(location.store, location.codec, fragment, schema, columns=stored, path=path):
+    for rows in read_fragment(
+        location.store, location.codec, fragment, schema, columns=stored, path=path, describe_blobs=describe_blobs
+    ):
         batch = rows.batch if stored == list(columns) else facts.joined(rows, columns)
         yield Placed(batch, rows.offsets)
 
@@ -96,8 +101,8 @@ def _stretched(placed: Placed, schema: pa.Schema, start: int, stop: int) -> Iter
 
 
 def _may_be_null(field: pa.Field) -> bool:
-    """Structs that are null are not for every storage version, nor every kind of struct."""
-    return bool(field.nullable and not pa.types.is_struct(field.type))
+    """Structs that are null are not for every storage version, nor every kind of struct; blobs always can be."""
+    return bool(field.nullable and (is_v2(field) or not pa.types.is_struct(field.type)))
 
 
 def _nulls(schema: pa.Schema, fragment: Fragment) -> pa.RecordBatch:

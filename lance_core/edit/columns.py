@@ -11,6 +11,7 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from lance_core.data.blob_writing import stored_schema
 from lance_core.data.incoming import Incoming
 from lance_core.data.layout import check_storable
 from lance_core.edit.column_files import Placed, live_rows, with_columns
@@ -171,7 +172,7 @@ def _all_null(base: Snapshot, wanted: pa.Schema) -> Merge:
     manifest = base.manifest
     if not wanted.names:
         raise InvalidInput("no column is given; name at least one")
-    given = TableSchema.from_arrow(wanted)
+    given = TableSchema.from_arrow(stored_schema(wanted, manifest.storage_version))
     check_storable(given, manifest.storage_version)
     there = {field.name: field for field in manifest.schema.fields}
     ids = iter(range(_next_id(base), 2**31 - 1))
@@ -188,7 +189,9 @@ def _all_null(base: Snapshot, wanted: pa.Schema) -> Merge:
                 )
             fields[fields.index(old)] = _with_children_of(old, field, ids, field.name)
     metadata = {**manifest.schema.metadata, **given.metadata}
-    return Merge(tuple(manifest.fragments), TableSchema(tuple(fields), metadata), preserves_nullability=True)
+    # A mandatory column that changed: Lance lets no append stand that was planned before.
+    keeps = all(there[field.name].nullable for field in given.fields if field.name in there)
+    return Merge(tuple(manifest.fragments), TableSchema(tuple(fields), metadata), preserves_nullability=keeps)
 
 
 def _with_children_of(old: Field, given: Field, ids: Iterator[int], path: str) -> Field:
@@ -213,7 +216,11 @@ def _nullable(field: Field, path: str) -> Field:
 
 
 def _numbered(field: Field, ids: Iterator[int]) -> Field:
-    number = next(ids)
+    number = next(ids, None)
+    if number is None:
+        raise InvalidInput(
+            f"field {field.name!r} would need an id of more than 31 bits: the table has given out all others"
+        )
     children = tuple(_numbered(child, ids) for child in field.children)
     return Field(number, field.name, field.logical_type, field.nullable, field.metadata, children)
 
@@ -227,7 +234,8 @@ def _new_fields(base: Snapshot, arrow: pa.Schema) -> TableSchema:
             raise InvalidInput(
                 f"{base.location.uri} has a column {name!r} already; give the new one another name, or update that one"
             )
-    new = TableSchema.from_arrow(pa.schema(list(arrow)), first_id=_next_id(base))
+    declared = stored_schema(pa.schema(list(arrow)), base.manifest.storage_version)
+    new = TableSchema.from_arrow(declared, first_id=_next_id(base))
     check_storable(new, base.manifest.storage_version)
     return new
 

@@ -2,15 +2,17 @@
 
 from lance_core.edit.deletions import with_deleted
 from lance_core.edit.matching import matching
-from lance_core.expressions import Predicate, with_metadata_columns
+from lance_core.expressions import Predicate
 from lance_core.format.operations import Delete
 from lance_core.ports import Ports
+from lance_core.scan.columns import check_condition, conditional
 from lance_core.snapshot import Snapshot
 
 
 def delete(base: Snapshot, sql: str, *, ports: Ports) -> Delete:
     """Fragments that lose all of their rows go as a whole, and get no deletion file."""
-    predicate = Predicate.parse(sql, with_metadata_columns(base.manifest.schema.arrow))
+    predicate = Predicate.parse(sql, conditional(base.manifest))
+    check_condition(base.manifest, predicate.columns, what="the condition")
     updated, removed = [], []
     for fragment, offsets in matching(base, predicate):
         after = with_deleted(base.location, fragment, offsets, read_version=base.version, ports=ports)

@@ -23,7 +23,8 @@ def with_deleted(
     deleted = gone if before is None else before.union(gone)
     if len(deleted) == fragment.physical_rows:
         return None
-    as_bitmap = deleted.is_best_as_bitmap
+    old = fragment.deletion_file
+    as_bitmap = deleted.goes_on_as_bitmap(was_bitmap=None if old is None else old.is_bitmap)
     number = ports.new_uuid().int >> 64
     after = fragment.with_deletion_file(
         is_bitmap=as_bitmap, read_version=read_version, number=number, rows=len(deleted)

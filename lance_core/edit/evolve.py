@@ -8,10 +8,12 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from lance_core.data.blob_places import nulls
 from lance_core.data.conform import Conversion
+from lance_core.data.layout import is_blob
 from lance_core.edit.column_files import live_rows, with_columns
 from lance_core.errors import InvalidInput, SchemaMismatch
-from lance_core.format import field_ids, index_metadata
+from lance_core.format import field_ids
 from lance_core.format.field_paths import Chain, find, narrowed, replaced, unknown, without
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.logical_types import EXTENSION_METADATA, EXTENSION_NAME
@@ -23,7 +25,7 @@ from lance_core.snapshot import Snapshot
 _FIRST_WITH_LEAF_COLUMNS = StorageVersion(2, 1)
 
 
-def drop_columns(base: Snapshot, columns: Sequence[str]) -> Project:
+def drop_columns(base: Snapshot, columns: Sequence[str], *, ports: Ports) -> Project | Merge:
     """A parent of which nothing is left goes too. Files keep what is in them until they are written anew."""
     schema = base.manifest.schema
     if isinstance(columns, str) or not columns:
@@ -36,7 +38,21 @@ def drop_columns(base: Snapshot, columns: Sequence[str]) -> Project:
     after = without(schema, frozenset(gone))
     if not after.fields:
         raise InvalidInput(f"{base.location.uri}: these are all of its columns, and a table keeps at least one")
-    return Project(after, preserves_nullability=True)
+    live = {field.id for top in after.fields for field in top.walk()}
+    if all(any(not live.isdisjoint(file.fields) for file in each.files) for each in base.manifest.message.fragments):
+        return Project(after, preserves_nullability=True)
+    fragments = tuple(
+        _with_a_file(base, _with_dead(each, set(), live), after, ports) for each in base.manifest.fragments
+    )
+    return Merge(fragments, after, preserves_nullability=True)
+
+
+def _with_a_file(base: Snapshot, fragment: Fragment, schema: TableSchema, ports: Ports) -> Fragment:
+    """One of nulls where there is none: we read rows without any file, other libraries refuse the table."""
+    if fragment.files:
+        return fragment
+    cheapest = min((field for field in schema.fields if field.nullable), key=lambda field: len(field.children))
+    return with_columns(base, fragment, (), TableSchema((cheapest,), {}), ports=ports)
 
 
 def reorder_columns(base: Snapshot, columns: Sequence[str]) -> Project:
@@ -98,6 +114,10 @@ def _cast(
 ) -> Merge:
     manifest, version = base.manifest, base.manifest.storage_version
     _check_separable(chain, path, keeps_its_place=True)
+    if is_blob(chain[0]):
+        raise InvalidInput(
+            f"column {path!r} is of blobs, and cannot become a {type}; add a column computed from it, and drop this one"
+        )
     _check_not_indexed(base, chain[-1], path)
     recast = _retyped(after, type, first_id=_next_id(base))
     schema = replaced(manifest.schema, chain, recast)
@@ -124,7 +144,8 @@ def _cast(
                 expected=error.expected,
                 got=error.got,
             ) from error
-    return Merge(tuple(fragments), schema, preserves_nullability)
+    # A mandatory column is a new one that appends planned before do not have.
+    return Merge(tuple(fragments), schema, preserves_nullability and recast.nullable)
 
 
 def _with_dead(fragment: Fragment, moved: set[int], live: set[int]) -> Fragment:
@@ -153,8 +174,9 @@ def _check_no_nulls(base: Snapshot, chain: Chain, path: str) -> None:
     """Of live rows; a null parent is a null in all that is in it."""
     source = TableSchema((narrowed(chain),), {})
     for fragment in base.manifest.fragments:
-        for rows in live_rows(base, fragment, [chain[0].name], source):
-            if _has_nulls(rows.batch.column(0), len(chain) - 1):
+        for rows in live_rows(base, fragment, [chain[0].name], source, describe_blobs=True):
+            array = rows.batch.column(0)
+            if nulls(array).any() if is_blob(chain[0]) else _has_nulls(array, len(chain) - 1):
                 raise InvalidInput(
                     f"{base.location.uri}: column {path!r} holds nulls (in fragment {fragment.id}), so it cannot "
                     "become not nullable; give those rows a value first, or delete them"
@@ -193,7 +215,7 @@ def _check_separable(chain: Chain, path: str, *, keeps_its_place: bool = False) 
 
 def _check_not_indexed(base: Snapshot, field: Field, path: str) -> None:
     ids = {node.id for node in field.walk()}
-    section = index_metadata.decode_section(base.manifest.index_section, path=base.manifest.path)
+    section = base.manifest.indices
     names = sorted({index.name for index in section if ids & set(index.field_ids)})
     if names:
         raise InvalidInput(

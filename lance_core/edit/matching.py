@@ -3,7 +3,6 @@
 Only the predicate's columns are read.
 """
 
-import difflib
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -13,6 +12,7 @@ import pyarrow as pa
 from lance_core.data.read import load_deletions, read_fragment
 from lance_core.errors import InvalidInput
 from lance_core.expressions import Predicate
+from lance_core.format.field_paths import near
 from lance_core.format.fragment import Fragment
 from lance_core.format.schema import TableSchema
 from lance_core.scan.row_columns import ROW_COLUMNS, ROW_OFFSET, RowFacts
@@ -39,12 +39,15 @@ def matching(base: Snapshot, predicate: Predicate | None) -> Iterator[tuple[Frag
 
 
 def rows_of(base: Snapshot, fragment: Fragment, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """A fragment's live rows with these columns, those that every table has besides its own included."""
+    """A fragment's live rows with these columns, those that every table has besides its own included. Of blobs comes
+    where they are."""
     location, manifest = base.location, base.manifest
     path = f"{location.uri}/{manifest.path}"
     facts = RowFacts(manifest, fragment, path=path)
     stored = [name for name in columns if name not in ROW_COLUMNS]
-    for rows in read_fragment(location.store, location.codec, fragment, manifest.schema, columns=stored, path=path):
+    for rows in read_fragment(
+        location.store, location.codec, fragment, manifest.schema, columns=stored, path=path, describe_blobs=True
+    ):
         yield facts.joined(rows, columns)
 
 
@@ -60,6 +63,4 @@ def check_columns(names: Iterable[str], schema: TableSchema, *, what: str, where
                 f"{what}: {where} names {name!r}, a field inside column {parent!r}; columns are taken as a whole, so "
                 f"name {parent!r}"
             )
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-        raise InvalidInput(f"{what}: {where} names {name!r}, and there is no such column; {hint}")
+        raise InvalidInput(f"{what}: {where} names {name!r}, and there is no such column; {near(name, known)}")

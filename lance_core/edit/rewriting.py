@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
+from lance_core.data.blob_writing import as_stored
 from lance_core.data.conform import Conversion, conform
 from lance_core.data.layout import is_blob
 from lance_core.data.read import FragmentReader, load_deletions
@@ -21,8 +22,7 @@ from lance_core.edit.column_files import Placed, with_columns
 from lance_core.edit.deletions import with_deleted
 from lance_core.edit.matching import Offsets
 from lance_core.errors import InvalidInput
-from lance_core.format import index_metadata
-from lance_core.format.fragment import TOMBSTONE, Fragment
+from lance_core.format.fragment import Fragment
 from lance_core.format.ids import FragmentId
 from lance_core.format.operations import Update, UpdateMode
 from lance_core.format.rowids import RowIdSequence
@@ -187,7 +187,8 @@ def _read(
     if count * _SPARSE <= span:
         for start in range(0, count, _ROWS_AT_ONCE):
             some = part.offsets[start : start + _ROWS_AT_ONCE]
-            yield np.arange(start, start + len(some)), reader.take(part.fragment, some)
+            for rows, batch in reader.pieces(part.fragment, some):
+                yield np.arange(start + rows.start, start + rows.stop), batch
         return
     for found in reader.live(part.fragment, None, first, span):
         wanted = np.isin(found.offsets, part.offsets, assume_unique=True)
@@ -198,7 +199,9 @@ def _read(
 def _with_columns(changes: Changes, part: Change, ports: Ports) -> Fragment:
     dead = frozenset(ids_of(changes.fields.fields))
     old = [file.without_fields(dead) if dead & set(file.field_ids) else file for file in part.fragment.files]
-    living = [file for file in old if set(file.field_ids) != {TOMBSTONE}]
+    # A file of dead and dropped columns alone has nothing in common with the schema, and pylance refuses that.
+    alive = set(ids_of(changes.schema.fields))
+    living = [file for file in old if alive & set(file.field_ids)]
     stripped = part.fragment.with_files(living)
     return with_columns(changes.base, stripped, _columns_of(changes, part), changes.fields, ports=ports)
 
@@ -251,6 +254,7 @@ def _reader(changes: Changes, columns: Sequence[str]) -> FragmentReader:
 
 def _conformed(changes: Changes, new: pa.RecordBatch) -> pa.RecordBatch:
     """In the types that the table stores; also where a null must not be is found out here."""
+    (new,) = as_stored([new], changes.schema)
     arrow = pa.schema([changes.schema.arrow.field(name) for name in changes.columns])
     return conform(new, arrow, conversion=Conversion.EXACT, what=changes.base.location.uri)
 
@@ -278,7 +282,7 @@ def _with_row_ids(fragments: Sequence[Fragment], ids: npt.NDArray[np.uint64]) ->
 def _is_indexed(changes: Changes) -> bool:
     ids = set(ids_of(changes.fields.fields))
     manifest = changes.base.manifest
-    indices = index_metadata.decode_section(manifest.index_section, path=manifest.path)
+    indices = manifest.indices
     return any(ids & set(index.field_ids) for index in indices)
 
 

@@ -9,13 +9,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_core.data.layout import is_blob
 from lance_core.data.write import FileLimits
 from lance_core.edit.matching import check_columns, matching
 from lance_core.edit.rewriting import Change, Changes, ids_of, is_cheaper_in_place, move_rows, rewrite_columns
 from lance_core.errors import InvalidInput
-from lance_core.expressions import Predicate, Projection, with_metadata_columns
+from lance_core.expressions import Predicate, Projection
 from lance_core.format.operations import Update
+from lance_core.format.schema import Field
 from lance_core.ports import Ports
+from lance_core.scan.columns import check_condition, conditional
 from lance_core.snapshot import Snapshot
 
 
@@ -26,9 +29,10 @@ def update(base: Snapshot, values: Mapping[str, str], where: str | None, *, limi
         raise InvalidInput(f"{what}: an update names no column; give at least one, as in {{'price': 'price * 2'}}")
     check_columns(values, schema, what=what, where="the update")
     columns = tuple(field.name for field in schema.fields if field.name in values)
-    types = {name: schema.arrow.field(name).type for name in columns}
+    types = {name: _wanted(schema.field(name), schema.arrow.field(name)) for name in columns}
     projection = Projection.parse({name: values[name] for name in columns}, schema.arrow, types=types)
-    predicate = None if where is None else Predicate.parse(where, with_metadata_columns(schema.arrow))
+    predicate = None if where is None else Predicate.parse(where, conditional(base.manifest))
+    check_condition(base.manifest, predicate.columns if predicate else (), what="the condition")
 
     def evaluated(rows: pa.RecordBatch, places: npt.NDArray[np.int64]) -> pa.RecordBatch:
         # An expression that reads no column has as many values as a batch that has none says it has rows.
@@ -40,3 +44,8 @@ def update(base: Snapshot, values: Mapping[str, str], where: str | None, *, limi
     if is_cheaper_in_place(changes):
         return rewrite_columns(changes, (), limits=limits, ports=ports)
     return move_rows(changes, {}, (), assigned=ids_of(changes.fields.fields), limits=limits, ports=ports)
+
+
+def _wanted(field: Field, arrow: pa.Field) -> pa.DataType:
+    """What an expression is cast to; a blob is given as its bytes."""
+    return pa.large_binary() if is_blob(field) else arrow.type

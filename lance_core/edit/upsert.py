@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_core.data.blob_writing import as_stored, schema_as_stored
 from lance_core.data.conform import Conversion, afresh, columns_to_write, conform
 from lance_core.data.incoming import Incoming
 from lance_core.data.write import FileLimits
@@ -29,13 +30,14 @@ from lance_core.edit.rewriting import (
     rewrite_columns,
 )
 from lance_core.errors import InvalidInput
-from lance_core.expressions import Predicate, with_metadata_columns
+from lance_core.expressions import Predicate
 from lance_core.format.fragment import Fragment
 from lance_core.format.ids import FragmentId
 from lance_core.format.key_filter import can_filter, key_filter
 from lance_core.format.operations import Update
 from lance_core.format.schema import TableSchema
 from lance_core.ports import Ports
+from lance_core.scan.columns import check_condition, conditional
 from lance_core.scan.row_columns import ROW_OFFSET
 from lance_core.snapshot import Snapshot
 
@@ -127,6 +129,7 @@ def upsert(base: Snapshot, rows: Incoming, rules: Rules, *, limits: FileLimits, 
 
 def _source(rows: Incoming, rules: Rules, schema: TableSchema, what: str) -> pa.Table:
     """All rows that come, in the types that the table stores, in memory."""
+    rows = Incoming(schema_as_stored(rows.columns, schema), as_stored(rows.batches, schema))
     check_columns(rules.on, schema, what=what, where="on=")
     check_columns(rows.columns.names, schema, what=what, where="the data")
     for name in rules.on:
@@ -146,11 +149,14 @@ def _source(rows: Incoming, rules: Rules, schema: TableSchema, what: str) -> pa.
 
 
 def _joined(base: Snapshot, source: pa.Table, keys: SourceKeys, rules: Rules) -> _Found:
-    schema = with_metadata_columns(base.manifest.schema.arrow)
+    schema = conditional(base.manifest)
     unmatched = rules.delete_unmatched
     doomed = Predicate.parse(unmatched, schema) if isinstance(unmatched, str) else None
     condition = _Condition.of(rules.matched_if, source, schema) if rules.matched_if is not None else None
     columns = dict.fromkeys((*rules.on, *(doomed.columns if doomed else ())))
+    check_condition(base.manifest, columns, what="the condition on unmatched rows")
+    targets = [name for name in condition.target.names if f"{_TARGET}.{name}" in condition.sql] if condition else []
+    check_condition(base.manifest, targets, what="matched_if=")
     columns |= dict.fromkeys((*(condition.target.names if condition else ()), ROW_OFFSET))
     found = _Found([], {}, np.zeros(source.num_rows, dtype=np.bool_))
     for group in _groups(base, max(_ROWS_AT_ONCE, source.num_rows)):
@@ -200,6 +206,7 @@ def _groups(base: Snapshot, rows_max: int) -> Iterator[list[Fragment]]:
 class _Condition:
     """`matched_if`, over rows that are two structs: `source.x` is what comes, `target.x` what is there."""
 
+    sql: str
     predicate: Predicate
     source: pa.Schema
     target: pa.Schema
@@ -212,7 +219,7 @@ class _Condition:
             raise InvalidInput(f"matched_if: {error}. Its columns are written source.x and target.x") from error
         # The engine says which of the two it reads, not which fields: a name that is nowhere in the text is not read.
         read = [pa.schema([field for field in side if field.name in sql]) for side in (source.schema, target)]
-        return cls(Predicate.parse(sql, _pair(*read)), *read)
+        return cls(sql, Predicate.parse(sql, _pair(*read)), *read)
 
     def holds(
         self, source: pa.Table, source_rows: npt.NDArray[np.int64], target: pa.Table, target_rows: npt.NDArray[np.int64]

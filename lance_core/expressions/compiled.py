@@ -4,7 +4,8 @@
 that `now()` is one moment for all of them and nobody parses twice.
 """
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,8 @@ class Compiled:
 
 def compile_sql(what: str, sql: str, schema: pa.Schema, *, cast_to: pa.DataType | None = None) -> Compiled:
     """`what` names the SQL in errors, such as "predicate"."""
+    if not isinstance(sql, str):
+        raise InvalidInput(f"{what} is {sql!r}; write it as a text of SQL: a number as '5', a text as \"'five'\"")
     if not sql.strip():
         raise InvalidInput(f"{what} is empty; write a condition over columns, or leave it out")
     if len(sql) > MAX_SQL_LENGTH:
@@ -94,18 +97,30 @@ def compile_expr(
 
 def run(what: str, compiled: Mapping[str, Compiled], batch: pa.RecordBatch) -> tuple[pa.Array, ...]:
     """One array for each, evaluated in one go over one batch that has at least the columns they read."""
-    names = {name: column for each in compiled.values() for name, column in each.names}
-    missing = sorted(set(names.values()) - set(batch.schema.names))
-    if missing:
-        raise InvalidInput(f"{what} reads column {missing[0]!r}, which the batch does not have")
-    try:
-        found = engine.evaluate({name: each.expr for name, each in compiled.items()}, batches.shown(batch, names))
-    except EngineError as error:
-        raise failure(what, ", ".join(each.sql for each in compiled.values()), str(error)) from error
+    found = _found(what, compiled, [batch])
     return tuple(
         array if array.type == each.type else batch.column(each.columns[0])  # a column as it is, such as JSON
         for array, each in zip(found, compiled.values(), strict=True)
     )
+
+
+def run_condition(what: str, condition: Compiled, parts: Sequence[pa.RecordBatch]) -> list[pa.Array]:
+    """One array for each batch; all are evaluated in one go."""
+    (found,) = _found(what, {"matches": condition}, parts)
+    starts = itertools.accumulate((part.num_rows for part in parts), initial=0)
+    return [found.slice(start, part.num_rows) for start, part in zip(starts, parts, strict=False)]
+
+
+def _found(what: str, compiled: Mapping[str, Compiled], parts: Sequence[pa.RecordBatch]) -> tuple[pa.Array, ...]:
+    names = {name: column for each in compiled.values() for name, column in each.names}
+    missing = sorted(set(names.values()) - set(parts[0].schema.names))
+    if missing:
+        raise InvalidInput(f"{what} reads column {missing[0]!r}, which the batch does not have")
+    shown = [batches.shown(part, names) for part in parts]
+    try:
+        return engine.evaluate({name: each.expr for name, each in compiled.items()}, shown)
+    except EngineError as error:
+        raise failure(what, ", ".join(each.sql for each in compiled.values()), str(error)) from error
 
 
 def can_be_null(compiled: Compiled, schema: pa.Schema) -> bool:

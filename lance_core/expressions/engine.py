@@ -65,12 +65,14 @@ def can_be_null(expr: "Expr", schema: pa.Schema) -> bool:
         return bool(_empty(schema).select(expr.alias("it")).schema().field(0).nullable)
 
 
-def evaluate(exprs: Mapping[str, "Expr"], batch: pa.RecordBatch) -> tuple[pa.Array, ...]:
-    """One array an expression, as long as the batch."""
-    if not batch.num_rows:
-        return tuple(pa.nulls(0, type_of(expr, batch.schema)) for expr in exprs.values())
+def evaluate(exprs: Mapping[str, "Expr"], batches: Sequence[pa.RecordBatch]) -> tuple[pa.Array, ...]:
+    """One array an expression, as long as the batches, which have one schema, are together. What a call costs beside
+    its rows is as much as tens of thousands of them."""
+    filled = [batch for batch in batches if batch.num_rows]
+    if not filled:
+        return tuple(pa.nulls(0, type_of(expr, batches[0].schema)) for expr in exprs.values())
     with _told():
-        frame = _runner().read_batch(batch).select(*(expr.alias(name) for name, expr in exprs.items()))
+        frame = _runner().read_batches(filled).select(*(expr.alias(name) for name, expr in exprs.items()))
         found = frame.collect()
     if len(found) == 1:
         return tuple(found[0].columns)
@@ -80,7 +82,7 @@ def evaluate(exprs: Mapping[str, "Expr"], batch: pa.RecordBatch) -> tuple[pa.Arr
 def constant(expr: "Expr") -> pa.Scalar:
     """The value of an expression without columns."""
     row = pa.RecordBatch.from_arrays([pa.array([0], pa.int8())], names=["row"])
-    return evaluate({"it": expr}, row)[0][0]
+    return evaluate({"it": expr}, [row])[0][0]
 
 
 def encode(expr: "Expr") -> bytes:

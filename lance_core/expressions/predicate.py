@@ -5,7 +5,7 @@ A frozen value that pickles small. Its `tree` is what planners, indices and conf
 """
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from lance_core.expressions import engine
 from lance_core.expressions.batches import folded_names, shown_schema
-from lance_core.expressions.compiled import Compiled, compile_expr, compile_sql, run
+from lance_core.expressions.compiled import Compiled, compile_expr, compile_sql, run_condition
 from lance_core.expressions.engine import EngineError
 from lance_core.expressions.membership import Membership, membership
 from lance_core.expressions.refusals import refusal
@@ -93,14 +93,24 @@ class Predicate:
 
     def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
         """Which rows match, without nulls. The batch may have more columns than are read."""
-        if len(self.compiled.encoded) < _LONG:
-            return self._evaluated(batch)
-        masks = [part.mask(batch) if isinstance(part, Membership) else part._evaluated(batch) for part in _parts(self)]
-        return functools.reduce(pc.and_, masks)
+        (found,) = self.masks([batch])
+        return found
 
-    def _evaluated(self, batch: pa.RecordBatch) -> pa.BooleanArray:
-        (found,) = run(_WHAT, {"matches": self.compiled}, batch)
-        return found.fill_null(False) if found.null_count else found
+    def masks(self, batches: Sequence[pa.RecordBatch]) -> list[pa.BooleanArray]:
+        """The same for batches of one schema, which together cost little more than one of them."""
+        if not batches:
+            return []
+        if len(self.compiled.encoded) < _LONG:
+            return self._evaluated(batches)
+        by_part = [
+            [part.mask(batch) for batch in batches] if isinstance(part, Membership) else part._evaluated(batches)
+            for part in _parts(self)
+        ]
+        return [functools.reduce(pc.and_, masks) for masks in zip(*by_part, strict=True)]
+
+    def _evaluated(self, batches: Sequence[pa.RecordBatch]) -> list[pa.BooleanArray]:
+        found = run_condition(_WHAT, self.compiled, batches)
+        return [mask.fill_null(False) if mask.null_count else mask for mask in found]
 
     def filter(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows that match; batches without any are left out."""

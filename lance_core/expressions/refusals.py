@@ -3,14 +3,14 @@
 DataFusion's words are read here and nowhere else; where they are not recognised they are passed on as they are.
 """
 
-import difflib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pyarrow as pa
 
 from lance_core.errors import InvalidInput
 from lance_core.expressions.json_functions import FUNCTIONS
+from lance_core.format.field_paths import near
 
 SUPPORTED = (
     "Supported are =, !=, <, <=, >, >=, AND, OR, NOT, IN, BETWEEN, LIKE, IS NULL, CAST, arithmetic and DataFusion's "
@@ -21,7 +21,6 @@ _INSTEAD = {
     "if": "write `CASE WHEN ... THEN ... ELSE ... END`",
     "year": "write `date_part('year', x)`",
 }
-_SHOWN_COLUMNS = 20
 _SHOWN_SQL = 200
 
 
@@ -45,14 +44,6 @@ def failure(what: str, sql: str, said: str) -> InvalidInput:
         f"{what} {_shortened(sql)!r} failed on a row: {_first_line(said)}; leave such rows out by a condition of "
         "their own, or use try_cast, nullif or CASE"
     )
-
-
-def near(name: str, names: Sequence[str]) -> str:
-    if close := difflib.get_close_matches(name.lower(), [each.lower() for each in names], n=1):
-        match = next(each for each in names if each.lower() == close[0])
-        return f"did you mean {match!r}?"
-    listed = ", ".join(names[:_SHOWN_COLUMNS])
-    return f"there are {listed}{', ...' if len(names) > _SHOWN_COLUMNS else ''}"
 
 
 def _syntax(found: re.Match[str], sql: str, schema: pa.Schema) -> str:

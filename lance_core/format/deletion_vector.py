@@ -32,6 +32,8 @@ class DeletionVector:
             raise Corrupt("is not an Arrow IPC file", path=path, field="deletion_file") from error
         if not table.schema.equals(_ARROW_SCHEMA):
             raise Corrupt(f"has the columns {table.schema}, not row_id: uint32 not null", path=path, field="schema")
+        if table.column(0).null_count:
+            raise Corrupt("holds nulls, and a deleted row has a number", path=path, field="row_id")
         return cls(np.unique(table.column(0).to_numpy()))
 
     @classmethod
@@ -54,6 +56,11 @@ class DeletionVector:
     def is_best_as_bitmap(self) -> bool:
         """Which of the two encodings Lance chooses for this many rows."""
         return len(self) > _ARRAY_ROWS_MAX
+
+    def goes_on_as_bitmap(self, *, was_bitmap: bool | None) -> bool:
+        """The same where a file is there already (None: there is none). A bitmap stays one, however small; 5,000 rows
+        become one only if they are the first."""
+        return was_bitmap or self.is_best_as_bitmap or (was_bitmap is None and len(self) == _ARRAY_ROWS_MAX)
 
     def encode(self, *, as_bitmap: bool) -> bytes:
         if as_bitmap:

@@ -24,6 +24,7 @@ from lance_core.format.schema import TableSchema
 
 LIBRARY = "lance-assets"
 _ROW_ID_MAX = 2**63 - 1
+_BLOB = b"lance.blob.v2"
 _OF_ONE_VERSION = ("version_aux_data", "tag", "writer_version", "timestamp", "transaction_file")
 
 
@@ -37,6 +38,7 @@ class Draft:
         self._carries_fragments = True
         self._index_section = index_section
         self._indices: tuple[IndexMetadata, ...] | None = None
+        self._dictionaries = b""
 
     @classmethod
     def born(cls, storage_version: StorageVersion, *, stable_row_ids: bool) -> "Draft":
@@ -66,16 +68,20 @@ class Draft:
         if last >= 0:
             message.max_fragment_id = last
         message.next_row_id = max(head.next_row_id, source.next_row_id)
-        return cls(message, source.index_section, path=source.path)
+        draft = cls(message, source.index_section, path=source.path)
+        draft._dictionaries = source.dictionaries
+        return draft
 
     @classmethod
     def elsewhere(cls, source: Manifest, *, base: BasePath | None, branch: str | None) -> "Draft":
         """The same version at another place: what had no base is in `base` from here on. With none, everything was
-        copied, and nothing has one."""
+        copied, and nothing has one but blobs that the table only refers to."""
         draft = cls.after(source, version=source.version)
         message = draft._message
         if base is None:
+            referred = [each for each in message.base_paths if draft._has_blobs and not each.is_dataset_root]
             del message.base_paths[:]
+            message.base_paths.extend(referred)
         else:
             message.base_paths.append(base.message)
         message.ClearField("branch")
@@ -113,6 +119,10 @@ class Draft:
         return dict(self._message.table_metadata)
 
     @property
+    def _has_blobs(self) -> bool:
+        return any(_BLOB in field.metadata.values() for top in self.schema.fields for field in top.walk())
+
+    @property
     def base_paths(self) -> tuple[BasePath, ...]:
         return decode_all(self._message.base_paths)
 
@@ -143,8 +153,13 @@ class Draft:
         self._indices = tuple(indices)
 
     def set_schema(self, schema: TableSchema) -> None:
+        dictionaries = {field.id: field.dictionary for field in self._message.fields if field.dictionary.length}
+        fields = schema.encode()
+        for field in fields:
+            if field.id in dictionaries:
+                field.dictionary.CopyFrom(dictionaries[field.id])
         self._message.ClearField("fields")
-        self._message.fields.extend(schema.encode())
+        self._message.fields.extend(fields)
         self._message.schema_metadata.clear()
         for key, value in schema.metadata.items():
             self._message.schema_metadata[key.decode()] = value
@@ -154,6 +169,8 @@ class Draft:
         self._message = outline.without_fragments(self._message)
         self._fragments = {}
         self._carries_fragments = False
+        self._message.ClearField("fields")
+        self._dictionaries = b""
         self.set_schema(schema)
         self.set_indices(())
 
@@ -252,6 +269,7 @@ class Draft:
             message,
             index_section=section,
             transaction=transaction,
+            dictionaries=self._dictionaries,
             path=naming.manifest_path(self.version, scheme),
         )
 

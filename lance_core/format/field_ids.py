@@ -13,11 +13,12 @@ from lance_core.format.schema import TableSchema
 
 NOTED = "lance_assets.field_id_max"
 """Config key; absent where what is there tells as much."""
+_DIGITS_MAX = 10
 
 
 def highest(schema: TableSchema, fragments: Iterable[table_pb2.DataFragment], config: Mapping[str, str]) -> int:
     """-1 where there was never a field."""
     noted = config.get(NOTED, "")
-    found = max(schema.field_id_max, int(noted) if noted.isdecimal() else -1)
+    found = max(schema.field_id_max, int(noted) if noted.isdecimal() and len(noted) <= _DIGITS_MAX else -1)
     listed = (max(file.fields, default=-1) for fragment in fragments for file in fragment.files)
     return max(found, max(listed, default=-1))

@@ -25,9 +25,15 @@ def find(schema: TableSchema, path: str) -> Chain:
 
 
 def unknown(name: str, names: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, names, n=1)
-    shown = ", ".join(names[:_SHOWN_MAX]) + (", …" if len(names) > _SHOWN_MAX else "")
-    return f"there is no column {name!r}; " + (f"did you mean {near[0]!r}?" if near else f"there are {shown}")
+    return f"there is no column {name!r}; {near(name, names)}"
+
+
+def near(name: str, names: Sequence[str]) -> str:
+    """What may have been meant, in large or small letters; else what there is."""
+    if close := difflib.get_close_matches(name.lower(), [each.lower() for each in names], n=1):
+        match = next(each for each in names if each.lower() == close[0])
+        return f"did you mean {match!r}?"
+    return f"there are {', '.join(names[:_SHOWN_MAX])}" + (", …" if len(names) > _SHOWN_MAX else "")
 
 
 def paths(schema: TableSchema) -> list[str]:

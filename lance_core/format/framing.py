@@ -1,5 +1,6 @@
 """The container of a manifest file: length-prefixed sections and a 16-byte footer.
 
+    [values of dictionaries] only in tables of format 0.1, whose fields say where
     [u32 n][index section]   only when the version has indices
     [u32 n][transaction]     only when the inline copy is written
     [u32 n][manifest]        starts at P
@@ -28,9 +29,9 @@ class Offsets:
     transaction: int | None
 
 
-def offsets(index_section: bytes | None, transaction: bytes | None) -> Offsets:
+def offsets(index_section: bytes | None, transaction: bytes | None, *, before: bytes = b"") -> Offsets:
     """Where `frame` will put the sections: known before the manifest that has to name them is serialised."""
-    position = 0
+    position = len(before)
     at: list[int | None] = []
     for section in (index_section, transaction):
         at.append(None if section is None else position)
@@ -38,8 +39,8 @@ def offsets(index_section: bytes | None, transaction: bytes | None) -> Offsets:
     return Offsets(index_section=at[0], transaction=at[1])
 
 
-def frame(index_section: bytes | None, transaction: bytes | None, manifest: bytes) -> bytes:
-    parts: list[bytes] = []
+def frame(index_section: bytes | None, transaction: bytes | None, manifest: bytes, *, before: bytes = b"") -> bytes:
+    parts: list[bytes] = [before]
     for section in (index_section, transaction):
         if section is not None:
             parts += (_LENGTH.pack(len(section)), section)

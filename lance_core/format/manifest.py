@@ -25,6 +25,7 @@ from lance_core.format._pb import table_pb2
 from lance_core.format.base_path import BasePath, decode_all
 from lance_core.format.fragment import Fragment, StorageVersion, live_rows
 from lance_core.format.ids import Version
+from lance_core.format.index_metadata import IndexMetadata, decode_section
 from lance_core.format.schema import TableSchema
 
 FRAGMENT_ID_MAX = 2**32 - 1
@@ -86,17 +87,19 @@ class Manifest:
         index_section: bytes | None,
         transaction: bytes | None,
         path: str,
+        dictionaries: bytes = b"",
     ) -> "Manifest":
         """A new version's manifest, from its outline. Offsets are of this file alone, so all three are set or cleared
         here."""
-        at = framing.offsets(index_section, transaction)
+        at = framing.offsets(index_section, transaction, before=dictionaries)
         for name, position in (("index_section", at.index_section), ("transaction_section", at.transaction)):
             if position is None:
                 message.ClearField(name)
             else:
                 setattr(message, name, position)
         message.ClearField("legacy_transaction_section")
-        return cls(message, framing.frame(index_section, transaction, message.SerializeToString()), path=path)
+        body = message.SerializeToString()
+        return cls(message, framing.frame(index_section, transaction, body, before=dictionaries), path=path)
 
     @cached_property
     def message(self) -> table_pb2.Manifest:
@@ -132,6 +135,18 @@ class Manifest:
         if not self._outline.HasField("index_section"):
             return None
         return framing.section(self._file, self._outline.index_section, path=self.path, field="index_section")
+
+    @property
+    def dictionaries(self) -> bytes:
+        """The values of dictionary columns in a table of format 0.1: what lies before all sections. Their positions are
+        counted from the start of the file, so in the file of the next version they lie there too."""
+        if not any(field.dictionary.length for field in self._outline.fields):
+            return b""
+        sections = ("index_section", "transaction_section", "legacy_transaction_section")
+        starts = [getattr(self._outline, name) for name in sections if self._outline.HasField(name)]
+        size = len(self._file)
+        starts.append(framing.manifest_position(self._file[-framing.FOOTER.size :], size=size, path=self.path))
+        return self._file[: min(starts)]
 
     @property
     def inline_transaction(self) -> bytes | None:
@@ -205,6 +220,11 @@ class Manifest:
     @property
     def table_metadata(self) -> Mapping[str, str]:
         return MappingProxyType(dict(self._outline.table_metadata))
+
+    @cached_property
+    def indices(self) -> tuple[IndexMetadata, ...]:
+        """One entry a segment; segments of one index share a name."""
+        return decode_section(self.index_section, path=self.path)
 
     @property
     def base_paths(self) -> tuple[BasePath, ...]:

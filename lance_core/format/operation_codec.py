@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from lance_core.errors import Unsupported
+from pyroaring import BitMap
+
+from lance_core.errors import Corrupt, Unsupported
 from lance_core.format import base_path
 from lance_core.format import operations as op
 from lance_core.format._pb import file_pb2, table_pb2, transaction_pb2
@@ -14,6 +16,7 @@ from lance_core.format.schema import TableSchema
 
 _Message = transaction_pb2.Transaction
 _PATH = "transaction"
+_FIELD_ID_MAX = 2**31 - 1
 _NOT_APPLIED = {
     "update_mem_wal_state": "UpdateMemWalState",
     "data_overlay": "DataOverlay",
@@ -110,7 +113,7 @@ def _update(message: _Message) -> Operation:
         fields_assigned=tuple(wire.fields_for_preserving_frag_bitmap),
         mode=_mode(wire),
         inserted_keys=wire.inserted_rows.SerializeToString() if wire.HasField("inserted_rows") else None,
-        updated_offsets=dict(wire.updated_fragment_offset_bitmaps),
+        updated_offsets=_updated_offsets(wire),
     )
 
 
@@ -121,6 +124,12 @@ def _mode(wire: _Message.Update) -> op.UpdateMode:
         raise Unsupported(
             f"an Update of the mode {wire.update_mode}, which this version does not know; a newer one may"
         ) from error
+
+
+def _updated_offsets(wire: _Message.Update) -> dict[int, bytes]:
+    """First they were written as lists, then as bitmaps; where there are both, they say the same."""
+    listed = {id: bytes(BitMap(each.values).serialize()) for id, each in wire.legacy_updated_fragment_offsets.items()}
+    return {**listed, **wire.updated_fragment_offset_bitmaps}
 
 
 def _encode_update(wire: _Message.Update, operation: op.Update) -> None:
@@ -203,6 +212,8 @@ def _update_config(message: _Message) -> Operation:
         schema = MapUpdate(dict(wire.legacy_schema_metadata), replace=True)
     of_fields = {field_id: _map_update(update) for field_id, update in wire.field_metadata_updates.items()}
     for field_id, legacy in wire.legacy_field_metadata.items():
+        if field_id > _FIELD_ID_MAX:
+            raise Corrupt(f"sets metadata of a field {field_id}", path=_PATH, field="legacy_field_metadata")
         of_fields[field_id] = MapUpdate(dict(legacy.metadata), replace=True)
     table = _map_update(wire.table_metadata_updates) if wire.HasField("table_metadata_updates") else None
     return op.UpdateConfig(config, table, schema, of_fields)

@@ -237,7 +237,11 @@ def _from_arrow(column: pa.Field, ids: Iterator[int], path: str, *, depth: int) 
         raise UnknownLogicalType(f"column {top!r} is nested more than {_ARROW_DEPTH_MAX} deep")
     if not _is_text(column.metadata):
         raise UnknownLogicalType(f"field {path!r} has metadata that is not UTF-8 text")
-    field_id = next(ids)
+    field_id = next(ids, None)
+    if field_id is None:
+        raise UnknownLogicalType(
+            f"field {path!r} would need an id of more than 31 bits: the table has given out all others"
+        )
     metadata = dict(column.metadata or {})
     arrow = column.type
     if logical_types.is_json(arrow):

@@ -8,9 +8,9 @@ from pyroaring import BitMap
 from lance_core.errors import Corrupt, LanceError, NotFound, Unsupported
 from lance_core.format import naming, refs
 from lance_core.format.ids import Version
-from lance_core.format.index_metadata import decode_section
 from lance_core.format.manifest import Manifest
 from lance_core.fsck import manifests
+from lance_core.fsck.blobs import Blobs
 from lance_core.fsck.files import Files
 from lance_core.fsck.report import Finding, Report, Severity
 from lance_core.inventory import Line, listed, named_by, named_by_other_lines
@@ -36,7 +36,8 @@ def examine(location: Location, extent: Extent = Extent.ALL) -> Report:
     by_number = {version: path for path, version in named}
     numbers = sorted(by_number)
     looked_at = numbers if extent is Extent.ALL else numbers[-1:]
-    files = Files({info.path: info.size for _key, info in listed(location)})
+    sizes = {info.path: info.size for _key, info in listed(location)}
+    files, blobs = Files(sizes), Blobs(sizes)
     seen: set[bytes] = set()
     names: set[str] = set()
     uuids: dict[str, Version] = {}
@@ -51,7 +52,7 @@ def examine(location: Location, extent: Extent = Extent.ALL) -> Report:
             before, all_named = None, False
             continue
         readable.append(snapshot)
-        findings += _version(snapshot, files, seen)
+        findings += _version(snapshot, files, blobs, seen)
         findings += _record(snapshot, uuids)
         if before is not None:
             findings += manifests.of_pair(before, snapshot.manifest)
@@ -109,7 +110,7 @@ def _unreadable(path: str, version: Version, error: LanceError, *, is_head: bool
     return Finding(Severity.ERROR, "manifest", path, f"this version cannot be read: {what}", repair, version)
 
 
-def _version(snapshot: Snapshot, files: Files, seen: set[bytes]) -> Iterator[Finding]:
+def _version(snapshot: Snapshot, files: Files, blobs: Blobs, seen: set[bytes]) -> Iterator[Finding]:
     manifest = snapshot.manifest
     yield from manifests.of_version(manifest)
     for fragment in manifest.fragments:
@@ -121,7 +122,8 @@ def _version(snapshot: Snapshot, files: Files, seen: set[bytes]) -> Iterator[Fin
         found = list(manifests.of_fragment(manifest, fragment))
         yield from found
         if not any(finding.rule == "fragment" for finding in found):
-            yield from files.of_fragment(snapshot.location, manifest, fragment)
+            found = list(files.of_fragment(snapshot.location, manifest, fragment))
+            yield from found or blobs.of_fragment(snapshot.location, manifest, fragment)
     try:
         yield from files.of_indices(snapshot.location, manifest)
     except Corrupt:
@@ -148,7 +150,7 @@ def _record(snapshot: Snapshot, uuids: dict[str, Version]) -> Iterator[Finding]:
 def _coverage(manifest: Manifest) -> Iterator[Finding]:
     """Of the newest version: what queries by index still have to scan."""
     try:
-        indices = decode_section(manifest.index_section, path=manifest.path)
+        indices = manifest.indices
         alive = BitMap(fragment.id for fragment in manifest.message.fragments)
         for name in dict.fromkeys(index.name for index in indices if not index.is_system):
             segments = [index for index in indices if index.name == name]

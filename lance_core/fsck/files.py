@@ -12,7 +12,6 @@ from lance_core.data.read import count_file_rows, read_deletions
 from lance_core.errors import Corrupt, InvalidInput, LanceError, NotFound, Unsupported
 from lance_core.format.fragment import DataFile, DeletionFile, Fragment
 from lance_core.format.ids import RowId
-from lance_core.format.index_metadata import decode_section
 from lance_core.format.manifest import Manifest
 from lance_core.format.row_id_index import FragmentRowIds, RowIdIndex
 from lance_core.format.rowids import RowIdSequence
@@ -56,7 +55,7 @@ class Files:
                 yield from _deletions(manifest, fragment, deleted, self._deleted[deleted.place])
 
     def of_indices(self, location: Location, manifest: Manifest) -> Iterator[Finding]:
-        for index in decode_section(manifest.index_section, path=manifest.path):
+        for index in manifest.indices:
             try:
                 names = index.file_names
             except Corrupt as found:

@@ -10,7 +10,7 @@ from pyroaring import BitMap
 from lance_core.errors import Corrupt, Unsupported
 from lance_core.format.features import Feature
 from lance_core.format.fragment import Fragment, StorageVersion
-from lance_core.format.index_metadata import IndexMetadata, decode_section
+from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.manifest import Manifest
 from lance_core.format.row_versions import RowVersions
 from lance_core.format.rowids import RowIdSequence
@@ -185,7 +185,7 @@ def _lineage(manifest: Manifest, fragment: Fragment, name: str) -> Iterator[Find
 
 def _indices(manifest: Manifest) -> Iterator[Finding]:
     try:
-        indices = decode_section(manifest.index_section, path=manifest.path)
+        indices = manifest.indices
         for index in indices:
             str(index.uuid)
             _ = index.covers

@@ -21,7 +21,7 @@ from lance_core.data.conform import Conversion
 from lance_core.data.read import load_deletions
 from lance_core.data.write import FileLimits, write_fragments
 from lance_core.errors import InvalidInput, Unsupported
-from lance_core.format import index_metadata, naming
+from lance_core.format import naming
 from lance_core.format.fragment import Fragment
 from lance_core.format.fragment_reuse import ExternalContent, FragmentReuse, Reused, content_of, reuse_entry
 from lance_core.format.ids import Version
@@ -68,7 +68,7 @@ def compact(
     if target_rows < 1:
         raise InvalidInput(f"target_rows={target_rows}: a fragment has at least one row")
     manifest = base.manifest
-    indices = index_metadata.decode_section(manifest.index_section, path=manifest.path)
+    indices = manifest.indices
     reuse = _load_reuse(base, indices)
     groups = plan_groups(
         manifest.fragments,

@@ -1,19 +1,17 @@
 """Blobs as files: opened by row, read when somebody reads.
 
-Where a blob is, its column tells: in the data file itself (v1, and small ones of v2), or in a file of blobs beside it,
-one (dedicated) or many (packed) to a file. Only that is read to open one.
+Where a blob is, its column tells (`data/blob_places.py`). Only that is read to open one. Start with `blobs`.
 """
 
 import io
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import SupportsIndex
 
 import numpy as np
 
+from lance_core.data.blob_places import BELOW_BASE, BlobPlaces, Outside, Place
 from lance_core.data.layout import is_blob
-from lance_core.errors import Corrupt, InvalidInput, Unsupported
+from lance_core.errors import Corrupt, InvalidInput, NotFound
 from lance_core.format import naming
 from lance_core.format.fragment import DataFile, Fragment
 from lance_core.format.manifest import Manifest
@@ -21,28 +19,22 @@ from lance_core.format.schema import Field
 from lance_core.location import Location
 from lance_core.scan.columns import unknown_column
 from lance_core.scan.parallel import in_order
+from lance_core.scan.pieces import LiveFragment, Offsets
 from lance_core.scan.plan import plan_columns
-from lance_core.scan.read import LiveFragment, Offsets, Reading
+from lance_core.scan.read import Reading
 from lance_core.scan.take import By, RowNumbers, by_fragment, keyed, placed
 from lance_core.storage.store import Store
 
-_INLINE, _PACKED, _DEDICATED, _EXTERNAL, _MANAGED = range(5)
-_NULL_IN_2_0 = (1, 0)
-"""Position and size that stand for null, where the format had no other way to say it."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    path: str
-    position: int
-    size: int
+_TRUSTED_BYTES = 16 * 1024**2
+"""Memory for more is taken only where so much is there."""
 
 
 class BlobFile(io.RawIOBase):
     """One blob, as a file that is open for reading. Every `read` reads so much of it from the store, and no more; wrap
     it in `io.BufferedReader` for many small ones."""
 
-    def __init__(self, store: Store, path: str, position: int, size: int) -> None:
+    def __init__(self, store: Store, path: str, position: int, size: int | None) -> None:
+        """Of no `size`: all of the file from there."""
         super().__init__()
         self._store = store
         self._path = path
@@ -51,10 +43,15 @@ class BlobFile(io.RawIOBase):
         self._position = 0
 
     def __repr__(self) -> str:
-        return f"BlobFile({self._path!r}, {self._size} bytes)"
+        return f"BlobFile({self._path!r}{'' if self._size is None else f', {self._size} bytes'})"
 
     @property
     def size(self) -> int:
+        if self._size is None:
+            found = self._store.head(self._path)
+            if found is None:
+                raise NotFound(f"{self._store.description}/{self._path} does not exist, and a blob is to be there")
+            self._size = max(0, found.size - self._start)
         return self._size
 
     def readable(self) -> bool:
@@ -64,26 +61,30 @@ class BlobFile(io.RawIOBase):
         return True
 
     def tell(self) -> int:
+        self._check_open()
         return self._position
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        before = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}
-        if whence not in before or before[whence] + offset < 0:
+        self._check_open()
+        before = self.size if whence == os.SEEK_END else self._position if whence == os.SEEK_CUR else 0
+        if whence not in (os.SEEK_SET, os.SEEK_CUR, os.SEEK_END) or before + offset < 0:
             raise InvalidInput(f"{self!r} has no place {offset} from {whence}")
-        self._position = before[whence] + offset
+        self._position = before + offset
         return self._position
 
     def read(self, size: SupportsIndex | None = -1, /) -> bytes:
-        if self.closed:
-            raise ValueError("I/O operation on closed file")
+        self._check_open()
         wanted = -1 if size is None else size.__index__()
-        left = max(0, self._size - self._position)
+        left = max(0, self.size - self._position)
         count = left if wanted < 0 else min(wanted, left)
         if not count:
             return b""
-        data = self._store.read(self._path, self._start + self._position, count)
-        if len(data) != count:
-            raise Corrupt(f"ends {count - len(data)} bytes before its blob does", path=self._path, field="size")
+        start = self._start + self._position
+        if count > _TRUSTED_BYTES:
+            info = self._store.head(self._path)
+            self._check_ends(count, start + count if info is None else info.size - start)
+        data = self._store.read(self._path, start, count)
+        self._check_ends(count, len(data))
         self._position += count
         return data
 
@@ -91,9 +92,21 @@ class BlobFile(io.RawIOBase):
         return self.read()
 
     def readinto(self, buffer: bytearray | memoryview, /) -> int:  # type: ignore[override]
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
+        into = memoryview(buffer).cast("B")
+        data = self.read(len(into))
+        into[: len(data)] = data
         return len(data)
+
+    def write(self, data: object, /) -> int:
+        raise io.UnsupportedOperation("a blob is written with its row, by the verbs of a table")
+
+    def _check_ends(self, count: int, there: int) -> None:
+        if there < count:
+            raise Corrupt(f"ends {count - there} bytes before its blob does", path=self._path, field="size")
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
 
 
 def blobs(location: Location, manifest: Manifest, column: str, rows: RowNumbers, *, by: By) -> list[BlobFile | None]:
@@ -103,20 +116,38 @@ def blobs(location: Location, manifest: Manifest, column: str, rows: RowNumbers,
     keys, order = np.unique(keyed(places), return_inverse=True)
     reading = Reading(location, plan_columns(manifest, [column]))
 
-    def located(each: tuple[LiveFragment, Offsets]) -> list[_Place | None]:
+    def located(each: tuple[LiveFragment, Offsets]) -> list[Place | Outside | None]:
         of, offsets = each
         batch = reading.picked(of, offsets)
-        if batch.column(0).null_count == batch.num_rows:
-            return [None] * batch.num_rows
         file = _file_of(of.fragment, field)
-        return [_place(file, found, field) for found in batch.column(0).to_pylist()]
+        if file is None:
+            return [None] * batch.num_rows
+        found = BlobPlaces.of(batch.column(0), column=column, file=file)
+        return [found.at(row) for row in range(len(found))]
 
     found = [place for places in in_order(located, by_fragment(location, manifest, keys)) for place in places]
-    return [_opened(location.store, found[number]) for number in order.tolist()]
+    return [_opened(location, manifest, found[number]) for number in order.tolist()]
 
 
-def _opened(store: Store, place: _Place | None) -> BlobFile | None:
-    return None if place is None else BlobFile(store, place.path, place.position, place.size)
+def _opened(location: Location, manifest: Manifest, place: Place | Outside | None) -> BlobFile | None:
+    if place is None:
+        return None
+    if isinstance(place, Place):
+        return BlobFile(location.store, place.path, place.position, place.size)
+    store, path = _outside(location, manifest, place.uri)
+    return BlobFile(store, path, place.position if place.size else 0, place.size)
+
+
+def _outside(location: Location, manifest: Manifest, uri: str) -> tuple[Store, str]:
+    """Where a file that the table only refers to is: below one of its base paths, or anywhere that is allowed."""
+    below = BELOW_BASE.fullmatch(uri)
+    if below is None:
+        return location.outside(uri, manifest.branch)
+    base = next((each for each in manifest.base_paths if each.id == int(below[1])), None)
+    if base is None or base.is_dataset_root:
+        what = "there is none of this number" if base is None else "that is a table"
+        raise Corrupt(f"a blob is in base path {below[1]}, and {what}", path=manifest.path, field="base_paths")
+    return location.resolved(f"@{base.id}/{naming.DATA}/{below[2]}")
 
 
 def _blob_field(manifest: Manifest, column: str) -> Field:
@@ -131,35 +162,8 @@ def _blob_field(manifest: Manifest, column: str) -> Field:
     return manifest.schema.field(column)
 
 
-def _file_of(fragment: Fragment, field: Field) -> DataFile:
-    return next(file for file in fragment.files if field.id in file.field_ids)
-
-
-def _place(file: DataFile, found: Mapping[str, int | str | None] | None, field: Field) -> _Place | None:
-    if found is None:
-        return None
-    position, size = _number(found, "position"), _number(found, "size")
-    if "kind" not in found:
-        return None if (position, size) == _NULL_IN_2_0 else _Place(file.place, position, size)
-    kind = _number(found, "kind")
-    if kind == _INLINE:
-        return _Place(file.place, position, size)
-    if kind in (_PACKED, _DEDICATED):
-        name = naming.blob_file_name(_number(found, "blob_id"))
-        return _Place(f"{file.place.removesuffix('.lance')}/{name}", position, size)
-    if kind == _EXTERNAL:
-        raise Unsupported(
-            f"column {field.name!r} has a blob outside of the table, at {found['blob_uri']!r}; this version opens none "
-            "of those, read it from there"
-        )
-    what = "managed by the table" if kind == _MANAGED else f"of an unknown kind, {kind}"
-    raise Unsupported(f"column {field.name!r} has a blob that is {what}, which this version does not open")
-
-
-def _number(found: Mapping[str, int | str | None], name: str) -> int:
-    value = found[name]
-    assert isinstance(value, int)
-    return value
+def _file_of(fragment: Fragment, field: Field) -> DataFile | None:
+    return next((file for file in fragment.files if field.id in file.field_ids), None)
 
 
 __all__ = ["BlobFile", "blobs"]

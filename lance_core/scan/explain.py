@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from lance_core.format.schema import TableSchema
 from lance_core.location import Location
-from lance_core.scan.plan import ScanPlan
+from lance_core.scan.plan import SMALL_BYTES, ScanPlan
 
 _RUNS_MAX = 8
 
@@ -23,6 +23,8 @@ def _lines(location: Location, plan: ScanPlan) -> Iterator[str]:
         yield f"  reads     {_listed(_columns(plan.first))} of every row, where the filter is evaluated"
         if plan.then.fields:
             yield f"  then      {_listed(_columns(plan.then))} of rows that match"
+            if small := sum(plan.reads_at_once(task.fragment) for task in plan.tasks):
+                yield f"            at once with the others in {small} fragments of at most {SMALL_BYTES} bytes"
     if plan.limit is not None or plan.offset:
         yield f"  window    {'all' if plan.limit is None else plan.limit} matching rows after {plan.offset}"
     fragments = [task.fragment for task in plan.tasks]

@@ -7,7 +7,7 @@ first result is asked for.
 import itertools
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -20,7 +20,9 @@ _AHEAD = 2
 """Results that may be ready beyond those in work."""
 
 
-def in_order(work: Callable[[Item], Result], items: Iterable[Item], *, threads: int = THREADS) -> Iterator[Result]:
+def in_order(
+    work: Callable[[Item], Result], items: Iterable[Item], *, threads: int = THREADS
+) -> Generator[Result, None, None]:
     """What `work` makes of each; the first error ends it, and what was not begun is not."""
     coming = iter(items)
     first = list(itertools.islice(coming, 2))

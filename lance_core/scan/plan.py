@@ -6,21 +6,22 @@ the others (`then`) only where rows match. Start with `plan_scan`.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 
 import pyarrow as pa
 
-from lance_core.data.layout import is_blob
 from lance_core.errors import InvalidInput
-from lance_core.expressions import Predicate, with_metadata_columns
+from lance_core.expressions import Predicate
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
-from lance_core.format.schema import Field, TableSchema
-from lance_core.scan.columns import Column, pruned, resolved
+from lance_core.format.schema import TableSchema
+from lance_core.scan.columns import Column, check_condition, conditional, pruned, resolved
 
-_PIECE_ROWS_MAX = 262_144
-_PIECE_ROWS_MIN = 8_192
-_PIECE_BYTES = 16 * 1024**2
+_PIECE_ROWS_MAX = 1_048_576
+_PIECE_ROWS_MIN = 16
+PIECE_BYTES = 16 * 1024**2
 """Of a piece as its file stores it; Arrow needs two or three times as much."""
+SMALL_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +66,38 @@ class ScanPlan:
         """Of the result."""
         return pa.schema([column.arrow for column in self.output], self.table.arrow.metadata)
 
-    def piece_rows(self, fragment: Fragment) -> int:
-        """How many rows of a fragment are read in one go: so many that they fit in memory a few times over."""
-        if fragment.physical_rows <= _PIECE_ROWS_MIN:
-            return _PIECE_ROWS_MIN
-        width = _bytes_per_row(self.table, (*self.first.fields, *self.then.fields), fragment)
-        return int(max(_PIECE_ROWS_MIN, min(_PIECE_ROWS_MAX, _PIECE_BYTES // max(1, width))))
+    @property
+    def both(self) -> TableSchema:
+        return TableSchema((*self.first.fields, *self.then.fields), self.table.metadata)
+
+    def reads_at_once(self, fragment: Fragment) -> bool:
+        """Whether a fragment is so small that reading twice in it takes longer than reading all that may be wanted."""
+        return bool(self.then.fields) and 0 < fragment.file_bytes <= SMALL_BYTES
+
+    def piece_sizes(self) -> "PieceSizes":
+        return PieceSizes(*_widths(self.both.arrow), *_widths(self.table.arrow))
+
+
+@dataclass(frozen=True, slots=True)
+class PieceSizes:
+    """How many rows of a fragment are read in one go: so many that they fit in memory a few times over."""
+
+    own: int
+    """Bytes in a row of the columns that are read, as far as their types have one width."""
+    own_open: int
+    """How many of them have not."""
+    whole: int
+    """The same of all columns."""
+    whole_open: int
+
+    def rows(self, row_bytes: int) -> int:
+        return max(_PIECE_ROWS_MIN, min(_PIECE_ROWS_MAX, PIECE_BYTES // max(1, row_bytes)))
+
+    def row_bytes(self, fragment: Fragment) -> int:
+        """Of these columns in the fragment's files: types of one width say it themselves, the others share what is
+        left."""
+        stored = fragment.file_bytes // max(1, fragment.physical_rows)
+        return self.own + max(0, stored - self.whole) * self.own_open // max(1, self.whole_open)
 
 
 def plan_scan(
@@ -84,6 +111,10 @@ def plan_scan(
     with_row_address: bool = False,
 ) -> ScanPlan:
     """All columns where none are named; fragments that hold no wanted row are left out."""
+    given: tuple[object, ...] = (limit, offset)
+    for number in given:
+        if not isinstance(number, Integral | None) or isinstance(number, bool):
+            raise InvalidInput(f"limit={limit!r} and offset={offset!r} count rows; both are whole numbers")
     if (limit is not None and limit < 0) or (offset is not None and offset < 0):
         raise InvalidInput(f"limit={limit} and offset={offset} count rows from the start; neither may be negative")
     manifest.check_ids()
@@ -95,11 +126,9 @@ def plan_scan(
         if limit is not None or offset:
             tasks = tuple(_window(manifest, offset or 0, limit))
         return replace(plan_columns(manifest, (column.name for column in output)), tasks=tasks)
-    predicate = Predicate.parse(filter, with_metadata_columns(schema.arrow))
+    predicate = Predicate.parse(filter, conditional(manifest))
+    check_condition(manifest, predicate.columns, what="the filter")
     needed = pruned(schema, resolved(schema, predicate.columns))
-    for field in needed.fields:
-        if is_blob(field):
-            raise InvalidInput(f"the filter reads {field.name!r}, a blob column; filter by the other columns")
     rest = pruned(schema, (column for column in output if column.path[0] not in needed.arrow.names))
     everything = tuple(map(ScanTask, manifest.fragments))
     return ScanPlan(manifest, schema, output, needed, rest, everything, predicate, limit, offset or 0)
@@ -128,14 +157,6 @@ def _window(manifest: Manifest, offset: int, limit: int | None) -> Iterator[Scan
         yield ScanTask(fragment, skip=to_skip, take=take)
         to_skip = 0
         to_take = None if to_take is None else to_take - take
-
-
-def _bytes_per_row(schema: TableSchema, read: tuple[Field, ...], fragment: Fragment) -> int:
-    """Of these columns in a fragment's files: types of one width say it themselves, the others share what is left."""
-    own, own_open = _widths(TableSchema(read, schema.metadata).arrow)
-    whole, whole_open = _widths(schema.arrow)
-    stored = fragment.file_bytes // max(1, fragment.physical_rows)
-    return own + max(0, stored - whole) * own_open // max(1, whole_open)
 
 
 def _widths(arrow: pa.Schema) -> tuple[int, int]:

@@ -2,88 +2,47 @@
 
 A piece is so many rows that a few of them fit in memory; of small fragments several are read in one turn. Where there
 is a condition, its columns are read first. What else is wanted is then read for the rows that match alone if they are
-few, else of the whole piece, and not at all if there are none.
+few, else of the batches that have any, and not at all if there are none. In small fragments all is read at once.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.data.read import FragmentReader, LiveRows, OpenFragment, load_deletions, rows_without_columns
+from lance_core.data.codec import BATCH_ROWS
+from lance_core.data.open_fragment import LiveRows, rows_without_columns
+from lance_core.data.read import FragmentReader
 from lance_core.expressions import METADATA_COLUMNS
-from lance_core.format.deletion_vector import DeletionVector
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
 from lance_core.format.schema import TableSchema
 from lance_core.location import Location
 from lance_core.scan.parallel import THREADS, in_order
-from lance_core.scan.plan import ScanPlan, ScanTask, plan_columns
+from lance_core.scan.pieces import LiveFragment, Offsets, Piece, manifest_path, turns
+from lance_core.scan.plan import ScanPlan, plan_columns
 from lance_core.scan.row_columns import ROW_COLUMNS, RowFacts
 
 _LATE_SHARE = 50
 """The rest of a row is picked by its number where at most one row in so many matches. Measured on 16 columns of mixed
 types: picking 1 % takes half as long as reading all, picking 10 % twice as long."""
-_TURN_ROWS = 65_536
-_TURN_PIECES = 16
-
-Offsets = npt.NDArray[np.int64]
-"""Physical rows of a fragment, ascending."""
-
-
-class LiveFragment:
-    """A fragment, and what all pieces of it need once."""
-
-    def __init__(self, location: Location, manifest: Manifest, fragment: Fragment) -> None:
-        self._location = location
-        self.fragment = fragment
-        self.facts = RowFacts(manifest, fragment, path=manifest_path(location, manifest))
-        self._deletions: tuple[DeletionVector | None] | None = None
-        self._open: dict[FragmentReader, OpenFragment] = {}
-
-    def opened(self, reader: FragmentReader) -> OpenFragment:
-        """Twice, where two threads come at once, which does no harm."""
-        if reader not in self._open:
-            self._open[reader] = reader.open(self.fragment)
-        return self._open[reader]
-
-    @property
-    def deletions(self) -> DeletionVector | None:
-        if self._deletions is None:
-            self._deletions = (load_deletions(self._location.store, self.fragment),)
-        return self._deletions[0]
-
-    def physical(self, live: int) -> int:
-        """Where the live row of this number is; the end of the fragment for the number after the last."""
-        rows, deleted = self.fragment.physical_rows, self.deletions
-        if not deleted or live >= rows - len(deleted):
-            return min(live, rows) if not deleted else rows
-        return int(deleted.physical(np.array([live]))[0])
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Physical rows of a fragment, read in one go."""
-
-    of: LiveFragment
-    start: int
-    count: int
 
 
 def scan(location: Location, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
-    """Rows in order. Where only some matching ones are wanted, nobody reads ahead."""
+    """Rows in order. Where only some matching ones are wanted, nobody reads ahead. Closing it ends its threads."""
     threads = 1 if plan.predicate is not None and plan.limit is not None else THREADS
-    turns = in_order(Reading(location, plan).batches, _turns(location, plan), threads=threads)
-    rows = (batch for turn in turns for batch in turn if batch.num_rows)
-    return rows if plan.predicate is None else window(rows, plan.offset, plan.limit)
+    with closing(in_order(Reading(location, plan).batches, turns(location, plan), threads=threads)) as results:
+        rows = (batch for result in results for batch in result if batch.num_rows)
+        yield from rows if plan.predicate is None else window(rows, plan.offset, plan.limit)
 
 
 def count(location: Location, plan: ScanPlan) -> int:
     """Rows that match; nothing but the predicate's columns is read."""
-    return sum(in_order(Reading(location, plan).matches, _turns(location, plan)))
+    return sum(in_order(Reading(location, plan).matches, turns(location, plan)))
 
 
 def rows_of(
@@ -94,11 +53,6 @@ def rows_of(
     plan = plan_columns(manifest, columns, describe_blobs=False)
     whole = Piece(LiveFragment(location, manifest, fragment), 0, fragment.physical_rows)
     return Reading(location, plan).live(whole)
-
-
-def manifest_path(location: Location, manifest: Manifest) -> str:
-    """Fit for messages."""
-    return f"{location.uri}/{manifest.path}"
 
 
 class _Placed(Protocol):
@@ -119,17 +73,23 @@ class _Hits:
 
 @dataclass(frozen=True, slots=True)
 class _Masked:
+    """Rows of a piece, and which of them match."""
+
+    piece: Piece
     rows: LiveRows
     mask: pa.BooleanArray
-
-    @property
-    def count(self) -> int:
-        return int(self.mask.true_count)
+    count: int
+    rest: pa.RecordBatch | None = None
+    """The columns that are not the condition's, where they were read with them."""
 
     @property
     def offsets(self) -> Offsets:
         offsets: Offsets = self.rows.offsets[np.asarray(self.mask)]
         return offsets
+
+    def mask_between(self, first: int, stop: int) -> pa.BooleanArray:
+        begin = self.rows.live_before(first)
+        return self.mask.slice(begin, self.rows.live_before(stop) - begin)
 
 
 class Reading:
@@ -144,8 +104,9 @@ class Reading:
             describe = plan.describe_blobs
             return FragmentReader(location.store, location.codec, schema, wanted, path=path, describe_blobs=describe)
 
-        self._first, self._then = reader(plan.first), reader(plan.then)
-        self._held_first = frozenset(plan.first.arrow.names)
+        self._first, self._then, self._both = reader(plan.first), reader(plan.then), reader(plan.both)
+        self._names_first, self._names_then = plan.first.arrow.names, plan.then.arrow.names
+        self._held_first = frozenset(self._names_first)
         self._comes_as_read = self._first.arrow.equals(self._schema) and all(
             len(each.path) == 1 for each in plan.output
         )
@@ -153,10 +114,14 @@ class Reading:
     def batches(self, pieces: Sequence[Piece]) -> list[pa.RecordBatch]:
         if self._plan.predicate is None:
             return [batch for piece in pieces for batch in self.live(piece)]
-        return [batch for piece in pieces for batch in self._matching(piece)]
+        masked = self._masked(pieces)
+        if self._plan.limit is not None:
+            masked = _first_matches(masked, self._plan.offset + self._plan.limit)
+        by_piece = (list(group) for _, group in itertools.groupby(masked, key=lambda each: id(each.piece)))
+        return [batch for found in by_piece for batch in self._matching(found)]
 
     def matches(self, pieces: Sequence[Piece]) -> int:
-        return sum(mask.true_count for piece in pieces for _rows, mask in self._masked(piece))
+        return sum(each.count for each in self._masked(pieces))
 
     def live(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         for rows in self._read(self._first, piece):
@@ -173,40 +138,67 @@ class Reading:
     def _read(self, reader: FragmentReader, piece: Piece) -> Iterator[LiveRows]:
         return piece.of.opened(reader).live(piece.of.deletions, piece.start, piece.count)
 
-    def _masked(self, piece: Piece) -> Iterator[tuple[LiveRows, pa.BooleanArray]]:
+    def _masked(self, pieces: Sequence[Piece]) -> list[_Masked]:
+        """The condition is evaluated for all of them in one go."""
         predicate = self._plan.predicate
         assert predicate is not None
         facts = [name for name in predicate.columns if name in ROW_COLUMNS]
-        for rows in self._read(self._first, piece):
-            batch = rows.batch
-            if facts:
-                batch = _with_facts(batch, piece.of.facts, facts, rows.offsets)
-            yield rows, predicate.mask(batch)
+        read = [(piece, *parts) for piece in pieces for parts in self._read_first(piece)]
+        if facts:
+            shown = [_with_facts(rows.batch, piece.of.facts, facts, rows.offsets) for piece, rows, _ in read]
+        else:
+            shown = [rows.batch for _, rows, _ in read]
+        masks = predicate.masks(shown)
+        return [
+            _Masked(piece, rows, mask, mask.true_count, rest)
+            for (piece, rows, rest), mask in zip(read, masks, strict=True)
+        ]
 
-    def _matching(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        found = [(rows, mask, mask.true_count) for rows, mask in self._masked(piece)]
-        matches = sum(count for *_, count in found)
-        if not matches:
+    def _read_first(self, piece: Piece) -> Iterator[tuple[LiveRows, pa.RecordBatch | None]]:
+        """The condition's columns, and the others where they are read with them."""
+        if not self._plan.reads_at_once(piece.of.fragment):
+            yield from ((rows, None) for rows in self._read(self._first, piece))
             return
-        if self._plan.then.fields and matches * _LATE_SHARE <= piece.count:
-            hits = [(rows, mask) for rows, mask, count in found if count]
-            offsets = np.concatenate([rows.offsets[np.asarray(mask)] for rows, mask in hits])
-            first = _joined([_kept(rows.batch, mask) for rows, mask in hits])
-            picked = piece.of.opened(self._then).take(offsets)
-            yield self._shown(piece.of, (first, picked), _Hits(len(offsets), offsets))
+        for rows in self._read(self._both, piece):
+            first = rows.batch.select(self._names_first) if self._names_first else rows_without_columns(rows.count)
+            yield replace(rows, batch=first), rows.batch.select(self._names_then)
+
+    def _matching(self, found: Sequence[_Masked]) -> Iterator[pa.RecordBatch]:
+        """Of one piece."""
+        hits = [each for each in found if each.count]
+        if not hits:
             return
-        others: Iterable[LiveRows | None] = [None] * len(found)
-        if self._plan.then.fields:
-            others = self._read(self._then, piece)
-        for (rows, mask, count), other in zip(found, others, strict=True):
-            if not count:
-                continue
-            parts = [rows.batch] if other is None else [rows.batch, other.batch]
-            if count == rows.batch.num_rows:
-                yield self._shown(piece.of, parts, rows)
-            else:
-                parts = [_kept(part, mask) for part in parts]
-                yield self._shown(piece.of, parts, _Masked(rows, mask))
+        of, matches = hits[0].piece.of, sum(each.count for each in hits)
+        others: Iterable[pa.RecordBatch | None] = [each.rest for each in hits]
+        if self._plan.then.fields and hits[0].rest is None:
+            first, stop = int(hits[0].offsets[0]), int(hits[-1].offsets[-1]) + 1
+            if matches * _LATE_SHARE <= stop - first or stop - first <= BATCH_ROWS:
+                yield self._together(of, found, first, stop, pick=matches * _LATE_SHARE <= stop - first)
+                return
+            first, stop = hits[0].rows.start, hits[-1].rows.stop
+            hits = [each for each in found if first <= each.rows.start < stop]
+            others = (rows.batch for rows in self._read(self._then, Piece(of, first, stop - first)))
+        for each, other in zip(hits, others, strict=True):
+            parts = [each.rows.batch] if other is None else [each.rows.batch, other]
+            if each.count == each.rows.count:
+                yield self._shown(of, parts, each.rows)
+            elif each.count:
+                yield self._shown(of, [_kept(part, each.mask) for part in parts], each)
+
+    def _together(
+        self, of: LiveFragment, found: Sequence[_Masked], first: int, stop: int, *, pick: bool
+    ) -> pa.RecordBatch:
+        """All matches, between these physical rows, in one batch; what comes late is picked, or read and cut down."""
+        hits = [each for each in found if each.count]
+        offsets = np.concatenate([each.offsets for each in hits])
+        held = _joined([_kept(each.rows.batch, each.mask) for each in hits])
+        if pick:
+            late = of.opened(self._then).take(offsets)
+        else:
+            mask = pa.concat_arrays([each.mask_between(first, stop) for each in found])
+            late = _joined([rows.batch for rows in self._read(self._then, Piece(of, first, stop - first))])
+            late = _kept(late, mask)
+        return self._shown(of, (held, late), _Hits(len(offsets), offsets))
 
     def _shown(self, of: LiveFragment, parts: Sequence[pa.RecordBatch], rows: "_Placed") -> pa.RecordBatch:
         """What is asked for of these rows; `parts` are what was read first and then."""
@@ -221,31 +213,19 @@ class Reading:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
-def _turns(location: Location, plan: ScanPlan) -> Iterator[list[Piece]]:
-    turn: list[Piece] = []
-    rows = 0
-    for task in plan.tasks:
-        for piece in _pieces(location, plan, task):
-            turn.append(piece)
-            rows += piece.count
-            if rows >= _TURN_ROWS or len(turn) == _TURN_PIECES:
-                yield turn
-                turn, rows = [], 0
-    if turn:
-        yield turn
-
-
-def _pieces(location: Location, plan: ScanPlan, task: ScanTask) -> Iterator[Piece]:
-    of = LiveFragment(location, plan.manifest, task.fragment)
-    start, stop = 0, task.fragment.physical_rows
-    if not task.is_whole:
-        start = of.physical(task.skip)
-        stop = stop if task.take is None else of.physical(task.skip + task.take)
-    step = plan.piece_rows(task.fragment)
-    if not stop:  # a fragment that says it is empty: its files must agree
-        yield Piece(of, 0, 0)
-    for begin in range(start, stop, step):
-        yield Piece(of, begin, min(step, stop - begin))
+def _first_matches(masked: Sequence[_Masked], most: int) -> list[_Masked]:
+    """So many matches, wherever the ones before them are; of the others nothing more is read."""
+    kept = []
+    for each in masked:
+        if most <= 0:
+            break
+        if each.count > most:
+            mask = np.zeros(each.rows.count, dtype=np.bool_)
+            mask[np.flatnonzero(np.asarray(each.mask))[:most]] = True
+            each = replace(each, mask=pa.array(mask), count=most)
+        kept.append(each)
+        most -= each.count
+    return kept
 
 
 def _with_facts(batch: pa.RecordBatch, facts: RowFacts, names: Sequence[str], offsets: Offsets) -> pa.RecordBatch:

@@ -14,14 +14,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.data.read import rows_without_columns
+from lance_core.data.open_fragment import rows_without_columns
 from lance_core.errors import InvalidInput
 from lance_core.format.manifest import Manifest
 from lance_core.format.row_id_index import FragmentRowIds, RowIdIndex
 from lance_core.location import Location
 from lance_core.scan.parallel import in_order
+from lance_core.scan.pieces import LiveFragment, manifest_path
 from lance_core.scan.plan import plan_columns
-from lance_core.scan.read import LiveFragment, Reading, manifest_path
+from lance_core.scan.read import Reading
 
 _NAMED_MAX = 5
 _OFFSET_BITS = 32

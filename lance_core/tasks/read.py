@@ -63,6 +63,7 @@ class ReadTask:
                         plan.schema,
                         columns=plan.columns,
                         path=f"{plan.uri}/{plan.manifest}",
+                        describe_blobs=True,
                     ):
                         if rows.batch.num_rows:
                             yield conform(rows.batch, plan.transport, conversion=Conversion.CAST, what=plan.uri)
@@ -77,7 +78,7 @@ def plan_read(
     storage_options: Mapping[str, str] | None = None,
 ) -> ReadPlan:
     """Fragments in scan order, in at most `groups_max` groups of about equally many rows. `transport` says which
-    types the other side can hold, for the types that are stored."""
+    types the other side can hold, for the types that are stored. Of blobs comes where they are, as in `to_table`."""
     plan = plan_scan(table.manifest, columns=columns)
     arrow = plan.schema
     fragments = [task.fragment for task in plan.tasks]

@@ -18,6 +18,7 @@ import pyarrow as pa
 from lance_core import given, writes
 from lance_core.commit import ATTEMPTS
 from lance_core.committed import Committed
+from lance_core.data.blob_writing import schema_as_stored, stored_schema
 from lance_core.data.conform import Conversion, columns_to_write
 from lance_core.data.layout import check_storable
 from lance_core.data.write import BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits, write_fragments
@@ -146,10 +147,10 @@ def begin_append(
     location = locate(uri, storage_options=storage_options, durable=durable)
     base = _base(location, create=create)
     if isinstance(base, Birth):
-        schema = TableSchema.from_arrow(incoming)
+        schema = TableSchema.from_arrow(stored_schema(incoming, _storage_version(base)))
     else:
         schema = base.manifest.schema
-        columns_to_write(incoming, schema, conversion=Conversion.CAST, what=location.uri)
+        columns_to_write(schema_as_stored(incoming, schema), schema, conversion=Conversion.CAST, what=location.uri)
     return _begin(
         location,
         base,
@@ -176,10 +177,10 @@ def begin_overwrite(
     location = locate(uri, storage_options=storage_options, durable=durable)
     base = _base(location, create=True)
     if isinstance(base, Birth) or replace_schema:
-        schema = TableSchema.from_arrow(incoming)
+        schema = TableSchema.from_arrow(stored_schema(incoming, _storage_version(base)))
     else:
         schema = base.manifest.schema
-        columns_to_write(incoming, schema, conversion=Conversion.CAST, what=location.uri)
+        columns_to_write(schema_as_stored(incoming, schema), schema, conversion=Conversion.CAST, what=location.uri)
     return _begin(
         location,
         base,
@@ -206,7 +207,7 @@ def _begin(
     given.check(intent=intent)
     if isinstance(base, Snapshot):
         base.manifest.check_writable()
-    version = base.storage_version if isinstance(base, Birth) else base.manifest.storage_version
+    version = _storage_version(base)
     check_storable(schema, version)
     verb = "overwrite" if replaces else "append"
     begun = writes.begin(location, base, verb=verb, intent=intent, ports=SYSTEM)
@@ -222,6 +223,10 @@ def _begin(
         storage_options=dict(options or {}),
     )
     return PlannedWrite(plan, replaces, begun)
+
+
+def _storage_version(base: Snapshot | Birth) -> StorageVersion:
+    return base.storage_version if isinstance(base, Birth) else base.manifest.storage_version
 
 
 def _base(location: Location, *, create: bool) -> Snapshot | Birth:

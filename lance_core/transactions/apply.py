@@ -78,6 +78,8 @@ def apply(
                 draft = _restored(head, ours.operation, fetched, occasion.version)
     if not isinstance(head, Offshoot):
         _check_arrivals(before, ours.operation)
+        if not draft.has_stable_row_ids:
+            arrivals.check_no_row_ids(op.new_fragments(ours.operation))
         _change(draft, ours)
     record = ours.encode()
     after = draft.finish(

@@ -13,6 +13,7 @@ from pyroaring import BitMap
 from lance_core.errors import InvalidInput, RetryableConflict
 from lance_core.format import field_ids, index_metadata
 from lance_core.format import operations as op
+from lance_core.format.deletion_vector import DeletionVector
 from lance_core.format.draft import Draft
 from lance_core.format.fragment import TOMBSTONE, DataFile, Fragment
 from lance_core.format.ids import FragmentId, Version
@@ -193,7 +194,7 @@ def _stamped(draft: Draft, operation: op.Update) -> list[Fragment]:
     for fragment in operation.updated:
         offsets = operation.updated_offsets.get(fragment.id)
         if offsets is not None and fragment.last_updated_at is not None:
-            positions = np.frombuffer(BitMap.deserialize(offsets).to_array(), dtype=np.uint32)
+            positions = DeletionVector.decode_bitmap(offsets, path=f"updated offsets of fragment {fragment.id}").offsets
             versions = _versions(fragment, fragment.last_updated_at).stamped(positions, draft.version)
             fragment = fragment.with_lineage(last_updated_at=versions.encode())
         stamped.append(fragment)

@@ -5,7 +5,7 @@ Here is only what reading them would trip over, or would count twice. That a fra
 `invariants.py`'s to say; that its files exist is checked before a commit begins. Pure.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from lance_core.errors import Corrupt, InvalidInput, Unsupported
@@ -15,6 +15,10 @@ from lance_core.format.schema import TableSchema
 
 _SEARCHES_MAX = 32
 """Up to here looking for each name in the manifest's bytes is cheaper than to parse all that it names."""
+NOT_TURNED_ON = (
+    "the table has none: they are given out from the first version on, and are not turned on later. Create a new table "
+    "with stable_row_ids=True from this one's rows: Table.create(uri, table.to_batches(), stable_row_ids=True)"
+)
 _Place: TypeAlias = tuple[str, int | None]
 
 
@@ -26,6 +30,14 @@ def check_schema(schema: TableSchema) -> None:
         decoded.arrow  # noqa: B018 - that there is one is the question
     except (Corrupt, Unsupported) as error:
         raise InvalidInput(f"no table can have this schema: {error}") from error
+
+
+def check_no_row_ids(fragments: Iterable[Fragment]) -> None:
+    """For a table without stable row ids. The next writer would take them for a sign that it has them, and then every
+    other fragment would lack its own."""
+    for fragment in fragments:
+        if fragment.message.WhichOneof("row_id_sequence") is not None:
+            raise InvalidInput(f"{_named(fragment)} brings stable row ids, and {NOT_TURNED_ON}")
 
 
 def check_fields(fragments: Sequence[Fragment], schema: TableSchema) -> None:

@@ -33,6 +33,16 @@ def rows(
     return pa.Table.from_arrays(arrays, schema=schema(columns, metadata))
 
 
+def batch(columns: Mapping[str, str], by: pa.RecordBatch, seed: int) -> pa.RecordBatch:
+    """New columns for rows: which value one gets is told by its key, the only column that is given."""
+    arrays = []
+    for spec in columns.values():
+        values = _values(spec)
+        places = [Random(f"{seed}/{key}").randrange(len(values)) for key in by.column(0).to_pylist()]
+        arrays.append(values.take(pa.array(places, pa.int64())))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema(columns))
+
+
 def schema(columns: Mapping[str, str], metadata: Mapping[str, str] | None = None) -> pa.Schema:
     return pa.schema([field(name, spec) for name, spec in columns.items()], metadata)
 
@@ -55,12 +65,18 @@ def cases_for(storage_version: str) -> tuple[TypeCase, ...]:
     return tuple(case for case in CASES if case.since <= storage_version and case.name not in _NOT_PICKED)
 
 
+def may_be_full(spec: str) -> bool:
+    """Whether the case has a value that is not null."""
+    return spec == KEY or any(value.is_valid for value in _BY_NAME[spec].values)
+
+
 _NOT_PICKED = {
     # Arrow does not take from views; they are written as what they are views of.
     "string_view",
     "binary_view",
-    # pylance cannot read it beside other columns (test_pylance.py).
+    # pylance cannot read them beside other columns (test_pylance.py).
     "fsl-of-struct",
+    "struct-empty",
 }
 
 

@@ -43,31 +43,31 @@ class Program:
         names = "" if self.v2_names else ", V1 names"
         ids = "stable row ids" if self.stable else "row addresses"
         lines = [f"# Seed {self.seed}: storage version {self.storage_version}, {ids}{names}.", _PRELUDE]
-        for step in self.steps:
-            whose = "ours" if step.by_us else "theirs"
-            lines.append(f"# {step.number}. {step.kind} (mixed turns: {whose})")
-            for uri, opened, text in (
-                ("ours", "table = Table.open(uri, durable=False)", step.ours),
-                ("theirs", "dataset = lance.dataset(uri)", step.theirs),
-            ):
-                lines.append(f'uri, after, on = "{uri}", AFTER["{uri}"], ON["{uri}"]')
+        for whose, opening in (
+            ("ours", "table = Table.open(uri, durable=False)"),
+            ("theirs", "dataset = lance.dataset(uri)"),
+        ):
+            lines.append(f'\nuri, after, on = f"{{place}}/{whose}", After(), branch_of_{whose}(f"{{place}}/{whose}")')
+            for step in self.steps:
+                turn = "ours" if step.by_us else "theirs"
+                lines.append(f"# {step.number}. {step.kind} (in mixed turns: {turn})")
                 if step.number:
-                    lines.append(opened)
-                lines.append(text)
+                    lines.append(opening)
+                lines.append(step.ours if whose == "ours" else step.theirs)
                 lines.append(f"after.ran({step.number}, Table.open(uri).version)")
-        return "\n".join(lines)
+        return "\n".join(lines) + "\n"
 
 
 _PRELUDE = textwrap.dedent("""\
+    import tempfile
+
     import lance
     import pyarrow as pa
     from lance_core import Table
-    from tests.interop.columns import arrow, field, rows, schema
+    from tests.interop.columns import arrow, batch, field, rows, schema
     from tests.interop.programs import After, branch_of_ours, branch_of_theirs
 
-    AFTER = {"ours": After(), "theirs": After()}
-    ON = {"ours": branch_of_ours("ours"), "theirs": branch_of_theirs("theirs")}
-    """)
+    place = tempfile.mkdtemp()""")
 
 
 class After:
@@ -110,6 +110,7 @@ _NAMES: Mapping[str, object] = {
     "pa": pa,
     "Table": Table,
     "arrow": columns.arrow,
+    "batch": columns.batch,
     "field": columns.field,
     "rows": columns.rows,
     "schema": columns.schema,

@@ -1,16 +1,19 @@
 """Blobs read by row, written by us and by pylance, in every storage version that has them."""
 
+import array
 import io
+import tarfile
 from pathlib import Path
 from typing import Literal
 
 import lance
 import pyarrow as pa
 import pytest
-from lance.blob import Blob, blob_array, blob_field
+from lance.blob import blob_array, blob_field
 
 from lance_core import Corrupt, InvalidInput, Table, Unsupported
-from lance_core.data import blob_writing
+from lance_core.data import blob_files
+from lance_core.format.fragment import StorageVersion
 
 VERSIONS = ["2.0", "2.1", "2.2"]
 BLOBS = [b"small", None, b"", b"m" * 70_000, b"n" * 80_000, b"L" * 5_000_000, b"again"]
@@ -86,6 +89,102 @@ def test_only_what_is_read_is_read(table: Table) -> None:
         blob.read()
 
 
+def test_as_a_file(table: Table) -> None:
+    """What the library of Python asks of a file that is open for reading."""
+    (blob,) = table.blobs("film", [3])
+    assert blob is not None
+    with blob:
+        assert isinstance(blob, io.RawIOBase)
+        assert not blob.writable()
+        words = array.array("I", [0] * 4)
+        assert (blob.readinto(memoryview(words)), words.tobytes(), blob.tell()) == (16, b"m" * 16, 16)
+        into = bytearray(80_000)
+        assert (blob.readinto(into), blob.readinto(into), blob.readall()) == (69_984, 0, b"")
+        assert (blob.seek(0), len(blob.readall()), blob.read(None)) == (0, 70_000, b"")
+        with pytest.raises(io.UnsupportedOperation):
+            blob.write(b"x")
+        with pytest.raises(io.UnsupportedOperation):
+            blob.truncate()
+        with pytest.raises(InvalidInput, match="no place 0 from 9"):
+            blob.seek(0, 9)
+    assert blob.closed
+    for closed in (blob.read, blob.tell, lambda: blob.seek(0), blob.readall):
+        with pytest.raises(ValueError, match="closed file"):
+            closed()
+    one, other = (found for found in table.blobs("film", [3, 3]) if found)
+    assert (one.read(5), other.tell(), other.read(2)) == (b"mmmmm", 0, b"mm")
+
+
+def test_another_library_reads_one(tmp_path: Path) -> None:
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as out:
+        out.addfile(tarfile.TarInfo("film"))
+    rows = pa.table({"film": [archive.getvalue()]}, schema=pa.schema([COLUMN]))
+    (stored,) = Table.create(str(tmp_path / "t"), rows).blobs("film", [0])
+    assert stored is not None
+    with tarfile.open(fileobj=io.BufferedReader(stored)) as found:
+        assert found.getnames() == ["film"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_by_row_id(version: str, tmp_path: Path) -> None:
+    for stable in (True, False):
+        table = Table.create(str(tmp_path / f"{stable}"), films(), storage_version=version, stable_row_ids=stable)
+        table = table.append(films(len(BLOBS))).table.delete("id IN (0, 3)").table
+        ids = table.to_table(["_rowid", "id"])
+        wanted = ids.take([11, 2, 2, 0])
+        expected = [(BLOBS * 2)[row] for row in wanted["id"].to_pylist()]
+        assert contents(table.blobs("film", wanted["_rowid"], by="row_id")) == expected
+        if stable:
+            table = table.compact(target_rows=100).table
+            assert contents(table.blobs("film", wanted["_rowid"], by="row_id")) == expected
+        with pytest.raises(InvalidInput, match="no live row with row id 0, 3"):
+            table.blobs("film", [4, 0, 3], by="row_id")
+        with pytest.raises(InvalidInput, match="no live row with offset 12"):
+            table.blobs("film", [12])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_column_of_blobs_is_never_read(version: str, tmp_path: Path) -> None:
+    """By what the process has read altogether, the codec's threads included."""
+    values = [bytes([number]) * 400_000 for number in range(100)]
+    rows = pa.table([range(100), values], schema=pa.schema([SCHEMA.field("id"), COLUMN]))
+    table = Table.create(str(tmp_path / "t"), rows, storage_version=version)
+    warm = table.blobs("film", [0, 1])
+    before = bytes_read()
+    found = table.blobs("film", range(100))
+    assert bytes_read() - before < 200_000
+    assert [blob.size for blob in found if blob] == [400_000] * 100
+    before = bytes_read()
+    assert found[42] is not None
+    assert (found[42].seek(300_000), found[42].read(1000)) == (300_000, b"*" * 1000)
+    assert bytes_read() - before < 20_000
+    before = bytes_read()
+    assert table.to_table(["film", "id"], "id > 50").num_rows == 49
+    assert table.take([7, 3]).num_rows == 2
+    assert table.drop_columns(["id"]).table.alter_column("film", nullable=False).table.count_rows() == 100
+    assert bytes_read() - before < 2_000_000
+    assert all(warm)
+
+
+def bytes_read() -> int:
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+def test_blobs_inside_a_column(tmp_path: Path) -> None:
+    """Pylance stores them; here the columns beside them are read."""
+    inside = pa.struct([pa.field("a", pa.int32()), pa.field("b", pa.large_binary(), metadata=COLUMN.metadata)])
+    rows = pa.table({"id": [1], "s": pa.array([{"a": 3, "b": b"x"}], inside), "n": [2]})
+    lance.write_dataset(rows, str(tmp_path / "t"))
+    table = Table.open(str(tmp_path / "t"))
+    for columns in (None, ["s.a"], ["s"]):
+        with pytest.raises(Unsupported, match="column 's' has blobs inside it, which are read only where they are a"):
+            table.to_table(columns)
+    with pytest.raises(InvalidInput, match="column 's' is no blob column"):
+        table.blobs("s", [0])
+    assert table.to_table(["id", "n"]).to_pylist() == [{"id": 1, "n": 2}]
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_changed_table(version: str, tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), films(), storage_version=version).delete("id IN (0, 3)").table
@@ -122,13 +221,10 @@ def test_blobs_as_pylance_makes_them(tmp_path: Path) -> None:
     rows = pa.table({"film": blob_array([b"a", None, b"c" * 70_000])}, schema=pa.schema([blob_field("film")]))
     table = Table.create(str(tmp_path / "t"), rows).append(pa.table({"film": [b"plain"]})).table
     assert contents(table.blobs("film", range(4))) == [b"a", None, b"c" * 70_000, b"plain"]
-    outside = pa.table({"film": blob_array([Blob.from_uri("file:///film")])}, schema=pa.schema([blob_field("film")]))
-    with pytest.raises(Unsupported, match="refers to blobs outside of the table by their uri"):
-        table.append(outside)
 
 
 def test_packs_end_at_their_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blob_writing, "_LIMITS", tuple((key, 5) for key, _ in blob_writing._LIMITS))
+    monkeypatch.setattr(blob_files, "_LIMITS", tuple((key, 5) for key, _ in blob_files._LIMITS))
     limits = {"lance-encoding:blob-inline-size-threshold": "1", "lance-encoding:blob-dedicated-size-threshold": "9"}
     column = pa.field("film", pa.large_binary(), metadata={"lance-encoding:blob": "true", **limits})
     values = [b"abc", b"defg", b"hi", b"j", b"k" * 10]
@@ -143,17 +239,6 @@ def test_packs_end_at_their_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert contents(table.blobs("film", range(5))) == values
     seen = lance.dataset(table.uri).take_blobs("film", indices=list(range(5)))
     assert [blob and blob.readall() for blob in seen] == values
-
-
-def test_external_blobs_are_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "film").write_bytes(b"outside")
-    uri = f"file://{tmp_path}/film"
-    rows = pa.table({"film": blob_array([b"in", Blob.from_uri(uri)])}, schema=pa.schema([blob_field("film")]))
-    lance.write_dataset(rows, str(tmp_path / "t"), allow_external_blob_outside_bases=True)
-    table = Table.open(str(tmp_path / "t"))
-    assert contents(table.blobs("film", [0])) == [b"in"]
-    with pytest.raises(Unsupported, match=r"has a blob outside of the table, at .*film"):
-        table.blobs("film", [1])
 
 
 def test_a_column_added_since_has_none(tmp_path: Path) -> None:
@@ -176,9 +261,17 @@ def test_other_columns(table: Table, column: str, message: str) -> None:
         table.blobs(column, [0])
 
 
-def test_a_filter_reads_other_columns(table: Table) -> None:
-    with pytest.raises(InvalidInput, match="the filter reads 'film', a blob column"):
-        table.to_table(filter="film IS NULL")
+def test_a_filter_asks_where_blobs_are(table: Table) -> None:
+    """Of 2.0 pylance says that nothing is null."""
+    if table.manifest.storage_version == StorageVersion(2, 0):
+        with pytest.raises(InvalidInput, match="the filter reads 'film', a blob column, and files of storage version"):
+            table.to_table(filter="film IS NULL")
+        return
+    dataset = lance.dataset(table.uri)
+    for condition in ("film IS NULL", "film IS NOT NULL AND id > 9"):
+        assert table.to_table(["id"], condition).equals(dataset.to_table(["id"], condition)), condition
+    assert table.to_table(["id"], "film.size > 4000000")["id"].to_pylist() == [5, 12]
+    assert table.to_table(filter="film.size > 4000000").equals(table.take([5, 12]))
 
 
 @pytest.mark.parametrize(

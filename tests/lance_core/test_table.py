@@ -2,9 +2,11 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import lance
 import pyarrow as pa
 import pytest
 
@@ -280,3 +282,17 @@ def test_nothing_is_synced_where_that_is_asked_for(tmp_path: Path, monkeypatch: 
     table.append(rows(2)).table.append(rows(3), intent="load").table.overwrite(rows(4))
     Table.open(str(tmp_path / "t"), durable=False).append(rows(5))
     assert "fsync" not in {call for call, _ in recorder.calls}
+
+
+def test_indices_are_listed(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", pa.table({"id": [1, 2, 3]}), durable=False)
+    assert table.indices == ()
+    lance.dataset(table.uri).create_scalar_index("id", "BTREE")
+    assert [(each.name, each.field_ids) for each in table.refresh().indices] == [("id_idx", (0,))]
+
+
+@pytest.mark.parametrize("verb", [lambda t: t.add_columns({"b": 5}), lambda t: t.update({"id": 5})])
+def test_values_are_given_as_sql(verb: Callable[[Table], object], tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", pa.table({"id": [1]}), durable=False)
+    with pytest.raises(InvalidInput, match="is 5; write it as a text of SQL: a number as '5'"):
+        verb(table)

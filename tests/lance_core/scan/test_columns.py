@@ -95,10 +95,25 @@ def test_only_the_children_on_the_way_are_read(uri: str, monkeypatch: pytest.Mon
 
 
 def test_children_with_dots_in_their_names(tmp_path: Path) -> None:
-    rows = pa.table({"s": pa.array([{"a.b": 1, "a": {"b": 2, "c.d": 3}}])})
+    """As pylance takes them: without back-ticks a dot parts two names. Where that leads nowhere, and the name of one
+    child does, it is meant."""
+    rows = pa.table({"s": pa.array([{"a.b": 1, "a": {"b": 2, "c.d": 3, "e.f.g": 4}, "x.y": {"z": 5}}]), "t u": [6]})
     table = Table.create(str(tmp_path / "t"), rows)
+    theirs = lance.dataset(table.uri)
+    for column, value in (("s.a.b", 2), ("s.`a.b`", 1), ("`s`.a.b", 2), ("s.`x.y`.z", 5), ("`t u`", 6), ("t u", 6)):
+        found = table.to_table([column])
+        assert found.to_pylist() == [{column: value}]
+        assert found.equals(theirs.to_table(columns=[column]))
     assert table.to_table(["s.a.c.d"]).to_pylist() == [{"s.a.c.d": 3}]
-    assert table.to_table(["s.a.b"]).to_pylist() == [{"s.a.b": 1}]
+    assert table.to_table(["s.x.y.z"]).to_pylist() == [{"s.x.y.z": 5}]
+
+
+def test_names_that_could_be_several_are_refused(tmp_path: Path) -> None:
+    rows = pa.table({"s": pa.array([{"a.b": {"c": 1}, "a": {"b.c": 2}}])})
+    table = Table.create(str(tmp_path / "t"), rows)
+    with pytest.raises(InvalidInput, match=r"could be either of several; write 's.`a.b`.c' or 's.a.`b.c`'"):
+        table.to_table(["s.a.b.c"])
+    assert table.to_table(["s.`a.b`.c", "s.a.`b.c`"]).to_pylist() == [{"s.`a.b`.c": 1, "s.a.`b.c`": 2}]
 
 
 def test_paths_after_renaming(tmp_path: Path) -> None:

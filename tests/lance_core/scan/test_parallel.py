@@ -24,7 +24,7 @@ def test_no_more_is_begun_than_a_window() -> None:
     assert begun == []
     assert next(results) == 0
     assert len(begun) <= 5
-    results.close()  # type: ignore[attr-defined]
+    results.close()
     assert len(begun) <= 5
 
 

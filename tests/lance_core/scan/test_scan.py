@@ -1,12 +1,19 @@
 """Windows over fragments with deleted rows, and columns in any order: every window against slicing the whole."""
 
+import shutil
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import lance
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from lance_core import Corrupt, InvalidInput, NotFound, StorageError, Table
+from lance_core.data.lance_codec import LanceFileReader
+from lance_core.scan.parallel import THREADS
 from lance_core.scan.plan import plan_scan
 
 
@@ -140,3 +147,115 @@ def test_windows_count_the_rows_that_match(uri: str, limit: int | None, offset: 
 def test_a_condition_that_makes_no_sense(uri: str) -> None:
     with pytest.raises(InvalidInput, match="there is no column 'bb' at character 1; did you mean 'b'"):
         Table.open(uri).to_table(filter="bb = 1")
+
+
+FRAGMENTS = 200
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    """Fragments of which only a few are a turn of work."""
+    place = str(tmp_path_factory.mktemp("many") / "t")
+    rows = pa.table({"a": range(FRAGMENTS * 3)})
+    return Table.create(place, rows, max_rows_per_file=3, durable=False)
+
+
+def _reading_threads() -> list[str]:
+    return [each.name for each in threading.enumerate() if each.name.startswith("lance-read")]
+
+
+@pytest.mark.parametrize("filter", [None, "a % 2 = 0"])
+def test_who_is_slow_holds_little_and_who_stops_leaves_nothing(
+    many: Table, filter: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No more is read ahead than a few turns of work, however long the consumer takes for one batch. Once it closes the
+    scan, or forgets it, no thread is left and nothing more is read."""
+    opened: set[str] = set()
+    read = LanceFileReader.read
+
+    def noting(self: LanceFileReader, columns: Sequence[str], start: int, count: int) -> Iterator[pa.RecordBatch]:
+        opened.add(self._place)
+        return read(self, columns, start, count)
+
+    monkeypatch.setattr(LanceFileReader, "read", noting)
+    ahead = 16 * (THREADS + 3)
+    for stop in ("close", "forget"):
+        opened.clear()
+        batches = many.to_batches(filter=filter)
+        first = next(batches)
+        assert first["a"].to_pylist()[0] == 0
+        if stop == "close":
+            batches.close()  # type: ignore[attr-defined]
+        else:
+            del batches
+        assert _reading_threads() == []
+        assert 0 < len(opened) <= min(ahead, FRAGMENTS)
+    assert ahead < FRAGMENTS or THREADS > 9
+
+
+def test_the_error_of_a_thread_comes_to_the_reader(many: Table, tmp_path: Path) -> None:
+    """After the rows before it, and once."""
+    copy = str(shutil.copytree(many.uri, tmp_path / "t"))
+    table = Table.open(copy)
+    lost = table.fragments[150].files[0].path
+    (tmp_path / "t" / "data" / lost).unlink()
+    seen: list[int] = []
+    with pytest.raises(NotFound, match=lost):
+        seen.extend(row for batch in table.to_batches() for row in batch["a"].to_pylist())
+    assert seen == list(range(len(seen)))
+    assert 0 < len(seen) <= 450
+    assert _reading_threads() == []
+    with pytest.raises(NotFound, match=lost):
+        table.count_rows("a >= 0")
+    with pytest.raises(NotFound, match=lost):
+        table.take([3, 451])
+
+
+def test_one_table_serves_several_threads(many: Table) -> None:
+    whole = many.to_table()
+    picked = [599, 0, 300, 300, 7]
+
+    def work(number: int) -> bool:
+        if number % 3 == 0:
+            return bool(many.to_table().equals(whole))
+        if number % 3 == 1:
+            return many.to_table(filter="a % 3 = 1", with_row_id=True)["a"].to_pylist() == list(range(1, 600, 3))
+        return many.take(picked)["a"].to_pylist() == picked
+
+    with ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(work, range(18)))
+
+
+def test_a_table_is_read_in_its_order(many: Table) -> None:
+    assert many.to_table()["a"].to_pylist() == list(range(FRAGMENTS * 3))
+    addresses = many.to_table(["_rowaddr"], "a % 5 != 0")["_rowaddr"].to_pylist()
+    assert addresses == sorted(addresses)
+
+
+def test_few_matches_are_found_without_reading_all(many: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window over matching rows ends the scan when it is full, and nobody has read ahead."""
+    opened: list[str] = []
+    read = LanceFileReader.read
+
+    def noting(self: LanceFileReader, columns: Sequence[str], start: int, count: int) -> Iterator[pa.RecordBatch]:
+        opened.append(self._place)
+        return read(self, columns, start, count)
+
+    monkeypatch.setattr(LanceFileReader, "read", noting)
+    assert many.to_table(filter="a % 2 = 1", limit=3, offset=1)["a"].to_pylist() == [3, 5, 7]
+    assert len(opened) <= 3
+
+
+def test_wide_rows_are_read_a_few_at_a_time(tmp_path: Path) -> None:
+    """However few rows a fragment has: what counts is their size."""
+    random = np.random.default_rng(1)
+    wide = pa.array([random.bytes(2**19) for _ in range(40)], pa.large_binary())
+    rows = pa.table({"a": range(40), "wide": wide})
+    table = Table.create(str(tmp_path / "t"), rows, durable=False)
+    (fragment,) = table.fragments
+    sizes, narrow = (plan_scan(table.manifest, columns=[name]).piece_sizes() for name in ("wide", "a"))
+    assert sizes.rows(sizes.row_bytes(fragment)) == 31
+    assert narrow.rows(narrow.row_bytes(fragment)) > 40
+    assert [batch.num_rows for batch in table.to_batches(["wide"])] == [31, 9]
+    assert table.to_table(["wide", "a"]).equals(rows.select(["wide", "a"]))
+    assert table.to_table(["wide"], "a = 35")["wide"].to_pylist() == [wide[35].as_py()]

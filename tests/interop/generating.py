@@ -1,0 +1,30 @@
+"""From a seed to a program. The same seed makes the same program, until somebody changes the kinds of steps."""
+
+from random import Random
+
+from tests.interop.changes import KINDS, create
+from tests.interop.model import Model
+from tests.interop.programs import Program, Step
+
+_STEPS_LEAST, _STEPS_MOST = 3, 12
+
+
+def program(seed: int) -> Program:
+    random = Random(seed)
+    storage_version = random.choice(("2.0", "2.1", "2.2", "2.2"))
+    stable, v2_names = random.random() < 0.5, random.random() < 0.85
+    model = Model(random, storage_version, stable)
+    told = create(model, v2_names)
+    steps = [Step(0, "create", told.ours, told.theirs, by_us=random.random() < 0.5)]
+    model.remember()
+    count = random.randint(_STEPS_LEAST, _STEPS_MOST)
+    weights = [kind.weight for kind in KINDS]
+    while len(steps) <= count:
+        model.step = len(steps)
+        (kind,) = random.choices(KINDS, weights)
+        next_told = kind.tell(model)
+        if next_told is not None:
+            step = Step(len(steps), kind.name, next_told.ours, next_told.theirs, by_us=random.random() < 0.5)
+            steps.append(step)
+            model.remember()
+    return Program(seed, storage_version, stable, v2_names, tuple(steps))

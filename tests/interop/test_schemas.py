@@ -1,0 +1,232 @@
+"""Schemas both ways: who gets which field id, whose metadata is kept, and which columns are declared as keys.
+
+The same change is made by pylance and by us, and the two lists of fields have to be equal, message by message.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lance_core import InvalidInput, Table
+from lance_core.format._pb import file_pb2
+from lance_core.format.field_ids import NOTED
+from lance_core.format.schema import TableSchema
+from tests.lance_core.edit.evolution import altered
+
+KEY = "lance-schema:unenforced-primary-key"
+PLACE = KEY + ":position"
+CLUSTER = "lance-schema:unenforced-clustering-key:position"
+NESTED = pa.schema(
+    [
+        pa.field("a", pa.int32(), metadata={"unit": "kg", "größe": "ü"}),
+        pa.field("s", pa.struct([pa.field("x", pa.int8(), metadata={"x": ""}), pa.field("l", pa.list_(pa.int16()))])),
+        pa.field("m", pa.map_(pa.string(), pa.struct([pa.field("v", pa.float64())]))),
+        pa.field("f", pa.list_(pa.struct([pa.field("y", pa.string())]), 2)),
+        pa.field("z", pa.large_list(pa.large_list(pa.dictionary(pa.int8(), pa.string())))),
+    ],
+    metadata={"who": "we", "": "an empty key", "é": "è"},
+)
+
+
+def fields(uri: str) -> list[file_pb2.Field]:
+    found = [file_pb2.Field.FromString(field.SerializeToString()) for field in Table.open(uri).manifest.message.fields]
+    for field in found:
+        field.ClearField("dictionary")
+    return found
+
+
+def ids(uri: str) -> dict[str, int]:
+    """By path, of everything."""
+    found: dict[str, int] = {}
+    paths = {-1: ""}
+    for field in fields(uri):
+        paths[field.id] = f"{paths[field.parent_id]}.{field.name}".removeprefix(".")
+        found[paths[field.id]] = field.id
+    return found
+
+
+def written(folder: Path, schema: pa.Schema, version: str = "2.2") -> tuple[str, str]:
+    ours, theirs = str(folder / "ours"), str(folder / "theirs")
+    empty = schema.empty_table()
+    Table.create(ours, empty, storage_version=version, durable=False)
+    lance.write_dataset(empty, theirs, data_storage_version=version)  # type: ignore[arg-type]
+    return ours, theirs
+
+
+def test_ids_are_given_depth_first_and_metadata_is_kept_everywhere(tmp_path: Path) -> None:
+    ours, theirs = written(tmp_path, NESTED)
+    assert fields(ours) == fields(theirs)
+    assert list(ids(ours).values()) == list(range(len(ids(ours))))
+    for uri in (ours, theirs):
+        assert Table.open(uri).schema.equals(lance.dataset(uri).schema, check_metadata=True)
+        assert Table.open(uri).schema.metadata == NESTED.metadata
+
+
+def test_ids_go_on_from_the_highest_one_of_any_file(tmp_path: Path) -> None:
+    """New fields get the next ids depth first, dropped ones of files that stay included; a rename keeps its id."""
+    uris = written(tmp_path, NESTED)
+    more = pa.schema([pa.field("n", pa.struct([pa.field("p", pa.int8()), pa.field("q", pa.list_(pa.int8()))]))])
+    for uri, apply in zip(uris, (ours_grown, theirs_grown), strict=True):
+        apply(uri, more)
+    assert fields(uris[0]) == fields(uris[1])
+    found = ids(uris[0])
+    highest = len(ids(uris[0])) - 4
+    assert [found[path] for path in ("n", "n.p", "n.q", "n.q.item")] == list(range(highest, highest + 4))
+    assert found["b"] == 0
+
+
+def ours_grown(uri: str, more: pa.Schema) -> None:
+    table = Table.open(uri, durable=False).add_columns(list(more)).table
+    table.alter_column("a", rename="b")
+
+
+def theirs_grown(uri: str, more: pa.Schema) -> None:
+    dataset = lance.dataset(uri)
+    dataset.add_columns(more)
+    altered(dataset, "a", name="b")
+
+
+def test_metadata_of_all_three_kinds_changes_alike(tmp_path: Path) -> None:
+    uris = written(tmp_path, NESTED)
+    table = Table.open(uris[0], durable=False)
+    table = table.set_schema_metadata({"who": None, "new": "1"}).table
+    table = table.set_field_metadata({"s.x": {"x": "y"}, "a": {"unit": None}}).table
+    table.set_metadata({"owner": "team"})
+    dataset = lance.dataset(uris[1])
+    dataset.update_schema_metadata({"who": None, "new": "1"})
+    dataset.update_field_metadata({"s.x": {"x": "y"}, "a": {"unit": None}})
+    dataset.update_metadata({"owner": "team"})
+    assert fields(uris[0]) == fields(uris[1])
+    for uri in uris:
+        table = Table.open(uri)
+        assert table.schema.metadata == {b"new": b"1", b"": b"an empty key", "é".encode(): "è".encode()}
+        assert dict(table.metadata) == lance.dataset(uri).metadata == {"owner": "team"}
+
+
+# Keys that are declared, and enforced by nobody.
+
+
+@pytest.mark.parametrize("mark", ["true", "TRUE", "1", "on", "Yes", "y", "false", "0", "t", " true", "enabled", ""])
+def test_what_marks_a_primary_key(mark: str, tmp_path: Path) -> None:
+    declared_alike({KEY: mark}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "place", ["1", "0", "+2", "007", "4294967295", "4294967296", "-1", "x", " 2", "", "1_0", "9" * 5000]
+)
+def test_what_places_a_column_in_a_key(place: str, tmp_path: Path) -> None:
+    declared_alike({PLACE: place}, tmp_path / "alone")
+    declared_alike({PLACE: place, KEY: "true"}, tmp_path / "marked")
+    declared_alike({PLACE: place, KEY: "false"}, tmp_path / "marked otherwise")
+    declared_alike({CLUSTER: place}, tmp_path / "clustered")
+
+
+def declared_alike(metadata: dict[str, str], folder: Path) -> None:
+    ours, theirs = written(folder, pa.schema([pa.field("k", pa.int64(), False, metadata), pa.field("v", pa.int8())]))
+    assert fields(ours) == fields(theirs)
+
+
+POINT = pa.struct([pa.field("x", pa.int8(), False, {KEY: "true"})])
+NO_KEYS: list[tuple[pa.Field, str]] = [
+    (pa.field("k", pa.int64(), True, {KEY: "true"}), "field 'k' is declared as primary key, and it .* may be null"),
+    (pa.field("k", pa.int64(), True, {PLACE: "1"}), "'k' .* may be null"),
+    (pa.field("k", POINT, True), r"'k\.x' .* what it is in may be null"),
+    (pa.field("k", pa.list_(pa.int8()), False, {KEY: "true"}), "'k' .* only fields without children"),
+    (pa.field("k", pa.struct([pa.field("x", pa.int8())]), False, {KEY: "true"}), "'k' .* only fields without children"),
+]
+
+
+@pytest.mark.parametrize(("field", "message"), NO_KEYS)
+def test_what_cannot_be_a_primary_key(field: pa.Field, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        Table.create(tmp_path / "ours", pa.schema([field]), durable=False)
+    assert not (tmp_path / "ours").exists() or not Table.exists(tmp_path / "ours")
+    with pytest.raises(OSError, match="Primary key column"):
+        lance.write_dataset(pa.schema([field]).empty_table(), str(tmp_path / "theirs"))
+
+
+def test_a_field_of_a_struct_is_a_key_where_nothing_is_null(tmp_path: Path) -> None:
+    ours, theirs = written(tmp_path, pa.schema([pa.field("k", POINT, False)]))
+    assert fields(ours) == fields(theirs)
+    assert [field.unenforced_primary_key for field in fields(ours)] == [False, True]
+
+
+Entries = dict[str, Any]
+CHANGES: dict[str, tuple[list[Entries], str]] = {
+    "set": ([{"k": {KEY: "true"}}], ""),
+    "two at once": ([{"k": {PLACE: "1"}, "v": {PLACE: "2"}}], ""),
+    "other metadata later": ([{"k": {KEY: "true"}}, {"k": {"a": "b"}}, {"v": {"a": "b"}}], ""),
+    "to no key": ([{"k": {KEY: "false"}}], "declares no primary key"),
+    "to nothing": ([{"k": {KEY: ""}}], "declares no primary key"),
+    "to no place": ([{"k": {PLACE: "x"}}], "declares no primary key"),
+    "again": ([{"k": {KEY: "true"}}, {"k": {KEY: "1"}}], "cannot be changed once set"),
+    "again the same": ([{"k": {PLACE: "1"}}, {"k": {PLACE: "1"}}], "cannot be changed once set"),
+    "a second column": ([{"k": {KEY: "true"}}, {"v": {KEY: "true"}}], "cannot be changed once set"),
+    "removed": ([{"k": {KEY: "true"}}, {"k": {KEY: None}}], "cannot be changed once set"),
+    "of a column with nulls": ([{"n": {KEY: "true"}}], "may be null"),
+    "clustered": ([{"k": {CLUSTER: "1"}}], ""),
+    "clustered nowhere": ([{"k": {CLUSTER: "x"}}], "declares no clustering key"),
+    "clustered anew": ([{"k": {CLUSTER: "1"}}, {"k": {CLUSTER: "2"}}], "cannot be changed once set"),
+    "clustered no more": ([{"k": {CLUSTER: "1"}}, {"k": {CLUSTER: None}}], "cannot be changed once set"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_keys_are_declared_once(name: str, tmp_path: Path) -> None:
+    steps, refusal = CHANGES[name]
+    columns = [pa.field("k", pa.int64(), False), pa.field("v", pa.int64(), False), pa.field("n", pa.int64())]
+    ours, theirs = written(tmp_path, pa.schema(columns))
+    last: list[Callable[[], object]] = [
+        lambda: Table.open(ours, durable=False).set_field_metadata(steps[-1]),
+        lambda: lance.dataset(theirs).update_field_metadata(steps[-1]),
+    ]
+    for step in steps[:-1]:
+        Table.open(ours, durable=False).set_field_metadata(step)
+        lance.dataset(theirs).update_field_metadata(step)
+    if refusal:
+        with pytest.raises(InvalidInput, match=refusal):
+            last[0]()
+        with pytest.raises(OSError, match=r"cannot be|must not be nullable"):
+            last[1]()
+    else:
+        for change in last:
+            change()
+    assert fields(ours) == fields(theirs)
+    assert Table.open(ours).version == Table.open(theirs).version
+
+
+def test_a_key_stays_without_nulls(tmp_path: Path) -> None:
+    ours, theirs = written(tmp_path, pa.schema([pa.field("k", pa.int64(), False, {KEY: "true"}), ("v", pa.int8())]))
+    with pytest.raises(InvalidInput, match="'k' is declared as primary key, and it or what it is in may be null"):
+        Table.open(ours, durable=False).alter_column("k", nullable=True)
+    with pytest.raises(OSError, match="must not be nullable"):
+        altered(lance.dataset(theirs), "k", nullable=True)
+    added = pa.field("n", pa.int8(), metadata={KEY: "true"})
+    with pytest.raises(InvalidInput, match="'n' is declared as primary key"):
+        Table.open(ours, durable=False).add_columns(added)
+    with pytest.raises(OSError, match="must not be nullable"):
+        lance.dataset(theirs).add_columns(added)
+    assert Table.open(ours, durable=False).drop_columns(["k"]).table.schema.names == ["v"]
+
+
+@pytest.mark.parametrize("noted", ["2147483646", "9999999999"])
+def test_ids_that_are_used_up_are_told(noted: str, tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", pa.table({"a": [1]}), config={NOTED: noted}, durable=False)
+    with pytest.raises(InvalidInput, match="'n' would need an id of more than 31 bits"):
+        table.add_columns(pa.field("n", pa.int8()))
+    with pytest.raises(InvalidInput, match="'n' would need an id of more than 31 bits"):
+        table.add_columns({"n": "a + 1"})
+    beyond = Table.create(tmp_path / "u", pa.table({"a": [1]}), config={NOTED: "9" * 5000}, durable=False)
+    assert beyond.add_columns({"n": "1"}).table.manifest.schema.field("n").id == 1
+
+
+def test_metadata_that_is_no_text_is_read_and_kept() -> None:
+    """Nothing in a manifest vouches for the bytes of a value."""
+    message = file_pb2.Field(name="a", parent_id=-1, logical_type="int8", metadata={"ARROW:extension:name": b"\xff"})
+    schema = TableSchema.decode([message], {})
+    assert schema.encode()[0].metadata == message.metadata
+    assert schema.arrow.field("a").type == pa.int8()

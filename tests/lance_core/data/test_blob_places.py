@@ -1,0 +1,89 @@
+"""Where blobs are said to be: what is believed, and what is not."""
+
+import pyarrow as pa
+import pytest
+
+from lance_core import Corrupt, Unsupported
+from lance_core.data.blob_places import BELOW_BASE, BlobPlaces, Outside, Place, nulls
+from lance_core.data.blob_view import DESCRIPTOR_1, DESCRIPTOR_2
+from lance_core.format.fragment import DataFile, StorageVersion
+
+FILE = DataFile.of(path="x.lance", field_ids=[1], column_indices=[0], version=StorageVersion(2, 2), size=1)
+ONE = "10000000000000000000000000000000.blob"
+TWO = "01000000000000000000000000000000.blob"
+
+
+def v2(kind: int, position: int = 0, size: int = 0, blob_id: int = 0, uri: str = "") -> dict[str, object]:
+    return {"kind": kind, "position": position, "size": size, "blob_id": blob_id, "blob_uri": uri}
+
+
+def places(*rows: dict[str, object] | None, arrow: pa.DataType = DESCRIPTOR_2) -> BlobPlaces:
+    return BlobPlaces.of(pa.array(rows, arrow), column="film", file=FILE)
+
+
+def test_kinds() -> None:
+    found = places(v2(0, 5, 6), None, v2(1, 7, 8, 1), v2(2, 0, 9, 2), v2(3, uri="file:///a"), v2(3, 1, 2, 4, "b c/d"))
+    assert [found.at(row) for row in range(len(found))] == [
+        Place("data/x.lance", 5, 6),
+        None,
+        Place(f"data/x/{ONE}", 7, 8),
+        Place(f"data/x/{TWO}", 0, 9),
+        Outside("file:///a", 0, None),
+        Outside("@4/b c/d", 1, 2),
+    ]
+    assert [path for path, _ in found.by_path()] == [
+        "data/x.lance",
+        f"data/x/{ONE}",
+        f"data/x/{TWO}",
+    ]
+    assert dict(found.slice(4, 6).outside()) == {0: Outside("file:///a", 0, None), 1: Outside("@4/b c/d", 1, 2)}
+
+
+def test_rows_of_one_file_come_in_the_order_of_their_bytes() -> None:
+    found = places(v2(1, 9, 1, 1), v2(0, 3, 1), v2(1, 2, 1, 1), v2(0, 1, 1), v2(1, 0, 0, 1))
+    assert [(path, rows.tolist()) for path, rows in found.by_path()] == [
+        ("data/x.lance", [3, 1]),
+        (f"data/x/{ONE}", [2, 0]),
+    ]
+
+
+def test_nulls_of_the_first_generation() -> None:
+    rows: list[dict[str, object] | None]
+    rows = [{"position": 1, "size": 0}, {"position": 0, "size": 0}, None, {"position": 1, "size": 1}]
+    assert nulls(pa.array(rows, DESCRIPTOR_1)).tolist() == [True, False, True, False]
+    found = places(*rows, arrow=DESCRIPTOR_1)
+    assert [found.at(row) for row in range(4)] == [None, Place("data/x.lance", 0, 0), None, Place("data/x.lance", 1, 1)]
+
+
+@pytest.mark.parametrize("uri", ["../x", "a/../../x", "/etc/passwd", "a//b", "./a", "", "a/", "a\0b", "a\\..\\b"])
+def test_what_leads_out_of_a_base_path(uri: str) -> None:
+    with pytest.raises(Corrupt, match="leads out of its base path"):
+        places(v2(3, blob_id=1, uri=uri)).at(0)
+
+
+@pytest.mark.parametrize("uri", ["@1/a", "@", ""])
+def test_what_only_looks_like_a_base_path(uri: str) -> None:
+    with pytest.raises(Corrupt, match="which is no URI"):
+        places(v2(3, uri=uri)).at(0)
+
+
+def test_kinds_that_nobody_knows_here() -> None:
+    with pytest.raises(Unsupported, match=r"x\.lance: column 'film' has a blob that is managed by the table"):
+        places(v2(0), v2(4))
+    with pytest.raises(Unsupported, match="of an unknown kind, 9"):
+        places(v2(9))
+
+
+def test_positions_beyond_all_files() -> None:
+    with pytest.raises(Corrupt, match="tells a blob to be at 18446744073709551615"):
+        places(v2(0, 2**64 - 1, 1))
+
+
+def test_numbers_of_base_paths() -> None:
+    assert [bool(BELOW_BASE.fullmatch(text)) for text in ("@1/a", "@12/a/b\n", "@/a", "@x/a", "@1/")] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]

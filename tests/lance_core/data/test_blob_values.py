@@ -1,0 +1,124 @@
+"""Blobs as values: whatever their order and however they are cut into pieces, and no more than that is read."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lance_core import Corrupt, NotFound, Unsupported
+from lance_core.data import blob_values
+from lance_core.data.blob_places import BlobPlaces
+from lance_core.data.blob_values import BlobValues, cut, read_values
+from lance_core.data.blob_view import DESCRIPTOR_2
+from lance_core.format.fragment import DataFile, StorageVersion
+from lance_core.storage.memory import MemoryStore
+
+FILE = DataFile.of(path="x.lance", field_ids=[1], column_indices=[0], version=StorageVersion(2, 2), size=1)
+STORED = pa.struct([("data", pa.large_binary()), ("uri", pa.string())])
+BYTES = bytes(range(256)) * 1024
+"""Of the data file, and of each file beside it."""
+
+
+@dataclass
+class Counting(MemoryStore):
+    reads: list[tuple[str, int, int | None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        MemoryStore.__init__(self)
+        for path in ("data/x.lance", *(f"data/x/{f'{number:032b}'[::-1]}.blob" for number in (1, 2))):
+            self.put(path, BYTES)
+
+    def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        self.reads.append((path, start, length))
+        return super().read(path, start, length)
+
+
+def described(*rows: tuple[int, int, int, int] | None) -> pa.Array:
+    names = ("kind", "position", "size", "blob_id")
+    return pa.array([row and {**dict(zip(names, row, strict=True)), "blob_uri": ""} for row in rows], DESCRIPTOR_2)
+
+
+def values(store: MemoryStore, *rows: tuple[int, int, int, int] | None) -> list[object]:
+    places = BlobPlaces.of(described(*rows), column="film", file=FILE)
+    found = read_values(store, places, STORED)
+    found.validate(full=True)
+    return [row and row["data"] for row in found.to_pylist()]
+
+
+A_ROW = st.one_of(
+    st.none(),
+    st.tuples(st.sampled_from([0, 1]), st.integers(0, 250_000), st.integers(0, 9000), st.sampled_from([1, 2])),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(A_ROW, max_size=30), st.integers(1, 40_000))
+def test_any_rows_in_any_pieces(rows: list[tuple[int, int, int, int] | None], piece: int) -> None:
+    expected = [None if row is None else BYTES[row[1] : row[1] + row[2]] for row in rows]
+    batch = pa.record_batch([described(*rows), pa.array(range(len(rows)))], names=["film", "id"])
+    arrow = pa.schema([("film", STORED), ("id", pa.int64())])
+    filled = list(BlobValues(Counting(), arrow, {"film": FILE}, piece).pieces(batch))
+    assert [row["film"] and row["film"]["data"] for _, part in filled for row in part.to_pylist()] == expected
+    assert [row for _, part in filled for row in part["id"].to_pylist()] == list(range(len(rows)))
+    for part, found in filled:
+        size = sum(len(row["film"]["data"]) for row in found.to_pylist() if row["film"])
+        assert part.stop - part.start == found.num_rows
+        assert size <= piece or found.num_rows == 1
+
+
+def test_neighbours_are_read_at_once_and_others_are_not() -> None:
+    store = Counting()
+    assert values(store, (0, 200_000, 10, 0), (0, 20, 5, 0), (1, 0, 4, 1), (0, 64, 6, 0), (0, 0, 0, 0), None) == [
+        BYTES[200_000:200_010],
+        BYTES[20:25],
+        BYTES[:4],
+        BYTES[64:70],
+        b"",
+        None,
+    ]
+    assert store.reads == [
+        ("data/x.lance", 20, 50),
+        ("data/x.lance", 200_000, 10),
+        (f"data/x/{'1'.ljust(32, '0')}.blob", 0, 4),
+    ]
+
+
+def test_one_call_reads_no_more_than_so_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blob_values, "_READ_BYTES", 100)
+    store = Counting()
+    assert values(store, *((0, row * 40, 40, 0) for row in range(5))) == [BYTES[row * 40 :][:40] for row in range(5)]
+    assert [read[1:] for read in store.reads] == [(0, 80), (80, 80), (160, 40)]
+
+
+def test_no_memory_for_what_is_not_there() -> None:
+    for rows, message in (([(0, 0, 2**60, 0)], "before its blobs do"), ([(1, 2**61, 2**61, 1)], "before its blobs do")):
+        batch = pa.record_batch([described(*rows)], names=["film"])
+        with pytest.raises(Corrupt, match=message):
+            list(BlobValues(Counting(), pa.schema([("film", STORED)]), {"film": FILE}).pieces(batch))
+    gone = pa.record_batch([described((2, 0, 1, 9))], names=["film"])
+    with pytest.raises(NotFound, match="does not exist, and blobs of 'film' are to be there"):
+        list(BlobValues(Counting(), pa.schema([("film", STORED)]), {"film": FILE}).pieces(gone))
+
+
+def test_references_go_with_their_rows() -> None:
+    row: dict[str, object] = {"kind": 3, "position": 0, "size": 0, "blob_id": 2, "blob_uri": "a b"}
+    places = BlobPlaces.of(pa.array([row, None], DESCRIPTOR_2), column="film", file=FILE)
+    assert read_values(Counting(), places, STORED).to_pylist() == [{"data": None, "uri": "@2/a b"}, None]
+    wide = pa.struct([*STORED, ("position", pa.uint64()), ("size", pa.uint64())])
+    part = BlobPlaces.of(pa.array([{**row, "size": 7}], DESCRIPTOR_2), column="film", file=FILE)
+    assert read_values(Counting(), part, wide).to_pylist() == [
+        {"data": None, "uri": "@2/a b", "position": 0, "size": 7}
+    ]
+    with pytest.raises(Unsupported, match="has no room to say so"):
+        read_values(Counting(), part, STORED)
+
+
+def test_cuts() -> None:
+    def cuts(widths: list[int]) -> list[tuple[int, int]]:
+        return [(part.start, part.stop) for part in cut(np.array(widths, dtype=np.int64), 10)]
+
+    assert cuts([]) == [(0, 0)]
+    assert cuts([4, 6, 1, 20, 0, 10, 0]) == [(0, 2), (2, 3), (3, 4), (4, 7)]

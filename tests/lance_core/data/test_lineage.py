@@ -1,0 +1,155 @@
+"""Row ids and row versions in files of their own, as the format allows and nobody writes: read where they are, kept by
+what comes after, and never fetched from elsewhere.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lance_core import Corrupt, LanceError, Table, Unsupported
+from lance_core.data.lineage import BYTES_MAX
+from lance_core.format import framing
+from lance_core.format._pb import table_pb2
+from lance_core.format.spilled_lineage import IN_COLUMNS, IN_FILES, spilled
+
+LINEAGE = ["_row_created_at_version", "_row_last_updated_at_version"]
+FILE = "_lineage/all.bin"
+Change = Callable[[table_pb2.Manifest], None]
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64()), "s": [str(each) for each in ids]})
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """Two fragments of some history."""
+    table = Table.create(tmp_path / "t", rows(1, 2, 3, 4), stable_row_ids=True, max_rows_per_file=2, durable=False)
+    return table.update({"s": "'new'"}, where="id = 2").table.delete("id = 3").table
+
+
+def edited(table: Table, change: Change) -> Table:
+    path = Path(table.uri, table.manifest.path)
+    message = table_pb2.Manifest.FromString(framing.manifest_message(path.read_bytes(), path=path.name))
+    change(message)
+    message.ClearField("transaction_section")
+    path.write_bytes(framing.frame(None, None, message.SerializeToString()))
+    return Table.open(table.uri, durable=False)
+
+
+def moved_out(table: Table) -> Table:
+    """All sequences of all fragments, one after another in one file."""
+    data = bytearray(b"before")
+
+    def change(message: table_pb2.Manifest) -> None:
+        for fragment in message.fragments:
+            for outside, inline in IN_FILES.items():
+                sequence = getattr(fragment, inline)
+                file = getattr(fragment, outside)
+                file.path, file.offset, file.size = FILE, len(data), len(sequence)
+                data.extend(sequence)
+
+    Path(table.uri, FILE).parent.mkdir()
+    changed = edited(table, lambda _message: None)
+    path = Path(table.uri, table.manifest.path)
+    message = table_pb2.Manifest.FromString(framing.manifest_message(path.read_bytes(), path=path.name))
+    change(message)
+    Path(table.uri, FILE).write_bytes(data)
+    path.write_bytes(framing.frame(None, None, message.SerializeToString()))
+    return changed.refresh()
+
+
+def facts(table: Table) -> list[dict]:
+    return sorted(table.to_table(["id", "s", *LINEAGE], with_row_id=True).to_pylist(), key=lambda row: row["id"])
+
+
+def test_they_are_read_where_they_are(table: Table) -> None:
+    before = facts(table)
+    outside = moved_out(table)
+    assert spilled(framing.manifest_message(outside.manifest.encode(), path="m"), path="m") == set(IN_FILES)
+    assert facts(outside) == before
+    assert outside.take([before[0]["_rowid"]], ["id"], by="row_id")["id"].to_pylist() == [1]
+    assert outside.fsck().is_sound
+
+
+@pytest.mark.parametrize("verb", ["append", "delete", "update", "compact", "add_columns", "restore"])
+def test_what_comes_after_has_them_in_the_manifest(verb: str, table: Table, tmp_path: Path) -> None:
+    """Whatever is done, the rest is as before, and pylance can go on with it."""
+    before = {row["id"]: row for row in facts(table)}
+    changes: dict[str, Callable[[Table], object]] = {
+        "append": lambda t: t.append(rows(9)),
+        "delete": lambda t: t.delete("id = 1"),
+        "update": lambda t: t.update({"s": "'x'"}, where="id = 1"),
+        "compact": lambda t: t.compact(),
+        "add_columns": lambda t: t.add_columns(pa.field("n", pa.int8())),
+        "restore": lambda t: t.restore(t.version),
+    }
+    changes[verb](moved_out(table))
+    after = Table.open(table.uri, durable=False)
+    assert not spilled(framing.manifest_message(after.manifest.encode(), path="m"), path="m")
+    for row in facts(after):
+        if row["id"] in (2, 4):
+            assert row == before[row["id"]]
+        elif row["id"] == 1:
+            assert (row["_rowid"], row[LINEAGE[0]]) == (before[1]["_rowid"], before[1][LINEAGE[0]])
+    theirs = lance.dataset(table.uri)
+    theirs.validate()
+    columns = ["id", "s", "_rowid", *LINEAGE]
+    assert sorted(theirs.to_table(columns).to_pylist(), key=str) == sorted(after.to_table(columns).to_pylist(), key=str)
+
+
+@pytest.mark.parametrize("path", ["../secret", "/etc/passwd", "%2e%2e/secret", "..\\secret", "a\0b", "@0/x", ""])
+def test_a_name_that_leaves_the_table_opens_nothing(path: str, table: Table) -> None:
+    Path(table.uri).with_name("secret").write_bytes(b"\x0a\x04\x0a\x02\x10\x02")
+
+    def change(message: table_pb2.Manifest) -> None:
+        message.fragments[0].external_row_ids.path = path
+        message.fragments[0].external_row_ids.size = 6
+
+    with pytest.raises(Corrupt, match="lies outside the table"):
+        edited(table, change)
+
+
+@pytest.mark.parametrize(
+    ("offset", "size", "error", "message"),
+    [
+        (0, 5000, Corrupt, "has 4 of the 5000 bytes"),
+        (100, 4, Corrupt, "has 0 of the 4 bytes"),
+        (2**64 - 1, 4, Corrupt, "more than such a sequence has"),
+        (0, 2**63, Corrupt, "more than such a sequence has"),
+        (0, BYTES_MAX + 1, Corrupt, "more than such a sequence has"),
+    ],
+)
+def test_a_file_that_is_shorter_or_promises_too_much(
+    offset: int, size: int, error: type[LanceError], message: str, table: Table
+) -> None:
+    Path(table.uri, "short.bin").write_bytes(b"\x0a\x04\x0a\x02")
+
+    def change(manifest: table_pb2.Manifest) -> None:
+        file = manifest.fragments[0].external_created_at_versions
+        file.path, file.offset, file.size = "short.bin", offset, size
+
+    with pytest.raises(error, match=message):
+        edited(table, change)
+
+
+def test_a_file_that_is_gone_is_named(table: Table) -> None:
+    outside = moved_out(table)
+    Path(table.uri, FILE).unlink()
+    with pytest.raises(LanceError, match=FILE):
+        outside.refresh()
+
+
+@pytest.mark.parametrize("field", IN_COLUMNS)
+def test_hidden_columns_are_refused(field: str, table: Table) -> None:
+    """Not taken for absent: that would make every row one of version 1."""
+
+    def change(message: table_pb2.Manifest) -> None:
+        getattr(message.fragments[1], field).SetInParent()
+
+    with pytest.raises(Unsupported, match="as hidden columns of data files") as refused:
+        edited(table, change)
+    assert table.uri in str(refused.value)

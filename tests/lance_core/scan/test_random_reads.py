@@ -1,0 +1,311 @@
+"""Random tables read in random ways: every row that comes back, and its order, beside plain Arrow and pylance.
+
+The tables have several fragments, several files in a fragment, deleted rows, nulls in structs, with and without stable
+row ids. What Arrow makes of pylance's whole table is what each read must give. `LARGE` is one table of more rows than a
+batch has.
+"""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lance_core import Table
+from lance_core.scan import plan
+from lance_core.scan import read as scan_read
+
+Mask = Callable[[pa.Table], pa.ChunkedArray]
+Version = Literal["2.0", "2.1", "2.2"]
+
+STRUCT = pa.struct([("x", pa.int64()), ("y", pa.struct([("z", pa.string()), ("w", pa.float64())]))])
+COLUMNS = ("a", "n", "t", "s", "l", "v", "late", "s.x", "s.y", "s.y.z", "_rowid", "_rowaddr")
+
+
+@dataclass(frozen=True)
+class Filter:
+    sql: str
+    mask: Mask
+
+
+def _field(table: pa.Table, path: str) -> pa.ChunkedArray:
+    top, *below = path.split(".")
+    return pc.struct_field(table[top], below) if below else table[top]
+
+
+def _compared(path: str, how: str, value: int) -> Filter:
+    compare = {"<": pc.less, ">=": pc.greater_equal, "=": pc.equal, "!=": pc.not_equal}[how]
+    return Filter(f"{path} {how} {value}", lambda table: compare(_field(table, path), value))
+
+
+def _remainder(divisor: int, rest: int) -> Filter:
+    def mask(table: pa.Table) -> pa.ChunkedArray:
+        return pa.chunked_array([np.asarray(table["a"]) % divisor == rest], pa.bool_())
+
+    return Filter(f"a % {divisor} = {rest}", mask)
+
+
+def _both(one: Filter, other: Filter) -> Filter:
+    return Filter(f"({one.sql}) AND ({other.sql})", lambda table: pc.and_kleene(one.mask(table), other.mask(table)))
+
+
+FILTERS = st.one_of(
+    st.builds(
+        _compared,
+        st.sampled_from(["a", "n", "s.x", "late", "_rowid", "_rowaddr"]),
+        st.sampled_from(["<", ">=", "=", "!="]),
+        st.integers(0, 90),
+    ),
+    st.builds(_remainder, st.integers(1, 5), st.integers(0, 4)),
+    st.sampled_from(
+        [
+            Filter("t LIKE '%1'", lambda table: pc.ends_with(table["t"], "1")),
+            Filter("n IS NULL", lambda table: pc.is_null(table["n"])),
+            Filter("s.y.z IS NOT NULL", lambda table: pc.is_valid(_field(table, "s.y.z"))),
+            Filter("true", lambda table: pa.chunked_array([np.ones(table.num_rows, bool)], pa.bool_())),
+        ]
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Read:
+    columns: Sequence[str] | None
+    filter: Filter | None
+    limit: int | None
+    offset: int | None
+    with_row_id: bool
+    with_row_address: bool
+
+
+WINDOWS = st.none() | st.integers(0, 70)
+READS = st.builds(
+    Read,
+    st.none() | st.lists(st.sampled_from(COLUMNS), unique=True, max_size=6),
+    st.none() | FILTERS | st.builds(_both, FILTERS, FILTERS),
+    WINDOWS,
+    WINDOWS,
+    st.booleans(),
+    st.booleans(),
+)
+
+
+@dataclass(frozen=True)
+class Made:
+    rows: int
+    rows_per_file: int
+    version: Version
+    stable_row_ids: bool
+    deleted: tuple[str, ...]
+    seed: int
+
+
+TABLES = st.builds(
+    Made,
+    st.integers(1, 60),
+    st.integers(1, 45),
+    st.sampled_from(["2.0", "2.1", "2.2"]),
+    st.booleans(),
+    st.lists(
+        st.sampled_from(["a % 3 = 1", "a < 9", "a >= 20 AND a < 40", "n = 4", "a = 50"]), max_size=2, unique=True
+    ).map(tuple),
+    st.integers(0, 1000),
+)
+
+
+def _rows(made: Made) -> pa.Table:
+    random = np.random.default_rng(made.seed)
+    numbers = random.permutation(made.rows)
+    nulls = made.version != "2.0"
+
+    def struct(number: int) -> dict[str, object] | None:
+        if nulls and number % 7 == 3:
+            return None
+        return {"x": number, "y": None if nulls and number % 5 == 2 else {"z": str(number), "w": number / 2}}
+
+    return pa.table(
+        {
+            "a": numbers,
+            "n": pa.array([None if number % 4 == 0 else number % 9 for number in numbers.tolist()], pa.int32()),
+            "t": pa.array([None if number % 6 == 5 else f"text {number}" for number in numbers.tolist()]),
+            "s": pa.array([struct(number) for number in numbers.tolist()], STRUCT),
+            "l": pa.array([list(range(number % 4)) for number in numbers.tolist()], pa.list_(pa.int16())),
+            "v": pa.array([[number, 0.5] for number in numbers.tolist()], pa.list_(pa.float32(), 2)),
+        }
+    )
+
+
+def _make(made: Made, place: str) -> tuple[Table, pa.Table]:
+    """The table, and all of its rows with their ids and addresses, as pylance reads them."""
+    rows = _rows(made)
+    table = Table.create(
+        place,
+        rows,
+        storage_version=made.version,
+        stable_row_ids=made.stable_row_ids,
+        max_rows_per_file=made.rows_per_file,
+        durable=False,
+    )
+    gone = np.zeros(made.rows, dtype=np.bool_)
+    for predicate in made.deleted:
+        table = table.delete(predicate).table
+        gone |= np.isin(
+            np.asarray(rows["a"]), np.asarray(lance.dataset(place, version=1).to_table(filter=predicate)["a"])
+        )
+    table = table.add_columns({"late": "a * 2"}).table
+    theirs = lance.dataset(place).to_table(with_row_id=True, with_row_address=True)
+    assert theirs["a"].to_pylist() == rows["a"].filter(pa.array(~gone)).to_pylist()
+    return table, theirs
+
+
+def _expected(everything: pa.Table, read: Read) -> pa.Table:
+    found = everything if read.filter is None else everything.filter(read.filter.mask(everything))
+    found = found.slice(read.offset or 0, read.limit)
+    names = list([name for name in everything.column_names if name[0] != "_"] if read.columns is None else read.columns)
+    names += ["_rowid"] if read.with_row_id and "_rowid" not in names else []
+    names += ["_rowaddr"] if read.with_row_address and "_rowaddr" not in names else []
+    if not names:
+        return pa.table({"rows": pa.nulls(found.num_rows)})
+    return pa.table({name: _field(found, name) for name in names})
+
+
+def check(table: Table, everything: pa.Table, read: Read) -> None:
+    sql = None if read.filter is None else read.filter.sql
+    expected = _expected(everything, read)
+    window = {"limit": read.limit, "offset": read.offset}
+    more = {"with_row_id": read.with_row_id, "with_row_address": read.with_row_address}
+    found = table.to_table(read.columns, sql, **window, **more)  # type: ignore[arg-type]
+    batches = list(table.to_batches(read.columns, sql, **window, **more))  # type: ignore[arg-type]
+    assert sum(batch.num_rows for batch in batches) == expected.num_rows == found.num_rows
+    if not found.num_columns:
+        assert expected.column_names == ["rows"]
+    else:
+        assert found.column_names == expected.column_names
+        assert found.to_pylist() == expected.to_pylist()
+        assert found.cast(expected.schema).equals(expected)
+        assert all(batch.schema.equals(found.schema, check_metadata=True) for batch in batches)
+        assert pa.Table.from_batches(batches, found.schema).equals(found)
+    whole = Read(read.columns, read.filter, None, None, False, False)
+    assert table.count_rows(sql) == _expected(everything, whole).num_rows
+
+
+WAYS = [(plan.SMALL_BYTES, 50), (0, 50), (0, 2)]
+"""Up to which size a fragment is small, and of how many rows one may match for those to be picked."""
+
+
+@settings(max_examples=25, deadline=None)
+@given(TABLES, st.lists(READS, min_size=4, max_size=8), st.sampled_from(WAYS))
+def test_scans(made: Made, reads: list[Read], way: tuple[int, int]) -> None:
+    """Each way of reading what a condition leaves: at once, late in one go, late and picked."""
+    with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(plan, "SMALL_BYTES", way[0])
+        patched.setattr(scan_read, "_LATE_SHARE", way[1])
+        table, everything = _make(made, f"{place}/t")
+        theirs = lance.dataset(table.uri)
+        for read in reads:
+            check(table, everything, read)
+            if read.filter is not None and read.columns:
+                found = theirs.to_table(columns=list(read.columns), filter=read.filter.sql)
+                ours = table.to_table(read.columns, read.filter.sql)
+                assert ours.equals(found)
+                assert ours.schema == found.schema
+
+
+@settings(max_examples=20, deadline=None)
+@given(TABLES, st.data())
+def test_takes(made: Made, data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        table, everything = _make(made, f"{place}/t")
+        for _ in range(4):
+            places = data.draw(st.lists(st.integers(0, max(0, everything.num_rows - 1)), max_size=30))
+            places = places if everything.num_rows else []
+            columns = data.draw(st.lists(st.sampled_from(COLUMNS), unique=True, min_size=1, max_size=6))
+            expected = _expected(
+                everything.take(pa.array(places, pa.int64())), Read(columns, None, None, None, False, False)
+            )
+            for by, numbers in (
+                ("offset", places),
+                ("row_id", expected_numbers(everything, "_rowid", places)),
+                ("row_address", expected_numbers(everything, "_rowaddr", places)),
+            ):
+                found = table.take(numbers, columns, by=by)  # type: ignore[arg-type]
+                assert found.column_names == columns
+                assert found.to_pylist() == expected.to_pylist()
+            if places:
+                assert (
+                    lance.dataset(table.uri)
+                    .take(places, columns=["a", "t", "s", "late"])
+                    .equals(table.take(places, ["a", "t", "s", "late"]))
+                )
+
+
+def expected_numbers(everything: pa.Table, name: str, places: Sequence[int]) -> list[int]:
+    numbers = everything[name].to_pylist()
+    return [numbers[place] for place in places]
+
+
+LARGE = 400_000
+LARGE_FILTERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "k = 77777": lambda k: k == 77_777,
+    "k < 40": lambda k: k < 40,
+    "k % 90 = 0": lambda k: k % 90 == 0,
+    "k % 3 = 0": lambda k: k % 3 == 0,
+    "k != 5": lambda k: k != 5,
+    "k >= 150000 AND k < 158000": lambda k: (k >= 150_000) & (k < 158_000),
+    "k >= 60000 AND k < 140000": lambda k: (k >= 60_000) & (k < 140_000),
+    "k >= 196600 AND k < 196620": lambda k: (k >= 196_600) & (k < 196_620),
+    "k < 0": lambda k: k < 0,
+    "k >= 0": lambda k: k >= 0,
+}
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["nothing deleted", "deleted here and there"])
+def large(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Table, np.ndarray]:
+    """Two fragments of several batches, a third of one."""
+    place = str(tmp_path_factory.mktemp("large") / "t")
+    k = np.arange(LARGE)
+    rows = pa.table({"k": k, "text": pa.array(k % 1000).cast(pa.string()), "half": k / 2})
+    table = Table.create(place, rows, max_rows_per_file=190_000, durable=False)
+    if request.param:
+        table = table.delete("k % 7 = 3 OR (k >= 65000 AND k < 131500) OR k = 158001").table
+        k = k[~((k % 7 == 3) | ((k >= 65_000) & (k < 131_500)) | (k == 158_001))]
+    return table, k
+
+
+@pytest.mark.parametrize("filter", LARGE_FILTERS)
+def test_more_rows_than_a_batch(large: tuple[Table, np.ndarray], filter: str) -> None:
+    """Few and many matches, near each other and scattered, across the borders of batches."""
+    table, k = large
+    expected = k[LARGE_FILTERS[filter](k)]
+    found = table.to_table(["half", "k", "_rowaddr", "text"], filter)
+    assert np.array_equal(np.asarray(found["k"]), expected)
+    assert np.array_equal(np.asarray(found["half"]), expected / 2)
+    assert found["text"].to_pylist() == [str(each) for each in (expected % 1000).tolist()]
+    assert np.array_equal(np.asarray(found["_rowaddr"]), (expected // 190_000 << 32) | expected % 190_000)
+    assert table.count_rows(filter) == len(expected)
+    for limit, offset in ((1, 0), (10, 3), (70_000, 65_530), (10**6, len(expected) - 2 if len(expected) > 2 else 0)):
+        window = table.to_table(["text", "k"], filter, limit=limit, offset=offset)
+        assert np.array_equal(np.asarray(window["k"]), expected[offset : offset + limit])
+        assert window["text"].to_pylist() == [str(each % 1000) for each in expected[offset : offset + limit].tolist()]
+
+
+@pytest.mark.parametrize("offset", [0, 64_999, 65_536, 189_999, 200_000, 333_333])
+@pytest.mark.parametrize("limit", [1, 65_537, 200_000, None])
+def test_windows_over_batches(large: tuple[Table, np.ndarray], limit: int | None, offset: int) -> None:
+    table, k = large
+    expected = k[offset : None if limit is None else offset + limit]
+    assert np.array_equal(np.asarray(table.to_table(["k"], limit=limit, offset=offset)["k"]), expected)
+
+
+def test_rows_of_many_batches_are_taken(large: tuple[Table, np.ndarray]) -> None:
+    table, k = large
+    places = np.random.default_rng(3).integers(0, len(k), 150_000)
+    found = table.take(places, ["text", "k"])
+    assert np.array_equal(np.asarray(found["k"]), k[places])

@@ -1,0 +1,394 @@
+"""What makes no sense is refused by name, with what would: before anything is written where it was asked for, and
+before anything is opened where it is stored.
+
+The first table is what callers hand in, verb by verb. The second is names that a manifest, a transaction or a reference
+can hold and that would lead out of the table.
+"""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lance_core import Corrupt, InvalidInput, LanceError, NotFound, SchemaMismatch, Table, Unsupported
+from lance_core.data.conform import Conversion
+from lance_core.data.write import FileLimits, write_fragments
+from lance_core.format import framing, naming
+from lance_core.format._pb import table_pb2
+from lance_core.format.schema import TableSchema
+from lance_core.operations import Append, Merge, Overwrite
+from lance_core.operations import Update as UpdateOperation
+from tests.lance_core.world import BIRTH, VERSION, FaultyStore, World, ports
+
+POINT = pa.struct([("x", pa.int8()), ("inner", pa.struct([("y", pa.string())]))])
+ROWS = pa.table(
+    {
+        "id": pa.array([1, 2, 3], pa.int64()),
+        "city": ["Oslo", "Lima", None],
+        "point": pa.array([{"x": 1, "inner": {"y": "a"}}] * 3, POINT),
+    }
+)
+NO_UTF8 = "\ud800"
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """Two versions, a tag, a branch."""
+    table = Table.create(tmp_path / "t", ROWS, durable=False).append(ROWS).table
+    table.tags.create("release-1", 1)
+    table.branches.create("dev/ann")
+    return table
+
+
+Asked = Callable[[Table], object]
+
+READING: list[tuple[Asked, str]] = [
+    (lambda t: t.to_table(["idd"]), "there is no column 'idd'; did you mean 'id'"),
+    (lambda t: t.to_table(["ID"]), "there is no column 'ID'; did you mean 'id'"),
+    (lambda t: t.to_table(["point.z"]), r"there is no column 'point\.z'; did you mean 'point\.x'"),
+    (lambda t: t.to_table(["point.inner.yy"]), r"did you mean 'point\.inner\.y'"),
+    (lambda t: t.to_table(["nothing-like-it"]), "there are id, city, point"),
+    (lambda t: t.to_table(["id", "id"]), "named twice"),
+    (lambda t: t.to_table("id"), "it is a list of names"),
+    (lambda t: t.to_table([3]), "it is a list of names"),  # type: ignore[list-item]
+    (lambda t: t.to_table(limit=-1), "neither may be negative"),
+    (lambda t: t.to_table(offset=-1), "neither may be negative"),
+    (lambda t: t.to_table(limit="1"), "both are whole numbers"),  # type: ignore[arg-type]
+    (lambda t: t.to_table(limit=1.5), "both are whole numbers"),  # type: ignore[arg-type]
+    (lambda t: t.to_table(offset=True), "both are whole numbers"),
+    (lambda t: list(t.to_batches(limit=-7)), "neither may be negative"),
+    (lambda t: t.take([-1]), "no live row with offset -1; it has 6 live rows"),
+    (lambda t: t.take([6]), "no live row with offset 6"),
+    (lambda t: t.take([2**40], by="row_id"), "no live row with row id"),
+    (lambda t: t.take([1.5]), "picked by whole numbers"),
+    (lambda t: t.take(["a"]), "picked by whole numbers"),
+    (lambda t: t.take([0], by="key"), "one of 'offset', 'row_id', 'row_address'"),  # type: ignore[arg-type]
+    (lambda t: t.take([0], ["idd"]), "did you mean 'id'"),
+    (lambda t: t.blobs("id", [0]), "'id' is no blob column"),
+    (lambda t: t.explain("idd = 1"), "did you mean 'id'"),
+    (lambda t: t.changes(1), "no stable row ids"),
+]
+
+SQL: list[tuple[Any, str]] = [
+    ("idd = 1", "there is no column 'idd' at character 1; did you mean 'id'"),
+    ("id = 1 AND citi = 'x'", "'citi' at character 12; did you mean 'city'"),
+    ("id = = 1", "does not parse: .* Line: 1, Column: 6.* Supported are"),
+    ("id >", "does not parse: .*EOF.* Supported are"),
+    ("", "predicate is empty"),
+    ("id + 1", "is of type int64, a predicate must be true or false"),
+    ("sum(id) > 1", "an aggregate cannot be evaluated row by row"),
+    ("id IN (SELECT 1)", "a subquery cannot be evaluated row by row"),
+    ("row_number() OVER () = 1", "cannot be evaluated row by row"),
+    ("nosuch(id) = 1", "there is no function 'nosuch'"),
+    ("id = 1; DROP TABLE x", "does not parse: .* Column: 7"),
+    ("id = 'x'", "'x' is no number, the column holds int64"),
+    ("city = 3", "3 is no text, the column holds string"),
+    ("point = 1", "."),
+    (5, "write it as a text of SQL"),
+    (f"city = '{NO_UTF8}'", "."),
+    ("(" * 3000 + "id = 1" + ")" * 3000, "nested too deeply"),
+    (" OR ".join(["id = 1"] * 5000), "at most 2,000 can be"),
+]
+
+VERSIONS: list[tuple[Asked, type[LanceError], str]] = [
+    (lambda t: Table.open(t.uri, version=9), NotFound, "has no version 9; it has 1-2"),
+    (lambda t: t.at(2**63 + 5), NotFound, "it has 1-2"),
+    (lambda t: t.at(0), InvalidInput, "versions count from 1"),
+    (lambda t: t.at(-1), InvalidInput, "versions count from 1"),
+    (lambda t: t.at("1"), InvalidInput, "versions are whole numbers"),  # type: ignore[arg-type]
+    (lambda t: t.at(1, tag="release-1"), InvalidInput, "give one of them"),
+    (lambda t: t.at(tag="release-2"), NotFound, "has no tag 'release-2'; there are release-1"),
+    (lambda t: Table.open(t.uri, branch="dev/bob"), NotFound, "has no branch 'dev/bob'; there are dev/ann"),
+    (lambda t: t.at(timestamp=datetime(2020, 1, 1, tzinfo=UTC)), NotFound, "version 1, the oldest there is"),
+    (lambda t: t.at(timestamp=datetime(2020, 1, 1)), InvalidInput, "zone"),  # noqa: DTZ001
+    (lambda t: t.restore(9), NotFound, "has no version 9; it has 1-2"),
+    (lambda t: t.restore(-3), InvalidInput, "versions count from 1"),
+    (lambda t: t.transaction(9), NotFound, "it has 1-2"),
+    (lambda t: t.tags.create("n", 99), NotFound, "has no version 99; it has 1-2"),
+    (lambda t: t.tags.update("nope", 1), NotFound, "has no tag 'nope'; there are release-1"),
+    (lambda t: t.tags.delete("nope"), NotFound, "has no tag 'nope'"),
+    (lambda t: t.branches.delete("nope"), NotFound, "has no branch 'nope'; there are dev/ann"),
+    (lambda t: t.commit(Append(()), read_version=9), NotFound, "it has 1-2"),
+]
+
+WRITING: list[tuple[Asked, type[LanceError], str]] = [
+    (lambda t: t.append(ROWS.set_column(0, "id", pa.array(["x"] * 3))), SchemaMismatch, "'id' is stored as int64"),
+    (lambda t: t.append(pa.table({"zity": ["a"]})), SchemaMismatch, "has no column 'zity'"),
+    (lambda t: t.append(5), InvalidInput, "rows come as a pyarrow Table"),
+    (lambda t: t.append(ROWS, max_rows_per_file=0), InvalidInput, "must both be positive"),
+    (lambda t: t.append(ROWS, intent=""), InvalidInput, "an intent is a text of 1 to"),
+    (lambda t: t.append(ROWS, retries=0), InvalidInput, "at least one attempt"),
+    (lambda t: t.append(ROWS, properties={"a": 1}), InvalidInput, "maps texts to texts"),  # type: ignore[dict-item]
+    (lambda t: t.append(ROWS, properties={"a": NO_UTF8}), InvalidInput, "maps texts to texts"),
+    (lambda t: t.update({"citi": "'x'"}), InvalidInput, "did you mean 'city'"),
+    (lambda t: t.update({}), InvalidInput, "names no column"),
+    (lambda t: t.update({"id": "'x'"}), InvalidInput, "Cannot cast"),
+    (lambda t: t.update({"id": 5}), InvalidInput, "write it as a text of SQL"),  # type: ignore[dict-item]
+    (lambda t: t.update({"point.x": "1"}), InvalidInput, "point"),
+    (lambda t: t.delete(None), InvalidInput, "write it as a text of SQL"),  # type: ignore[arg-type]
+    (lambda t: t.upsert(ROWS, "idd"), InvalidInput, "did you mean 'id'"),
+    (lambda t: t.upsert(ROWS, "id", matched="x"), InvalidInput, "choose one of update, delete, fail, ignore"),
+    (lambda t: t.upsert(pa.concat_tables([ROWS, ROWS]), "id"), InvalidInput, "."),
+    (lambda t: t.add_columns({"id": "1"}), InvalidInput, "has a column 'id' already"),
+    (lambda t: t.add_columns({"n": "nosuch"}), InvalidInput, "there is no column 'nosuch'"),
+    (lambda t: t.drop_columns(["idd"]), InvalidInput, "did you mean 'id'"),
+    (lambda t: t.drop_columns(["id", "city", "point"]), InvalidInput, "a table keeps at least one"),
+    (lambda t: t.alter_column("idd", rename="x"), InvalidInput, "did you mean 'id'"),
+    (lambda t: t.alter_column("city", type=pa.int64()), SchemaMismatch, "cannot become a int64"),
+    (lambda t: t.reorder_columns(["id"]), InvalidInput, "city"),
+    (lambda t: t.set_config({"a": 5}), InvalidInput, "not of text"),  # type: ignore[dict-item]
+    (lambda t: t.set_field_metadata({"citi": {"a": "b"}}), InvalidInput, "did you mean 'city'"),
+    (lambda t: t.compact(remap="x"), InvalidInput, "remap"),  # type: ignore[arg-type]
+    (lambda t: t.overwrite(ROWS, stable_row_ids=True), InvalidInput, "not turned on later. Create a new table"),
+    (lambda t: Table.create(t.uri, ROWS, stable_row_ids=True), LanceError, "there is a table at"),
+    (lambda t: Table.create(t.uri + "2", ROWS, storage_version="0.1"), Unsupported, "choose one of 2.0, 2.1, 2.2"),
+    (lambda t: Table.create(t.uri + "2", ROWS, storage_version="3"), InvalidInput, "such as '2.2'"),
+    (lambda t: Table.create(t.uri + "2", ROWS, storage_version=None), InvalidInput, "a text"),  # type: ignore[arg-type]
+]
+
+NO_TAGS = ("", ".a", "a.", "a..b", "..", "a/b", "a\\b", "x.lock", "a b", "a%2fb", "a\0b", NO_UTF8, "a" * 201)
+NO_BRANCHES = (
+    "",
+    "main",
+    "a//b",
+    "/a",
+    "a/",
+    "a..b",
+    "..",
+    ".",
+    "a/./b",
+    "a\\b",
+    "x.lock",
+    "a b",
+    "a%2Fb",
+    "a\0b",
+    "~a",
+)
+NO_BRANCHES_TO_CREATE = (*NO_BRANCHES, NO_UTF8, "a" * 201, "data/x", "_versions", "tree/y")
+
+
+def sizes(table: Table) -> dict[Path, int]:
+    """Of all files but those that were never finished: some values are found wanting while they are written."""
+    files = [path for path in Path(table.uri).parent.rglob("*") if path.is_file()]
+    return {path: path.stat().st_size for path in files if not path.name.startswith(".tmp")}
+
+
+def untouched(table: Table, ask: Callable[[], object], error: type[LanceError], message: str) -> None:
+    """Refused, and the place looks as before."""
+    before = sizes(table)
+    with pytest.raises(error, match=message) as refused:
+        ask()
+    assert sizes(table) == before
+    assert len(str(refused.value)) < 1200
+
+
+@pytest.mark.parametrize(("ask", "message"), READING)
+def test_reading(ask: Asked, message: str, table: Table) -> None:
+    untouched(table, lambda: ask(table), InvalidInput, message)
+
+
+@pytest.mark.parametrize(("sql", "message"), SQL, ids=[str(sql)[:30] for sql, _ in SQL])
+def test_sql(sql: Any, message: str, table: Table) -> None:
+    """Wherever a condition is taken."""
+    for verb in (
+        lambda: table.to_table(filter=sql),
+        lambda: table.count_rows(sql),
+        lambda: table.delete(sql),
+        lambda: table.update({"city": "'x'"}, where=sql),
+    ):
+        untouched(table, verb, InvalidInput, message)
+
+
+@pytest.mark.parametrize(("ask", "error", "message"), VERSIONS)
+def test_versions(ask: Asked, error: type[LanceError], message: str, table: Table) -> None:
+    untouched(table, lambda: ask(table), error, message)
+
+
+@pytest.mark.parametrize(("ask", "error", "message"), WRITING)
+def test_writing(ask: Asked, error: type[LanceError], message: str, table: Table) -> None:
+    untouched(table, lambda: ask(table), error, message)
+
+
+@pytest.mark.parametrize("name", NO_TAGS)
+def test_names_of_tags(name: str, table: Table) -> None:
+    for ask in (lambda: table.tags.create(name), lambda: table.at(tag=name), lambda: table.tags.delete(name)):
+        untouched(table, ask, InvalidInput, "cannot name a tag")
+
+
+@pytest.mark.parametrize("name", NO_BRANCHES_TO_CREATE)
+def test_names_of_branches(name: str, table: Table) -> None:
+    untouched(table, lambda: table.branches.create(name), InvalidInput, "cannot name a branch")
+    if name in NO_BRANCHES and name != "main":  # the others are names, or one, of what is there
+        untouched(table, lambda: Table.open(table.uri, branch=name), InvalidInput, "cannot name a branch")
+
+
+UPON_DETACHED: list[Asked] = [
+    lambda t: t.append(ROWS),
+    lambda t: t.overwrite(ROWS),
+    lambda t: t.delete("id = 1"),
+    lambda t: t.update({"city": "'x'"}),
+    lambda t: t.upsert(ROWS, "id"),
+    lambda t: t.compact(),
+    lambda t: t.restore(1),
+    lambda t: t.set_config({"a": "b"}),
+    lambda t: t.add_columns(pa.field("n", pa.int8())),
+    lambda t: t.drop_columns(["id"]),
+    lambda t: t.commit(Append(())),
+    lambda t: t.branches.create("b"),
+    lambda t: t.cleanup(),
+]
+
+
+@pytest.mark.parametrize("ask", UPON_DETACHED)
+def test_writing_upon_a_detached_version(ask: Asked, table: Table) -> None:
+    beside = table.commit(Append(()), detached=True).table
+    untouched(table, lambda: ask(beside), InvalidInput, "is detached, and nothing is written upon such a one")
+
+
+# Stable row ids are given out from the first version on
+
+
+def test_row_ids_are_not_turned_on_by_fragments_that_bring_them(table: Table, tmp_path: Path) -> None:
+    """The next writer would take one fragment's ids for a promise about all of them."""
+    source = Table.create(tmp_path / "ids", ROWS, stable_row_ids=True, durable=False)
+    (brought,) = source.fragments
+    (file,) = brought.files
+    Path(table.uri, "data", file.path).write_bytes(Path(source.uri, "data", file.path).read_bytes())
+    mine = table.fragments[0]
+    with_ids = mine.with_lineage(row_ids=brought.row_ids)
+    rest = tuple(table.fragments)[1:]
+    for operation in (
+        Append((brought.with_id(0),)),
+        Overwrite((brought.with_id(0),), table.manifest.schema),
+        Merge((with_ids, *rest), table.manifest.schema, preserves_nullability=True),
+        UpdateOperation(updated=(with_ids,)),
+    ):
+        with pytest.raises(InvalidInput, match=r"brings stable row ids, and the table has none: .* Create"):
+            table.commit(operation)
+    assert table.refresh().version == table.version
+
+
+def test_the_way_to_row_ids_that_is_told_works(table: Table, tmp_path: Path) -> None:
+    again = Table.create(tmp_path / "again", table.to_batches(), stable_row_ids=True, durable=False)
+    assert again.to_table() == table.to_table()
+    assert again.manifest.has_stable_row_ids
+    assert again.overwrite(ROWS, stable_row_ids=True).table.manifest.has_stable_row_ids
+    with pytest.raises(InvalidInput, match="not turned off"):
+        again.overwrite(ROWS, stable_row_ids=False)
+
+
+# Stored names that lead out of the table
+
+TRICKS = (
+    "../secret.lance",
+    "..",
+    "a/../../secret.lance",
+    "/secret.lance",
+    "%2e%2e/secret.lance",
+    "..%2fsecret.lance",
+    "..\\secret.lance",
+    "C:\\secret.lance",
+    "file:///secret.lance",
+    "s3://bucket/secret.lance",
+    "a\0b.lance",
+    "@0/data/x.lance",
+    "./x.lance",
+    "a//x.lance",
+    "a/",
+    ".hidden",
+    "~/secret.lance",
+    "",
+    " ",
+    "x.lance\n",
+)
+Forged = Callable[[table_pb2.Manifest, str], None]
+Use = Callable[[Table], object]
+
+
+def _data(message: table_pb2.Manifest, name: str) -> None:
+    message.fragments[0].files[0].path = name
+
+
+def _transaction(message: table_pb2.Manifest, name: str) -> None:
+    message.transaction_file = name
+    message.ClearField("transaction_section")
+
+
+def _row_ids(message: table_pb2.Manifest, name: str) -> None:
+    message.fragments[0].external_row_ids.path = name
+    message.fragments[0].external_row_ids.size = 4
+
+
+def _row_versions(message: table_pb2.Manifest, name: str) -> None:
+    message.fragments[0].external_created_at_versions.path = name
+    message.fragments[0].external_created_at_versions.size = 4
+
+
+STORED: dict[str, tuple[Forged, Use]] = {
+    "data file, read": (_data, lambda t: t.to_table()),
+    "data file, filtered": (_data, lambda t: t.count_rows("id = 1")),
+    "data file, taken": (_data, lambda t: t.take([0])),
+    "data file, updated": (_data, lambda t: t.update({"id": "id + 1"})),
+    "data file, compacted": (_data, lambda t: t.compact()),
+    "transaction file": (_transaction, lambda t: t.transaction()),
+    "row ids": (_row_ids, lambda t: t.to_table(with_row_id=True)),
+    "row versions": (_row_versions, lambda t: t.to_table(["_row_created_at_version"])),
+}
+
+
+def in_memory() -> tuple[FaultyStore, Table]:
+    """A table every one of whose reads is seen."""
+    store = FaultyStore()
+    world = World(store)
+    schema = TableSchema.from_arrow(ROWS.schema)
+    parts = write_fragments(
+        world.location().codec,
+        ROWS.to_batches(),
+        schema=schema,
+        version=VERSION,
+        limits=FileLimits(2, 10**9),
+        conversion=Conversion.EXACT,
+        new_uuid=ports(7).new_uuid,
+        what="t",
+    )
+    born = type(BIRTH)(VERSION, stable_row_ids=True)
+    made = world.write(Overwrite(parts, schema), base=born).snapshot
+    return store, Table(made)
+
+
+@pytest.mark.parametrize("name", TRICKS, ids=repr)
+@pytest.mark.parametrize("where", STORED)
+def test_a_stored_name_that_leaves_its_directory_opens_nothing(where: str, name: str) -> None:
+    forge, use = STORED[where]
+    store, table = in_memory()
+    path = table.manifest.path
+    message = table_pb2.Manifest.FromString(framing.manifest_message(store.read(path), path=path))
+    forge(message, name)
+    message.ClearField("transaction_section")
+    store.inner.put(path, framing.frame(None, None, message.SerializeToString()))
+    if where == "transaction file" and not name:
+        return  # that is how having none is said
+    known = {info.path for place in (naming.VERSIONS, *naming.DIRECTORIES) for info in store.inner.walk(place)}
+    store.calls.clear()
+    with pytest.raises(Corrupt, match=r"leaves its directory|lies outside the table"):
+        use(Table(World(store).at()))
+    assert {asked for call, asked in store.calls if call in ("read", "head", "list")} <= known | {naming.VERSIONS}
+    assert not [call for call in store.calls if call[0] in ("put", "create", "delete")]
+
+
+@pytest.mark.parametrize("name", [*(trick for trick in TRICKS if trick != ".hidden"), NO_UTF8])
+def test_a_reference_to_a_branch_of_such_a_name_opens_nothing(name: str, table: Table, tmp_path: Path) -> None:
+    Table.create(tmp_path / "secret.lance", ROWS, durable=False)
+    tag = Path(table.uri, "_refs/tags/release-1.json")
+    branch = Path(table.uri, "_refs/branches/dev%2Fann.json")
+    told, parent = json.loads(tag.read_text()), json.loads(branch.read_text())
+    tag.write_text(json.dumps({**told, "branch": name}))
+    with pytest.raises(Corrupt, match="branch"):
+        table.at(tag="release-1")
+    branch.write_text(json.dumps({**parent, "parentBranch": name}))
+    with pytest.raises(Corrupt, match="parent"):
+        table.branches.list()
