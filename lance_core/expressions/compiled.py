@@ -81,7 +81,11 @@ def compile_expr(
 ) -> Compiled:
     seen = batches.shown_schema(schema, spelt)
     try:
-        if cast_to is not None and engine.type_of(expr, seen) != cast_to:
+        if (
+            cast_to is not None
+            and engine.type_of(expr, seen) != cast_to
+            and not _is_stored_as(expr, cast_to, schema, spelt)
+        ):
             expr = expr.cast(cast_to)
         expr = engine.simplify(expr, seen)
         check(expr)
@@ -93,6 +97,15 @@ def compile_expr(
         raise misfit(what, sql, str(error)) from error
     except EngineError as error:
         raise refusal(what, sql, str(error), schema) from error
+
+
+def _is_stored_as(expr: "Expr", wanted: pa.DataType, schema: pa.Schema, spelt: Mapping[str, str]) -> bool:
+    """A column as it is: what the engine is shown of JSON is not what is stored, and is not cast to it."""
+    if expr.variant_name() != "Column":
+        return False
+    (name,) = columns_in(expr)
+    arrow = schema.field(spelt.get(name, name)).type
+    return bool(isinstance(arrow, pa.BaseExtensionType) and arrow.storage_type == wanted)
 
 
 def run(what: str, compiled: Mapping[str, Compiled], batch: pa.RecordBatch) -> tuple[pa.Array, ...]:

@@ -76,8 +76,10 @@ class Model:
     def new_spec(self, nullable: bool = False) -> str:
         cases: tuple[TypeCase, ...] = cases_for(self.storage_version)
         name = self.random.choice(_SIMPLE) if self.random.random() < 0.4 else self.random.choice(cases).name
+        if name == "struct-packed" and nullable:
+            name = "struct"  # the codec writes no null of the other, so neither library compacts one
         case = next(case for case in cases if case.name == name)
-        if not case.field.nullable:
+        if not case.field.nullable or name == "struct-packed":
             return f"{name}!"
         return f"{name}!" if not nullable and may_be_full(name) and self.random.random() < 0.15 else name
 

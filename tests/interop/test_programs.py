@@ -106,6 +106,10 @@ FOUND = {
         created('rows({"k": "key", "a": "struct!"}, range(3))'),
         both('add_columns(pa.field("a", pa.struct([pa.field("added", pa.int8())])))'),
     ),
+    "JSON taken over from another column": written(
+        created('rows({"k": "key", "a": "json", "b": "json"}, range(5))'),
+        both('update({"a": "b"}, where="k < 3")'),
+    ),
     "columns rewritten in a file whose other columns were dropped": written(
         created('rows({"k": "key", "c": "large_string"}, range(7))'),
         both('add_columns({"c1": "k % 2 = 0", "c2": "1"})'),
