@@ -21,7 +21,10 @@ export PYTHONNOUSERSITE := 1
 export DAGSTER_DISABLE_TELEMETRY := yes
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo ui test damage golden check fmt bench protos lock wheel clean
+# An emulator that some tests start; npm installs it, and the lock beside it says which.
+AZURITE := .tools/azurite/node_modules/.bin/azurite-blob
+
+.PHONY: help setup demo ui test damage golden interop check fmt bench protos lock wheel clean
 
 help: ## list the targets
 	@echo 'usage: make <target>'
@@ -35,7 +38,7 @@ demo: $(STAMP) ## run the Dagster job on a local table with Spark, then print th
 ui: $(STAMP) ## open the demo project in Dagster's web UI on a free local port
 	@$(PYTHON) -m lance_assets.demo ui $(ARGS)
 
-test: $(STAMP) ## run the whole test suite (ARGS="-k name" to choose)
+test: $(STAMP) $(AZURITE) ## run the whole test suite (ARGS="-k name" to choose)
 	@$(PYTHON) -m pytest $(ARGS)
 
 damage: $(STAMP) ## every byte of a table's small files changed, VALUES times each (255 for all), and every truncation
@@ -88,6 +91,14 @@ $(STAMP): pyproject.toml $(LOCK)
 	@$(PYTHON) -m pip install --progress-bar on -r $(LOCK)
 	@echo '[2/2] installing lance-assets itself'
 	@$(PYTHON) -m pip install --no-deps --no-build-isolation --quiet --editable .
+	@touch $@
+
+$(AZURITE): tools/azurite/package.json tools/azurite/package-lock.json
+	@command -v npm >/dev/null || { echo 'The tests of tables on Azure start an emulator that npm installs: install Node.js 20 or newer.' >&2; exit 1; }
+	@echo 'installing the emulator of Azure for the tests (once)'
+	@mkdir -p .tools/azurite
+	@cp tools/azurite/package.json tools/azurite/package-lock.json .tools/azurite/
+	@npm ci --prefix .tools/azurite --omit=optional --no-audit --no-fund --silent
 	@touch $@
 
 $(UV):

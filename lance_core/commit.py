@@ -6,34 +6,41 @@ Every turn begins with a look for our own transaction, and the loop ends with a 
 and "no answer" may both mean that our own earlier put landed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from lance_core import hint
+from lance_core.data.read import load_deletions
 from lance_core.errors import (
     AlreadyExists,
     CommitUndecided,
     ConflictError,
     IncompatibleConflict,
     LanceError,
+    NotFound,
     RetryableConflict,
 )
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.naming import NamingScheme
-from lance_core.format.operations import Operation
+from lance_core.format.operations import Operation, Rewrite
 from lance_core.format.transaction import Transaction
 from lance_core.library_version import LIBRARY_VERSION
 from lance_core.location import Location
+from lance_core.pace import Pace
 from lance_core.ports import Ports
 from lance_core.snapshot import History, Snapshot, history_since, load_at
 from lance_core.storage.store import Put
-from lance_core.transactions.apply import Birth, Occasion, Offshoot, apply, needs
-from lance_core.transactions.conflicts import Finding, Landed, Verdict, judge
-from lance_core.transactions.rebase import rebase
+from lance_core.transactions.apply import Birth, Occasion, Offshoot, apply
+from lance_core.transactions.conflicts import Finding, judge
+from lance_core.transactions.landed import Landed
+from lance_core.transactions.rebase import Fetched, Rebased, Wanted, needs, rebase
+from lance_core.transactions.verdicts import Verdict
 
-ATTEMPTS = 20
+ATTEMPTS = 100
+"""Puts until it is given up; before that, usually, the time is over (`pace.py`). To lose a race costs two calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +69,16 @@ def commit(
     """Put `ours` into exactly one version.
     `since` is where history is searched for an earlier landing of it."""
     loaded = base if isinstance(base, Snapshot) else None
+    planned_on = loaded.manifest if loaded else None
+    there = ours.operation.reserved_in if isinstance(ours.operation, Rewrite) else None
     known: Sequence[Landed] = ()
     slot: Version | None = None  # where a put of ours may still land
+    taken: Version | None = None  # where somebody was first just now
+    noted = _Noted()
+    pace = Pace(ports)
     for attempt in range(attempts + 1):
         try:
-            history = history_since(location, since, base=loaded, known=known)
+            history = _look(location, since, loaded, known, taken, there)
         except LanceError as error:
             if slot is None:
                 raise
@@ -76,30 +88,34 @@ def commit(
             return _found(location, landed, known, ours, attempt)
         if history and slot and history.head.version >= slot:
             slot = None  # somebody else's version is there now, so ours can never be
-        if attempt == attempts:
+        if attempt == attempts or (attempt and pace.is_over):
             if slot is not None:
-                raise _undecided(location, ours, slot, f"{attempts} puts were not answered")
-            raise _exhausted(location, ours, known, attempts)
-        if history and not isinstance(base, Snapshot):
+                raise _undecided(location, ours, slot, f"{attempt} puts were not answered")
+            raise _exhausted(location, ours, known, attempt)
+        if history and loaded is None:
             raise AlreadyExists(f"there is a table at {location.uri} already, at version {history.head.version}")
         others = [landed for landed in known if landed.version > ours.read_version]
         finding = judge(ours, others)
         if finding.blocks:
             raise _conflict(location, ours, finding)
-        rebased = rebase(ours, finding)
         head, scheme = _head(base, history)
-        occasion = Occasion(
-            now_ns=ports.now_ns(),
-            library_version=LIBRARY_VERSION,
-            transaction_file=naming.transaction_name(ours.read_version, str(ports.new_uuid())),
-            scheme=scheme,
-        )
-        wanted = needs(rebased.operation)
-        fetched = load_at(location, wanted).manifest if wanted is not None else None
-        manifest = apply(head, rebased, occasion, fetched=fetched)
         try:
-            location.store.put(f"{naming.TRANSACTIONS}/{occasion.transaction_file}", rebased.encode())
+            before = head if isinstance(head, Manifest) else None
+            fetched = fetch(location, needs(ours, planned_on, before), ports)
+            rebased = rebase(ours, planned_on, before, others, fetched)
+            files = noted.files(rebased, ports)
+            occasion = Occasion(
+                now_ns=ports.now_ns(),
+                library_version=LIBRARY_VERSION,
+                transaction_file=noted.name,
+                scheme=scheme,
+            )
+            manifest = apply(head, rebased.transaction, occasion, fetched=fetched.manifest)
+            for path, data in files.items():
+                location.store.put(path, data)
             put = location.store.create(manifest.path, manifest.encode())
+        except RetryableConflict as error:
+            raise _met(location, ours, error) from error
         except LanceError as error:
             if slot is None:
                 raise
@@ -108,14 +124,62 @@ def commit(
             hint.leave(location.own_store, manifest.version)
             return Outcome(
                 snapshot=Snapshot(location.of(manifest), manifest, scheme),
-                operation=rebased.operation,
-                before=head if isinstance(head, Manifest) else None,
+                operation=rebased.transaction.operation,
+                before=before,
                 attempts=attempt + 1,
                 rebased_over=tuple(landed.version for landed in others),
             )
+        # The first to come after a lost race goes on from there at once: whoever made the version is not yet back.
+        at_once = put is Put.EXISTS and taken is None
+        taken = manifest.version if at_once else None
         slot = manifest.version
-        ports.pause(attempt)
+        if not at_once:
+            pace.lost()
     raise AssertionError("the last turn returns or raises")
+
+
+def _look(
+    location: Location,
+    since: Version,
+    base: Snapshot | None,
+    known: Sequence[Landed],
+    taken: Version | None,
+    there: Version | None,
+) -> History | None:
+    if taken is not None:
+        with suppress(NotFound):  # some stores say that a name is taken before they show what is there
+            return history_since(location, since, base=base, known=known, there=taken, look=False)
+    return history_since(location, since, base=base, known=known, there=there)
+
+
+class _Noted:
+    """The transaction's own file, written once for as long as the transaction stays as it is: a put that lands late
+    must not find that it says something else."""
+
+    name = ""
+    _record = b""
+
+    def files(self, rebased: Rebased, ports: Ports) -> Mapping[str, bytes]:
+        """What has to be written in this turn, before the version."""
+        record = rebased.transaction.encode()
+        if record == self._record:
+            return rebased.files
+        self._record = record
+        self.name = naming.transaction_name(rebased.transaction.read_version, str(ports.new_uuid()))
+        return {**rebased.files, f"{naming.TRANSACTIONS}/{self.name}": record}
+
+
+def fetch(location: Location, wanted: Wanted, ports: Ports) -> Fetched:
+    """What a change has to be told before it can follow the head."""
+    deletions = {}
+    for fragment in wanted.deletions:
+        if (vector := load_deletions(location.store, fragment)) is not None:
+            deletions[fragment.id] = vector
+    return Fetched(
+        deletions=deletions,
+        numbers={fragment_id: ports.new_uuid().int >> 64 for fragment_id in deletions},
+        manifest=None if wanted.version is None else load_at(location, wanted.version).manifest,
+    )
 
 
 def _head(
@@ -160,11 +224,22 @@ def _conflict(location: Location, ours: Transaction, finding: Finding) -> Confli
     kind = IncompatibleConflict if final else RetryableConflict
     return kind(
         f"{location.uri}: this {ours.operation.name}, planned on version {ours.read_version}, cannot stand "
-        f"beside the {theirs.operation} of version {theirs.version} (rule {finding.rule}); {advice}",
+        f"beside {theirs.described}, by rule {finding.rule}; {advice}",
         ours=ours.operation.name,
         theirs=theirs.operation,
         version=theirs.version,
         rule=finding.rule,
+    )
+
+
+def _met(location: Location, ours: Transaction, error: RetryableConflict) -> RetryableConflict:
+    """What was found out only when the change was made to fit."""
+    return RetryableConflict(
+        f"{location.uri}: {error}",
+        ours=ours.operation.name,
+        theirs=error.theirs,
+        version=error.version,
+        rule=error.rule,
     )
 
 

@@ -27,3 +27,5 @@ class Committed:
     """Versions of others that came between planning and landing."""
     landed_before: bool
     """The intent had landed already, here or elsewhere; nothing was written now."""
+    uncovered: tuple[str, ...] = ()
+    """Compaction: names of indices that cover less after it than before. Queries scan what they do not cover."""

@@ -13,15 +13,16 @@ from lance_core.commit import Outcome
 from lance_core.errors import InvalidInput, NotFound, StorageError
 from lance_core.format import naming
 from lance_core.format.ids import Version
-from lance_core.format.operations import Merge, Operation, Overwrite
+from lance_core.format.operations import Merge, Operation, Overwrite, Restore
 from lance_core.format.schema import TableSchema
 from lance_core.format.transaction import Transaction
 from lance_core.library_version import LIBRARY_VERSION
 from lance_core.location import Location
+from lance_core.pace import Pace
 from lance_core.ports import Ports
 from lance_core.snapshot import Snapshot, load_at, load_transaction
 from lance_core.storage.store import Put
-from lance_core.transactions.apply import Occasion, apply, needs
+from lance_core.transactions.apply import Occasion, apply
 from lance_core.transactions.figures import files_written
 from lance_core.writes import Begun, Written, check_files, check_on_the_line, finish, written
 
@@ -33,8 +34,8 @@ def commit_detached(base: Snapshot, operation: Operation, *, properties: Mapping
     location = base.location
     check_files(location, files_written(operation, base.manifest))
     ours = Transaction(base.version, str(ports.new_uuid()), operation, properties)
-    wanted = needs(operation)
-    fetched = load_at(location, wanted).manifest if wanted is not None else None
+    fetched = load_at(location, operation.version).manifest if isinstance(operation, Restore) else None
+    pace = Pace(ports)
     for attempt in range(_CREATES_MAX):
         occasion = Occasion(
             now_ns=ports.now_ns(),
@@ -49,7 +50,7 @@ def commit_detached(base: Snapshot, operation: Operation, *, properties: Mapping
             snapshot = Snapshot(location.of(manifest), manifest, base.scheme)
             outcome = Outcome(snapshot, operation, base.manifest, attempt + 1, ())
             return written(Begun(location, base, ours.uuid, None, ports), outcome)
-        ports.pause(attempt)
+        pace.lost()
     raise StorageError(f"{location.uri}: a detached version was put {_CREATES_MAX} times, and no put was answered")
 
 

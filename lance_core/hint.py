@@ -1,4 +1,7 @@
-"""Where to look first for the newest version, on a store whose listings cost more with every version.
+"""Where to look first for the newest version, without a listing that costs more with every version.
+
+Names of versions are made so that the newest comes first: where a store lists in the order of names, a glance at the
+beginning is enough. Elsewhere a note helps:
 
     _versions/latest_version_hint.json          {"version":7}
 
@@ -14,15 +17,18 @@ from lance_core.errors import LanceError
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.naming import NamingScheme
-from lance_core.storage.store import Store, TellsLastChange
+from lance_core.storage.store import ListsInOrder, Store, TellsLastChange
 
 HINT = f"{naming.VERSIONS}/latest_version_hint.json"
 _PROBES_MAX = 1000
+_GLANCE = 20
 _BYTES_MAX = 64
 
 
 def newest(store: Store) -> tuple[Version, NamingScheme] | None:
     """None where only a listing can tell."""
+    if isinstance(store, ListsInOrder):
+        return _first(store)
     if not isinstance(store, TellsLastChange) or (version := _hinted(store)) is None:
         return None
     for scheme in (NamingScheme.V2, NamingScheme.V1):
@@ -34,6 +40,15 @@ def newest(store: Store) -> tuple[Version, NamingScheme] | None:
                 return (version, scheme) if store.is_last_change(HINT) else None
             version = following
     return None
+
+
+def _first(store: ListsInOrder) -> tuple[Version, NamingScheme] | None:
+    """Among the first names may be some that are no versions. Names of the old scheme are in no order of use."""
+    names = [info.path.rpartition("/")[2] for info in store.first(naming.VERSIONS, _GLANCE)]
+    found = [parsed for name in names if (parsed := naming.parse_manifest_name(name))]
+    if not found or any(scheme is NamingScheme.V1 for _, scheme in found):
+        return None
+    return max(found)
 
 
 def leave(store: Store, version: Version) -> None:

@@ -1,12 +1,11 @@
 """Which table this is. The format has no answer, so we write one into the config of the tables we create."""
 
 from lance_core.errors import Corrupt, NotFound, Unsupported
+from lance_core.format.config_keys import TABLE_ID
 from lance_core.format.operations import Clone
 from lance_core.snapshot import Snapshot, list_versions, load_at, load_transaction
 
-TABLE_ID = "lance_assets.table_id"
-"""Config key. Its value is the uuid of the transaction that created the table, which is also the answer for a
-table of another library, as long as its first version exists. A branch is its table; a clone is another one."""
+__all__ = ["TABLE_ID", "table_id"]
 
 
 def table_id(snapshot: Snapshot) -> str | None:

@@ -26,7 +26,7 @@ _OF_AN_INDEX = re.compile(rf"({naming.INDICES}/{_UUID})/.+")
 _BESIDE_DATA = re.compile(rf"({naming.DATA}/[^/]+)/[01]{{32}}\.blob")
 _UNFINISHED = re.compile(
     rf"(?:{naming.VERSIONS}|{naming.TRANSACTIONS}|{naming.DELETIONS}|{naming.DATA}(?:/[^/]+)*)/\.tmp[^/]*"
-    rf"|{naming.VERSIONS}/[^/]+\.manifest#\d+"
+    rf"|{naming.VERSIONS}/[^/]+\.manifest(?:#\d+|-{_UUID})"
 )
 _WALKED = (naming.DATA, naming.DELETIONS, naming.INDICES, naming.TRANSACTIONS, naming.VERSIONS)
 

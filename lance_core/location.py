@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from urllib.parse import unquote
 
+from lance_core import given
 from lance_core.data.bases import BasedCodec, BasedStore, OpenBase
 from lance_core.data.codec import DataCodec
 from lance_core.data.lance_codec import LanceCodec
@@ -19,8 +20,14 @@ from lance_core.errors import Corrupt, InvalidInput
 from lance_core.format import refs
 from lance_core.format.base_path import BasePath, by_id
 from lance_core.format.manifest import Manifest
+from lance_core.storage.manifests.manifest_store import ManifestStore
+from lance_core.storage.manifests.opening import open_manifest_store, split_uri
+from lance_core.storage.manifests.published import PublishedStore
 from lance_core.storage.opening import is_at_or_below, open_store, without_secrets
 from lance_core.storage.store import Store
+
+MANIFEST_STORE = "lance_assets.manifest_store"
+"""The config key of a table that was created with a manifest store: which kind it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +37,8 @@ class Access:
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     durable: bool = True
     bases: tuple[str, ...] = ()
+    manifest_store: ManifestStore | None = field(default=None, repr=False)
+    """Where versions are reserved; None: the store of the table decides who was first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +50,12 @@ class Location:
     access: Access = Access()
 
     @property
+    def address(self) -> str:
+        """The URI by which it is opened again, the manifest store included where a URI can name it."""
+        manifests = self.access.manifest_store
+        return self.uri if manifests is None else manifests.named_in(self.uri)
+
+    @property
     def own_store(self) -> Store:
         """Without the places of a version."""
         return self.store.own if isinstance(self.store, BasedStore) else self.store
@@ -48,11 +63,13 @@ class Location:
     def elsewhere(self, uri: str, *, bases: Sequence[str] = ()) -> "Location":
         """Another table, reached the same way; `bases` are allowed besides."""
         access = self.access
+        manifests = None if split_uri(uri)[1] else access.manifest_store
         return locate(
             uri,
             storage_options=access.storage_options,
             durable=access.durable,
             bases=tuple(dict.fromkeys((*access.bases, *bases))),
+            manifest_store=manifests,
         )
 
     def outside(self, uri: str, branch: str | None) -> tuple[Store, str]:
@@ -123,7 +140,7 @@ class Location:
                 )
             base = bases[base_id]
             allowed = (*self.places(branch), *self.access.bases)
-            outside = [each.path for each in bases.values() if not any(is_at_or_below(each.path, a) for a in allowed)]
+            outside = [each.path for each in bases.values() if not any(_is_at_or_below(each.path, a) for a in allowed)]
             if base.path in outside:
                 raise InvalidInput(
                     f"{self.uri}: some files of this version are at {base.path!r}, outside the table. If you trust "
@@ -141,7 +158,40 @@ def locate(
     storage_options: Mapping[str, str] | None = None,
     durable: bool = True,
     bases: Sequence[str] = (),
+    manifest_store: ManifestStore | str | None = None,
 ) -> Location:
-    store = open_store(uri, storage_options=storage_options, durable=durable)
-    access = Access(dict(storage_options or {}), durable, tuple(bases))
-    return Location(uri=store.description, store=store, codec=LanceCodec(store), access=access)
+    allowed = given.places(bases, "bases")
+    if storage_options is not None:
+        given.mapping(storage_options, "storage_options")
+    durable = given.flag(durable, "durable")
+    place, named = split_uri(uri) if isinstance(uri, str) else (uri, None)
+    if named is not None and manifest_store is not None:
+        raise InvalidInput("the URI names a manifest store (ddbTableName), and so does manifest_store=; keep one")
+    options = dict(storage_options or {})
+    manifests = open_manifest_store(named or manifest_store, options)
+    store = open_store(place, storage_options=options, durable=durable)
+    access = Access(options, durable, allowed, manifests)
+    published = store if manifests is None else PublishedStore(store, manifests, manifests.key(store.description))
+    return Location(uri=store.description, store=published, codec=LanceCodec(store), access=access)
+
+
+def _is_at_or_below(uri: str, directory: str) -> bool:
+    """Lance names the manifest store in base paths too; where files are is the same with and without."""
+    return is_at_or_below(split_uri(uri)[0], split_uri(directory)[0])
+
+
+def published_config(location: Location) -> dict[str, str]:
+    """What a new table notes of how its versions are published."""
+    manifests = location.access.manifest_store
+    return {} if manifests is None else {MANIFEST_STORE: manifests.kind}
+
+
+def check_publishing(location: Location, manifest: Manifest) -> None:
+    """That nobody commits past the manifest store of a table, as far as the table tells that it has one."""
+    kind = manifest.config.get(MANIFEST_STORE)
+    if kind is not None and location.access.manifest_store is None:
+        raise InvalidInput(
+            f"{location.uri}: versions of this table are reserved in a manifest store ({kind}), and a commit past it "
+            "could be overwritten. Open the table with manifest_store=, or, where that store is no longer used by "
+            f"anybody, open it with it once more and set_config({{{MANIFEST_STORE!r}: None}})"
+        )

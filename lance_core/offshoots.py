@@ -8,11 +8,13 @@ way it is a directory without a version, which is no table.
 """
 
 import json
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from lance_core import given
 from lance_core.commit import ATTEMPTS, commit
 from lance_core.errors import AlreadyExists, InvalidInput, StorageError
 from lance_core.format import naming, refs
@@ -22,10 +24,11 @@ from lance_core.format.operations import Clone
 from lance_core.format.refs import Branch
 from lance_core.format.transaction import Transaction
 from lance_core.identity import TABLE_ID
-from lance_core.location import Location
+from lance_core.location import Location, check_publishing, published_config
 from lance_core.ports import Ports
 from lance_core.refs import created, find, read_branch, read_branches, read_tags
 from lance_core.snapshot import Snapshot, exists, list_versions, load_at, load_latest, load_transaction
+from lance_core.storage.opening import is_at_or_below
 from lance_core.storage.trees import copy, prune, remove
 from lance_core.transactions.apply import Offshoot
 from lance_core.writes import check_on_the_line
@@ -60,8 +63,8 @@ class Branches(Generic[T]):
         source = self._snapshot
         if tag is not None:
             source = find(self._main, tag=tag)
-        elif version is not None and version != source.version:
-            source = load_at(source.location, Version(version))
+        elif version is not None and (number := given.version_number(version)) != source.version:
+            source = load_at(source.location, number)
         return self._opened(_branch(self._main, source, name, ports=self._ports))
 
     def delete(self, name: str) -> None:
@@ -88,13 +91,20 @@ class Branches(Generic[T]):
         return self._snapshot.location.main_line(self._snapshot.manifest.branch)
 
 
-def clone(source: Snapshot, uri: str, *, shallow: bool, ports: Ports) -> Snapshot:
+def clone(source: Snapshot, uri: str | os.PathLike[str], *, shallow: bool, ports: Ports) -> Snapshot:
     """The table that begins as this version."""
+    shallow = given.flag(shallow, "shallow")
     places = source.location.places(source.manifest.branch)
-    target = source.location.elsewhere(uri, bases=places if shallow else ())
+    target = source.location.elsewhere(given.uri(uri), bases=places if shallow else ())
     if exists(target):
         raise AlreadyExists(f"there is a table at {target.uri} already; clone to a place without one")
+    if any(is_at_or_below(target.uri, place) for place in places):
+        raise InvalidInput(
+            f"{target.uri} is inside of {source.location.uri}, whose cleanup may remove what it does not know; clone "
+            "to a place outside of it"
+        )
     check_on_the_line(source)
+    check_publishing(source.location, source.manifest)
     uuid = str(ports.new_uuid())
     if not shallow:
         _copy_files(source, target)
@@ -102,6 +112,7 @@ def clone(source: Snapshot, uri: str, *, shallow: bool, ports: Ports) -> Snapsho
         _tell_source(source, target.uri, uuid)
     manifest = source.manifest
     config = {TABLE_ID: uuid} if TABLE_ID in manifest.config else {}
+    config |= published_config(target)
     born = Offshoot(manifest, _base_of(source) if shallow else None, config=config)
     operation = Clone(shallow, manifest.branch if shallow else None, manifest.version, source.location.uri, None)
     return _commit(target, Transaction(manifest.version, uuid, operation, {}), born, ports)
@@ -112,6 +123,7 @@ def _branch(main: Location, source: Snapshot, name: str, *, ports: Ports) -> Sna
     if main.store.head(path) is not None:
         raise AlreadyExists(f"{main.uri} has a branch {name!r} already; delete it, or take another name")
     check_on_the_line(source)
+    check_publishing(source.location, source.manifest)
     manifest = source.manifest
     parent = manifest.branch
     operation = Clone(True, parent, manifest.version, source.location.uri, name)

@@ -5,7 +5,6 @@ from lance_core.format.fragment import DataFile, Fragment, StorageVersion
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.operations import (
     Append,
-    Clone,
     CreateIndex,
     DataReplacement,
     Delete,
@@ -14,6 +13,7 @@ from lance_core.format.operations import (
     Operation,
     Other,
     Overwrite,
+    Progress,
     Project,
     ReserveFragments,
     Restore,
@@ -22,6 +22,7 @@ from lance_core.format.operations import (
     Update,
     UpdateBases,
     UpdateConfig,
+    UpdateMemWalState,
     UpdateMode,
 )
 from lance_core.format.schema import TableSchema
@@ -30,7 +31,6 @@ from lance_core.format.transaction import Transaction
 __all__ = [
     "Append",
     "BasePath",
-    "Clone",
     "CreateIndex",
     "DataFile",
     "DataReplacement",
@@ -42,6 +42,7 @@ __all__ = [
     "Operation",
     "Other",
     "Overwrite",
+    "Progress",
     "Project",
     "ReserveFragments",
     "Restore",
@@ -53,5 +54,6 @@ __all__ = [
     "Update",
     "UpdateBases",
     "UpdateConfig",
+    "UpdateMemWalState",
     "UpdateMode",
 ]

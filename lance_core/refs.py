@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from lance_core import given
 from lance_core.errors import AlreadyExists, InvalidInput, NotFound, StorageError
 from lance_core.format import refs
 from lance_core.format.ids import Version
@@ -27,7 +28,7 @@ def find(
     timestamp: datetime | None = None,
 ) -> Snapshot:
     """The version that is meant; the newest where nothing says."""
-    if sum(given is not None for given in (version, tag, timestamp)) > 1:
+    if sum(each is not None for each in (version, tag, timestamp)) > 1:
         raise InvalidInput("a version is named by its number, a tag or a time; give one of them")
     if tag is not None:
         if branch is not None:
@@ -50,12 +51,12 @@ def line(main: Location, branch: str | None) -> Location:
 
 def read_tags(store: Store) -> dict[str, Tag]:
     """By name, in its order. `store` is the main line's."""
-    return {name: refs.decode_tag(store.read(path), path=path) for name, path in _named(store, refs.TAGS)}
+    return {name: refs.decode_tag(store.read(path), path=path) for name, path in named(store, refs.TAGS)}
 
 
 def read_branches(store: Store) -> dict[str, Branch]:
     """By name, in its order. `store` is the main line's."""
-    found = _named(store, refs.BRANCHES)
+    found = named(store, refs.BRANCHES)
     return {name: refs.decode_branch(store.read(path), name=name, path=path) for name, path in found}
 
 
@@ -105,7 +106,7 @@ class Tags:
     ) -> None:
         """For this version, or another one of this line, or of another branch (`"main"` for the main line)."""
         tag = self._tag(version, branch)
-        tag = replace(tag, created=tag.updated, metadata=dict(metadata or {}))
+        tag = replace(tag, created=tag.updated, metadata=given.texts(metadata, "metadata"))
         if not created(self._main.store, refs.tag_path(name), refs.encode_tag(tag)):
             raise AlreadyExists(
                 f"{self._main.uri} has a tag {name!r} already; update it, delete it, or take another name"
@@ -130,9 +131,9 @@ class Tags:
         meant = self._snapshot
         if branch is not None:
             here = line(self._main, branch)
-            meant = load_latest(here) if version is None else load_at(here, Version(version))
-        elif version is not None and version != meant.version:
-            meant = load_at(meant.location, Version(version))
+            meant = load_latest(here) if version is None else load_at(here, given.version_number(version))
+        elif version is not None and (number := given.version_number(version)) != meant.version:
+            meant = load_at(meant.location, number)
         return Tag(
             branch=meant.manifest.branch,
             version=meant.version,
@@ -155,15 +156,15 @@ def created(store: Store, path: str, data: bytes) -> bool:
                 raise StorageError(f"{store.description}: whether {path} was written is not known; repeat it") from None
 
 
-def _named(store: Store, directory: str) -> list[tuple[str, str]]:
+def named(store: Store, directory: str) -> list[tuple[str, str]]:
+    """The references of one kind, each with its path."""
     paths = [info.path for info in store.list(directory)]
     return sorted((name, path) for path in paths if (name := refs.name_in(path)) is not None)
 
 
 def _load_as_of(location: Location, timestamp: datetime) -> Snapshot:
     """The newest version made at that time or before. Clocks of committers may run backwards: the numbers decide."""
-    if timestamp.tzinfo is None:
-        raise InvalidInput(f"{timestamp} has no time zone; say which one it is in, for UTC with tzinfo=timezone.utc")
+    timestamp = given.moment(timestamp, "timestamp")
     numbers = list_versions(location).numbers
     if not numbers:
         load_latest(location)

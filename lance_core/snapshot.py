@@ -17,7 +17,8 @@ from lance_core.format.manifest import Manifest
 from lance_core.format.naming import NamingScheme
 from lance_core.format.transaction import Transaction
 from lance_core.location import Location
-from lance_core.transactions.conflicts import Landed
+from lance_core.storage.store import ListsInOrder
+from lance_core.transactions.landed import Landed
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +117,20 @@ class History:
 
 
 def history_since(
-    location: Location, since: Version, *, base: Snapshot | None = None, known: Sequence[Landed] = ()
+    location: Location,
+    since: Version,
+    *,
+    base: Snapshot | None = None,
+    known: Sequence[Landed] = (),
+    there: Version | None = None,
+    look: bool = True,
 ) -> History | None:
     """None if the table has no versions. `base` and `known` were loaded before: a version never changes, so
-    they are not read again."""
-    versions = list_versions(location)
+    they are not read again. `there` is one that is known to exist, whatever a listing shows; without a `look` nothing
+    is listed, and there may be later ones."""
+    versions = _line_end(location) if look or base is None else Versions((), base.scheme)
     seen = [*versions.numbers[-1:], *(landed.version for landed in known[-1:]), *([base.version] if base else [])]
+    seen += [there] if there else []
     if not seen:
         return None
     loaded = {landed.version: landed for landed in known}
@@ -143,7 +152,7 @@ def history_since(
                 others.append(Landed(version, None))
                 continue
             head = snapshot if version == newest else head
-            loaded[version] = Landed(version, load_transaction(location, snapshot.manifest))
+            loaded[version] = Landed.of(snapshot.manifest, load_transaction(location, snapshot.manifest))
         others.append(loaded[version])
     return History(head or load_at(location, newest), others, gone)
 
@@ -163,6 +172,13 @@ def _load(location: Location, version: Version, scheme: NamingScheme) -> Snapsho
         return Snapshot(here, with_lineage(here.store, counted), scheme)
     except Unsupported as error:
         raise Unsupported(f"{location.uri}/{error}") from error
+
+
+def _line_end(location: Location) -> Versions:
+    """The newest version, and perhaps others."""
+    if isinstance(location.own_store, ListsInOrder) and (found := hint.newest(location.own_store)):
+        return Versions((found[0],), found[1])
+    return list_versions(location)
 
 
 def _listed_last(location: Location) -> tuple[Version, NamingScheme]:

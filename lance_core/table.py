@@ -20,19 +20,28 @@ from lance_core.data.incoming import Incoming, Rows, incoming
 from lance_core.data.layout import check_storable
 from lance_core.data.write import BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits, write_fragments
 from lance_core.detached import commit_detached, publish
+from lance_core.edit import attempts, evolve, settings
 from lance_core.edit import columns as edit_columns
 from lance_core.edit import delete as edit_delete
-from lance_core.edit import evolve, settings
 from lance_core.edit import update as edit_update
 from lance_core.edit import upsert as edit_upsert
 from lance_core.errors import AlreadyExists, InvalidInput
 from lance_core.format.base_path import BasePath
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.ids import Version
-from lance_core.format.operations import Append, Operation, Overwrite, Restore, Rewrite, UpdateBases
+from lance_core.format.operations import (
+    Append,
+    Operation,
+    Overwrite,
+    Restore,
+    Rewrite,
+    Update,
+    UpdateBases,
+    UpdateConfig,
+)
 from lance_core.format.schema import TableSchema
 from lance_core.identity import TABLE_ID
-from lance_core.location import Location, locate
+from lance_core.location import Location, locate, published_config
 from lance_core.maintenance import cleanup, compaction
 from lance_core.maintenance.cleanup import CleanupReport, Retention
 from lance_core.manifest_names import migrate
@@ -40,6 +49,7 @@ from lance_core.offshoots import Branches, clone
 from lance_core.ports import SYSTEM
 from lance_core.refs import Tags
 from lance_core.snapshot import Snapshot, exists, load_at
+from lance_core.storage.manifests.manifest_store import ManifestStore
 from lance_core.table_reader import TableReader
 from lance_core.transactions.apply import Birth
 from lance_core.writes import Written
@@ -74,20 +84,22 @@ class Table(TableReader):
         retries: int = ATTEMPTS,
         max_rows_per_file: int = ROWS_PER_FILE_MAX,
         max_bytes_per_file: int = BYTES_PER_FILE_MAX,
+        manifest_store: ManifestStore | str | None = None,
         durable: bool = True,
     ) -> "Table":
-        """A new table, at version 1, with these rows; with none, where `data` is a schema."""
+        """A new table, at version 1, with these rows; with none, where `data` is a schema. `manifest_store` is where
+        its versions are to be reserved, by every writer: `sqlite:///...`, `postgresql://...`, `dynamodb://table`."""
         given.check(intent=intent, retries=retries)
         properties, config = given.texts(properties, "properties"), given.config(config)
-        location = locate(uri, storage_options=storage_options, durable=durable)
-        birth = Birth(_storage_version(storage_version), stable_row_ids)
+        location = locate(uri, storage_options=storage_options, durable=durable, manifest_store=manifest_store)
+        birth = Birth(_storage_version(storage_version), given.flag(stable_row_ids, "stable_row_ids"))
         begun = writes.begin(location, birth, verb="create", intent=intent, ports=SYSTEM)
         if isinstance(begun, Written):
             return cls(begun.snapshot)
         if exists(location):
             raise AlreadyExists(f"there is a table at {location.uri} already; open it, or overwrite it")
         limits = FileLimits(max_rows_per_file, max_bytes_per_file)
-        born_config = {TABLE_ID: begun.uuid, **config}
+        born_config = {TABLE_ID: begun.uuid, **config, **published_config(location)}
         operation = _overwriting(location, incoming(data), birth.storage_version, limits, born_config)
         return cls(writes.finish(begun, operation, properties=properties, attempts=retries).snapshot)
 
@@ -121,7 +133,7 @@ class Table(TableReader):
             fragments = _fragments(base.location, incoming(data).batches, schema, version, limits)
             return Append(fragments) if fragments else None
 
-        return self._changed("append", plan, intent, properties, retries, operation=Append.name)
+        return self._changed("append", plan, intent, properties, retries, again=False)
 
     def overwrite(
         self,
@@ -146,6 +158,7 @@ class Table(TableReader):
             intent,
             properties,
             retries,
+            again=False,
         )
 
     def delete(
@@ -170,7 +183,7 @@ class Table(TableReader):
         *,
         target_rows: int = ROWS_PER_FILE_MAX,
         materialize_deletions: bool = True,
-        remap: Literal["now", "reuse", "none"] = "now",
+        remap: Literal["now", "reuse", "none"] | None = None,
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
@@ -178,10 +191,19 @@ class Table(TableReader):
         """Write small fragments, and those with many deleted rows, anew as full ones. The rows stay as they are, with
         their ids and versions. A table in shape gets no version.
 
-        `remap` says what becomes of an index that stores where rows are: kept up `"now"`, which is refused where the
-        index cannot be rewritten; `"reuse"`, the table notes where the rows went; `"none"`, queries scan instead.
+        An index that stores stable row ids covers on. One that stores where rows are: where row ids are not stable and
+        its kind stands it (bitmap, label list, vector, zone map, bloom filter), the table notes where the rows went
+        (a fragment reuse index) and it covers on. All others, b-trees among them, cover what was compacted no more:
+        queries scan it, and are right, until the index is built again or pylance's `optimize_indices()` was run.
+        `Committed.uncovered` names them.
+
+        `remap` says it for every index that stores where rows are: kept up `"now"`, which is refused where the index
+        cannot be rewritten; `"reuse"`, the table notes where the rows went, and b-trees, text and JSON indices cover on
+        too, but pylance's `optimize_indices()` has to come before its `compact_files()`, which loses their rows
+        otherwise, and it is refused where row ids are stable and an index stores addresses;
+        `"none"`, queries scan instead.
         """
-        wanted = compaction.Remap.of(remap)
+        wanted = None if remap is None else compaction.Remap.of(remap)
         return self._changed(
             "compact",
             lambda base: compaction.compact(
@@ -242,7 +264,7 @@ class Table(TableReader):
         matched: str = "update",
         matched_if: str | None = None,
         insert: bool = True,
-        delete_unmatched: bool | str = False,
+        delete_unmatched: bool | str | None = False,
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
@@ -255,13 +277,14 @@ class Table(TableReader):
         rules = edit_upsert.Rules.of(
             on, matched=matched, matched_if=matched_if, insert=insert, delete_unmatched=delete_unmatched
         )
-        limits = FileLimits(max_rows_per_file, max_bytes_per_file)
+        limits, rows = FileLimits(max_rows_per_file, max_bytes_per_file), incoming(data).held()
         return self._changed(
             "upsert",
-            lambda base: edit_upsert.upsert(base, incoming(data), rules, limits=limits, ports=SYSTEM),
+            lambda base: edit_upsert.upsert(base, rows, rules, limits=limits, ports=SYSTEM),
             intent,
             properties,
             retries,
+            operation=Update.name,
         )
 
     def add_columns(
@@ -297,9 +320,10 @@ class Table(TableReader):
     ) -> Committed:
         """New columns from rows with the key columns `on`. Rows of the table without a partner get nulls; a null key
         has no partner. `data` and the table's keys are held in memory."""
+        rows = incoming(data).held()
         return self._changed(
             "merge_columns",
-            lambda base: edit_columns.merge_columns(base, incoming(data), on, ports=SYSTEM),
+            lambda base: edit_columns.merge_columns(base, rows, on, ports=SYSTEM),
             intent,
             properties,
             retries,
@@ -434,18 +458,24 @@ class Table(TableReader):
     ) -> Committed:
         """Commit an operation whose files are written already. `read_version` is the version it was planned on.
         `detached` makes a version beside the line, that only its number finds, until `publish` puts it there."""
+        if not isinstance(operation, Operation):
+            raise InvalidInput(f"an operation is one of lance_core.operations, not a {type(operation).__name__}")
         if isinstance(operation, Overwrite):
             given.config(operation.config_upserts)
+        if isinstance(operation, UpdateConfig) and operation.config:
+            given.check_config_keys(operation.config.entries)
         base = self._snapshot
         if read_version is not None and read_version != base.version:
             base = load_at(self._location, given.version_number(read_version))
-        if detached:
+        if given.flag(detached, "detached"):
             given.check(intent=intent, retries=retries)
             if intent is not None:
                 raise InvalidInput("a detached version has no intent; it lands once when it is published")
             noted = given.texts(properties, "properties")
             return committed_of(commit_detached(base, operation, properties=noted, ports=SYSTEM))
-        return Table(base)._changed(f"commit {operation.name}", lambda _base: operation, intent, properties, retries)
+        return Table(base)._changed(
+            f"commit {operation.name}", lambda _base: operation, intent, properties, retries, again=False
+        )
 
     def publish(self, detached_version: int, *, retries: int = ATTEMPTS) -> Committed:
         """Commit what a detached version did, unless what was committed since is in its way."""
@@ -463,10 +493,17 @@ class Table(TableReader):
     ) -> Committed:
         """Make an older version of this line the newest: rows, schema, indices and config come back as they were then.
         What came between stays in the history."""
-        number = load_at(self._location, given.version_number(version)).version
-        return self._changed("restore", lambda _base: Restore(number), intent, properties, retries)
+        number = given.version_number(version)
+        return self._changed(
+            "restore",
+            lambda _base: Restore(load_at(self._location, number).version),
+            intent,
+            properties,
+            retries,
+            again=False,
+        )
 
-    def clone(self, uri: str, shallow: bool = True) -> "Table":
+    def clone(self, uri: str | os.PathLike[str], shallow: bool = True) -> "Table":
         """A table of its own that begins as this version. A shallow one goes on reading the files that are here, and
         is to be opened with `bases=[...]` later; `shallow=False` copies them."""
         return Table(clone(self._snapshot, uri, shallow=shallow, ports=SYSTEM))
@@ -480,8 +517,8 @@ class Table(TableReader):
         retries: int = ATTEMPTS,
     ) -> Committed:
         """Places where files of the table may lie, besides its own."""
-        new = tuple(bases)
-        return self._changed("add_bases", lambda _base: UpdateBases(new), intent, properties, retries)
+        new = given.bases(bases)
+        return self._changed("add_bases", lambda _base: UpdateBases(new), intent, properties, retries, again=False)
 
     def migrate_manifest_names(self) -> "Table":
         """Give the manifests of an old table, or of one half way, the names that sort. No writer may be at work."""
@@ -497,19 +534,17 @@ class Table(TableReader):
         retries: int,
         *,
         operation: str = "",
+        again: bool = True,
     ) -> Committed:
         """What every verb does. `plan` writes its files; None where there is nothing to change, for which the caller
-        names the `operation` that would have been."""
+        names the `operation` that would have been. `again` says that it may be planned once more on a newer version."""
         given.check(intent=intent, retries=retries)
         noted = given.texts(properties, "properties")
         self.manifest.check_writable()
-        begun = writes.begin(self._location, self._snapshot, verb=verb, intent=intent, ports=SYSTEM)
-        if isinstance(begun, Written):
-            return committed_of(begun)
-        planned = plan(self._snapshot)
-        if planned is None:
-            return committed_of(writes.nothing_to_write(begun, operation))
-        return committed_of(writes.finish(begun, planned, properties=noted, attempts=retries))
+        change = attempts.Change(verb, plan, operation or Append.name, again)
+        return committed_of(
+            attempts.land(change, self._snapshot, intent=intent, properties=noted, retries=retries, ports=SYSTEM)
+        )
 
 
 def _overwriting(
@@ -555,6 +590,7 @@ def committed_of(written: Written) -> Committed:
         attempts=written.attempts,
         rebased_over=written.rebased_over,
         landed_before=written.landed_before,
+        uncovered=written.uncovered,
     )
 
 

@@ -12,7 +12,6 @@ from typing import Literal, Self
 import pyarrow as pa
 
 from lance_core import given
-from lance_core.errors import InvalidInput
 from lance_core.format.ids import Version
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.manifest import Fragments, Manifest
@@ -30,6 +29,7 @@ from lance_core.scan.plan import plan_scan
 from lance_core.scan.read import count, scan
 from lance_core.scan.take import By, RowNumbers
 from lance_core.snapshot import Snapshot, exists, list_versions, load_at, load_latest, load_transaction
+from lance_core.storage.manifests.manifest_store import ManifestStore
 
 
 class TableReader:
@@ -51,21 +51,30 @@ class TableReader:
         branch: str | None = None,
         timestamp: datetime | None = None,
         storage_options: Mapping[str, str] | None = None,
+        manifest_store: ManifestStore | str | None = None,
         bases: Sequence[str] = (),
         durable: bool = True,
     ) -> Self:
         """The newest version, or the one that is named: by its number, by a tag, or by a time, the newest that was made
-        until then. `bases` are places outside the table whose files it may read, a shallow clone's source for one."""
-        location = locate(uri, storage_options=storage_options, durable=durable, bases=bases)
+        until then. `bases` are places outside the table whose files it may read, a shallow clone's source for one.
+        `manifest_store` is where its versions are reserved, as it was told to `create`."""
+        location = locate(
+            uri, storage_options=storage_options, durable=durable, bases=bases, manifest_store=manifest_store
+        )
         if tag is None and branch is None and timestamp is None:
             return cls(load_latest(location) if version is None else load_at(location, given.version_number(version)))
         number = None if version is None else given.version_number(version)
         return cls(find(location, version=number, tag=tag, branch=branch, timestamp=timestamp))
 
     @staticmethod
-    def exists(uri: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None) -> bool:
+    def exists(
+        uri: str | os.PathLike[str],
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        manifest_store: ManifestStore | str | None = None,
+    ) -> bool:
         """Whether a version of a table is there; a directory that no commit ever reached is not a table."""
-        return exists(locate(uri, storage_options=storage_options))
+        return exists(locate(uri, storage_options=storage_options, manifest_store=manifest_store))
 
     def at(self, version: int | None = None, *, tag: str | None = None, timestamp: datetime | None = None) -> Self:
         """Another version: of this line, or of the line that a tag is on."""
@@ -85,7 +94,7 @@ class TableReader:
 
     @property
     def uri(self) -> str:
-        return self._location.uri
+        return self._location.address
 
     @property
     def version(self) -> Version:
@@ -139,7 +148,8 @@ class TableReader:
 
     def versions(self, since: int = 0) -> list[VersionInfo]:
         """Every version that exists, or every one after `since`, oldest first."""
-        return version_infos(self._location, since)
+        from_ = given.whole_number(since, "since", at_least=0, too_small="versions count from 1")
+        return version_infos(self._location, from_)
 
     def version_numbers(self) -> tuple[Version, ...]:
         """Which versions exist, ascending, by their names alone."""
@@ -266,10 +276,12 @@ class TableReader:
         versions: Literal["all", "head"] = "all",
         *,
         storage_options: Mapping[str, str] | None = None,
+        manifest_store: ManifestStore | str | None = None,
         bases: Sequence[str] = (),
     ) -> Report:
         """`fsck` of a table that may be too damaged to be opened."""
-        return _examined(locate(uri, storage_options=storage_options, bases=bases), versions)
+        location = locate(uri, storage_options=storage_options, bases=bases, manifest_store=manifest_store)
+        return _examined(location, versions)
 
     @property
     def _location(self) -> Location:
@@ -277,6 +289,4 @@ class TableReader:
 
 
 def _examined(location: Location, versions: str) -> Report:
-    if versions not in {each.value for each in Extent}:
-        raise InvalidInput(f"versions={versions!r}: it is one of {', '.join(repr(each.value) for each in Extent)}")
-    return examine(location, Extent(versions))
+    return examine(location, given.choice(Extent, versions, "versions"))

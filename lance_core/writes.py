@@ -9,7 +9,7 @@ The Spark ops and the methods of `Table` are the same three steps, with the midd
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lance_core import intents
 from lance_core.commit import Outcome, commit
@@ -18,10 +18,10 @@ from lance_core.format import naming
 from lance_core.format.fragment import DataFile
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
-from lance_core.format.operations import Append, Operation
+from lance_core.format.operations import Append, Operation, Rewrite
 from lance_core.format.transaction import Transaction
 from lance_core.intents import IntentRecord, Landing
-from lance_core.location import Location
+from lance_core.location import Location, check_publishing
 from lance_core.ports import Ports
 from lance_core.snapshot import Snapshot, history_since, load_at, load_latest, load_transaction
 from lance_core.transactions.apply import Birth
@@ -54,6 +54,8 @@ class Written:
     attempts: int
     rebased_over: tuple[Version, ...]
     landed_before: bool
+    uncovered: tuple[str, ...] = ()
+    """Names of indices that cover less now."""
 
 
 def begin(
@@ -63,6 +65,7 @@ def begin(
     about to do: the same intent may not be two different things."""
     if isinstance(base, Snapshot):
         check_on_the_line(base)
+        check_publishing(location, base.manifest)
     uuid = str(ports.new_uuid())
     if intent is None:
         return Begun(location, base, uuid, None, ports)
@@ -73,7 +76,15 @@ def begin(
         return _remembered(location, record, record.landing)
     if record.transaction_uuid == uuid:
         return begun
-    history = history_since(location, record.base)
+    return landed_before(begun) or begun
+
+
+def landed_before(begun: Begun) -> Written | None:
+    """What somebody else who has the same intention made of it meanwhile, up to the version that this is based on."""
+    location, record = begun.location, begun.record
+    if record is None:
+        return None
+    history = history_since(location, record.base, base=begun.base if isinstance(begun.base, Snapshot) else None)
     for landed in history.others if history else ():
         if landed.transaction and landed.transaction.uuid == record.transaction_uuid:
             snapshot = load_at(location, landed.version)
@@ -86,7 +97,7 @@ def begin(
             history.gone[0],
             f"was begun on version {record.base}; version {history.gone[0]} was cleaned up",
         )
-    return begun
+    return None
 
 
 def _remembered(location: Location, record: IntentRecord, landing: Landing) -> Written:
@@ -125,7 +136,8 @@ def finish(begun: Begun, operation: Operation, *, properties: Mapping[str, str],
     since = min(begun.read_version, begun.record.base) if begun.record else begun.read_version
     ours = Transaction(begun.read_version, begun.uuid, operation, properties)
     outcome = commit(begun.location, ours, base=begun.base, since=since, attempts=attempts, ports=begun.ports)
-    return written(begun, outcome)
+    done = written(begun, outcome)
+    return replace(done, uncovered=operation.uncovered) if isinstance(operation, Rewrite) and outcome.attempts else done
 
 
 def nothing_to_write(begun: Begun, operation: str = Append.name) -> Written:
@@ -198,6 +210,8 @@ def _landing(outcome: Outcome, base: Manifest | None) -> Landing:
 
 def _before(snapshot: Snapshot) -> Manifest | None:
     """None where it cannot be read: what has landed is not called a failure for a count."""
+    if snapshot.version == 1:
+        return None
     try:
         return load_at(snapshot.location, Version(snapshot.version - 1)).manifest
     except LanceError:

@@ -38,6 +38,8 @@ OPEN_ROOMS = ("lance_core.operations", "lance_core.tasks")
 LOADED_ON_FIRST_USE: Mapping[str, tuple[str, ...]] = {
     CODEC: ("lance.file",),
     "lance_core.expressions.engine": ("datafusion",),
+    "lance_core.storage.manifests.dynamodb": ("botocore",),
+    "lance_core.storage.manifests.sql": ("sqlalchemy",),
 }
 
 OUTSIDE_WORLD = (

@@ -206,8 +206,8 @@ def test_every_contract_has_a_case() -> None:
 
 def test_importing_the_core_is_quick_and_light() -> None:
     program = (
-        "import json, sys, time; start = time.process_time(); import lance_core; "
-        "print(json.dumps([time.process_time() - start, list(sys.modules)]))"
+        "import json, sys, time; start = time.thread_time(); import lance_core; "
+        "print(json.dumps([time.thread_time() - start, list(sys.modules)]))"
     )
     runs = []
     for _ in range(3):

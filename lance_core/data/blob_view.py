@@ -112,7 +112,7 @@ def view_of(
         read(size - _FOOTER.size, _FOOTER.size)
     )
     version = StorageVersion.of_file(major, minor)
-    own = TableSchema.from_arrow(schema)
+    own = TableSchema.from_arrow(schema, is_stored=True)
     first_column = _first_columns(own, version)
     wanted = [
         number
@@ -132,7 +132,9 @@ def view_of(
     copied = [(start, read(start, count)) for number in wanted for start, count in pages(number) if count]
     shown = [_shown(own.field(name), schema.field(name), describe=describe) for name in names]
     at_end = -(-size // _ALIGNMENT) * _ALIGNMENT
-    end = _end(at_end, TableSchema.from_arrow(pa.schema(shown)), rows, metadata, version_stamp=(major, minor))
+    end = _end(
+        at_end, TableSchema.from_arrow(pa.schema(shown), is_stored=True), rows, metadata, version_stamp=(major, minor)
+    )
     return View((*copied, (at_end, end)))
 
 

@@ -12,10 +12,12 @@ import enum
 import pyarrow as pa
 
 from lance_core.data.conversions import floats_survived, means_the_same, narrows_floats, obstacle
-from lance_core.errors import SchemaMismatch
+from lance_core.errors import InvalidInput, SchemaMismatch
+from lance_core.format.fragment import StorageVersion
 from lance_core.format.schema import TableSchema
 
 _DECIMAL_ALIGNMENT = 16
+_FIRST_WITH_NULL_STRUCTS = StorageVersion(2, 1)
 
 
 class Conversion(enum.Enum):
@@ -126,6 +128,33 @@ def _refuse_nulls(array: pa.Array, field: pa.Field, path: str, what: str) -> Non
     elif isinstance(array, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
         child = array.type.value_field
         _refuse_nulls(array.flatten(), child, f"{path}.{child.name}", what)
+
+
+def check_no_null_structs(batch: pa.RecordBatch, version: StorageVersion, *, what: str) -> None:
+    """Storage version 2.0 has no place for them: the codec refuses a file half way."""
+    if version >= _FIRST_WITH_NULL_STRUCTS:
+        return
+    for name, array in zip(batch.schema.names, batch.columns, strict=True):
+        if path := _null_struct(array, name):
+            raise InvalidInput(
+                f"{what}: column {path!r} has a struct that is null, which storage version {version} cannot store; "
+                f"{_FIRST_WITH_NULL_STRUCTS} can. Fill its fields with nulls, or create a table with "
+                f"storage_version={str(_FIRST_WITH_NULL_STRUCTS)!r}"
+            )
+
+
+def _null_struct(array: pa.Array, path: str) -> str | None:
+    """Where the first one is."""
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if pa.types.is_struct(array.type):
+        if array.null_count:
+            return path
+        below = ((array.field(index), f"{path}.{child.name}") for index, child in enumerate(array.type))
+        return next((found for each in below if (found := _null_struct(*each))), None)
+    if isinstance(array, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
+        return _null_struct(array.flatten(), f"{path}.{array.type.value_field.name}")
+    return None
 
 
 def _aligned(array: pa.Array) -> pa.Array:

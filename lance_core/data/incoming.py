@@ -1,7 +1,7 @@
 """The forms in which a caller may hand in rows, as one: a schema and a stream of batches."""
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -16,7 +16,11 @@ Rows: TypeAlias = pa.Table | pa.RecordBatch | pa.RecordBatchReader | Iterable[pa
 class Incoming:
     schema: pa.Schema | None
     """None where there was not even one batch to tell."""
-    batches: Iterator[pa.RecordBatch]
+    batches: Iterable[pa.RecordBatch]
+
+    def held(self) -> "Incoming":
+        """In memory, to be read more than once."""
+        return Incoming(self.schema, tuple(self.batches))
 
     @property
     def columns(self) -> pa.Schema:

@@ -26,6 +26,7 @@ from lance_core.errors import NotFound, StorageError, Unsupported
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.naming import blob_file_name
 from lance_core.storage.local import LocalStore
+from lance_core.storage.opening import TableStore
 
 if TYPE_CHECKING:
     import lance.file
@@ -40,7 +41,7 @@ _DRAFT_OF_A_VERSION = "miniblock pages require the u32 chunk grammar"
 
 @dataclass(frozen=True, slots=True)
 class LanceCodec:
-    store: LocalStore
+    store: TableStore
 
     def create(self, path: str, schema: pa.Schema, version: StorageVersion) -> "LanceFileWriter":
         return LanceFileWriter(self.store, path, schema, version)
@@ -50,7 +51,7 @@ class LanceCodec:
 
 
 class LanceFileWriter:
-    def __init__(self, store: LocalStore, path: str, schema: pa.Schema, version: StorageVersion) -> None:
+    def __init__(self, store: TableStore, path: str, schema: pa.Schema, version: StorageVersion) -> None:
         from lance.file import LanceFileWriter as Writer
 
         self._store = store
@@ -58,18 +59,19 @@ class LanceFileWriter:
         self._beside = path.removesuffix(".lance")
         self._place = str(store.inside(path))
         store.make_directory(path.rpartition("/")[0])
-        with _told_apart(self._place):
+        with _told_apart(self._store, self._place):
             self._blobs = BlobFiles(schema, packed=self._packed, dedicated=self._dedicated)
-            self._writer = Writer(self._place, self._blobs.schema, version=str(version))
+            options = dict(store.given) or None
+            self._writer = Writer(self._place, self._blobs.schema, version=str(version), storage_options=options)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        with _told_apart(self._place):
+        with _told_apart(self._store, self._place):
             stored = self._blobs.descriptors(batch)
             columns = [_without_offsets(column) for column in stored.columns]
             self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=stored.schema))
 
     def finish(self) -> int:
-        with _told_apart(self._place):
+        with _told_apart(self._store, self._place):
             self._blobs.finish()
             self._writer.close()
         blobs = [f"{self._beside}/{blob_file_name(number)}" for number in self._blobs.blob_ids]
@@ -79,12 +81,12 @@ class LanceFileWriter:
 
     def _packed(self, number: int) -> Sidecar:
         self._store.make_directory(self._beside)
-        writer = _session(str(self._store.root)).open_packed_blob_writer(self._path, number)
+        writer = _session(self._store.base, self._store.given).open_packed_blob_writer(self._path, number)
         return Sidecar(writer.write_blob, writer.finish)
 
     def _dedicated(self, number: int) -> Sidecar:
         self._store.make_directory(self._beside)
-        writer = _session(str(self._store.root)).open_dedicated_blob_writer(self._path, number)
+        writer = _session(self._store.base, self._store.given).open_dedicated_blob_writer(self._path, number)
         return Sidecar(writer.write, writer.finish)
 
 
@@ -95,7 +97,7 @@ class LanceFileReader:
 
     def __init__(
         self,
-        store: LocalStore,
+        store: TableStore,
         path: str,
         columns: tuple[str, ...],
         *,
@@ -113,8 +115,8 @@ class LanceFileReader:
         self._one_at_a_time = threading.Lock()
 
     def _opened(self, columns: tuple[str, ...] | None) -> "lance.file.LanceFileReader":
-        session = _session(str(self._store.root))
-        with _told_apart(self._place):
+        session = _session(self._store.base, self._store.given)
+        with _told_apart(self._store, self._place):
             if columns is None:
                 return session.open_reader(self._path)
             try:
@@ -138,7 +140,7 @@ class LanceFileReader:
             key = file_tail.schema_bytes(self._place)
             says = None if key is None else _said.get(key)
             if says is None:
-                with _told_apart(self._place):
+                with _told_apart(self._store, self._place):
                     says = _Said.of(self._reader.metadata().schema)
                 if key is not None and len(_said) < _SCHEMAS_KEPT:
                     _said[key] = says
@@ -151,13 +153,13 @@ class LanceFileReader:
         return self._described
 
     def read(self, columns: Sequence[str], start: int, count: int) -> Iterator[pa.RecordBatch]:
-        with _told_apart(self._place):
+        with _told_apart(self._store, self._place):
             with self._one_at_a_time:
                 found = self._projected(columns).read_range(start, count, batch_size=BATCH_ROWS)
             yield from _so_many(found.to_batches(), count)
 
     def take(self, columns: Sequence[str], rows: Rows) -> Iterator[pa.RecordBatch]:
-        with _told_apart(self._place):
+        with _told_apart(self._store, self._place):
             with self._one_at_a_time:
                 found = self._projected(columns).take_rows(rows.tolist(), batch_size=BATCH_ROWS)
             yield from _so_many(found.to_batches(), len(rows))
@@ -167,7 +169,9 @@ class LanceFileReader:
         if wanted == self._columns and not self._needs_view(wanted):
             return self._reader
         if wanted not in self._others:
-            through = self._viewed(wanted) if self._needs_view(wanted) else _session(str(self._store.root))
+            through = (
+                self._viewed(wanted) if self._needs_view(wanted) else _session(self._store.base, self._store.given)
+            )
             self._others[wanted] = through.open_reader(self._path, list(wanted))
         return self._others[wanted]
 
@@ -205,7 +209,7 @@ class LanceFileReader:
             for position, part in view.parts:
                 out.seek(position)
                 out.write(part)
-        return _session(directory)
+        return _session(directory, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,11 +229,11 @@ class _Said:
 
 
 @functools.lru_cache(maxsize=_SESSIONS_KEPT)
-def _session(root: str) -> "lance.file.LanceFileSession":
+def _session(root: str, options: tuple[tuple[str, str], ...]) -> "lance.file.LanceFileSession":
     """It saves half of what opening a small file costs, and remembers no file."""
     from lance.file import LanceFileSession
 
-    return LanceFileSession(root)
+    return LanceFileSession(root, storage_options=dict(options) or None)
 
 
 def _so_many(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
@@ -265,11 +269,11 @@ def _has_offset(array: pa.Array) -> bool:
 
 
 @contextmanager
-def _told_apart(path: str) -> Iterator[None]:
+def _told_apart(store: TableStore, path: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, RuntimeError) as error:
-        what = _without_build_paths(str(error))
+        what = store.without_secrets(_without_build_paths(str(error)))
         if what.startswith("Not found"):
             raise NotFound(f"data file {path} does not exist") from error
         if _DRAFT_OF_A_VERSION in what:
@@ -277,7 +281,7 @@ def _told_apart(path: str) -> Iterator[None]:
                 f"data file {path} was written in a draft of its storage version, before that was settled: {what}. "
                 "The release that wrote it can copy it into a settled one"
             ) from error
-        raise StorageError(f"data file {path}: {what}") from error
+        raise StorageError(f"data file {path}: {what}") from (error if isinstance(store, LocalStore) else None)
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise

@@ -17,6 +17,7 @@ from lance_core.data.legacy_codec import LegacyFileReader
 from lance_core.data.open_fragment import Layout, LiveRows, OpenFragment, Shape, Source, reader_of
 from lance_core.errors import Corrupt, Unsupported
 from lance_core.format.deletion_vector import DeletionVector
+from lance_core.format.field_paths import is_quoted
 from lance_core.format.fragment import DataFile, Fragment
 from lance_core.format.schema import Field, TableSchema
 from lance_core.storage.store import Store
@@ -212,7 +213,7 @@ def _table_schema(schema: pa.Schema) -> TableSchema:
     told: bytes = schema.serialize().to_pybytes()
     known = _table_schemas.get(told)
     if known is None:
-        known = TableSchema.from_arrow(schema)
+        known = TableSchema.from_arrow(schema, is_stored=True)
         if len(_table_schemas) < _SCHEMAS_KEPT:
             _table_schemas[told] = known
     return known
@@ -230,7 +231,7 @@ def _names(field: Field, paths: Mapping[int, Path], *, is_pruned: bool) -> list[
     if not is_pruned:
         return [path[0]]
     wanted = list(_wanted_paths(field, (field.name,), paths))
-    if any("." in name for found in wanted for name in found):
+    if any(is_quoted(name) for found in wanted for name in found):
         return [path[0]]  # of which child would be a part of that name?
     return [".".join(found) for found in wanted] or [path[0]]
 

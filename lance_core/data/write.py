@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from lance_core import given
 from lance_core.data.blob_writing import as_stored
 from lance_core.data.codec import DataCodec, FileWriter
-from lance_core.data.conform import Conversion, columns_to_write, conform
+from lance_core.data.conform import Conversion, check_no_null_structs, columns_to_write, conform
 from lance_core.data.layout import check_storable, columns_of
 from lance_core.errors import InvalidInput
 from lance_core.format import naming
@@ -31,10 +32,7 @@ class FileLimits:
     bytes_max: int = BYTES_PER_FILE_MAX
 
     def __post_init__(self) -> None:
-        if self.rows_max < 1 or self.bytes_max < 1:
-            raise InvalidInput(
-                f"max_rows_per_file={self.rows_max} and max_bytes_per_file={self.bytes_max} must both be positive"
-            )
+        given.file_limits(self.rows_max, self.bytes_max)
 
 
 def write_fragments(
@@ -55,14 +53,16 @@ def write_fragments(
     columns_given: pa.Schema | None = None
     for batch in as_stored(batches, schema):
         if columns is None or batch.schema != columns_given:
-            given = columns_to_write(batch.schema, schema, conversion=conversion, what=what)
+            found = columns_to_write(batch.schema, schema, conversion=conversion, what=what)
             if columns is None:
-                check_storable(given, version)
-                columns, columns_arrow = given, given.arrow
-            elif given.fields != columns.fields:
+                check_storable(found, version)
+                columns, columns_arrow = found, found.arrow
+            elif found.fields != columns.fields:
                 raise InvalidInput(f"{what}: the batches to write do not all have the same columns")
             columns_given = batch.schema
-        rolling.write(conform(batch, columns_arrow, conversion=conversion, what=what), columns)
+        batch = conform(batch, columns_arrow, conversion=conversion, what=what)
+        check_no_null_structs(batch, version, what=what)
+        rolling.write(batch, columns)
     return rolling.finish()
 
 
@@ -85,7 +85,9 @@ def write_columns(
     file = codec.create(f"{naming.DATA}/{name}", arrow, version)
     written = 0
     for batch in as_stored(batches, schema):
-        file.write(conform(batch, arrow, conversion=conversion, what=what))
+        batch = conform(batch, arrow, conversion=conversion, what=what)
+        check_no_null_structs(batch, version, what=what)
+        file.write(batch)
         written += batch.num_rows
     assert written == rows, f"{written} rows for a fragment of {rows}"
     return _data_file(name, schema, version, file.finish())

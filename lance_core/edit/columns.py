@@ -11,6 +11,7 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from lance_core import given
 from lance_core.data.blob_writing import stored_schema
 from lance_core.data.incoming import Incoming
 from lance_core.data.layout import check_storable
@@ -41,19 +42,20 @@ def add_columns(
     read_columns: Sequence[str] | None,
     ports: Ports,
 ) -> Merge:
+    schema = None if schema is None else given.schema(schema, "schema")
     if isinstance(columns, Mapping):
         return _by_sql(base, columns, ports)
     if isinstance(columns, pa.Field):
         return _all_null(base, pa.schema([columns]))
     if callable(columns):
         return _by_function(base, columns, schema, read_columns, ports)
-    return _all_null(base, columns if isinstance(columns, pa.Schema) else pa.schema(columns))
+    return _all_null(base, columns if isinstance(columns, pa.Schema) else pa.schema(given.fields(columns, "columns")))
 
 
 def merge_columns(base: Snapshot, data: Incoming, on: str | Sequence[str], *, ports: Ports) -> Merge:
     """A left join: rows without a partner get null, and null keys have none. `data` is held in memory."""
     what, stored = base.location.uri, base.manifest.schema
-    keys = [on] if isinstance(on, str) else list(on)
+    keys = given.keys(on, "on")
     added = pa.schema([field for field in data.columns if field.name not in keys])
     for name in keys:
         for side, names in (("the table", stored.arrow.names), ("the data", data.columns.names)):
@@ -104,7 +106,7 @@ def _by_function(
 ) -> Merge:
     stored = base.manifest.schema
     readable = with_metadata_columns(stored.arrow)
-    columns = stored.arrow.names if read_columns is None else list(read_columns)
+    columns = stored.arrow.names if read_columns is None else list(given.names(read_columns, "read_columns"))
     for name in columns:
         if name not in readable.names:
             raise InvalidInput(unknown(name, stored.arrow.names))
@@ -112,7 +114,13 @@ def _by_function(
     def computed(fragment: Fragment) -> Iterator[Placed]:
         for rows in live_rows(base, fragment, columns, stored):
             if rows.batch.num_rows:
-                yield Placed(_checked(compute(rows.batch), rows.batch, base), rows.offsets)
+                try:
+                    result = compute(rows.batch)
+                except Exception as error:
+                    of = f"fragment {fragment.id}, {rows.batch.num_rows:,} rows of version {base.version}"
+                    error.add_note(f"{base.location.uri}: the function for new columns raised this on {of}")
+                    raise
+                yield Placed(_checked(result, rows.batch, base), rows.offsets)
 
     fragments = list(base.manifest.fragments)
     begun: dict[int, Iterator[Placed]] = {}
@@ -134,7 +142,7 @@ def _by_function(
     return _merged(base, written, new.fields)
 
 
-def _checked(result: pa.RecordBatch | pa.Table, given: pa.RecordBatch, base: Snapshot) -> pa.RecordBatch:
+def _checked(result: pa.RecordBatch | pa.Table, shown: pa.RecordBatch, base: Snapshot) -> pa.RecordBatch:
     if not isinstance(result, pa.RecordBatch):
         try:
             table = pa.table(result)
@@ -144,9 +152,9 @@ def _checked(result: pa.RecordBatch | pa.Table, given: pa.RecordBatch, base: Sna
                 "a table, with a row for each row it was given"
             ) from error
         result = pa.RecordBatch.from_arrays([column.combine_chunks() for column in table.columns], schema=table.schema)
-    if result.num_rows != given.num_rows:
+    if result.num_rows != shown.num_rows:
         raise InvalidInput(
-            f"{base.location.uri}: the function for new columns was given {given.num_rows} rows and returned "
+            f"{base.location.uri}: the function for new columns was given {shown.num_rows} rows and returned "
             f"{result.num_rows}; it has to return one for each, in their order"
         )
     return result
@@ -172,12 +180,12 @@ def _all_null(base: Snapshot, wanted: pa.Schema) -> Merge:
     manifest = base.manifest
     if not wanted.names:
         raise InvalidInput("no column is given; name at least one")
-    given = TableSchema.from_arrow(stored_schema(wanted, manifest.storage_version))
-    check_storable(given, manifest.storage_version)
+    new = TableSchema.from_arrow(stored_schema(wanted, manifest.storage_version))
+    check_storable(new, manifest.storage_version)
     there = {field.name: field for field in manifest.schema.fields}
     ids = iter(range(_next_id(base), 2**31 - 1))
     fields = list(manifest.schema.fields)
-    for field in given.fields:
+    for field in new.fields:
         old = there.get(field.name)
         if old is None:
             fields.append(_numbered(_nullable(field, field.name), ids))
@@ -188,18 +196,18 @@ def _all_null(base: Snapshot, wanted: pa.Schema) -> Merge:
                     f"{_FIRST_WITH_ADDED_CHILDREN} on; this table has {manifest.storage_version}"
                 )
             fields[fields.index(old)] = _with_children_of(old, field, ids, field.name)
-    metadata = {**manifest.schema.metadata, **given.metadata}
+    metadata = {**manifest.schema.metadata, **new.metadata}
     # A mandatory column that changed: Lance lets no append stand that was planned before.
-    keeps = all(there[field.name].nullable for field in given.fields if field.name in there)
+    keeps = all(there[field.name].nullable for field in new.fields if field.name in there)
     return Merge(tuple(manifest.fragments), TableSchema(tuple(fields), metadata), preserves_nullability=keeps)
 
 
-def _with_children_of(old: Field, given: Field, ids: Iterator[int], path: str) -> Field:
-    if old.logical_type != given.logical_type or old.logical_type not in _PARENTS or old.is_packed:
+def _with_children_of(old: Field, new: Field, ids: Iterator[int], path: str) -> Field:
+    if old.logical_type != new.logical_type or old.logical_type not in _PARENTS or old.is_packed:
         raise InvalidInput(f"there is a column {path!r} already, a {old.logical_type}; give the new one another name")
     there = {child.name: child for child in old.children}
     children = list(old.children)
-    for child in given.children:
+    for child in new.children:
         below = f"{path}.{child.name}"
         if child.name not in there:
             children.append(_numbered(_nullable(child, below), ids))
@@ -253,18 +261,18 @@ def _merged(base: Snapshot, fragments: Sequence[Fragment], new: Sequence[Field])
 
 def _with_keys_like(rows: pa.Table, stored: pa.Schema, keys: Sequence[str], what: str) -> pa.Table:
     for name in keys:
-        expected, given = stored.field(name).type, rows.schema.field(name)
-        if given.type == expected:
+        expected, coming = stored.field(name).type, rows.schema.field(name)
+        if coming.type == expected:
             continue
         try:
             cast = rows.column(name).cast(expected)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
             raise SchemaMismatch(
-                f"{what}: the key {name!r} is a {expected} in the table and a {given.type} in the data, which does not "
-                f"convert: {error}",
+                f"{what}: the key {name!r} is a {expected} in the table and a {coming.type} in the data, which does "
+                f"not convert: {error}",
                 column=name,
                 expected=str(expected),
-                got=str(given.type),
+                got=str(coming.type),
             ) from error
         rows = rows.set_column(rows.schema.get_field_index(name), pa.field(name, expected), cast)
     return rows

@@ -1,6 +1,6 @@
 """Delete the rows that match: only the predicate's columns are read, and only deletion files are written."""
 
-from lance_core.edit.deletions import with_deleted
+from lance_core.edit.deletions import rows_as_bitmap, with_deleted
 from lance_core.edit.matching import matching
 from lance_core.expressions import Predicate
 from lance_core.format.operations import Delete
@@ -13,11 +13,12 @@ def delete(base: Snapshot, sql: str, *, ports: Ports) -> Delete:
     """Fragments that lose all of their rows go as a whole, and get no deletion file."""
     predicate = Predicate.parse(sql, conditional(base.manifest))
     check_condition(base.manifest, predicate.columns, what="the condition")
-    updated, removed = [], []
+    updated, removed, affected = [], [], {}
     for fragment, offsets in matching(base, predicate):
+        affected[fragment.id] = rows_as_bitmap(offsets)
         after = with_deleted(base.location, fragment, offsets, read_version=base.version, ports=ports)
         if after is None:
             removed.append(fragment.id)
         else:
             updated.append(after)
-    return Delete(tuple(updated), tuple(removed), sql)
+    return Delete(tuple(updated), tuple(removed), sql, affected)

@@ -5,6 +5,7 @@ Shared by every verb that removes rows from where they are.
 
 import numpy as np
 import numpy.typing as npt
+from pyroaring import BitMap
 
 from lance_core.data.read import load_deletions
 from lance_core.format.deletion_vector import DeletionVector
@@ -32,3 +33,8 @@ def with_deleted(
     assert after.deletion_file is not None
     location.store.put(after.deletion_file.path, deleted.encode(as_bitmap=as_bitmap))
     return after
+
+
+def rows_as_bitmap(offsets: npt.NDArray[np.int64]) -> bytes:
+    """Rows of a fragment as an operation names those that it affects."""
+    return bytes(BitMap(offsets.astype(np.uint32)).serialize())

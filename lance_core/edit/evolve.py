@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from lance_core import given
 from lance_core.data.blob_places import nulls
 from lance_core.data.conform import Conversion
 from lance_core.data.layout import is_blob
@@ -28,10 +29,10 @@ _FIRST_WITH_LEAF_COLUMNS = StorageVersion(2, 1)
 def drop_columns(base: Snapshot, columns: Sequence[str], *, ports: Ports) -> Project | Merge:
     """A parent of which nothing is left goes too. Files keep what is in them until they are written anew."""
     schema = base.manifest.schema
-    if isinstance(columns, str) or not columns:
-        raise InvalidInput(f"drop_columns takes a list of columns, at least one, not {columns!r}")
+    if not (paths := given.names(columns, "columns")):
+        raise InvalidInput(f"{base.location.uri}: drop_columns takes a list of columns, at least one")
     gone: set[int] = set()
-    for path in columns:
+    for path in paths:
         found = find(schema, path)
         _check_separable(found, path)
         gone.add(found[-1].id)
@@ -58,6 +59,7 @@ def _with_a_file(base: Snapshot, fragment: Fragment, schema: TableSchema, ports:
 def reorder_columns(base: Snapshot, columns: Sequence[str]) -> Project:
     """All of them, in the order they are to have."""
     schema = base.manifest.schema
+    columns = given.names(columns, "columns")
     names = [field.name for field in schema.fields]
     for name in columns:
         if name not in names:
@@ -80,6 +82,10 @@ def alter_column(
 ) -> Project | Merge:
     if rename is None and type is None and nullable is None:
         raise InvalidInput(f"say what becomes of column {path!r}: rename=, type= or nullable=")
+    path = given.text(path, "name")
+    rename = None if rename is None else given.text(rename, "rename")
+    type = None if type is None else given.data_type(type, "type")
+    nullable = None if nullable is None else given.flag(nullable, "nullable")
     schema = base.manifest.schema
     chain = find(schema, path)
     old = chain[-1]
@@ -156,8 +162,8 @@ def _with_dead(fragment: Fragment, moved: set[int], live: set[int]) -> Fragment:
 
 def _retyped(field: Field, type: pa.DataType, *, first_id: int) -> Field:
     """A new field of that type, in the place and with the metadata of the old one."""
-    given = pa.schema([pa.field("it", type, field.nullable)])
-    new = TableSchema.from_arrow(given, first_id=first_id).fields[0]
+    asked = pa.schema([pa.field("it", type, field.nullable)])
+    new = TableSchema.from_arrow(asked, first_id=first_id).fields[0]
     kept = {key: value for key, value in field.metadata.items() if key not in (EXTENSION_NAME, EXTENSION_METADATA)}
     return Field(new.id, field.name, new.logical_type, field.nullable, {**kept, **new.metadata}, new.children)
 

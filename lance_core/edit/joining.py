@@ -31,7 +31,7 @@ class SourceKeys:
         self._rows = rows.select(list(on))
         self._distinct: list[pa.Array] = []
         self._pairs: list[Numbers] = []
-        columns = list(map(_comparable, self._rows.columns))
+        columns = list(map(comparable, self._rows.columns))
         for column in columns:
             self._distinct.append(pc.unique(column).drop_null())
         codes = self._codes(columns, building=True)
@@ -49,7 +49,7 @@ class SourceKeys:
 
     def rows_for(self, columns: Sequence[pa.ChunkedArray]) -> Numbers:
         """For each row of the table, by its key columns: the row in memory with that key, or -1."""
-        codes = self._codes(list(map(_comparable, columns)), building=False)
+        codes = self._codes(list(map(comparable, columns)), building=False)
         if not len(self._row_of):
             return codes
         return np.where(codes == NOTHING, NOTHING, self._row_of[codes])
@@ -90,8 +90,8 @@ def _places(known: Numbers, wanted: Numbers) -> Numbers:
     return np.where(known[at] == wanted, at, NOTHING)
 
 
-def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Without what the lookup does not take, and floats as their bits."""
+def comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Plain values that are equal where keys are: floats as their bits."""
     storage = _storage(column.type)
     if isinstance(column.type, pa.BaseExtensionType):
         column = pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyroaring import BitMap
 
 from lance_core.data.blob_writing import as_stored
 from lance_core.data.conform import Conversion, conform
@@ -19,7 +18,7 @@ from lance_core.data.layout import is_blob
 from lance_core.data.read import FragmentReader, load_deletions
 from lance_core.data.write import FileLimits, write_fragments
 from lance_core.edit.column_files import Placed, with_columns
-from lance_core.edit.deletions import with_deleted
+from lance_core.edit.deletions import rows_as_bitmap, with_deleted
 from lance_core.edit.matching import Offsets
 from lance_core.errors import InvalidInput
 from lance_core.format.fragment import Fragment
@@ -102,7 +101,8 @@ def move_rows(
             removed_ids.append(fragment.id)
         else:
             updated.append(after)
-    return Update(tuple(removed_ids), tuple(updated), new, fields_assigned=tuple(assigned))
+    affected = {fragment_id: rows_as_bitmap(offsets) for fragment_id, offsets in gone.items()}
+    return Update(tuple(removed_ids), tuple(updated), new, fields_assigned=tuple(assigned), affected=affected)
 
 
 def rewrite_columns(
@@ -110,14 +110,16 @@ def rewrite_columns(
 ) -> Update:
     """Every row stays where it is; the fragment's old files keep the columns, dead."""
     base = changes.base
+    affected = {part.fragment.id: rows_as_bitmap(part.offsets) for part in changes.parts}
     return Update(
         updated=tuple(_with_columns(changes, part, ports) for part in changes.parts),
         new=write_rows(base, inserted, limits=limits, ports=ports),
         fields_modified=ids_of(changes.fields.fields),
         mode=UpdateMode.REWRITE_COLUMNS,
-        updated_offsets={part.fragment.id: BitMap(part.offsets).serialize() for part in changes.parts}
+        updated_offsets={int(number): rows for number, rows in affected.items()}
         if base.manifest.has_stable_row_ids
         else {},
+        affected=affected,
     )
 
 

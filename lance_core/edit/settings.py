@@ -5,6 +5,7 @@ Entries are set, or deleted where the value is None; with `replace` whatever is 
 
 from collections.abc import Mapping
 
+from lance_core import given
 from lance_core.errors import InvalidInput
 from lance_core.format.field_paths import find
 from lance_core.format.operations import MapUpdate, UpdateConfig
@@ -17,7 +18,8 @@ _OURS = "lance_assets."
 
 def set_config(base: Snapshot, values: Values, *, replace: bool) -> UpdateConfig:
     update = _update(values, replace=replace)
-    if replace:
+    given.check_config_keys(update.entries)
+    if update.replace:
         ours = {key: value for key, value in base.manifest.config.items() if key.startswith(_OURS)}
         update = MapUpdate({**ours, **update.entries}, replace=True)
     return UpdateConfig(config=update)
@@ -32,20 +34,20 @@ def set_schema_metadata(values: Values, *, replace: bool) -> UpdateConfig:
 
 
 def set_field_metadata(base: Snapshot, columns: Mapping[str, Values], *, replace: bool) -> UpdateConfig:
+    given.mapping(columns, "columns")
     if not columns:
         raise InvalidInput("no column is given; say which one's metadata to set: {column: {key: value}}")
     schema = base.manifest.schema
     return UpdateConfig(
-        field_metadata={find(schema, path)[-1].id: _update(values, replace=replace) for path, values in columns.items()}
+        field_metadata={
+            find(schema, given.text(path, "a name in columns"))[-1].id: _update(values, replace=replace)
+            for path, values in columns.items()
+        }
     )
 
 
 def _update(values: Values, *, replace: bool) -> MapUpdate:
-    for key, value in values.items():
-        if not all(isinstance(each, str) for each in (key, value) if each is not None):
-            raise InvalidInput(f"the entry {key!r}: {value!r} is not of text; keys and values are, and None deletes")
-        if not key:
-            raise InvalidInput("an entry has an empty key; give it a name")
-    if not values and not replace:
+    entries = given.entries(values, "entries")
+    if not entries and not given.flag(replace, "replace"):
         raise InvalidInput("no entry is given; with replace=True that would delete all of them")
-    return MapUpdate(dict(values), replace)
+    return MapUpdate(entries, given.flag(replace, "replace"))

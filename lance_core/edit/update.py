@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_core import given
 from lance_core.data.layout import is_blob
 from lance_core.data.write import FileLimits
 from lance_core.edit.matching import check_columns, matching
@@ -25,6 +26,8 @@ from lance_core.snapshot import Snapshot
 def update(base: Snapshot, values: Mapping[str, str], where: str | None, *, limits: FileLimits, ports: Ports) -> Update:
     """All expressions see the row as it was, so two columns may change places."""
     schema, what = base.manifest.schema, base.location.uri
+    given.mapping(values, "values")
+    given.names(list(values), "values")
     if not values:
         raise InvalidInput(f"{what}: an update names no column; give at least one, as in {{'price': 'price * 2'}}")
     check_columns(values, schema, what=what, where="the update")

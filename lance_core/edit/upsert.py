@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_core import given
 from lance_core.data.blob_writing import as_stored, schema_as_stored
 from lance_core.data.conform import Conversion, afresh, columns_to_write, conform
 from lance_core.data.incoming import Incoming
 from lance_core.data.write import FileLimits
-from lance_core.edit.joining import NOTHING, SourceKeys, check_key_type
+from lance_core.edit.joining import NOTHING, SourceKeys, check_key_type, comparable
 from lance_core.edit.matching import Offsets, check_columns, rows_of
 from lance_core.edit.rewriting import (
     Change,
@@ -33,7 +34,7 @@ from lance_core.errors import InvalidInput
 from lance_core.expressions import Predicate
 from lance_core.format.fragment import Fragment
 from lance_core.format.ids import FragmentId
-from lance_core.format.key_filter import can_filter, key_filter
+from lance_core.format.key_filter import is_recorded_by_all, key_filter
 from lance_core.format.operations import Update
 from lance_core.format.schema import TableSchema
 from lance_core.ports import Ports
@@ -73,17 +74,19 @@ class Rules:
         matched: str,
         matched_if: str | None,
         insert: bool,
-        delete_unmatched: bool | str,
+        delete_unmatched: bool | str | None,
     ) -> "Rules":
-        keys = (on,) if isinstance(on, str) else tuple(on)
+        keys = given.keys(on, "on")
         if not keys or len(set(keys)) != len(keys):
             raise InvalidInput(f"on={list(keys)}: name the columns that tell rows apart, each once")
-        if matched not in [each.value for each in Matched]:
-            raise InvalidInput(f"matched={matched!r}: choose one of {', '.join(each.value for each in Matched)}")
-        rule = Matched(matched)
+        rule = given.choice(Matched, matched, "matched")
         if matched_if is not None and rule not in (Matched.UPDATE, Matched.DELETE):
             raise InvalidInput(f"matched_if= says which rows to update or delete, and matched={matched!r} does neither")
-        return cls(keys, rule, matched_if, insert, delete_unmatched)
+        if delete_unmatched is None:
+            delete_unmatched = False
+        elif not isinstance(delete_unmatched, str):
+            delete_unmatched = given.flag(delete_unmatched, "delete_unmatched")
+        return cls(keys, rule, matched_if, given.flag(insert, "insert"), delete_unmatched)
 
 
 @dataclass(slots=True)
@@ -96,7 +99,9 @@ class _Found:
     met: npt.NDArray[np.bool_]
 
 
-def upsert(base: Snapshot, rows: Incoming, rules: Rules, *, limits: FileLimits, ports: Ports) -> Update:
+def upsert(base: Snapshot, rows: Incoming, rules: Rules, *, limits: FileLimits, ports: Ports) -> Update | None:
+    """None where the rules change nothing at all. Another upsert makes a version even where it finds no row to change,
+    as the reference writer's does."""
     schema, what = base.manifest.schema, base.location.uri
     source = _source(rows, rules, schema, what)
     keys = SourceKeys(source, rules.on, what=what)
@@ -114,10 +119,12 @@ def upsert(base: Snapshot, rows: Incoming, rules: Rules, *, limits: FileLimits, 
         for batch in _taken(source, new_rows[start : start + _INSERTED_AT_ONCE])
     ]
     whole = set(source.column_names) == set(schema.arrow.names)
-    given = [name for name in schema.arrow.names if name in source.column_names]
-    columns = tuple(given if whole else [name for name in given if name not in rules.on])
+    present = [name for name in schema.arrow.names if name in source.column_names]
+    columns = tuple(present if whole else [name for name in present if name not in rules.on])
     news = source.select(columns)
     parts = [Change(fragment, at, _values(news, of)) for fragment, at, of in found.changed if columns]
+    if rules.matched is Matched.IGNORE and not rules.insert and rules.delete_unmatched is False:
+        return None
     changes = Changes(base, columns, (), tuple(parts))
     if not whole and not found.removed and is_cheaper_in_place(changes):
         update = rewrite_columns(changes, inserted, limits=limits, ports=ports)
@@ -265,14 +272,16 @@ def _taken(source: pa.Table, rows: npt.NDArray[np.int64]) -> list[pa.RecordBatch
 def _with_inserted_keys(
     update: Update, source: pa.Table, new_rows: npt.NDArray[np.int64], rules: Rules, schema: TableSchema
 ) -> Update:
-    """Where rows are told apart by the key that the table declares, the version says which keys are new in it."""
+    """The version says which keys are new in it, so that two writers of one new key see each other. The reference
+    writer says so only of a key that the table declares; rows are told apart by any key that is named here."""
+    if not rules.insert:
+        return update
+    fields = [schema.field(name) for name in rules.on]
     declared = [field for field in schema.fields if field.is_primary_key]
-    if [field.name for field in declared] != list(rules.on):
-        return update
-    if not all(can_filter(source.schema.field(name).type) for name in rules.on):
-        return update
+    as_others = declared == fields and all(is_recorded_by_all(source.schema.field(name).type) for name in rules.on)
     new_keys = source.select(list(rules.on)).take(pa.array(new_rows)).drop_null()
-    return replace(update, inserted_keys=key_filter([field.id for field in declared], _arrays(new_keys)))
+    columns = [in_one_piece(column.chunks) for column in map(comparable, new_keys.columns) if column.num_chunks]
+    return replace(update, inserted_keys=key_filter([field.id for field in fields], columns, exact=not as_others))
 
 
 def _arrays(table: pa.Table) -> list[pa.Array]:

@@ -1,11 +1,14 @@
 """Fields by the path people write (`address.city`, `points.item.x`), and schemas with one of them changed or gone.
 
+A dot parts two names, as in Lance. A name with dots stands in back-ticks (s.`a.b`), and a back-tick in it twice; where
+what is written leads nowhere otherwise, back-ticks may be left out.
+
 Pure, over `TableSchema`. Ids stay what they are: who gets a new one is decided by the verbs (`edit/`), above which
 number by `field_ids.py`.
 """
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from lance_core.errors import InvalidInput
 from lance_core.format.schema import Field, TableSchema
@@ -16,12 +19,30 @@ Chain = tuple[Field, ...]
 """A field with all that it is within, from the top."""
 
 
-def find(schema: TableSchema, path: str) -> Chain:
-    """Names may hold dots below the top, so the path is followed, not split."""
-    found = _find(schema.fields, path)
-    if not found:
-        raise InvalidInput(unknown(path, paths(schema)))
-    return found
+def find(schema: TableSchema, path: str, *, enters: Callable[[Field], bool] = lambda field: True) -> Chain:
+    """`enters` says of which fields the parts can be meant."""
+    for top in schema.fields:
+        if top.name == path:
+            return (top,)
+    routes = list(_routes(schema.fields, path, enters))
+    meant = [route for route, is_loose in routes if not is_loose] or [route for route, _ in routes]
+    if not meant:
+        raise InvalidInput(unknown(path, _offered(schema, path, enters)))
+    if len(meant) > 1:
+        raise InvalidInput(
+            f"column {path!r} could be either of several; write {' or '.join(map(repr, map(spelt, meant)))}"
+        )
+    return meant[0]
+
+
+def spelt(chain: Sequence[Field]) -> str:
+    """The path to the last field that can be taken for no other."""
+    return ".".join(_quoted(field.name) if is_quoted(field.name) else field.name for field in chain)
+
+
+def is_quoted(name: str) -> bool:
+    """Whether a name on a path has to stand in back-ticks."""
+    return not name or "." in name or "`" in name
 
 
 def unknown(name: str, names: Sequence[str]) -> str:
@@ -34,10 +55,6 @@ def near(name: str, names: Sequence[str]) -> str:
         match = next(each for each in names if each.lower() == close[0])
         return f"did you mean {match!r}?"
     return f"there are {', '.join(names[:_SHOWN_MAX])}" + (", …" if len(names) > _SHOWN_MAX else "")
-
-
-def paths(schema: TableSchema) -> list[str]:
-    return [path for field in schema.fields for path in _paths(field, "")]
 
 
 def narrowed(chain: Chain) -> Field:
@@ -65,19 +82,38 @@ def with_children(field: Field, children: Iterable[Field]) -> Field:
     return Field(field.id, field.name, field.logical_type, field.nullable, field.metadata, tuple(children))
 
 
-def _find(fields: Sequence[Field], path: str) -> Chain:
+def _routes(fields: Sequence[Field], path: str, enters: Callable[[Field], bool]) -> Iterator[tuple[Chain, bool]]:
+    """Every way that leads somewhere, and whether back-ticks that a name on it needs were left out."""
     for field in fields:
-        if field.name == path:
-            return (field,)
-    for field in fields:
-        if path.startswith(f"{field.name}.") and (below := _find(field.children, path[len(field.name) + 1 :])):
-            return (field, *below)
-    return ()
+        for written in dict.fromkeys((field.name, _quoted(field.name))):
+            is_loose = written == field.name and is_quoted(field.name)
+            if path == written:
+                yield (field,), is_loose
+            elif path.startswith(f"{written}.") and enters(field):
+                for below, is_below_loose in _routes(field.children, path.removeprefix(f"{written}."), enters):
+                    yield (field, *below), is_loose or is_below_loose
 
 
-def _paths(field: Field, above: str) -> list[str]:
-    path = above + field.name
-    return [path, *(found for child in field.children for found in _paths(child, f"{path}."))]
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def _chains(fields: Sequence[Field], enters: Callable[[Field], bool]) -> Iterator[Chain]:
+    for field in fields:
+        yield (field,)
+        if enters(field):
+            yield from ((field, *below) for below in _chains(field.children, enters))
+
+
+def _offered(schema: TableSchema, path: str, enters: Callable[[Field], bool]) -> list[str]:
+    """What may have been meant: what is in the column that the path begins with, else any."""
+    chains = list(_chains(schema.fields, enters))
+    begun = [
+        chain
+        for chain in chains
+        if len(chain) > 1 and path.startswith((f"{chain[0].name}.", f"{_quoted(chain[0].name)}."))
+    ]
+    return [spelt(chain) for chain in begun or chains]
 
 
 def _without(fields: Sequence[Field], field_ids: frozenset[int]) -> tuple[Field, ...]:

@@ -198,6 +198,14 @@ class Fragment:
         changed.deletion_file.CopyFrom(deleted)
         return Fragment(changed)
 
+    def with_deletions_of(self, other: "Fragment") -> "Fragment":
+        """The same files, and of their rows those deleted that are in the other."""
+        changed = self._copy()
+        changed.ClearField("deletion_file")
+        if other.message.HasField("deletion_file"):
+            changed.deletion_file.CopyFrom(other.message.deletion_file)
+        return Fragment(changed)
+
     def with_id(self, fragment_id: int) -> "Fragment":
         """Under an id that was reserved for it."""
         changed = self._copy()

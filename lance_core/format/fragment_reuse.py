@@ -19,6 +19,7 @@ from lance_core.format._pb import table_pb2
 from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version
 from lance_core.format.index_metadata import FRAGMENT_REUSE, IndexMetadata
+from lance_core.format.manifest import FRAGMENT_ID_MAX
 
 INLINE_BYTES_MAX = 204_800
 DETAILS_FILE = "details.binpb"
@@ -53,7 +54,7 @@ class FragmentReuse:
             content = _Details.InlineContent.FromString(data)
         except DecodeError as error:
             raise Corrupt("is not a fragment reuse index", path=path, field="index_details") from error
-        return cls(content)
+        return cls(_checked(content, path=path))
 
     def followed_by(self, dataset_version: Version, groups: Iterable[Reused]) -> "FragmentReuse":
         """With one more compaction, built when `dataset_version` was the newest."""
@@ -129,7 +130,16 @@ def content_of(index: IndexMetadata) -> FragmentReuse | ExternalContent:
     if details.HasField("external"):
         external = details.external
         return ExternalContent(external.path, external.offset, external.size)
-    return FragmentReuse(details.inline)
+    return FragmentReuse(_checked(details.inline, path=path))
+
+
+def _checked(content: _Details.InlineContent, *, path: str) -> _Details.InlineContent:
+    """Bitmaps hold ids of 32 bits, as fragments have."""
+    groups = [group for version in content.versions for group in version.groups]
+    ids = [each.id for group in groups for each in (*group.old_fragments, *group.new_fragments)]
+    if max(ids, default=0) > FRAGMENT_ID_MAX:
+        raise Corrupt(f"fragment id {max(ids)} does not fit 32 bits", path=path, field="index_details")
+    return content
 
 
 def _surviving(group: Reused) -> bytes:

@@ -31,6 +31,24 @@ _ROW_IDS_BELOW = {
     "vectorindexdetails": 3,
 }
 """Below this version a kind stores row ids, from it on addresses. The others store addresses, or nobody knows."""
+_FOLLOWS_NOTES_BELOW = {
+    "bitmapindexdetails": 1,
+    "bloomfilterindexdetails": 1,
+    "btreeindexdetails": 2,
+    "invertedindexdetails": 4,
+    "jsonindexdetails": 1,
+    "labellistindexdetails": 2,
+    "ngramindexdetails": 1,
+    "vectorindexdetails": 3,
+    "zonemapindexdetails": 1,
+}
+"""Below this version, readers of a kind find its rows through a fragment reuse index. Those of the others do not, or
+nobody knows: pylance 14 answers wrongly from an FM index."""
+_BREAKS_WHEN_REMAPPED = frozenset(
+    {"btreeindexdetails", "invertedindexdetails", "jsonindexdetails", "ngramindexdetails"}
+)
+"""Kinds whose rows pylance 14 loses where it rewrites the index at once over a fragment reuse index that it depends
+on, as `compact_files()` does."""
 _OF_ZONES = frozenset({"zonemapindexdetails", "bloomfilterindexdetails"})
 
 
@@ -101,6 +119,16 @@ class IndexMetadata:
     def is_of_zones(self) -> bool:
         """It knows stretches of a fragment, not rows: nothing of it can follow a row to another place."""
         return self.kind.lower() in _OF_ZONES
+
+    @property
+    def follows_notes(self) -> bool:
+        """Whether it stays right where a fragment reuse index says where its rows went."""
+        return self._message.index_version < _FOLLOWS_NOTES_BELOW.get(self.kind.lower(), 0)
+
+    @property
+    def outlives_notes(self) -> bool:
+        """Whether it stays right even where somebody who compacts later rewrites it at once."""
+        return self.follows_notes and self.kind.lower() not in _BREAKS_WHEN_REMAPPED
 
     @property
     def covers(self) -> BitMap | None:

@@ -1,7 +1,8 @@
-"""Which keys an upsert inserted, as the format records them: a split-block Bloom filter of a fixed size, so that two
-writers of one new key see each other. Sizes and hashing are those of the reference writer, bit for bit.
+"""Which keys an upsert inserted, as the format records them: the hashes of few, of many a split-block Bloom filter of a
+fixed size, so that two writers of one new key see each other. For keys that the reference writer records too, those of
+a declared primary key of text or integers, all is as it does it, bit for bit.
 
-What never lives here: whether two filters that meet are a conflict (`transactions/conflicts.py`).
+What never lives here: whether two filters that meet are a conflict (`transactions/rules.py`).
 """
 
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from google.protobuf.message import DecodeError
 
 from lance_core.format._pb import transaction_pb2
 
@@ -17,6 +19,7 @@ _Bytes = npt.NDArray[np.uint8]
 _BLOCKS = 1024
 _WORDS_PER_BLOCK = 8
 _ITEMS = 8192
+_EXACT_MAX = 1024
 _PROBABILITY = 0.00057
 _SALTS = (0x47B6137B, 0x44974D91, 0x8824AD5B, 0xA2B7289D, 0x705495C7, 0x2DF1424B, 0x9EFC4947, 0x5C6BFB31)
 _P1, _P2, _P3, _P4, _P5 = (
@@ -31,21 +34,49 @@ _P1, _P2, _P3, _P4, _P5 = (
 )
 
 
-def can_filter(arrow: pa.DataType) -> bool:
-    """Whether values of this type have agreed bytes to hash."""
+def is_recorded_by_all(arrow: pa.DataType) -> bool:
+    """Whether every writer has the same bytes for values of this type."""
     return _is_text(arrow) or pa.types.is_integer(arrow)
 
 
-def key_filter(field_ids: Sequence[int], columns: Sequence[pa.Array]) -> bytes:
-    """The encoded filter of these keys, one array a key column and no nulls."""
-    words = np.zeros((_BLOCKS, _WORDS_PER_BLOCK), dtype=np.uint32)
-    hashes = _hashes(columns)
-    block = ((hashes >> np.uint64(32)) * np.uint64(_BLOCKS)) >> np.uint64(32)
-    low = hashes.astype(np.uint32)
-    for number, salt in enumerate(_SALTS):
-        bits = np.left_shift(np.uint32(1), (low * np.uint32(salt)) >> np.uint32(27))
-        np.bitwise_or.at(words[:, number], block, bits)
+def may_share_keys(one: bytes, other: bytes) -> bool:
+    """False only where no key is in both: filters over the same columns, made alike, that do not meet."""
+    try:
+        first, second = map(transaction_pb2.Transaction.KeyExistenceFilter.FromString, (one, other))
+    except DecodeError:
+        return True
+    if list(first.field_ids) != list(second.field_ids):
+        return True
+    kinds = [first.WhichOneof("data"), second.WhichOneof("data")]
+    if kinds == ["exact", "exact"]:
+        return not set(first.exact.key_hashes).isdisjoint(second.exact.key_hashes)
+    if kinds == ["exact", "bloom"]:
+        first, second = second, first
+    if not _is_ours(first.bloom):
+        return True
+    words = _words(first.bloom)
+    if second.WhichOneof("data") == "exact":
+        block, bits = _places(np.array(second.exact.key_hashes, dtype=np.uint64))
+        return bool(((words[block] & bits) == bits).all(axis=1).any())
+    if not _is_ours(second.bloom):
+        return True
+    # A key sets one bit in each word of a block: where some word has no bit in common, no key is in both.
+    return bool((words & _words(second.bloom)).all(axis=1).any())
+
+
+def key_filter(field_ids: Sequence[int], columns: Sequence[pa.Array], *, exact: bool) -> bytes:
+    """The encoded filter of these keys: one array a key column, no nulls, no floats (their bits are compared). `exact`
+    asks for the hashes themselves, where there are few."""
     message = transaction_pb2.Transaction.KeyExistenceFilter(field_ids=field_ids)
+    hashes = np.unique(_hashes(columns))
+    if exact and len(hashes) <= _EXACT_MAX:
+        message.exact.key_hashes.extend(hashes.tolist())
+        message.exact.SetInParent()
+        return message.SerializeToString()
+    words = np.zeros((_BLOCKS, _WORDS_PER_BLOCK), dtype=np.uint32)
+    block, bits = _places(hashes)
+    for number in range(_WORDS_PER_BLOCK):
+        np.bitwise_or.at(words[:, number], block, bits[:, number])
     message.bloom.bitmap = words.astype("<u4").tobytes()
     message.bloom.num_bits = words.nbytes * 8
     message.bloom.number_of_items = _ITEMS
@@ -53,9 +84,27 @@ def key_filter(field_ids: Sequence[int], columns: Sequence[pa.Array]) -> bytes:
     return message.SerializeToString()
 
 
+def _places(hashes: Hashes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
+    """The block of each key, and its bit in every word of that."""
+    block = (((hashes >> np.uint64(32)) * np.uint64(_BLOCKS)) >> np.uint64(32)).astype(np.int64)
+    low = hashes.astype(np.uint32)[:, np.newaxis]
+    return block, np.left_shift(np.uint32(1), (low * np.array(_SALTS, dtype=np.uint32)) >> np.uint32(27))
+
+
+def _is_ours(bloom: transaction_pb2.Transaction.BloomFilter) -> bool:
+    """Of the size that is known here; another one may hold any key."""
+    return len(bloom.bitmap) == 4 * _WORDS_PER_BLOCK * _BLOCKS and bloom.num_bits == len(bloom.bitmap) * 8
+
+
+def _words(bloom: transaction_pb2.Transaction.BloomFilter) -> npt.NDArray[np.uint32]:
+    return np.frombuffer(bloom.bitmap, dtype="<u4").reshape(-1, _WORDS_PER_BLOCK)
+
+
 def _hashes(columns: Sequence[pa.Array]) -> Hashes:
     """Of one column its bytes; of several each one's bytes and a zero, one after another."""
-    parts = [_fixed(column) if pa.types.is_integer(column.type) else _texts(column) for column in columns]
+    parts = [_texts(column) if _is_text(column.type) else _fixed(column) for column in columns]
+    if not parts:
+        return np.empty(0, dtype=np.uint64)
     keys = parts[0] if len(parts) == 1 else [b"".join(part + b"\0" for part in row) for row in zip(*parts, strict=True)]
     found = np.zeros(len(keys), dtype=np.uint64)
     lengths = np.fromiter(map(len, keys), dtype=np.int64, count=len(keys))
@@ -67,9 +116,14 @@ def _hashes(columns: Sequence[pa.Array]) -> Hashes:
 
 
 def _fixed(column: pa.Array) -> list[bytes]:
-    wide = pa.uint64() if pa.types.is_unsigned_integer(column.type) else pa.int64()
-    data = column.cast(wide).to_numpy(zero_copy_only=False).astype("<u8").tobytes()
-    return [data[at : at + 8] for at in range(0, len(data), 8)]
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.uint8())
+    if pa.types.is_integer(column.type):
+        column = column.cast(pa.uint64() if pa.types.is_unsigned_integer(column.type) else pa.int64())
+    width = column.type.bit_width // 8
+    values = column.buffers()[1]
+    data = b"" if values is None else values.to_pybytes()[column.offset * width :]
+    return [data[at * width : (at + 1) * width] for at in range(len(column))]
 
 
 def _texts(column: pa.Array) -> list[bytes]:

@@ -114,6 +114,12 @@ class Manifest:
         """Whether its writer says who it is. Those that did not are not believed what they count."""
         return self._outline.HasField("writer_version")
 
+    @property
+    def writer(self) -> str:
+        """The library that made this version, as it calls itself; empty where it did not say."""
+        writer = self._outline.writer_version
+        return f"{writer.library} {writer.version}".strip()
+
     def with_fragments(self, fragments: Iterable[Fragment]) -> "Manifest":
         """This version, its fragments told better than its file tells them."""
         outlined = outline.without_fragments(self._outline)
@@ -186,7 +192,7 @@ class Manifest:
             return self._outline.max_fragment_id
         highest = max((fragment.id for fragment in self.message.fragments), default=-1)
         if highest > FRAGMENT_ID_MAX:
-            raise Corrupt(f"fragment id {highest} does not fit 32 bits", path=self.path, field="fragments")
+            raise self._too_high(highest)
         return highest
 
     @property
@@ -258,9 +264,16 @@ class Manifest:
         return total
 
     def check_ids(self) -> None:
-        """That no fragment is listed twice: its rows would be read twice. Looks at every one of them."""
-        if len({fragment.id for fragment in self.message.fragments}) < len(self.message.fragments):
+        """That every fragment can have its id, and none is listed twice: its rows would be read twice. Looks at every
+        one of them."""
+        ids = {fragment.id for fragment in self.message.fragments}
+        if (highest := max(ids, default=0)) > FRAGMENT_ID_MAX:
+            raise self._too_high(highest)
+        if len(ids) < len(self.message.fragments):
             raise self._doubled()
+
+    def _too_high(self, fragment_id: int) -> Corrupt:
+        return Corrupt(f"fragment id {fragment_id} does not fit 32 bits", path=self.path, field="fragments")
 
     def _doubled(self) -> Corrupt:
         twice, _times = Counter(fragment.id for fragment in self.message.fragments).most_common(1)[0]

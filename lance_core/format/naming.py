@@ -24,6 +24,7 @@ _U64_MAX = 2**64 - 1
 _DETACHED_BIT = 1 << 63
 _V2 = re.compile(r"(\d{20})\.manifest")
 _V1 = re.compile(r"(0|[1-9]\d{0,18})\.manifest")
+_DETACHED = re.compile(r"d([1-9]\d{18,19})\.manifest")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_\-][A-Za-z0-9_.\-]*(/[A-Za-z0-9_\-][A-Za-z0-9_.\-]*)*")
 
 
@@ -66,6 +67,13 @@ def parse_manifest_name(name: str) -> tuple[Version, NamingScheme] | None:
         version = int(matched[1])
         return (Version(version), NamingScheme.V1) if 0 < version < _DETACHED_BIT else None
     return None
+
+
+def parse_detached_name(name: str) -> Version | None:
+    """The version beside the line that a name in `_versions/` stands for."""
+    matched = _DETACHED.fullmatch(name)
+    version = Version(int(matched[1])) if matched else None
+    return version if version is not None and _DETACHED_BIT <= version <= _U64_MAX else None
 
 
 def transaction_name(read_version: Version, uuid: str) -> str:

@@ -1,7 +1,10 @@
 """Operations to the wire and back, legacy forms included: what older writers said is read as what it means now."""
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
 
+from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+from google.protobuf.unknown_fields import UnknownFieldSet  # type: ignore[import-not-found]
 from pyroaring import BitMap
 
 from lance_core.errors import Corrupt, Unsupported
@@ -15,18 +18,19 @@ from lance_core.format.operations import MapUpdate, Operation, Other
 from lance_core.format.schema import TableSchema
 
 _Message = transaction_pb2.Transaction
+_Progresses: TypeAlias = RepeatedCompositeFieldContainer[table_pb2.CompactedSsTable]
 _PATH = "transaction"
 _FIELD_ID_MAX = 2**31 - 1
-_NOT_APPLIED = {
-    "update_mem_wal_state": "UpdateMemWalState",
-    "data_overlay": "DataOverlay",
-}
+_REUSE_TRANSITIONS = 116
+"""Its field, which the schema of the messages leaves out: drafts use it for two operations."""
+_UUID_BYTES = 16
 
 
 def decode(message: _Message) -> Operation:
     kind = message.WhichOneof("operation")
-    if kind is None or kind not in _DECODE:
-        return Other(_NOT_APPLIED.get(kind or "", "unknown"), message)
+    if kind is None:
+        numbers = {field.field_number for field in UnknownFieldSet(message)}
+        return op.AppendFragmentReuseTransitions(message) if numbers == {_REUSE_TRANSITIONS} else Other(message)
     return _DECODE[kind](message)
 
 
@@ -84,7 +88,10 @@ def encode_into(message: _Message, operation: Operation) -> None:
                 message.clone.ref_name = operation.ref_name
             if operation.branch_name is not None:
                 message.clone.branch_name = operation.branch_name
-        case Other():
+        case op.UpdateMemWalState():
+            message.update_mem_wal_state.SetInParent()
+            _put_progress(message.update_mem_wal_state.compacted_sstables, operation.progress)
+        case op.DataOverlay() | op.AppendFragmentReuseTransitions() | Other():
             message.MergeFrom(operation.message)
 
 
@@ -114,6 +121,7 @@ def _update(message: _Message) -> Operation:
         mode=_mode(wire),
         inserted_keys=wire.inserted_rows.SerializeToString() if wire.HasField("inserted_rows") else None,
         updated_offsets=_updated_offsets(wire),
+        progress=_progress(wire.compacted_sstables) or (),
     )
 
 
@@ -144,6 +152,7 @@ def _encode_update(wire: _Message.Update, operation: op.Update) -> None:
         wire.inserted_rows.MergeFromString(operation.inserted_keys)
     for fragment_id, offsets in operation.updated_offsets.items():
         wire.updated_fragment_offset_bitmaps[fragment_id] = offsets
+    _put_progress(wire.compacted_sstables, operation.progress)
 
 
 def _create_index(message: _Message) -> Operation:
@@ -237,6 +246,17 @@ def _data_replacement(message: _Message) -> Operation:
     return op.DataReplacement(tuple((FragmentId(each.fragment_id), DataFile(each.new_file)) for each in wire))
 
 
+def _update_mem_wal_state(message: _Message) -> Operation:
+    """Writers of 2025 said something else under the same number, which nobody reads any more."""
+    wire = message.update_mem_wal_state
+    progress = _progress(wire.compacted_sstables)
+    return Other(message) if progress is None or len(UnknownFieldSet(wire)) else op.UpdateMemWalState(progress)
+
+
+def _data_overlay(message: _Message) -> Operation:
+    return op.DataOverlay(message)
+
+
 def _update_bases(message: _Message) -> Operation:
     return op.UpdateBases(tuple(map(base_path.decode, message.update_bases.new_bases)))
 
@@ -266,6 +286,8 @@ _DECODE: Mapping[str, Callable[[_Message], Operation]] = {
     "update_config": _update_config,
     "data_replacement": _data_replacement,
     "update_bases": _update_bases,
+    "update_mem_wal_state": _update_mem_wal_state,
+    "data_overlay": _data_overlay,
     "clone": _clone,
 }
 
@@ -276,6 +298,17 @@ def _fragments(messages: Iterable[table_pb2.DataFragment]) -> tuple[Fragment, ..
 
 def _messages(fragments: Iterable[Fragment]) -> list[table_pb2.DataFragment]:
     return [fragment.message for fragment in fragments]
+
+
+def _progress(messages: Iterable[table_pb2.CompactedSsTable]) -> tuple[op.Progress, ...] | None:
+    """None where the bytes are those of another message that once had this number."""
+    found = tuple(op.Progress(each.shard_id.uuid, each.generation) for each in messages)
+    return found if all(len(each.shard) == _UUID_BYTES for each in found) else None
+
+
+def _put_progress(messages: _Progresses, progress: Iterable[op.Progress]) -> None:
+    for each in progress:
+        messages.add(shard_id=table_pb2.UUID(uuid=each.shard), generation=each.generation)
 
 
 def _ids(numbers: Iterable[int]) -> tuple[FragmentId, ...]:

@@ -1,8 +1,8 @@
 """What a transaction does: one value per operation of the format. Their bytes are in `operation_codec.py`; what they do
 to a table is in `transactions/apply.py`.
 
-Operations that this package does not apply are kept whole as `Other`: history can name them, and nothing is committed
-beside them unjudged.
+Operations that this package does not apply are kept whole: history can name them, and whatever is planned beside them
+is planned anew (`transactions/conflicts.py`).
 """
 
 import enum
@@ -36,6 +36,10 @@ class Overwrite:
     name: ClassVar[str] = "Overwrite"
 
 
+Rows = Mapping[FragmentId, bytes]
+"""Fragment id -> Roaring bitmap of physical offsets."""
+
+
 @dataclass(frozen=True, slots=True)
 class Delete:
     """Remove rows: fragments in their new state, with a deletion file, and fragments of which nothing is left."""
@@ -43,6 +47,9 @@ class Delete:
     updated: tuple[Fragment, ...]
     removed_ids: tuple[FragmentId, ...]
     predicate: str
+    affected: Rows | None = field(default=None, compare=False)
+    """The rows that it removes, by fragment: with them it can follow somebody else who removed others. Not part of the
+    transaction that is written, so one that comes from there is planned anew instead."""
     name: ClassVar[str] = "Delete"
 
 
@@ -51,6 +58,15 @@ class UpdateMode(enum.Enum):
     """Changed rows are deleted where they were and written anew."""
     REWRITE_COLUMNS = 1
     """Rows stay where they are; a new file replaces the changed columns of a fragment."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Progress:
+    """How far the log of one shard, which some tables have in front of them, is part of the table."""
+
+    shard: bytes
+    """A uuid."""
+    generation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +85,10 @@ class Update:
     """A filter of the keys that were inserted, so that two writers of one new key see each other."""
     updated_offsets: Mapping[int, bytes] = field(default_factory=dict)
     """Fragment id -> Roaring bitmap of the physical offsets whose columns were rewritten."""
+    progress: tuple[Progress, ...] = ()
+    """What it took from the logs in front of the table."""
+    affected: Rows | None = field(default=None, compare=False)
+    """The rows that it moves, changes or removes, as in `Delete`."""
     name: ClassVar[str] = "Update"
 
 
@@ -97,6 +117,13 @@ class Rewrite:
     fragment_reuse: IndexMetadata | None = None
     """Where the rows went, for readers of indices that stay as they are. It replaces the table's entry of this kind;
     the transaction does not carry it, only the version that it makes."""
+    uncovers_fragile: bool = field(default=False, compare=False)
+    """Indices that a later rewrite over `fragment_reuse` would break cover what moved no more. Not part of the
+    transaction, as that is not."""
+    uncovered: tuple[str, ...] = field(default=(), compare=False)
+    """Names of indices that cover less after it, by its plan. Not part of the transaction."""
+    reserved_in: Version | None = field(default=None, compare=False)
+    """The version that gave out the ids, where whoever plans this has just seen it. Not part of the transaction."""
     name: ClassVar[str] = "Rewrite"
 
 
@@ -173,6 +200,14 @@ class DataReplacement:
 
 
 @dataclass(frozen=True, slots=True)
+class UpdateMemWalState:
+    """Note how far the logs in front of the table are part of it."""
+
+    progress: tuple[Progress, ...]
+    name: ClassVar[str] = "UpdateMemWalState"
+
+
+@dataclass(frozen=True, slots=True)
 class UpdateBases:
     """Add places where files of the table may lie. None is ever taken away."""
 
@@ -193,11 +228,28 @@ class Clone:
 
 
 @dataclass(frozen=True, slots=True)
-class Other:
-    """An operation that is read but not applied; `message` is the whole transaction."""
+class DataOverlay:
+    """New values for single cells, kept beside the files. Read, not applied; `message` is the whole transaction."""
 
-    name: str
     message: transaction_pb2.Transaction
+    name: ClassVar[str] = "DataOverlay"
+
+
+@dataclass(frozen=True, slots=True)
+class AppendFragmentReuseTransitions:
+    """More of where rows went, in a newer form. Read, not applied; `message` is the whole transaction. A draft of the
+    format gave this number to another operation: nobody but its writer knows what it did."""
+
+    message: transaction_pb2.Transaction
+    name: ClassVar[str] = "AppendFragmentReuseTransitions"
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """An operation that this package does not know; `message` is the whole transaction."""
+
+    message: transaction_pb2.Transaction
+    name: ClassVar[str] = "unknown"
 
 
 Operation = (
@@ -213,8 +265,11 @@ Operation = (
     | ReserveFragments
     | UpdateConfig
     | DataReplacement
+    | UpdateMemWalState
     | UpdateBases
     | Clone
+    | DataOverlay
+    | AppendFragmentReuseTransitions
     | Other
 )
 

@@ -198,6 +198,8 @@ def decode_branch(data: bytes, *, name: str, path: str) -> Branch:
 
 
 def _wrong_with_tag(name: str) -> str | None:
+    if not isinstance(name, str):
+        return "it is a text"
     if not name or _bytes(name) > _MAX_BYTES:
         return f"it has to have 1 to {_MAX_BYTES} bytes"
     if not _is_plain(name):
@@ -208,6 +210,8 @@ def _wrong_with_tag(name: str) -> str | None:
 
 
 def _wrong_with_branch(name: str) -> str | None:
+    if not isinstance(name, str):
+        return "it is a text"
     if not name or _bytes(name) > _MAX_BYTES:
         return f"it has to have 1 to {_MAX_BYTES} bytes"
     if name == MAIN:

@@ -100,9 +100,9 @@ class TableSchema:
     metadata: Mapping[bytes, bytes]
 
     @classmethod
-    def from_arrow(cls, schema: pa.Schema, *, first_id: int = 0) -> "TableSchema":
+    def from_arrow(cls, schema: pa.Schema, *, first_id: int = 0, is_stored: bool = False) -> "TableSchema":
         """Assign ids depth-first from `first_id`; every unsupported column is named in one error. What comes back can
-        be turned into Arrow again."""
+        be turned into Arrow again. What `is_stored` in a file may have names that nothing new is given."""
         ids = iter(range(first_id, 2**31 - 1))
         problems: list[str] = []
         seen: set[str] = set()
@@ -116,6 +116,8 @@ class TableSchema:
                 problems.append(f"column {column.name!r} has a name that Lance reserves")
             elif "." in column.name or not column.name:
                 problems.append(f"column {column.name!r}: a top-level name may not be empty or contain '.'")
+            elif "`" in column.name and not is_stored:
+                problems.append(f"column {column.name!r}: a top-level name may not contain a back-tick")
             seen.add(column.name)
             try:
                 fields.append(_from_arrow(column, ids, column.name, depth=1))
@@ -123,6 +125,7 @@ class TableSchema:
                 problems.append(str(error))
             else:
                 problems += _wrong_keys(fields[-1], fields[-1].name)
+                problems += [] if is_stored else _without_names(fields[-1])
         if problems:
             raise InvalidInput("this schema cannot be stored in a Lance table: " + "; ".join(problems))
         made = cls(tuple(fields), dict(schema.metadata or {}))
@@ -201,6 +204,12 @@ def _wrong_keys(field: Field, path: str, *, in_null: bool = False) -> list[str]:
     for child in field.children:
         found += _wrong_keys(child, f"{path}.{child.name}", in_null=in_null)
     return found
+
+
+def _without_names(column: Field) -> list[str]:
+    parents = (field for field in column.walk() if field.logical_type == "struct")
+    nameless = [parent.name for parent in parents if any(not child.name for child in parent.children)]
+    return [f"column {column.name!r}: a child of the struct {name!r} has no name; give it one" for name in nameless]
 
 
 def _through_ipc(fields: Iterable[Field], metadata: Mapping[bytes, bytes]) -> pa.Schema:

@@ -1,7 +1,7 @@
 """The round through a table: its names, its versions from the oldest on, what they name, references, orphans."""
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from pyroaring import BitMap
 
@@ -15,7 +15,7 @@ from lance_core.fsck.files import Files
 from lance_core.fsck.report import Finding, Report, Severity
 from lance_core.inventory import Line, listed, named_by, named_by_other_lines
 from lance_core.location import Location
-from lance_core.refs import read_branches, read_tags
+from lance_core.refs import named
 from lance_core.snapshot import Snapshot, load_at, load_transaction
 
 _WORST_FIRST = (Severity.ERROR, Severity.WARNING, Severity.INFO)
@@ -29,11 +29,11 @@ class Extent(enum.Enum):
 
 def examine(location: Location, extent: Extent = Extent.ALL) -> Report:
     """Whatever state it is in; a directory that holds no version at all is the only thing that is refused."""
-    named = _manifests(location)
-    if not named:
+    manifest_names = _manifests(location)
+    if not manifest_names:
         raise NotFound(f"there is no Lance table at {location.uri}; check the path")
-    findings = list(_mixed_names(named))
-    by_number = {version: path for path, version in named}
+    findings = list(_mixed_names(manifest_names))
+    by_number = {version: path for path, version in manifest_names}
     numbers = sorted(by_number)
     looked_at = numbers if extent is Extent.ALL else numbers[-1:]
     sizes = {info.path: info.size for _key, info in listed(location)}
@@ -48,7 +48,10 @@ def examine(location: Location, extent: Extent = Extent.ALL) -> Report:
         try:
             snapshot = load_at(location, version)
         except LanceError as error:
-            findings.append(_unreadable(by_number[version], version, error, is_head=version == numbers[-1]))
+            if version == numbers[-1]:
+                findings.append(_broken_head(location, by_number, error))
+            else:
+                findings.append(_unreadable(by_number[version], version, error))
             before, all_named = None, False
             continue
         readable.append(snapshot)
@@ -67,7 +70,7 @@ def examine(location: Location, extent: Extent = Extent.ALL) -> Report:
         findings += _coverage(readable[-1].manifest)
         line = _line(location, readable[-1].manifest, findings)
         if line is not None:
-            findings += _references(line, set(numbers))
+            findings += _references(line)
             if all_named:
                 findings += _orphans(line, names)
     findings.sort(key=lambda finding: _WORST_FIRST.index(finding.severity))
@@ -95,17 +98,42 @@ def _mixed_names(named: Sequence[tuple[str, Version]]) -> Iterator[Finding]:
         )
 
 
-def _unreadable(path: str, version: Version, error: LanceError, *, is_head: bool) -> Finding:
+def _broken_head(location: Location, by_number: Mapping[Version, str], error: LanceError) -> Finding:
+    """With the way back to the newest version that can be read."""
+    head, *older = sorted(by_number, reverse=True)
+    path = by_number[head]
+    if not isinstance(error, Corrupt):
+        return _unreadable(path, head, error)
+    what = f"the newest version is damaged: {error.what}"
+    aside = [head]
+    for version in older:
+        try:
+            load_at(location, version)
+        except Corrupt:
+            aside.append(version)
+        except LanceError as unknown:
+            repair = f"Move nothing before version {version} can be looked at, which now fails: {unknown}."
+            return Finding(Severity.ERROR, "head", path, what, repair, head)
+        else:
+            moved = ", ".join(f"{by_number[each]} to {by_number[each]}.damaged" for each in aside)
+            repair = (
+                f"Read version {version} by its number and find out what was added after it. Then move aside {moved} "
+                f"and write that again: the table goes on from version {version}."
+            )
+            return Finding(Severity.ERROR, "head", path, what, repair, head)
+    repair = (
+        "No version can be read. Put this file back from a copy, and delete nothing: the rows are in the data files."
+    )
+    return Finding(Severity.ERROR, "head", path, what, repair, head)
+
+
+def _unreadable(path: str, version: Version, error: LanceError) -> Finding:
     if isinstance(error, Unsupported):
         what, repair = f"it was not looked at: {error}", "Look at it with a newer version of this package."
         return Finding(Severity.WARNING, "not_understood", path, what, repair, version)
-    what = error.what if isinstance(error, Corrupt) else str(error)
-    if is_head:
-        repair = (
-            f"Read version {version - 1} by its number and find out what version {version} had added. Then move this "
-            f"file aside (to {path}.damaged) and write that again: the table goes on from version {version - 1}."
-        )
-        return Finding(Severity.ERROR, "head", path, f"the newest version is damaged: {what}", repair, version)
+    if not isinstance(error, Corrupt):
+        return Finding(Severity.ERROR, "manifest", path, f"it could not be looked at: {error}", "Try again.", version)
+    what = error.what
     repair = "Nothing newer depends on it. Move it aside to let cleanup go on, which stops at what it cannot read."
     return Finding(Severity.ERROR, "manifest", path, f"this version cannot be read: {what}", repair, version)
 
@@ -151,7 +179,7 @@ def _coverage(manifest: Manifest) -> Iterator[Finding]:
     """Of the newest version: what queries by index still have to scan."""
     try:
         indices = manifest.indices
-        alive = BitMap(fragment.id for fragment in manifest.message.fragments)
+        alive = manifests.alive(manifest)
         for name in dict.fromkeys(index.name for index in indices if not index.is_system):
             segments = [index for index in indices if index.name == name]
             part = BitMap.union(BitMap(), *(manifests.covered(index, alive) for index in segments))
@@ -172,36 +200,51 @@ def _line(location: Location, manifest: Manifest, findings: list[Finding]) -> Li
         return None
 
 
-def _references(line: Line, numbers: set[Version]) -> Iterator[Finding]:
+def _references(line: Line) -> Iterator[Finding]:
     """Of all lines, when this is the main one; of a branch, those to itself."""
-    try:
-        tags, branches = read_tags(line.root), read_branches(line.root)
-    except LanceError as error:
-        path = error.path if isinstance(error, Corrupt) else "_refs"
-        what = error.what if isinstance(error, Corrupt) else str(error)
-        yield Finding(Severity.ERROR, "reference", path, what, "Remove this file, and make the reference again.")
-        return
-    for name, tag in tags.items():
-        if tag.branch == line.branch:
-            there = tag.version in numbers
-        elif line.branch is None and tag.branch is not None:
-            there = tag.version in _versions_in(line, tag.branch)
-        else:
+    versions: dict[str | None, set[Version]] = {}
+    for name, path in named(line.root, refs.TAGS):
+        try:
+            tag = refs.decode_tag(line.root.read(path), path=path)
+        except LanceError as error:
+            yield _unreadable_reference(path, error)
             continue
-        if not there:
+        if line.branch not in (None, tag.branch):
+            continue
+        if tag.branch not in versions:
+            versions[tag.branch] = _versions_of(line, tag.branch)
+        if tag.version not in versions[tag.branch]:
             on = "" if tag.branch is None else f" of branch {tag.branch}"
             what = f"tag {name!r} names version {tag.version}{on}, which does not exist"
-            yield Finding(Severity.WARNING, "dangling_tag", refs.tag_path(name), what, "Delete the tag.")
-    for name in branches if line.branch is None else ():
-        if not _versions_in(line, name):
+            yield Finding(Severity.WARNING, "dangling_tag", path, what, "Delete the tag.")
+    for name, path in named(line.root, refs.BRANCHES):
+        try:
+            refs.decode_branch(line.root.read(path), name=name, path=path)
+        except LanceError as error:
+            yield _unreadable_reference(path, error)
+            continue
+        if line.branch is None and all(map(naming.is_detached, _versions_of(line, name))):
             what = f"branch {name!r} has no version"
-            yield Finding(Severity.WARNING, "empty_branch", refs.branch_path(name), what, "Delete the branch.")
+            yield Finding(Severity.WARNING, "empty_branch", path, what, "Delete the branch.")
 
 
-def _versions_in(line: Line, branch: str) -> set[Version]:
-    infos = line.root.list(f"{refs.branch_directory(branch)}/{naming.VERSIONS}")
-    parsed = (naming.parse_manifest_name(info.path.rpartition("/")[2]) for info in infos)
-    return {each[0] for each in parsed if each}
+def _unreadable_reference(path: str, error: LanceError) -> Finding:
+    if isinstance(error, Corrupt):
+        repair = "Remove this file, and make the reference again."
+        return Finding(Severity.ERROR, "reference", path, error.what, repair)
+    return Finding(Severity.ERROR, "reference", path, f"it could not be looked at: {error}", "Try again.")
+
+
+def _versions_of(line: Line, branch: str | None) -> set[Version]:
+    """Those beside the line included."""
+    found = set()
+    for info in line.root.list(f"{refs.branch_directory(branch)}/{naming.VERSIONS}" if branch else naming.VERSIONS):
+        name = info.path.rpartition("/")[2]
+        if parsed := naming.parse_manifest_name(name):
+            found.add(parsed[0])
+        elif (beside := naming.parse_detached_name(name)) is not None:
+            found.add(beside)
+    return found
 
 
 def _orphans(line: Line, names: set[str]) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from lance_core.errors import Corrupt, Unsupported
 from lance_core.format.features import Feature
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.index_metadata import IndexMetadata
-from lance_core.format.manifest import Manifest
+from lance_core.format.manifest import FRAGMENT_ID_MAX, Manifest
 from lance_core.format.row_versions import RowVersions
 from lance_core.format.rowids import RowIdSequence
 from lance_core.format.schema import TableSchema
@@ -73,8 +73,13 @@ def of_fragment(manifest: Manifest, fragment: Fragment) -> Iterator[Finding]:
         yield from _lineage(manifest, fragment, name)
 
 
-def covered(index: IndexMetadata, alive: BitMap) -> BitMap:
-    return (index.covers or BitMap()) & alive
+def alive(manifest: Manifest) -> BitMap:
+    """Its fragments, without those whose id cannot be one, which `of_fragment` tells."""
+    return BitMap(fragment.id for fragment in manifest.message.fragments if fragment.id <= FRAGMENT_ID_MAX)
+
+
+def covered(index: IndexMetadata, there: BitMap) -> BitMap:
+    return (index.covers or BitMap()) & there
 
 
 def _ids(manifest: Manifest) -> Iterator[Finding]:
@@ -104,6 +109,7 @@ def _schema(manifest: Manifest) -> Iterator[Finding]:
         return
     yield from _storage_versions(manifest, version)
     yield from _mandatory_columns(manifest, schema)
+    yield from _dead_files(manifest, version)
     bases = {base.id for base in manifest.base_paths}
     for fragment in manifest.message.fragments:
         for file in fragment.files:
@@ -138,6 +144,22 @@ def _mandatory_columns(manifest: Manifest, schema: TableSchema) -> Iterator[Find
                 what = f"column {name!r} may not be null, and no file of fragment {fragment.id} stores it"
                 yield error(manifest, "mandatory_column", what, f"Make column {name!r} nullable.")
                 return
+
+
+def _dead_files(manifest: Manifest, version: StorageVersion) -> Iterator[Finding]:
+    live = {field.id for field in manifest.message.fields}
+    for fragment in manifest.message.fragments:
+        dead = [file for file in fragment.files if live.isdisjoint(file.fields)]
+        if not dead:
+            continue
+        what = (
+            f"{dead[0].path} of fragment {fragment.id} stores no column that the table has: Lance takes it for damaged"
+        )
+        if version.is_legacy and len(dead) == len(fragment.files):
+            yield error(manifest, "dead_file", f"{what}, and the fragment cannot be read", OVERWRITE)
+        else:
+            yield warning(manifest, "dead_file", what, "Overwrite the table with its own rows.")
+        return
 
 
 def _reader_flags(manifest: Manifest) -> int:
@@ -192,7 +214,6 @@ def _indices(manifest: Manifest) -> Iterator[Finding]:
     except Corrupt as found:
         yield error(manifest, "index_section", str(found), "Drop the index and build it again.")
         return
-    alive = BitMap(fragment.id for fragment in manifest.message.fragments)
     fields = {field.id for field in manifest.message.fields}
     for number, index in enumerate(indices):
         rebuild = f"Drop the index {index.name!r} and build it again."
@@ -211,14 +232,15 @@ def _indices(manifest: Manifest) -> Iterator[Finding]:
                 f"index {index.name!r} covers fragment {index.covers.max()}, which never was: its rows will be missed"
             )
             yield error(manifest, "index_coverage", what, rebuild)
-    yield from _segments(manifest, indices, alive)
+    yield from _segments(manifest, indices)
 
 
-def _segments(manifest: Manifest, indices: Sequence[IndexMetadata], alive: BitMap) -> Iterator[Finding]:
+def _segments(manifest: Manifest, indices: Sequence[IndexMetadata]) -> Iterator[Finding]:
+    there = alive(manifest)
     for name in dict.fromkeys(index.name for index in indices if not index.is_system):
         together = BitMap()
         for index in (each for each in indices if each.name == name):
-            part = covered(index, alive)
+            part = covered(index, there)
             if part & together:
                 what = f"two segments of index {name!r} cover fragment {(part & together).min()}"
                 yield warning(manifest, "index_overlap", what, f"Drop the index {name!r} and build it again.")

@@ -12,11 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from lance_core import given
 from lance_core.errors import InvalidInput, StorageError
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.inventory import Line, key_of, line_of, listed, named_by, named_by_other_lines
-from lance_core.location import Location
+from lance_core.location import Location, check_publishing
 from lance_core.maintenance.protection import of_live_intents, outlived_intents, reasons
 from lance_core.ports import Ports
 from lance_core.snapshot import Snapshot, list_versions, load_at
@@ -38,11 +39,11 @@ class Retention:
     orphan_grace: timedelta = GRACE
 
     def __post_init__(self) -> None:
-        if self.keep < 1:
-            raise InvalidInput(f"keep={self.keep}: the newest version always stays, so it is at least 1")
-        if self.older_than < timedelta(0):
+        stays = "the newest version always stays, so it is at least 1"
+        given.whole_number(self.keep, "keep", at_least=1, too_small=stays)
+        if given.duration(self.older_than, "older_than") < timedelta(0):
             raise InvalidInput(f"older_than={self.older_than}: no version is younger than new")
-        if self.orphan_grace < GRACE_FLOOR:
+        if given.duration(self.orphan_grace, "orphan_grace") < GRACE_FLOOR:
             raise InvalidInput(
                 f"orphan_grace={self.orphan_grace}: a file that no version names may belong to a write that is under "
                 f"way, and stays for {GRACE_FLOOR} at least"
@@ -98,6 +99,8 @@ def choose(
 
 def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, ports: Ports) -> CleanupReport:
     """`base` is the version the caller has seen: it and whatever is newer stays."""
+    dry_run, force = given.flag(dry_run, "dry_run"), given.flag(force, "force")
+    check_publishing(base.location, base.manifest)
     line = line_of(base)
     location = line.location
     now = _store_time(location.store, ports)

@@ -3,7 +3,8 @@
     plan the groups -> write their live rows -> reserve ids (a commit) -> the Rewrite that names them
 
 Row ids and both versions of every row go with it. An index that stores where rows are does not: what becomes of those
-is the caller's choice (`Remap`). Start with `compact`; the commit of what it returns is `writes.py`'s.
+is the caller's choice (`Remap`), or what is best for each of them. Start with `compact`; the commit of what it returns
+is `writes.py`'s.
 """
 
 import enum
@@ -15,17 +16,18 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
-from lance_core import writes
+from lance_core import given, writes
 from lance_core.commit import ATTEMPTS
 from lance_core.data.conform import Conversion
 from lance_core.data.read import load_deletions
 from lance_core.data.write import FileLimits, write_fragments
-from lance_core.errors import InvalidInput, Unsupported
+from lance_core.errors import Corrupt, Unsupported
 from lance_core.format import naming
 from lance_core.format.fragment import Fragment
 from lance_core.format.fragment_reuse import ExternalContent, FragmentReuse, Reused, content_of, reuse_entry
 from lance_core.format.ids import Version
 from lance_core.format.index_metadata import IndexMetadata
+from lance_core.format.manifest import Manifest
 from lance_core.format.operations import ReserveFragments, Rewrite, RewriteGroup
 from lance_core.format.row_versions import RowVersions
 from lance_core.format.rowids import RowIdSequence
@@ -41,15 +43,14 @@ class Remap(enum.Enum):
     NOW = "now"
     """It covers the new fragments at once; refused where that would take rewriting the index."""
     REUSE = "reuse"
-    """It stays as it is, and the table notes where the rows went."""
+    """It stays as it is, and the table notes where the rows went. A kind whose readers do not follow such a note covers
+    the new fragments no more."""
     NONE = "none"
     """It stays as it is and covers the new fragments no more: queries scan them."""
 
     @classmethod
     def of(cls, text: str) -> "Remap":
-        if text not in {each.value for each in cls}:
-            raise InvalidInput(f"remap={text!r}: it is one of {', '.join(repr(each.value) for each in cls)}")
-        return cls(text)
+        return given.choice(cls, text, "remap")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +63,19 @@ class _Written:
 
 
 def compact(
-    base: Snapshot, *, target_rows: int, materialize_deletions: bool, remap: Remap, ports: Ports
+    base: Snapshot, *, target_rows: int, materialize_deletions: bool, remap: Remap | None, ports: Ports
 ) -> Rewrite | None:
-    """None where the table is in shape. When it returns, the files are written and the ids reserved."""
-    if target_rows < 1:
-        raise InvalidInput(f"target_rows={target_rows}: a fragment has at least one row")
+    """None where the table is in shape. When it returns, the files are written and the ids reserved.
+
+    Without `remap`, an index covers on where nothing can make it answer wrongly: by stable row ids, or by a note on
+    where its rows went if it outlives that. The others cover the new fragments no more.
+    """
+    target_rows = given.whole_number(
+        target_rows, "target_rows", at_least=1, too_small="a fragment has at least one row"
+    )
+    materialize_deletions = given.flag(materialize_deletions, "materialize_deletions")
     manifest = base.manifest
+    _check_ids(manifest)
     indices = manifest.indices
     reuse = _load_reuse(base, indices)
     groups = plan_groups(
@@ -83,13 +91,63 @@ def compact(
     reserved = _reserve(base, sum(len(each.new) for each in written), ports)
     written = list(_numbered(written, reserved))
     entry = None
-    if remap is Remap.REUSE and not manifest.has_stable_row_ids and _follow_addresses(indices):
+    if not manifest.has_stable_row_ids and _gains_by_notes(indices, reuse, groups, remap):
         entry = _noted(base, reuse or FragmentReuse.empty(), written, reserved.version, ports)
-    return Rewrite(tuple(RewriteGroup(each.old, each.new) for each in written), fragment_reuse=entry)
+    rewritten = tuple(RewriteGroup(each.old, each.new) for each in written)
+    lasting = remap is None
+    return Rewrite(
+        rewritten,
+        fragment_reuse=entry,
+        uncovers_fragile=lasting,
+        uncovered=_uncovered(base, reuse, groups, noted=entry is not None, lasting=lasting),
+        reserved_in=reserved.version,
+    )
 
 
-def _follow_addresses(indices: Sequence[IndexMetadata]) -> bool:
-    return any(not index.is_system for index in indices)
+def _uncovered(
+    base: Snapshot, reuse: FragmentReuse | None, groups: Sequence[Group], *, noted: bool, lasting: bool
+) -> tuple[str, ...]:
+    """The names of those that do not go on over what moves. With a new note, they leave what earlier ones led to."""
+    moving, stable = _moving(groups), base.manifest.has_stable_row_ids
+    alive = BitMap(fragment.id for fragment in base.manifest.fragments)
+    names = set()
+    for index in base.manifest.indices:
+        covered = _covered(index, reuse)
+        follows = noted and (index.outlives_notes if lasting else index.follows_notes)
+        if covered is None or (not index.holds_addresses if stable else follows):
+            continue
+        left = covered & moving if not noted else (covered & alive) - ((index.covers or BitMap()) - moving)
+        if left:
+            names.add(index.name)
+    return tuple(sorted(names))
+
+
+def _gains_by_notes(
+    indices: Sequence[IndexMetadata], reuse: FragmentReuse | None, groups: Sequence[Group], remap: Remap | None
+) -> bool:
+    if remap is Remap.REUSE:
+        return any(not index.is_system for index in indices)
+    if remap is not None:
+        return False
+    moving = _moving(groups)
+    return any(index.outlives_notes and (_covered(index, reuse) or BitMap()) & moving for index in indices)
+
+
+def _moving(groups: Sequence[Group]) -> BitMap:
+    return BitMap(fragment.id for group in groups for fragment in group)
+
+
+def _check_ids(manifest: Manifest) -> None:
+    """New ids are given out above all others; where the count of them is damaged, they would be given out twice."""
+    manifest.check_ids()
+    highest = max((fragment.id for fragment in manifest.message.fragments), default=-1)
+    if highest > manifest.max_fragment_id:
+        raise Corrupt(
+            f"holds fragment {highest}, and max_fragment_id is {manifest.max_fragment_id}; let Lance itself commit "
+            "anything, which counts anew, and compact then",
+            path=manifest.path,
+            field="max_fragment_id",
+        )
 
 
 def _load_reuse(base: Snapshot, indices: Sequence[IndexMetadata]) -> FragmentReuse | None:
@@ -118,13 +176,13 @@ def _check_indices(
     indices: Sequence[IndexMetadata],
     reuse: FragmentReuse | None,
     groups: Sequence[Group],
-    remap: Remap,
+    remap: Remap | None,
 ) -> None:
     """Before a byte is written: an index that would have to be written anew, and cannot be."""
     stable = base.manifest.has_stable_row_ids
-    if remap is Remap.NONE or (remap is Remap.REUSE and not stable):
+    if remap in {None, Remap.NONE} or (remap is Remap.REUSE and not stable):
         return
-    moving = BitMap(fragment.id for group in groups for fragment in group)
+    moving = _moving(groups)
     for index in indices:
         follows = index.is_system or index.is_of_zones or (stable and not index.holds_addresses)
         covered = _covered(index, reuse)
@@ -135,7 +193,8 @@ def _check_indices(
             choices = f"remap='reuse' to note where its rows went, which keeps it in use, or {choices}"
         raise Unsupported(
             f"{base.location.uri}: index {index.name!r} ({index.kind}) stores the addresses of rows that a compaction "
-            f"would move, and this version cannot rewrite it. Compact with {choices}"
+            f"would move, and this version cannot rewrite it. Compact without "
+            f"remap to keep what can be kept, or with {choices}"
         )
 
 

@@ -2,10 +2,10 @@
 has besides. Pure: names and a schema in, what to read and how to show it out.
 
 A path comes back as a column of that name, null where a struct on its way is. Only the children on the way are read.
-Names may stand in back-ticks, as they must where a name with dots in it could be taken for a path.
+How a path is written is told in `format/field_paths.py`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ from lance_core.data.blob_view import described
 from lance_core.data.layout import is_blob
 from lance_core.errors import InvalidInput
 from lance_core.expressions import METADATA_COLUMNS, with_metadata_columns
-from lance_core.format.field_paths import unknown
+from lance_core.format.field_paths import find, unknown
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.manifest import Manifest
 from lance_core.format.schema import Field, TableSchema
@@ -91,56 +91,13 @@ def _resolved(schema: TableSchema, arrow: pa.Schema, name: str) -> Column:
         return Column(arrow.field(name), (name,))
     if name in METADATA_COLUMNS.names:
         return Column(METADATA_COLUMNS.field(name), (name,), is_stored=False)
-    top, rest = _top_of(schema, name)
-    if top is None:
-        raise unknown_column(name, names)
-    if rest is None:
-        return Column(arrow.field(top.name).with_name(name), (top.name,))
-    routes = list(_descended(top, arrow.field(top.name), rest))
-    # Where names of children have dots in them, what is written without back-ticks means none of those.
-    plain = [route for route in routes if "`" in rest or not any("." in each for each in route[0])] or routes
-    if not plain:
-        raise unknown_column(name, [f"{top.name}.{path}" for path in _below(top)] or names)
-    if len(plain) > 1:
-        quoted = " or ".join(repr(".".join([top.name, *map(_quoted, path)])) for path, _ in plain)
-        raise InvalidInput(f"column {name!r} could be either of several; write {quoted}")
-    path, below = plain[0]
-    return Column(below.with_name(name).with_nullable(True), (top.name, *path))
-
-
-def _top_of(schema: TableSchema, name: str) -> tuple[Field | None, str | None]:
-    """The top-level column that a name begins with, and what follows it."""
-    for top in schema.fields:
-        for spelt in (top.name, f"`{top.name}`"):
-            if name == spelt:
-                return top, None
-            if name.startswith(f"{spelt}."):
-                return top, name.removeprefix(f"{spelt}.")
-    return None, None
-
-
-def _quoted(name: str) -> str:
-    return f"`{name}`" if "." in name else name
-
-
-def _descended(field: Field, arrow: pa.Field, rest: str) -> Iterator[tuple[Path, pa.Field]]:
-    """Every way that leads somewhere: the names of children may have dots in them."""
-    if not _is_open(field):
-        return
-    for child, child_arrow in zip(field.children, arrow.type, strict=True):
-        for spelt in (child.name, f"`{child.name}`"):
-            if rest == spelt:
-                yield (child.name,), child_arrow
-            elif rest.startswith(f"{spelt}."):
-                for path, found in _descended(child, child_arrow, rest.removeprefix(f"{spelt}.")):
-                    yield (child.name, *path), found
-
-
-def _below(field: Field) -> Iterator[str]:
-    if _is_open(field):
-        for child in field.children:
-            yield child.name
-            yield from (f"{child.name}.{path}" for path in _below(child))
+    top, *below = find(schema, name, enters=_is_open)
+    found, parent = arrow.field(top.name), top
+    for child in below:
+        found, parent = found.type.field(parent.children.index(child)), child
+    if below:
+        found = found.with_nullable(True)
+    return Column(found.with_name(name), (top.name, *(child.name for child in below)))
 
 
 def _is_open(field: Field) -> bool:

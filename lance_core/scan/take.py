@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core.data.open_fragment import rows_without_columns
-from lance_core.errors import InvalidInput
+from lance_core.errors import Corrupt, InvalidInput
 from lance_core.format.manifest import Manifest
 from lance_core.format.row_id_index import FragmentRowIds, RowIdIndex
 from lance_core.location import Location
@@ -26,6 +26,8 @@ from lance_core.scan.read import Reading
 
 _NAMED_MAX = 5
 _OFFSET_BITS = 32
+_ROWS_MAX = 2**_OFFSET_BITS - 1
+"""Of one fragment."""
 
 Ints = npt.NDArray[np.int64]
 Found = npt.NDArray[np.bool_]
@@ -98,6 +100,7 @@ def by_fragment(location: Location, manifest: Manifest, keys: Ints) -> Iterator[
 
 def row_id_index(location: Location, manifest: Manifest) -> RowIdIndex:
     """Over all live rows."""
+    manifest.check_ids()
     path = manifest_path(location, manifest)
 
     def known(number: int) -> FragmentRowIds:
@@ -146,6 +149,7 @@ def _by_id(location: Location, manifest: Manifest, wanted: Ints) -> Places:
 
 def _numbers_of(manifest: Manifest, fragment_ids: Ints) -> tuple[Ints, Found]:
     """The number of each fragment in the version, and whether it is there at all."""
+    manifest.check_ids()
     ids = np.fromiter((each.id for each in manifest.message.fragments), dtype=np.int64)
     if not len(ids):
         return np.zeros_like(fragment_ids), np.zeros(len(fragment_ids), dtype=np.bool_)
@@ -157,16 +161,27 @@ def _numbers_of(manifest: Manifest, fragment_ids: Ints) -> tuple[Ints, Found]:
 def _counts(manifest: Manifest, *, live: bool) -> Ints:
     fragments = manifest.message.fragments
     if live:
-        counts = (each.physical_rows - each.deletion_file.num_deleted_rows for each in fragments)
+        counts = [each.physical_rows - each.deletion_file.num_deleted_rows for each in fragments]
     else:
-        counts = (each.physical_rows for each in fragments)
-    return np.fromiter(counts, dtype=np.int64, count=len(fragments))
+        counts = [each.physical_rows for each in fragments]
+    for count in (min(counts, default=0), max(counts, default=0)):
+        if not 0 <= count <= _ROWS_MAX:
+            broken = fragments[counts.index(count)].id
+            what = f"fragment {broken} would have {count} rows; examine the table with fsck()"
+            raise Corrupt(what, path=manifest.path, field=f"fragments[id={broken}]")
+    return np.array(counts, dtype=np.int64)
 
 
 def _integers(rows: RowNumbers) -> Ints:
     if isinstance(rows, pa.Array | pa.ChunkedArray):
+        if rows.null_count or not pa.types.is_integer(rows.type):
+            kind = "one of these is null" if pa.types.is_integer(rows.type) else f"these are {rows.type}"
+            raise InvalidInput(f"rows are picked by whole numbers, a list of them; {kind}")
         rows = rows.to_numpy()
-    numbers: npt.NDArray[np.integer] = np.asarray(rows)
+    try:
+        numbers: npt.NDArray[np.integer] = np.asarray(rows)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidInput(f"rows are picked by whole numbers, a list of them: {error}") from error
     if not numbers.size:
         return np.zeros(0, dtype=np.int64)
     if numbers.ndim != 1 or not np.issubdtype(numbers.dtype, np.integer):

@@ -45,6 +45,19 @@ class LocalStore:
     def description(self) -> str:
         return str(self.root)
 
+    @property
+    def base(self) -> str:
+        """Where the codec finds it, and with which options: none."""
+        return str(self.root)
+
+    @property
+    def given(self) -> tuple[tuple[str, str], ...]:
+        return ()
+
+    def without_secrets(self, text: str) -> str:
+        """There are none."""
+        return text
+
     def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         try:
             with open(self.inside(path), "rb") as file:

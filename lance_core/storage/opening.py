@@ -4,34 +4,45 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
+from typing import TypeAlias, cast
 from urllib.parse import unquote
 
 from lance_core.errors import InvalidInput, Unsupported
 from lance_core.storage.local import LocalStore
+from lance_core.storage.objects import ObjectStore
+from lance_core.storage.packages import package
+from lance_core.storage.place import SCHEMES, Place, is_in_object_store
 
-_COMING = {
-    "s3": "S3",
-    "s3+ddb": "S3 with DynamoDB",
-    "gs": "Google Cloud Storage",
-    "az": "Azure",
-    "abfss": "Azure",
+TableStore: TypeAlias = LocalStore | ObjectStore
+"""What can hold a table: Lance's codec finds its way to data files there by itself."""
+_WRITTEN_OTHERWISE = {
+    "s3a": "s3",
+    "s3n": "s3",
+    "gcs": "gs",
+    "abfs": "abfss",
+    "azure": "az",
+    "adl": "abfss",
+    "wasb": "az",
+    "wasbs": "az",
+    "local": "file",
 }
-
 
 _HALF_A_SCHEME = re.compile(r"(file(?=:)|[a-z][a-z0-9+.\-]+(?=:/)):", re.IGNORECASE)
 
 
 def open_store(
     uri: str | os.PathLike[str], *, storage_options: Mapping[str, str] | None = None, durable: bool = True
-) -> LocalStore:
+) -> TableStore:
     """`storage_options` say how to reach an object store; a local path needs none and ignores them.
 
-    >>> open_store("ftp://example.org/t")  # doctest: +ELLIPSIS
+    >>> open_store("gopher://example.org/t")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    lance_core.errors.InvalidInput: unknown scheme 'ftp' in ftp://example.org/t: a table lives at ...
+    lance_core.errors.InvalidInput: unknown scheme 'gopher' in gopher://example.org/t: a table lives at ...
     """
-    path = local_path(uri)
+    text = _text(uri)
+    if is_in_object_store(text):
+        return ObjectStore.at(Place.of(text, shown=without_secrets(text)), storage_options or {})
+    path = local_path(text)
     _refuse_file(path)
     return LocalStore(path, durable=durable)
 
@@ -53,13 +64,25 @@ def local_path(uri: str | os.PathLike[str]) -> Path:
         raise Unsupported(
             f"{without_secrets(uri)}: memory is for tests of this package; a table in it would be gone with the process"
         )
-    if scheme in _COMING:
-        raise Unsupported(
-            f"{without_secrets(uri)}: tables on {_COMING[scheme]} are not supported by this version; use a local path"
+    raise _refused(scheme, without_secrets(uri))
+
+
+def _refused(scheme: str, shown: str) -> InvalidInput | Unsupported:
+    places = f"a table lives at a local path, a file:// URI, or {', '.join(f'{each}://' for each in SCHEMES)}"
+    if same := _WRITTEN_OTHERWISE.get(scheme):
+        return InvalidInput(f"{shown}: write {same}:// for {scheme}://")
+    if "::" in scheme:
+        return InvalidInput(
+            f"{shown}: what is reached through another file system, such as a cache, may be older than it is, and no "
+            f"commit is safe on it; {places}"
         )
-    raise InvalidInput(
-        f"unknown scheme {scheme!r} in {without_secrets(uri)}: a table lives at a local path or file:// URI"
-    )
+    known = package("fsspec", extra="", needed_for=f"a look at {shown}").available_protocols()
+    if scheme in known:
+        return Unsupported(
+            f"{shown}: fsspec reaches {scheme}://, but has no way there to put a file only if there is none, and "
+            f"Lance's codec reads no data files there. Two writers could both believe that they were first; {places}"
+        )
+    return InvalidInput(f"unknown scheme {scheme!r} in {shown}: {places}")
 
 
 def _text(uri: object) -> str:
@@ -68,7 +91,7 @@ def _text(uri: object) -> str:
     except TypeError as error:
         raise InvalidInput(f"the URI of a table is a text or a path, not a {type(uri).__name__}") from error
     if not text:
-        raise InvalidInput("the URI of a table is empty; give a local path or a file:// URI")
+        raise InvalidInput("the URI of a table is empty; give a path or a URI")
     if "\0" in os.fsdecode(text):
         raise InvalidInput(f"{text!r} cannot be the URI of a table: no path has a zero byte in it")
     return os.fsdecode(text)
@@ -104,6 +127,11 @@ def _refuse_file(path: Path) -> None:
 
 def is_at_or_below(uri: str, directory: str) -> bool:
     """Whether a place is this directory or inside it, whatever way the two are spelt and links lead."""
+    if is_in_object_store(uri) or is_in_object_store(directory):
+        if not (is_in_object_store(uri) and is_in_object_store(directory)):
+            return False
+        here, there = (Place.of(each, shown=without_secrets(each)) for each in (uri, directory))
+        return here.is_at_or_below(there)
     place, above = os.path.realpath(local_path(uri)), os.path.realpath(local_path(directory))
     return os.path.commonpath([place, above]) == above
 
@@ -115,4 +143,7 @@ def without_secrets(uri: str) -> str:
         return uri
     rest = rest.partition("?")[0].partition("#")[0]
     authority, slash, path = rest.partition("/")
-    return f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}"
+    user, at, host = authority.rpartition("@")
+    if scheme.lower() == "abfss" and ":" not in user:  # a container at its account
+        return f"{scheme}://{user}{at}{host}{slash}{path}"
+    return f"{scheme}://{host}{slash}{path}"

@@ -75,6 +75,14 @@ class Store(Protocol):
 
 
 @runtime_checkable
+class ListsInOrder(Protocol):
+    """A store whose listings begin with the first name, and need not be read to their end."""
+
+    def first(self, directory: str, count: int) -> Sequence[ObjectInfo]:
+        """So many of the objects right in a directory, the first ones by name: one request."""
+
+
+@runtime_checkable
 class TellsLastChange(Protocol):
     """A store that lists a directory only as a whole, but knows when something last came or went in it. A small note
     about a directory, kept in it, can then spare the listing."""

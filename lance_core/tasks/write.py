@@ -27,9 +27,10 @@ from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.operations import Append, Overwrite
 from lance_core.format.schema import TableSchema
 from lance_core.identity import TABLE_ID
-from lance_core.location import Location, locate
+from lance_core.location import Location, locate, published_config
 from lance_core.ports import SYSTEM
 from lance_core.snapshot import Snapshot, load_latest
+from lance_core.storage.manifests.manifest_store import ManifestStore
 from lance_core.table import STORAGE_VERSION, committed_of
 from lance_core.tasks.stamp import Stamp
 from lance_core.transactions.apply import Birth
@@ -102,7 +103,8 @@ class PlannedWrite:
         written = tuple(map(Fragment.decode, _fragments(results)))
         creates = isinstance(self._begun.base, Birth)
         if self.replaces or creates:
-            config = {TABLE_ID: self._begun.uuid} if creates else {}
+            born = {TABLE_ID: self._begun.uuid, **published_config(self._begun.location)}
+            config = born if creates else {}
             operation: Append | Overwrite = Overwrite(written, self.plan.schema, config)
         elif not written:
             return committed_of(writes.nothing_to_write(self._begun))
@@ -141,10 +143,11 @@ def begin_append(
     intent: str | None,
     limits: FileLimits,
     storage_options: Mapping[str, str] | None = None,
+    manifest_store: ManifestStore | str | None = None,
     durable: bool = True,
 ) -> PlannedWrite | Committed:
     """`incoming` is what a new table would store; a table that exists decides by its own schema."""
-    location = locate(uri, storage_options=storage_options, durable=durable)
+    location = locate(uri, storage_options=storage_options, durable=durable, manifest_store=manifest_store)
     base = _base(location, create=create)
     if isinstance(base, Birth):
         schema = TableSchema.from_arrow(stored_schema(incoming, _storage_version(base)))
@@ -171,10 +174,11 @@ def begin_overwrite(
     intent: str | None,
     limits: FileLimits,
     storage_options: Mapping[str, str] | None = None,
+    manifest_store: ManifestStore | str | None = None,
     durable: bool = True,
 ) -> PlannedWrite | Committed:
     """Keeps the stored schema, which knows what `incoming` has forgotten, unless it is to be replaced."""
-    location = locate(uri, storage_options=storage_options, durable=durable)
+    location = locate(uri, storage_options=storage_options, durable=durable, manifest_store=manifest_store)
     base = _base(location, create=True)
     if isinstance(base, Birth) or replace_schema:
         schema = TableSchema.from_arrow(stored_schema(incoming, _storage_version(base)))

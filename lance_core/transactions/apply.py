@@ -5,11 +5,12 @@ back. How a manifest holds it all is `format/draft.py`'s; what happens to rows a
 with `apply`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from lance_core.errors import InvalidInput, Unsupported
-from lance_core.format import base_path, keys
+from lance_core.format import base_path, keys, mem_wal
 from lance_core.format import operations as op
 from lance_core.format.base_path import BasePath
 from lance_core.format.draft import Draft
@@ -21,6 +22,8 @@ from lance_core.format.operations import MapUpdate, Operation
 from lance_core.format.schema import Field, TableSchema
 from lance_core.format.transaction import INLINE_BYTES_MAX, Transaction
 from lance_core.transactions import apply_rows, arrivals, invariants
+
+_OURS = "lance_assets."
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +58,6 @@ class Occasion:
     """The number of a detached version; None for the one after the head."""
 
 
-def needs(operation: Operation) -> Version | None:
-    """The version whose manifest has to be handed in, besides the head's."""
-    return operation.version if isinstance(operation, op.Restore) else None
-
-
 def apply(
     head: Manifest | Birth | Offshoot, ours: Transaction, occasion: Occasion, *, fetched: Manifest | None = None
 ) -> Manifest:
@@ -80,7 +78,7 @@ def apply(
         _check_arrivals(before, ours.operation)
         if not draft.has_stable_row_ids:
             arrivals.check_no_row_ids(op.new_fragments(ours.operation))
-        _change(draft, ours)
+        _change(draft, ours, occasion)
     record = ours.encode()
     after = draft.finish(
         now_ns=occasion.now_ns,
@@ -106,7 +104,7 @@ def _check_arrivals(head: Manifest | None, operation: Operation) -> None:
         arrivals.check_files_once(operation.fragments, None)
 
 
-def _change(draft: Draft, ours: Transaction) -> None:
+def _change(draft: Draft, ours: Transaction, occasion: Occasion) -> None:
     operation = ours.operation
     match operation:
         case op.Append():
@@ -122,6 +120,7 @@ def _change(draft: Draft, ours: Transaction) -> None:
             apply_rows.delete(draft, operation)
         case op.Update():
             apply_rows.update(draft, operation)
+            _note_progress(draft, operation.progress, ours, occasion)
         case op.Rewrite():
             apply_rows.rewrite(draft, operation)
         case op.Merge():
@@ -140,7 +139,9 @@ def _change(draft: Draft, ours: Transaction) -> None:
             pass  # the draft began as the version that comes back
         case op.UpdateBases():
             draft.set_base_paths(base_path.with_added(draft.base_paths, operation.new))
-        case op.Clone() | op.Other():
+        case op.UpdateMemWalState():
+            _note_progress(draft, operation.progress, ours, occasion)
+        case op.Clone() | op.DataOverlay() | op.AppendFragmentReuseTransitions() | op.Other():
             raise Unsupported(f"{operation.name} is read, not committed to a table that exists")
 
 
@@ -180,9 +181,23 @@ def _create_index(draft: Draft, operation: op.CreateIndex) -> None:
     draft.set_indices([*kept, *operation.new])
 
 
+def _note_progress(draft: Draft, progress: Sequence[op.Progress], ours: Transaction, occasion: Occasion) -> None:
+    """The entry takes the identity of the transaction: no other one has it."""
+    if progress:
+        identity, created_ms = UUID(ours.uuid), occasion.now_ns // 1_000_000
+        indices = draft.indices
+        draft.set_indices(
+            mem_wal.with_progress(indices, progress, identity=identity, version=draft.version, created_ms=created_ms)
+        )
+
+
 def _update_config(draft: Draft, operation: op.UpdateConfig) -> None:
     if operation.config is not None:
-        draft.set_config(operation.config.applied_to(draft.config))
+        after = operation.config.applied_to(draft.config)
+        # What the library notes for itself outlasts a replacement, also where it was noted since that was planned.
+        ours = {key: value for key, value in draft.config.items() if key.startswith(_OURS)}
+        spoken_of = operation.config.entries.keys()
+        draft.set_config(after | {key: value for key, value in ours.items() if key not in spoken_of})
     if operation.table_metadata is not None:
         draft.set_table_metadata(operation.table_metadata.applied_to(draft.table_metadata))
     if operation.schema_metadata is not None or operation.field_metadata:

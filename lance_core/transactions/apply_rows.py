@@ -159,10 +159,16 @@ def _rewritten_indices(draft: Draft, operation: op.Rewrite) -> list[IndexMetadat
         anew = written_anew.get(index.uuid.bytes)
         if reuse is not None and index.name == FRAGMENT_REUSE:
             continue
-        if index.is_system or not (draft.has_stable_row_ids or anew):
+        if index.is_system:
             after.append(index)
             continue
         covered = index.covers
+        if not (draft.has_stable_row_ids or anew):
+            lost = reuse is not None and not (
+                index.outlives_notes if operation.uncovers_fragile else index.follows_notes
+            )
+            after.append(index if not lost or covered is None else index.covering(covered & _staying(draft, operation)))
+            continue
         if covered is not None:
             for group in operation.groups:
                 if index.holds_addresses and anew is None:
@@ -172,6 +178,11 @@ def _rewritten_indices(draft: Draft, operation: op.Rewrite) -> list[IndexMetadat
         moved = index if anew is None else index.rewritten_as(anew)
         after.append(moved if covered is None else moved.covering(covered))
     return after
+
+
+def _staying(draft: Draft, operation: op.Rewrite) -> BitMap:
+    """Fragments with rows that did not move, now or earlier: no note leads from them to others."""
+    return BitMap(draft.fragments) - BitMap(fragment.id for group in operation.groups for fragment in group.old)
 
 
 def _moved(index: IndexMetadata, covered: BitMap, group: op.RewriteGroup) -> BitMap:

@@ -12,13 +12,10 @@ from lance_core.errors import Corrupt, InvalidInput, Unsupported
 from lance_core.format.fragment import DataFile, Fragment
 from lance_core.format.manifest import Manifest
 from lance_core.format.schema import TableSchema
+from lance_core.given import NOT_TURNED_ON
 
 _SEARCHES_MAX = 32
 """Up to here looking for each name in the manifest's bytes is cheaper than to parse all that it names."""
-NOT_TURNED_ON = (
-    "the table has none: they are given out from the first version on, and are not turned on later. Create a new table "
-    "with stable_row_ids=True from this one's rows: Table.create(uri, table.to_batches(), stable_row_ids=True)"
-)
 _Place: TypeAlias = tuple[str, int | None]
 
 

@@ -1,13 +1,232 @@
 """How a change that may stand is altered to fit the version it will follow.
 
-Append and Overwrite need nothing: ids, row ids and versions are given out when they are applied. Operations
-whose deletion vectors or index coverage must be merged get their function here.
+    needs(ours, base, head)  ->  Wanted      what has to be read first
+    rebase(...)              ->  Rebased     the transaction as it will be committed, and files to write before that
+
+Ids, row ids and versions are given out when a change is applied, so most need nothing here. Rows that are removed are
+joined with those that others removed from the same fragments; an index stops covering what others changed under it;
+columns that others dropped are not brought back. Pure: what is read and what fresh numbers are called is handed in.
 """
 
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from pyroaring import BitMap
+
+from lance_core.errors import RetryableConflict
+from lance_core.format import index_metadata
+from lance_core.format import operations as op
+from lance_core.format.deletion_vector import DeletionVector
+from lance_core.format.fragment import TOMBSTONE, Fragment
+from lance_core.format.ids import FragmentId, Version
+from lance_core.format.index_metadata import SYSTEM_INDICES, IndexMetadata
+from lance_core.format.manifest import Manifest
+from lance_core.format.operations import Operation
+from lance_core.format.schema import TableSchema
 from lance_core.format.transaction import Transaction
-from lance_core.transactions.conflicts import Finding
+from lance_core.transactions.landed import Landed
+from lance_core.transactions.touching import in_state, rewrites_columns
 
 
-def rebase(ours: Transaction, finding: Finding) -> Transaction:
-    assert not finding.blocks, "a change that must not stand is not rebased"
-    return ours
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a change has to be told before it can follow the head."""
+
+    deletions: tuple[Fragment, ...] = ()
+    """Fragments of the head whose deleted rows are asked for."""
+    version: Version | None = None
+    """Another version's manifest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """The answer. A fresh number for each file that may have to be written comes with it."""
+
+    deletions: Mapping[FragmentId, DeletionVector] = field(default_factory=dict)
+    numbers: Mapping[FragmentId, int] = field(default_factory=dict)
+    manifest: Manifest | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rebased:
+    transaction: Transaction
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """Path -> content, to be written before the transaction may be."""
+
+
+def needs(ours: Transaction, base: Manifest | None, head: Manifest | None) -> Wanted:
+    operation = ours.operation
+    if isinstance(operation, op.Restore):
+        return Wanted(version=operation.version)
+    if base is None or head is None or base.version == head.version or not in_state(operation):
+        return Wanted()
+    before, after = _both(operation, base, head)
+    changed = (after[number] for number in before if _deletion(before[number]) != _deletion(after.get(number)))
+    return Wanted(deletions=tuple(fragment for fragment in changed if fragment.deletion_file))
+
+
+def rebase(
+    ours: Transaction,
+    base: Manifest | None,
+    head: Manifest | None,
+    others: Sequence[Landed],
+    fetched: Fetched,
+) -> Rebased:
+    """`base` is the version that `ours` was planned on, `others` what was committed between it and `head`."""
+    if base is None or head is None or base.version == head.version:
+        return Rebased(ours)
+    operation = ours.operation
+    match operation:
+        case op.Append():
+            fragments = _without_dropped(operation.fragments, base.schema, head.schema, operation, head)
+            return Rebased(replace(ours, operation=replace(operation, fragments=fragments)))
+        case op.Rewrite():
+            return Rebased(replace(ours, operation=_rewrite(operation, base, head)))
+        case op.CreateIndex():
+            return Rebased(replace(ours, operation=_create_index(operation, head, others)))
+        case op.Delete() | op.Update():
+            return _following_deletions(ours, operation, base, head, fetched)
+        case _:
+            return Rebased(ours)
+
+
+def _following_deletions(
+    ours: Transaction, operation: op.Delete | op.Update, base: Manifest, head: Manifest, fetched: Fetched
+) -> Rebased:
+    if isinstance(operation, op.Update) and operation.new:
+        new = _without_dropped(operation.new, base.schema, head.schema, operation, head)
+        operation = replace(operation, new=new)
+    before, after = _both(operation, base, head)
+    files: dict[str, bytes] = {}
+    updated: list[Fragment] = []
+    removed = list(operation.removed_ids)
+    for mine in operation.updated:
+        old, theirs = before.get(mine.id), after.get(mine.id)
+        if old is None or theirs is None:
+            raise _conflict(operation, head, f"fragment {mine.id} is gone", "fragments_are_there")
+        if old == theirs:
+            updated.append(mine)
+            continue
+        mine = _with_files(mine, old, theirs, operation, head)
+        if _deletion(old) == _deletion(theirs):
+            updated.append(mine)
+            continue
+        affected = (operation.affected or {}).get(mine.id)
+        vector = fetched.deletions.get(mine.id)
+        if affected is None or vector is None:
+            raise _conflict(operation, head, f"rows of fragment {mine.id} were removed or restored", "same_rows")
+        rows = BitMap.deserialize(affected)
+        there = BitMap(vector.offsets)
+        if both := rows & there:
+            what = f"row {both.min()} of fragment {mine.id}, one of {len(both):,}, was changed or removed"
+            raise _conflict(operation, head, what, "same_rows")
+        if rewrites_columns(operation):  # its rows change where they are, and none of them goes
+            updated.append(mine.with_deletions_of(theirs))
+            continue
+        deleted = vector.union(DeletionVector.of(rows.to_array()))
+        if len(deleted) == mine.physical_rows:
+            removed.append(mine.id)
+            continue
+        number = fetched.numbers[mine.id]
+        mine = mine.with_deletion_file(is_bitmap=True, read_version=head.version, number=number, rows=len(deleted))
+        assert mine.deletion_file is not None
+        files[mine.deletion_file.path] = deleted.encode(as_bitmap=True)
+        updated.append(mine)
+    fitted = replace(operation, updated=tuple(updated), removed_ids=tuple(removed))
+    return Rebased(replace(ours, operation=fitted, read_version=head.version if files else ours.read_version), files)
+
+
+def _with_files(
+    mine: Fragment, old: Fragment, theirs: Fragment, operation: op.Delete | op.Update, head: Manifest
+) -> Fragment:
+    """The head's files, where ours restates the ones it knew: a dropped column takes its files with it."""
+    if old.files == theirs.files:
+        return mine
+    kept = {(file.path, file.base_id) for file in theirs.files}
+    known = {(file.path, file.base_id) for file in old.files}
+    if not kept <= known:
+        raise _conflict(operation, head, f"the files of fragment {mine.id} were replaced", "same_fragments")
+    if not rewrites_columns(operation):
+        return mine.with_files(theirs.files)
+    gone = known - kept
+    return mine.with_files([file for file in mine.files if (file.path, file.base_id) not in gone])
+
+
+def _rewrite(operation: op.Rewrite, base: Manifest, head: Manifest) -> op.Rewrite:
+    groups = tuple(
+        replace(group, new=_without_dropped(group.new, base.schema, head.schema, operation, head))
+        for group in operation.groups
+    )
+    return replace(operation, groups=groups)
+
+
+def _create_index(operation: op.CreateIndex, head: Manifest, others: Sequence[Landed]) -> op.CreateIndex:
+    new = operation.new
+    for landed in others:
+        theirs = landed.transaction.operation if landed.transaction else None
+        if isinstance(theirs, op.Update) and theirs.fields_modified:
+            changed = [fragment.id for fragment in theirs.updated]
+            new = index_metadata.without_fragments(new, changed, on_fields=frozenset(theirs.fields_modified))
+    return replace(operation, new=new, removed=(*operation.removed, *_replaced_of_kind(operation, head)))
+
+
+def _replaced_of_kind(operation: op.CreateIndex, head: Manifest) -> Iterator[IndexMetadata]:
+    """Of an index of the library's own there is exactly one: what is there gives way."""
+    brought = {index.name for index in operation.new} & SYSTEM_INDICES
+    if not brought:
+        return
+    known = {index.uuid for index in (*operation.new, *operation.removed)}
+    for index in index_metadata.decode_section(head.index_section, path=head.path):
+        if index.name in brought and index.uuid not in known:
+            yield index
+
+
+def _without_dropped(
+    fragments: Sequence[Fragment], before: TableSchema, after: TableSchema, operation: Operation, head: Manifest
+) -> tuple[Fragment, ...]:
+    """With columns dead that others dropped meanwhile, so that no later column can be mistaken for them."""
+    dropped = _ids(before) - _ids(after)
+    if not dropped:
+        return tuple(fragments)
+    fitted = []
+    for fragment in fragments:
+        files = [file.without_fields(dropped) if dropped & set(file.field_ids) else file for file in fragment.files]
+        living = [file for file in files if set(file.field_ids) != {TOMBSTONE}]
+        if not living or any(file.version.is_legacy for file in files if TOMBSTONE in file.field_ids):
+            raise _conflict(operation, head, "all of its columns were dropped", "columns_are_there")
+        fitted.append(fragment.with_files(living))
+    return tuple(fitted)
+
+
+def _both(
+    operation: Operation, base: Manifest, head: Manifest
+) -> tuple[dict[FragmentId, Fragment], dict[FragmentId, Fragment]]:
+    """The fragments that the operation restates, before and now."""
+    wanted = in_state(operation).keys()
+
+    def of(manifest: Manifest) -> dict[FragmentId, Fragment]:
+        messages = manifest.message.fragments
+        return {FragmentId(message.id): Fragment(message) for message in messages if message.id in wanted}
+
+    return of(base), of(head)
+
+
+def _deletion(fragment: Fragment | None) -> bytes | None:
+    if fragment is None or fragment.deletion_file is None:
+        return None
+    return fragment.message.deletion_file.SerializeToString()
+
+
+def _ids(schema: TableSchema) -> set[int]:
+    return {node.id for top in schema.fields for node in top.walk()}
+
+
+def _conflict(operation: Operation, head: Manifest, what: str, rule: str) -> RetryableConflict:
+    return RetryableConflict(
+        f"this {operation.name} cannot follow version {head.version}: {what} since it was planned; open the table "
+        "again and repeat the operation on the new version",
+        ours=operation.name,
+        theirs="an earlier commit",
+        version=head.version,
+        rule=rule,
+    )

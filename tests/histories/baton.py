@@ -5,7 +5,7 @@ Who goes on is drawn from a seeded generator, so that a schedule can be run agai
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 
 class Killed(BaseException):
@@ -25,6 +25,10 @@ class Baton:
         """Who has it."""
         return self._current
 
+    def choose(self, waiting: Sequence[str]) -> str:
+        """Who goes on."""
+        return self.random.choice(waiting)
+
     def step(self) -> None:
         """Called by an actor: somebody else, or it itself again, goes on from here."""
         own = self._waiting[self._current]
@@ -40,7 +44,7 @@ class Baton:
         for thread in threads:
             thread.start()
         while self._waiting:
-            self._current = self.random.choice(sorted(self._waiting))
+            self._current = self.choose(sorted(self._waiting))
             self._waiting[self._current].release()
             self._returned.acquire()
         for thread in threads:

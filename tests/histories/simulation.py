@@ -1,10 +1,12 @@
 """Many writers on one table, in a schedule drawn from a seed, over a store that loses and delays answers, lists what
-was true a moment ago, and is cut off when a process is killed. The code under test is the production commit loop.
+was true a moment ago, and is cut off when a process is killed. They append, delete, update, upsert, compact, restore,
+overwrite, and change columns and config; the code under test is the production's, from the verb's re-run to the put.
 
     Simulation(seed).run().check()
 
 What an outcome promises is compared with what the history says at the end: an acknowledged intent is in exactly the
-version that was named, one that was refused is in none, and all others are in one at most.
+version that was named, one that was refused is in none, and all others are in one at most. And every version has the
+rows that its change, done to the rows of the version before, comes to: the order of versions explains them all.
 """
 
 import enum
@@ -13,22 +15,46 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from lance_core import CommitUndecided, ConflictError, StorageError
+from lance_core import CommitUndecided, ConflictError, InvalidInput, LanceError, StorageError
+from lance_core.edit.attempts import Change, land
 from lance_core.format import naming
-from lance_core.format.operations import Append, Overwrite
-from lance_core.snapshot import list_versions, load_transaction
+from lance_core.format.operations import Overwrite, ReserveFragments
+from lance_core.fsck import manifests
+from lance_core.snapshot import Snapshot, list_versions, load_transaction
 from lance_core.storage.memory import MemoryStore
-from lance_core.storage.store import ObjectInfo, Put
+from lance_core.storage.store import ObjectInfo, Put, Store
+from lance_core.transactions.apply import Birth
+from lance_core.writes import Begun, begin, finish
 from tests.histories.baton import Baton, Killed
-from tests.lance_core.world import SCHEMA, World, fragment
+from tests.histories.verbs import MARKS, SCHEMA, WORK, Disk, State, Verb
+from tests.lance_core.world import VERSION, World, ports
 
 ATTEMPTS = 8
 TRIES = 4
 """How often somebody goes on with an intent after a crash or an error."""
+ROOTS = [f"r{number}" for number in range(8)]
+KEYS = [*ROOTS[:3], "k0", "k1", "k2"]
+KINDS = {
+    "append": 3,
+    "append a key": 1,
+    "delete": 3,
+    "move": 3,
+    "rewrite column": 3,
+    "upsert": 4,
+    "compact": 2,
+    "config": 1,
+    "add column": 1,
+    "drop column": 0.5,
+    "restore": 0.5,
+    "overwrite": 0.5,
+}
+"""What somebody may want to do, and how likely."""
 
 
 class Answer(enum.Enum):
     ACKNOWLEDGED = "acknowledged"
+    NOTHING = "nothing"
+    """There was nothing to change."""
     REFUSED = "refused"
     """Definitely not committed."""
     UNKNOWN = "unknown"
@@ -39,11 +65,15 @@ class Answer(enum.Enum):
 class Work:
     """One intention, and what became of it as far as those who had it were told."""
 
-    name: str
-    overwrite: bool = False
+    verb: Verb
     intent: str | None = None
     answers: list[Answer] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    refusals: list[LanceError] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.verb.work
 
 
 @dataclass(frozen=True)
@@ -138,19 +168,32 @@ class Simulation:
         self.baton = Baton(seed)
         self.odds = odds or Odds()
         self.stored = MemoryStore()
+        self.disk = Disk()
         self.under_way: list[tuple[str, bytes]] = []
         self.work: list[Work] = []
         self._events = hashlib.sha256()
         self._writers = writers
         self._rounds = rounds
         self._processes = 0
+        self._stable = self.baton.random.random() < 0.5
 
     def run(self) -> "Simulation":
-        World(self.stored).create("first")
+        self.create()
         self.baton.run(self._actors())
         while self.under_way:
             self._land(0)
         return self
+
+    def create(self) -> None:
+        location, given = World(self.stored).location(), ports(0)
+        parts = [self.disk.fragment(location, given, ROOTS[at:end]) for at, end in ((0, 2), (2, 8))]
+        begun = begin(location, Birth(VERSION, self._stable), verb="create", intent=None, ports=given)
+        assert isinstance(begun, Begun)
+        finish(begun, Overwrite(tuple(parts), SCHEMA), properties={}, attempts=1)
+
+    def store(self) -> Store:
+        """As a process sees it."""
+        return Network(self)
 
     def log(self, what: str, where: str = "") -> None:
         self._events.update(f"{self.baton.current} {what} {where}\n".encode())
@@ -174,7 +217,7 @@ class Simulation:
         self.stored.create(path, data)
 
     def _actors(self) -> dict[str, Callable[[], None]]:
-        """Some with intents, two of them with the same; some without; and often one who overwrites."""
+        """Some with intents, two of them with the same; some without."""
         actors: dict[str, Callable[[], None]] = {}
         for writer in range(self._writers):
             jobs = [
@@ -184,13 +227,16 @@ class Simulation:
         shared = self._job("shared", with_intent=True)
         actors["twin 1"] = self._doing([shared])
         actors["twin 2"] = self._doing([shared])
-        draw = self.baton.random.random()
-        if draw < 0.5:
-            actors["overwriter"] = self._doing([self._job("over", with_intent=draw < 0.25, overwrite=True)])
         return actors
 
-    def _job(self, name: str, *, with_intent: bool, overwrite: bool = False) -> Work:
-        work = Work(name, overwrite, intent=f"intent of {name}" if with_intent else None)
+    def _job(self, name: str, *, with_intent: bool) -> Work:
+        chance = self.baton.random
+        (kind,) = chance.choices(list(KINDS), weights=list(KINDS.values()))
+        pool = {"upsert": KEYS, "append a key": KEYS[3:]}.get(kind, ROOTS)
+        roots = frozenset(chance.sample(pool, chance.randrange(1, 4)))
+        again = kind not in ("append", "append a key", "overwrite", "restore")
+        verb = Verb(kind, name, roots, key=chance.choice(MARKS), again=again)
+        work = Work(verb, intent=f"intent of {name}" if with_intent else None)
         self.work.append(work)
         return work
 
@@ -210,18 +256,23 @@ class Simulation:
             except Killed:
                 answer = Answer.UNKNOWN
             work.answers.append(answer)
-            if answer is Answer.ACKNOWLEDGED:
+            if answer in (Answer.ACKNOWLEDGED, Answer.NOTHING):
                 return
 
     def _try(self, work: Work, *, process: int) -> Answer:
-        world = World(Network(self))
+        given, verb = ports(process), work.verb
         try:
-            base = world.at()
-            parts = (fragment(world.store, f"{work.name}-p{process}"),)
-            operation = Overwrite(parts, SCHEMA) if work.overwrite else Append(parts)
-            written = world.write(operation, base=base, writer=process, intent=work.intent, attempts=ATTEMPTS)
-        except (CommitUndecided, ConflictError, StorageError) as error:
-            return Answer.UNKNOWN if isinstance(error, CommitUndecided) else Answer.REFUSED
+            base = World(self.store()).at()
+            change = Change(verb.kind, verb.planning(self.disk, given), "nothing", verb.again)
+            properties = {WORK: verb.work}
+            written = land(change, base, intent=work.intent, properties=properties, retries=ATTEMPTS, ports=given)
+        except (CommitUndecided, ConflictError, InvalidInput, StorageError) as error:
+            if isinstance(error, CommitUndecided):
+                return Answer.UNKNOWN
+            work.refusals.append(error)
+            return Answer.REFUSED
+        if written.landing.operation == "nothing":
+            return Answer.NOTHING
         work.versions.append(written.snapshot.version)
         return Answer.ACKNOWLEDGED
 
@@ -230,31 +281,58 @@ class Simulation:
         world = World(self.stored)
         numbers = list(list_versions(world.location()).numbers)
         assert numbers == list(range(1, len(numbers) + 1)), f"versions are not dense: {numbers}"
-        landed: dict[str, list[int]] = {work.name: [] for work in self.work}
+        verbs = {work.name: work.verb for work in self.work}
+        landed: dict[str, list[int]] = {name: [] for name in verbs}
         uuids: list[str] = []
         counters: list[tuple[int, int]] = []
-        expected: list[str] = []
+        names_of_ids: dict[int, str] = {}
+        history: dict[int, State] = {}
         for number in numbers:
-            manifest = world.at(number).manifest
-            transaction = load_transaction(world.location(), manifest)
+            snapshot = world.at(number)
+            transaction = load_transaction(world.location(), snapshot.manifest)
             assert transaction is not None
-            operation = transaction.operation
-            assert isinstance(operation, Append | Overwrite)
-            names = [file.path.removesuffix(".lance") for part in operation.fragments for file in part.files]
-            expected = names if isinstance(operation, Overwrite) else expected + names
-            assert world.names(number) == expected, f"version {number} does not have the rows that were committed"
+            name = transaction.properties.get(WORK)
+            history[number] = found = self.disk.state(snapshot)
+            if name is not None:
+                expected = verbs[name].expected(
+                    history[number - 1], history, self.disk.planned_on(transaction.operation)
+                )
+                landed[name].append(number)
+            else:
+                assert number == 1 or isinstance(transaction.operation, ReserveFragments)
+                expected = history[max(1, number - 1)]
+            told = f"version {number} is not what {verbs.get(name or '')} makes of the version before"
+            assert found.same_as(expected), f"{told}: {found}, expected {expected}"
+            self._check_ids(snapshot, names_of_ids)
             uuids.append(transaction.uuid)
-            counters.append((manifest.max_fragment_id, manifest.next_row_id))
-            if number > 1:
-                landed[names[0].partition("-")[0]].append(number)
+            counters.append((snapshot.manifest.max_fragment_id, snapshot.manifest.next_row_id))
         assert len(set(uuids)) == len(uuids), "a transaction is in two versions"
         assert counters == sorted(counters), "a counter went back"
         for work in self.work:
             self._check_work(work, landed[work.name])
+        snapshots = [world.at(number).manifest for number in numbers]
+        errors = [finding for manifest in snapshots for finding in manifests.of_version(manifest)]
+        errors += [
+            found for each in snapshots for part in each.fragments for found in manifests.of_fragment(each, part)
+        ]
+        assert not errors, f"a look over the table finds {errors}"
+
+    def _check_ids(self, snapshot: Snapshot, names: dict[int, str]) -> None:
+        """A stable id stands for one row, in all versions."""
+        if not self._stable:
+            return
+        seen: set[int] = set()
+        for fragment in snapshot.manifest.fragments:
+            ids = self.disk.ids(fragment)
+            for at, row in self.disk.rows(snapshot, fragment).items():
+                root = row.partition(".")[0]
+                assert ids[at] not in seen, f"row id {ids[at]} is there twice in version {snapshot.version}"
+                assert names.setdefault(ids[at], root) == root, f"row id {ids[at]} was {names[ids[at]]}, and is {root}"
+                seen.add(ids[at])
 
     def _check_work(self, work: Work, landed: Sequence[int]) -> None:
         assert len(landed) <= 1, f"{work.name} is in versions {landed}"
         for version in work.versions:
             assert landed == [version], f"{work.name} was acknowledged as version {version}, and is in {landed}"
-        if set(work.answers) == {Answer.REFUSED}:
+        if set(work.answers) <= {Answer.REFUSED, Answer.NOTHING}:
             assert not landed, f"{work.name} was refused, and is in version {landed}"

@@ -33,8 +33,8 @@ def create(model: Model, v2_names: bool) -> Told:
     return Told(ours if v2_names else theirs, theirs)
 
 
-def append(model: Model) -> Told:
-    return _append(model, model.known)
+def append(model: Model) -> Told | None:
+    return _append(model, model.known) if model.known else None
 
 
 def append_some_columns(model: Model) -> Told | None:
@@ -219,8 +219,9 @@ KINDS: tuple[Kind, ...] = (
     Kind("upsert", 14, upsert),
     Kind("compact", 8, compact),
     Kind("restore", 4, restore),
-    # They weigh nothing while whom they meet is mostly unjudged (transactions/conflicts.py).
-    Kind("append to an old version", 0, append_to_an_old_version),
+    Kind("append to an old version", 3, append_to_an_old_version),
+    # Weighs nothing: pylance plans it anew on the newest version, and says so; which pairs it stands beside is compared
+    # in tests/lance_core/transactions.
     Kind("delete from an old version", 0, delete_from_an_old_version),
     Kind("tag", 3, tag),
     Kind("branch", 4, branch),

@@ -33,6 +33,10 @@ ALLOWED: Mapping[str, str] = {
     "an update names the fields within a column too": (
         "of the columns that rows were moved for pylance names the top ones; an index may be on what is in them"
     ),
+    "which upserts tell the keys they inserted": (
+        "pylance those by a declared primary key, of no key too; we all that insert any, so that two upserts of one "
+        "new key are always kept apart"
+    ),
     "columns rewritten where pylance moves rows": (
         "the format knows both (lance_core/edit/001); rows then lie elsewhere, and so do those of later steps"
     ),

@@ -16,7 +16,7 @@ from tests.interop.forgiving import lies_elsewhere, manifests, settings, still_e
 from tests.interop.programs import Step
 from tests.interop.reading import Line, references, steps_of
 from tests.interop.running import Disagreement, Ran
-from tests.interop.transactions import told
+from tests.interop.transactions import KEYS, told
 
 
 def judge(ran: Ran) -> Counter[str]:
@@ -121,14 +121,25 @@ def _compare_exactly(
         raise Disagreement(f"version {pair[1]} of {other}: manifests differ\n{changed}", step)
     ids_agree = field_ids.NOTED not in other.at[pair[1]].config
     if not shifted and ids_agree:
-        transactions = [told(line.at[number]) for line, number in zip((theirs, other), pair, strict=True)]
+        transactions = _told(theirs, other, pair, counted, top_fields_only=False)
         if transactions[0] != transactions[1]:
             counted["an update names the fields within a column too"] += 1
-            transactions = [
-                told(line.at[number], top_fields_only=True) for line, number in zip((theirs, other), pair, strict=True)
-            ]
+            transactions = _told(theirs, other, pair, counted, top_fields_only=True)
         if transactions[0] != transactions[1]:
             raise Disagreement(f"{other} tells\n{transactions[1]}\nand not\n{transactions[0]}", step)
+
+
+def _told(
+    theirs: Line, other: Line, pair: tuple[int, int], counted: Counter[str], *, top_fields_only: bool
+) -> list[dict[str, object]]:
+    first, second = (
+        told(line.at[number], top_fields_only=top_fields_only)
+        for line, number in zip((theirs, other), pair, strict=True)
+    )
+    if KEYS in first and KEYS in second and (first[KEYS] is None) != (second[KEYS] is None):
+        counted["which upserts tell the keys they inserted"] += not top_fields_only
+        first[KEYS] = second[KEYS] = None
+    return [first, second]
 
 
 def _compare_branches(theirs: Line, other: Line) -> None:

@@ -215,13 +215,20 @@ def test_a_key_stays_without_nulls(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("noted", ["2147483646", "9999999999"])
 def test_ids_that_are_used_up_are_told(noted: str, tmp_path: Path) -> None:
-    table = Table.create(tmp_path / "t", pa.table({"a": [1]}), config={NOTED: noted}, durable=False)
+    table = Table.open(_with_noted(noted, tmp_path / "t"), durable=False)
     with pytest.raises(InvalidInput, match="'n' would need an id of more than 31 bits"):
         table.add_columns(pa.field("n", pa.int8()))
     with pytest.raises(InvalidInput, match="'n' would need an id of more than 31 bits"):
         table.add_columns({"n": "a + 1"})
-    beyond = Table.create(tmp_path / "u", pa.table({"a": [1]}), config={NOTED: "9" * 5000}, durable=False)
+    beyond = Table.open(_with_noted("9" * 5000, tmp_path / "u"), durable=False)
     assert beyond.add_columns({"n": "1"}).table.manifest.schema.field("n").id == 1
+
+
+def _with_noted(noted: str, place: Path) -> Path:
+    """A config entry that is the library's own, written by somebody else."""
+    lance.write_dataset(pa.table({"a": [1]}), place)
+    lance.dataset(place).update_config({NOTED: noted})
+    return place
 
 
 def test_metadata_that_is_no_text_is_read_and_kept() -> None:

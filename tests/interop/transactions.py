@@ -21,6 +21,7 @@ from lance_core.format.operations import (
 from tests.interop.running import Disagreement
 
 ASSIGNED = "assigned"
+KEYS = "keys"
 
 
 def told(table: Table, *, top_fields_only: bool = False) -> dict[str, object]:
@@ -53,7 +54,7 @@ def _operation(operation: Operation) -> dict[str, object]:
                 "modified": sorted(operation.fields_modified),
                 ASSIGNED: sorted(operation.fields_assigned),
                 "offsets": dict(operation.updated_offsets),
-                "keys": operation.inserted_keys,
+                KEYS: operation.inserted_keys,
             }
         case Rewrite():
             return {"groups": [([each.id for each in group.old], _new(group.new)) for group in operation.groups]}

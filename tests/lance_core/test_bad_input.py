@@ -1,13 +1,13 @@
 """What makes no sense is refused by name, with what would: before anything is written where it was asked for, and
 before anything is opened where it is stored.
 
-The first table is what callers hand in, verb by verb. The second is names that a manifest, a transaction or a reference
-can hold and that would lead out of the table.
+The first tables are what callers hand in, verb by verb; ARGUMENTS is of those that are of no use to any table. The last
+one is names that a manifest, a transaction or a reference can hold and that would lead out of the table.
 """
 
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,10 @@ from lance_core.data.conform import Conversion
 from lance_core.data.write import FileLimits, write_fragments
 from lance_core.format import framing, naming
 from lance_core.format._pb import table_pb2
+from lance_core.format.config_keys import TABLE_ID
+from lance_core.format.field_ids import NOTED
 from lance_core.format.schema import TableSchema
-from lance_core.operations import Append, Merge, Overwrite
+from lance_core.operations import Append, MapUpdate, Merge, Overwrite, UpdateConfig
 from lance_core.operations import Update as UpdateOperation
 from tests.lance_core.world import BIRTH, VERSION, FaultyStore, World, ports
 
@@ -150,6 +152,121 @@ WRITING: list[tuple[Asked, type[LanceError], str]] = [
     (lambda t: Table.create(t.uri + "2", ROWS, storage_version=None), InvalidInput, "a text"),  # type: ignore[arg-type]
 ]
 
+# Each of no use to any table; of types that the signatures forbid, hence Any.
+BadAsked = Callable[[Any], object]
+TABLE: Any = Table
+NO_FLAGS: list[Any] = [0, 5, 1.0, []]
+NUMBERS: list[tuple[BadAsked, str]] = [
+    (lambda t: t.tags.create("t", "1"), "versions are whole numbers, not '1'"),
+    (lambda t: t.tags.create("t", 1.0), "versions are whole numbers, not 1.0"),
+    (lambda t: t.tags.create("t", True), "versions are whole numbers, not True"),
+    (lambda t: t.tags.create("t", "1", branch="main"), "versions are whole numbers"),
+    (lambda t: t.tags.create("t", 0), "versions count from 1"),
+    (lambda t: t.tags.update("release-1", "1"), "versions are whole numbers"),
+    (lambda t: t.branches.create("b", "1"), "versions are whole numbers"),
+    (lambda t: t.versions("1"), "since='1': it is a whole number"),
+    (lambda t: t.versions(None), "since=None: it is a whole number"),
+    (lambda t: t.versions(-1), "since=-1"),
+    (lambda t: t.restore(None), "versions are whole numbers"),
+    (lambda t: t.publish("x"), "versions are whole numbers"),
+    (lambda t: t.changes("1"), "versions are whole numbers"),
+    (lambda t: t.append(ROWS, max_rows_per_file="x"), "max_rows_per_file='x': it is a whole number"),
+    (lambda t: t.append(ROWS, max_bytes_per_file=1.5), "max_bytes_per_file=1.5: it is a whole number"),
+    (lambda t: t.append(ROWS, retries="x"), "retries='x': it is a whole number"),
+    (lambda t: t.compact(target_rows="x"), "target_rows='x': it is a whole number"),
+    (lambda t: t.compact(target_rows=0), "target_rows=0: a fragment has at least one row"),
+    (lambda t: t.cleanup(older_than=5), "older_than=5: it is a datetime.timedelta"),
+    (lambda t: t.cleanup(orphan_grace=5), "orphan_grace=5: it is a datetime.timedelta"),
+    *((lambda t, bad=bad: t.cleanup(keep=bad), "keep=.*: it is a whole number") for bad in (None, "x", 1.5, True)),
+    (lambda t: t.cleanup(keep=0), "keep=0: the newest version always stays"),
+    (lambda t: t.cleanup(older_than=timedelta(-1)), "no version is younger than new"),
+    (lambda t: t.take(pa.array([0, None])), "one of these is null"),
+    (lambda t: t.take(pa.chunked_array([[0, None]])), "one of these is null"),
+    (lambda t: t.take(pa.array(["a"])), "these are string"),
+    (lambda t: t.take([0, None]), "picked by whole numbers"),
+    (lambda t: t.take([[0], [1, 2]]), "picked by whole numbers"),
+    (lambda t: t.take(None), "picked by whole numbers"),
+    (lambda t: t.at(timestamp="2020-01-01"), "timestamp='2020-01-01': it is a datetime"),
+    (lambda t: TABLE.open(t.uri, timestamp="2020-01-01"), "timestamp='2020-01-01': it is a datetime"),
+]
+WORDS: list[tuple[BadAsked, str]] = [
+    *((lambda t, bad=bad: t.tags.create(bad), "cannot name a tag: it is a text") for bad in (5, b"x", None, ["a"])),
+    (lambda t: t.tags.update(5), "cannot name a tag: it is a text"),
+    (lambda t: t.tags.delete(5), "cannot name a tag: it is a text"),
+    (lambda t: t.tags.create("t", metadata=5), "metadata= maps texts to texts"),
+    (lambda t: t.tags.create("t", metadata={"a": 5}), "metadata= maps texts to texts"),
+    (lambda t: t.tags.create("t", branch=5), "cannot name a branch: it is a text"),
+    (lambda t: t.branches.create(5), "cannot name a branch: it is a text"),
+    (lambda t: t.branches.create("b", tag=5), "cannot name a tag: it is a text"),
+    (lambda t: t.branches.delete(5), "cannot name a branch: it is a text"),
+    (lambda t: TABLE.open(t.uri, tag=5), "cannot name a tag: it is a text"),
+    (lambda t: TABLE.open(t.uri, branch=b"x"), "cannot name a branch: it is a text"),
+    (lambda t: t.alter_column("id", rename=5), "rename=5: it is a text"),
+    (lambda t: t.alter_column("id", rename=NO_UTF8), "rename=.*: it is a text"),
+    (lambda t: t.alter_column(None, rename="x"), "name=None: it is a text"),
+    (lambda t: t.alter_column("id", type="int"), "type='int': it is a pyarrow type"),
+    (lambda t: t.alter_column("id", nullable="no"), "nullable='no': it is True or False"),
+    (lambda t: t.fsck([]), r"versions=\[\]: choose one of all, head"),
+    (lambda t: t.compact(remap=[]), r"remap=\[\]: choose one of now, reuse, none"),
+    (lambda t: t.compact(materialize_deletions="no"), "materialize_deletions='no': it is True or False"),
+    (lambda t: t.cleanup(dry_run="no"), "dry_run='no': it is True or False"),
+    (lambda t: t.cleanup(force=None), "force=None: it is True or False"),
+    (lambda t: t.take([0], by=[]), r"by=\[\]"),
+    (lambda t: t.upsert(ROWS, "id", matched=[]), r"matched=\[\]: choose one of update"),
+    (lambda t: t.upsert(ROWS, "id", matched=None), "matched=None: choose one of update"),
+    *(
+        (lambda t, bad=bad: t.upsert(ROWS, "id", insert=bad), "insert=.*: it is True or False")
+        for bad in ("no", None, 0)
+    ),
+    *((lambda t, bad=bad: t.upsert(ROWS, "id", delete_unmatched=bad), "delete_unmatched=") for bad in NO_FLAGS),
+    (lambda t: t.commit(None), "an operation is one of lance_core.operations, not a NoneType"),
+    (lambda t: t.commit("append"), "not a str"),
+    (lambda t: t.commit(Append(()), detached="no"), "detached='no': it is True or False"),
+    (lambda t: t.clone(5), "a text or a path, not a int"),
+    (lambda t: t.clone(t.uri + "2", shallow="no"), "shallow='no': it is True or False"),
+    (lambda t: t.overwrite(ROWS, stable_row_ids="no"), "stable_row_ids='no': it is True or False"),
+    (lambda t: TABLE.create(t.uri + "2", ROWS, stable_row_ids="no"), "stable_row_ids='no'"),
+    (lambda t: TABLE.create(t.uri + "2", ROWS, durable="no"), "durable='no'"),
+]
+SEVERAL: list[tuple[BadAsked, str]] = [
+    *((lambda t, bad=bad: t.set_config(bad), "are a mapping") for bad in (None, "x", [("a", "b")])),
+    *((lambda t, bad=bad: t.set_metadata(bad), "are a mapping") for bad in (None, "x", [("a", "b")])),
+    *((lambda t, bad=bad: t.set_schema_metadata(bad), "are a mapping") for bad in (None, "x", [("a", "b")])),
+    (lambda t: t.set_config({5: "a"}), "not of text"),
+    (lambda t: t.set_config({None: "a"}), "not of text"),
+    (lambda t: t.set_config({"a": NO_UTF8}), "not of text"),
+    (lambda t: t.set_config({"a": "b"}, replace="no"), "replace='no': it is True or False"),
+    (lambda t: t.set_field_metadata({"id": None}), "are a mapping"),
+    (lambda t: t.set_field_metadata([("id", {})]), "columns= is a mapping, and not a list"),
+    (lambda t: t.set_field_metadata({5: {"a": "b"}}), "a name in columns=5: it is a text"),
+    *((lambda t, bad=bad: t.upsert(ROWS, bad), "on=.*: it is a list of names") for bad in (None, 5, {"id": 1})),
+    (lambda t: t.upsert(ROWS, ["id", 5]), "a name in on=5: it is a text"),
+    *((lambda t, bad=bad: t.merge_columns(ROWS, bad), "on=.*: it is a list of names") for bad in (None, 5)),
+    (lambda t: t.update([("city", "'x'")]), "values= is a mapping, and not a list"),
+    (lambda t: t.update(None), "values= is a mapping, and not a NoneType"),
+    (lambda t: t.update({5: "1"}), "a name in values=5: it is a text"),
+    (lambda t: t.add_columns(None), "columns=None: they are SQL by name, pyarrow fields"),
+    (lambda t: t.add_columns(["n"]), "they are SQL by name, pyarrow fields"),
+    (lambda t: t.add_columns("n"), "they are SQL by name, pyarrow fields"),
+    (lambda t: t.add_columns(lambda rows: rows, read_columns="id"), "read_columns='id': it is a list of names"),
+    (lambda t: t.add_columns(lambda rows: rows, schema={"n": "int"}), "it is a pyarrow schema"),
+    *((lambda t, bad=bad: t.drop_columns(bad), "columns=.*: it is a") for bad in ([1], None, 5, "id", {"id": 1})),
+    *((lambda t, bad=bad: t.reorder_columns(bad), "columns=.*: it is a") for bad in (None, 5, "id", [1])),
+    (lambda t: t.add_bases(5), "BasePath, not a int"),
+    (lambda t: t.add_bases(["/x"]), "BasePath, not a str"),
+    *((lambda t, bad=bad: TABLE.open(t.uri, bases=bad), "bases= is a list of places") for bad in ("/x", "/", b"/", 5)),
+    *((lambda t, bad=bad: TABLE.open(t.uri, bases=bad), "one of these is") for bad in ([5], [""], [None])),
+    (lambda t: TABLE.check(t.uri, bases="/"), "bases= is a list of places"),
+    (lambda t: TABLE.open(t.uri, bases=None), "bases= is a list of places"),
+    (lambda t: TABLE.open(t.uri, storage_options=5), "storage_options= is a mapping, and not a int"),
+    *((lambda t, key=key: t.set_config({key: "x"}), f"the config key {key} says which") for key in (TABLE_ID, NOTED)),
+    *((lambda t, key=key: t.set_config({key: None}), f"the config key {key} says which") for key in (TABLE_ID, NOTED)),
+    (lambda t: t.set_config({TABLE_ID: "x"}, replace=True), "says which table this is"),
+    (lambda t: t.commit(UpdateConfig(config=MapUpdate({TABLE_ID: "x"}, False))), "says which table this is"),
+    (lambda t: t.overwrite(ROWS, config={NOTED: "9"}), "says which field ids"),
+]
+ARGUMENTS = [*NUMBERS, *WORDS, *SEVERAL]
+
 NO_TAGS = ("", ".a", "a.", "a..b", "..", "a/b", "a\\b", "x.lock", "a b", "a%2fb", "a\0b", NO_UTF8, "a" * 201)
 NO_BRANCHES = (
     "",
@@ -211,6 +328,11 @@ def test_versions(ask: Asked, error: type[LanceError], message: str, table: Tabl
 @pytest.mark.parametrize(("ask", "error", "message"), WRITING)
 def test_writing(ask: Asked, error: type[LanceError], message: str, table: Table) -> None:
     untouched(table, lambda: ask(table), error, message)
+
+
+@pytest.mark.parametrize(("ask", "message"), ARGUMENTS)
+def test_arguments(ask: BadAsked, message: str, table: Table) -> None:
+    untouched(table, lambda: ask(table), InvalidInput, message)
 
 
 @pytest.mark.parametrize("name", NO_TAGS)

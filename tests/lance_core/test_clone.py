@@ -5,12 +5,13 @@ import pickle
 import shutil
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import lance
 import pyarrow as pa
 import pytest
 
-from lance_core import AlreadyExists, Corrupt, InvalidInput, NotFound, Table
+from lance_core import AlreadyExists, Corrupt, InvalidInput, NotFound, StorageError, Table
 from lance_core.format._pb import table_pb2
 from lance_core.format.base_path import BasePath, free_id, located, split, with_added
 from lance_core.format.fragment import Fragment
@@ -269,3 +270,55 @@ def test_workers_read_what_the_driver_may(table: Table, tmp_path: Path) -> None:
         else:
             with pytest.raises(InvalidInput, match="outside the table"):
                 list(task([numbers]))
+
+
+@pytest.mark.parametrize("shallow", [True, False], ids=["shallow", "deep"])
+@pytest.mark.parametrize("below", ["data/x", "tree/x", "x", "tree/dev/data/x"])
+def test_a_clone_lies_outside_of_its_source(table: Table, below: str, shallow: bool) -> None:
+    """Where cleanup of the source, or of a branch of it, would find files that it does not know."""
+    dev = table.branches.create("dev")
+    before = sorted(Path(table.uri).rglob("*"))
+    for source in (table, dev):
+        with pytest.raises(InvalidInput, match=r"is inside of .*; clone to a place outside of it"):
+            source.clone(f"{table.uri}/{below}", shallow)
+    assert sorted(Path(table.uri).rglob("*")) == before
+
+
+def test_a_clone_beside_its_source_is_outside(table: Table) -> None:
+    assert ids(table.clone(Path(f"{table.uri}-clone"), shallow=False)) == [1, 3, 4]
+
+
+@pytest.mark.parametrize("linked", ["data", "_deletions", "_indices"])
+def test_a_deep_clone_follows_no_link_out_of_the_table(table: Table, tmp_path: Path, linked: str) -> None:
+    """What is not read is not copied either."""
+    file = next(path for path in sorted(Path(table.uri, linked).rglob("*")) if path.is_file())
+    secret = tmp_path / f"secret{file.suffix}"
+    file.rename(secret)
+    file.symlink_to(secret)
+    with pytest.raises(StorageError, match="is a link out of"):
+        table.clone(str(tmp_path / "copy"), shallow=False)
+    assert not Table.exists(str(tmp_path / "copy"))
+    assert not [path for path in (tmp_path / "copy").rglob("*") if path.name == file.name]
+
+
+def test_a_deep_clone_writes_through_no_link_out_of_its_place(table: Table, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy/data").symlink_to(outside)
+    with pytest.raises(StorageError, match="is a link out of"):
+        table.clone(str(tmp_path / "copy"), shallow=False)
+    assert not list(outside.iterdir())
+
+
+@pytest.mark.parametrize("bases", ["/nothing/else", "/", b"/"])
+def test_a_text_is_no_list_of_bases(table: Table, tmp_path: Path, bases: Any) -> None:
+    """Its first letter would be the whole disk."""
+    clone = str(tmp_path / "clone")
+    table.clone(clone)
+    for opened in (Table.open, Table.check):
+        with pytest.raises(InvalidInput, match="bases= is a list of places, each a text, and not a"):
+            opened(clone, bases=bases)
+    with pytest.raises(InvalidInput, match="outside the table"):
+        Table.open(clone, bases=["/nothing/else"]).to_table()
+    assert ids(Table.open(clone, bases=(table.uri,))) == [1, 3, 4]

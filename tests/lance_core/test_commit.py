@@ -4,6 +4,8 @@ Each case ends in one of three ways, and the table is looked at afterwards: comm
 or undecided, which is said only when nobody can know.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from lance_core import (
@@ -23,7 +25,8 @@ from lance_core.format.ids import Version
 from lance_core.format.operations import Append, Overwrite
 from lance_core.format.transaction import Transaction
 from lance_core.snapshot import list_versions, load_transaction
-from tests.lance_core.world import BIRTH, SCHEMA, Condition, Fault, FaultyStore, World, calling, creating, fragment
+from lance_core.writes import Begun, begin, finish
+from tests.lance_core.world import SCHEMA, Condition, Fault, FaultyStore, World, calling, creating, fragment, ports
 
 MANIFESTS = naming.VERSIONS + "/"
 EVERY_MANIFEST = creating(MANIFESTS)
@@ -134,9 +137,9 @@ def test_a_stale_listing_costs_a_turn_and_nothing_else() -> None:
     table, store = world()
     base = table.at()
     World(store.inner).append("theirs", writer=2)
-    store.faults += [Fault(calling("list"), "stale"), Fault(calling("list"), "stale")]
+    store.faults.append(Fault(calling("list"), "stale"))
     written = table.write(Append(table.fragments("mine")), base=base)
-    assert (written.snapshot.version, written.attempts) == (3, 3)
+    assert (written.snapshot.version, written.attempts) == (3, 2)
     assert table.names() == ["first", "theirs", "mine"]
     check_history(table)
 
@@ -168,7 +171,7 @@ def test_a_failing_create_is_definite_before_anything_was_put() -> None:
     assert versions(table) == [1]
 
 
-@pytest.mark.parametrize("then", [calling("list"), calling("put", naming.TRANSACTIONS), EVERY_MANIFEST])
+@pytest.mark.parametrize("then", [calling("list"), EVERY_MANIFEST])
 def test_a_failure_after_an_unanswered_put_is_undecided(then: Condition) -> None:
     """Whatever fails then, the put may land yet; saying "failed" would invite doing it twice."""
     table, store = world(Fault(EVERY_MANIFEST, "late"))
@@ -229,18 +232,34 @@ def test_losing_every_race_is_exhausted_and_definite() -> None:
     check_history(table)
 
 
-def test_each_turn_writes_its_transaction_under_a_fresh_name() -> None:
-    """A put that lands late must not find its transaction file replaced."""
+def test_a_transaction_is_written_once_for_as_long_as_it_stays_the_same() -> None:
+    """A put that lands late must not find its transaction file saying something else."""
     table, store = world(Fault(EVERY_MANIFEST, "never"), Fault(EVERY_MANIFEST, "never"))
     table.append("mine")
     written = [path for call, path in store.calls if call == "put" and path.startswith(naming.TRANSACTIONS)]
-    assert len(written) == len(set(written)) == 3
+    assert len(written) == 1
     head = table.at().manifest
     assert head.transaction_file is not None
     on_its_own = Transaction.decode(store.read(f"{naming.TRANSACTIONS}/{head.transaction_file}"), path="")
     inline = load_transaction(table.location(), head)
     assert inline is not None
     assert on_its_own.encode() == inline.encode()
+
+
+def test_a_lost_race_costs_two_calls() -> None:
+    """What was first is read by its name, and the next version put; nothing is listed, nothing else written again."""
+    table, store = world()
+    other = World(store.inner)
+    base = table.at()
+    fragments = table.fragments("mine")
+    store.faults.append(Fault(EVERY_MANIFEST, "", lambda: other.append("theirs", writer=2)))
+    store.calls.clear()
+    table.write(Append(fragments), base=base)
+    alone, calls = [("create", naming.manifest_path(Version(2)))], store.calls
+    assert calls[calls.index(alone[0]) + 1 :] == [
+        ("read", naming.manifest_path(Version(2))),
+        ("create", naming.manifest_path(Version(3))),
+    ]
 
 
 def test_nothing_is_ever_deleted() -> None:
@@ -338,18 +357,49 @@ def test_ids_that_are_taken_are_refused() -> None:
         table.write(Append((taken,)), base=table.at())
 
 
-def test_an_operation_of_others_is_not_committed() -> None:
+@pytest.mark.parametrize(
+    ("wire", "name"),
+    [
+        (b"\x9a\x07\x00", "DataOverlay"),
+        (b"\xa2\x07\x00", "AppendFragmentReuseTransitions"),
+        (b"\xc2\x3e\x00", "unknown"),
+        (b"\x8a\x07\x00", "Clone"),
+    ],
+)
+def test_an_operation_of_others_is_not_committed(wire: bytes, name: str) -> None:
     table, _ = world()
-    record = load_transaction(table.location(), table.at().manifest)
-    assert record is not None
-    message = Transaction.decode(b"\x82\x07\x00", path="").operation  # an empty UpdateMemWalState
-    with pytest.raises(Unsupported, match="UpdateMemWalState is read, not committed"):
-        table.write(message, base=table.at())
+    operation = Transaction.decode(wire, path="").operation
+    with pytest.raises(Unsupported, match=f"{name} is read, not committed"):
+        table.write(operation, base=table.at())
 
 
-def test_the_attempts_are_twenty_unless_said() -> None:
-    assert ATTEMPTS == 20
-    assert BIRTH.stable_row_ids is False
+def test_the_time_is_over_before_the_attempts_are() -> None:
+    """An hour passes at each look at the clock."""
+    assert ATTEMPTS == 100
+    table, store = world()
+    other = World(store.inner)
+    theirs = iter(range(2, 50))
+
+    def race() -> None:
+        number = next(theirs)
+        other.append(f"theirs{number}", writer=number)
+        store.faults.append(Fault(EVERY_MANIFEST, "", race))
+
+    store.faults.append(Fault(EVERY_MANIFEST, "", race))
+    hours = iter(range(0, 3600 * 10**12, 3600 * 10**9))
+    begun = begin(
+        table.location(),
+        table.at(),
+        verb="append",
+        intent=None,
+        ports=replace(ports(1), elapsed_ns=lambda: next(hours)),
+    )
+    assert isinstance(begun, Begun)
+    with pytest.raises(RetryableConflict, match="lost the race for the next version") as caught:
+        finish(begun, Append(table.fragments("mine")), properties={}, attempts=ATTEMPTS)
+    assert caught.value.rule == "exhausted"
+    assert len(versions(table)) < 20
+    check_history(table)
 
 
 def test_a_listing_older_than_the_base_is_not_believed_twice() -> None:

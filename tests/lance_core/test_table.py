@@ -190,8 +190,8 @@ class TestWhatPeopleAreTold:
             Table.create(place, rows(1))
 
     def test_an_unknown_scheme(self) -> None:
-        with pytest.raises(InvalidInput, match="unknown scheme 'hdfs' in hdfs://host/t: a table lives at a local path"):
-            Table.open("hdfs://host/t")
+        with pytest.raises(InvalidInput, match="unknown scheme 'gopher' in gopher://host/t: a table lives at a local"):
+            Table.open("gopher://host/t")
 
     def test_a_version_that_is_not_there(self, place: str) -> None:
         table = Table.create(place, rows(1)).append(rows(2)).table

@@ -37,8 +37,10 @@ def ports(seed: int = 0) -> Ports:
     ids = iter(range(seed * 10**6, (seed + 1) * 10**6))
     return Ports(
         now_ns=lambda: 1_790_000_000_000_000_000 + next(ticks),
-        new_uuid=lambda: uuid.UUID(int=next(ids)),
-        pause=lambda attempt: None,
+        new_uuid=lambda: uuid.uuid5(uuid.NAMESPACE_OID, str(next(ids))),
+        elapsed_ns=lambda: 0,
+        chance=lambda: 0.0,
+        sleep=lambda seconds: None,
     )
 
 

@@ -2,11 +2,12 @@
 
 import datetime
 import decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from lance_core import SchemaMismatch
+from lance_core import InvalidInput, SchemaMismatch, Table
 from lance_core.data.conform import Conversion, afresh, columns_to_write, conform
 from lance_core.format.schema import TableSchema
 
@@ -189,3 +190,40 @@ def test_a_copy_has_the_rows_of_the_slice() -> None:
         copy = afresh(array)
         assert copy.to_pylist() == array.to_pylist()
         assert copy.offset == 0
+
+
+_X = pa.struct([("x", pa.int64())])
+
+
+@pytest.mark.parametrize(
+    ("column", "path"),
+    [
+        (pa.array([{"x": 1}, None], _X), "c"),
+        (pa.array([{"a": {"x": 1}}, {"a": None}], pa.struct([("a", _X)])), r"c\.a"),
+        (pa.array([[{"x": 1}, None]], pa.list_(_X)), r"c\.item"),
+        (pa.array([[[None]]], pa.large_list(pa.list_(_X))), r"c\.item\.item"),
+    ],
+)
+def test_null_structs_are_refused_where_they_have_no_place(column: pa.Array, path: str, tmp_path: Path) -> None:
+    data = pa.table({"c": column})
+    message = f"column '{path}' has a struct that is null, which storage version 2.0 cannot store; 2.1 can"
+    with pytest.raises(InvalidInput, match=message):
+        Table.create(str(tmp_path / "old"), data, storage_version="2.0", durable=False)
+    assert not Table.exists(str(tmp_path / "old"))
+    table = Table.create(str(tmp_path / "old"), data.schema, storage_version="2.0", durable=False)
+    with pytest.raises(InvalidInput, match=message):
+        table.append(data)
+    assert Table.create(str(tmp_path / "new"), data, storage_version="2.1", durable=False).to_table() == data
+
+
+def test_null_structs_that_an_expression_makes_are_refused_too(tmp_path: Path) -> None:
+    data = pa.table({"k": [1], "c": pa.array([{"x": 1}], _X)})
+    table = Table.create(str(tmp_path / "t"), data, storage_version="2.0", durable=False)
+    with pytest.raises(InvalidInput, match="column 'c' has a struct that is null"):
+        table.update({"c": "NULL"})
+
+
+def test_null_lists_and_null_fields_of_structs_have_a_place(tmp_path: Path) -> None:
+    lists = pa.array([[{"x": None}], None], pa.list_(_X))
+    data = pa.table({"c": pa.array([{"x": 1}, {"x": None}], _X), "l": lists})
+    assert Table.create(str(tmp_path / "t"), data, storage_version="2.0", durable=False).to_table() == data

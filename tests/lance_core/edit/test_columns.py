@@ -258,3 +258,18 @@ def test_encodings_set_later_take_effect_in_files_written_later(tmp_path: Path) 
     table = table.set_field_metadata({"w": {"lance-encoding:compression": "zstd"}}).table.append(rows).table
     _, plain, packed = (fragment.files[0].size or 0 for fragment in table.fragments)
     assert packed * 4 < plain
+
+
+def test_what_a_function_raises_says_where(tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "t"), pa.table({"id": [1, 2]}), durable=False)
+    table = table.append(pa.table({"id": [3, 0]})).table
+
+    def inverse(rows: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.record_batch([pa.array([1 / each for each in rows["id"].to_pylist()])], names=["inverse"])
+
+    with pytest.raises(ZeroDivisionError) as raised:
+        table.add_columns(inverse)
+    assert raised.value.__notes__ == [
+        f"{table.uri}: the function for new columns raised this on fragment 1, 2 rows of version 2"
+    ]
+    assert table.refresh().version == table.version

@@ -11,6 +11,7 @@ import pytest
 
 from lance_core import InvalidInput, RetryableConflict, SchemaMismatch, Table
 from lance_core.format import field_ids, naming
+from lance_core.format.fragment import TOMBSTONE
 from lance_core.format.operations import Merge
 from lance_core.format.transaction import Transaction
 from tests.lance_core.edit.evolution import ROWS, WITH_NULLS, Pair, altered, described, pair, stored
@@ -197,7 +198,7 @@ def test_reorder(twins: Pair) -> None:
         (lambda t: t.drop_columns(["s.xx"]), r"there is no column 's.xx'; did you mean 's.x'\?"),
         (lambda t: t.drop_columns(["id", "a", "s", "l"]), r"these are all of its columns"),
         (lambda t: t.drop_columns([]), r"at least one"),
-        (lambda t: t.drop_columns("id"), r"takes a list of columns"),
+        (lambda t: t.drop_columns("id"), r"columns='id': it is a list of names"),
         (lambda t: t.drop_columns(["l.item"]), r"stands for what is in the lists of 'l'"),
         (lambda t: t.reorder_columns(["id", "a", "s"]), r"every column once, and 'l' is missing"),
         (lambda t: t.reorder_columns(["id", "a", "s", "ll"]), r"there is no column 'll'; did you mean 'l'\?"),
@@ -289,10 +290,26 @@ def test_trap_9_the_note_outlasts_other_writers_and_replaced_config(tmp_path: Pa
     assert table.add_columns(pa.field("c", pa.int8())).table.manifest.schema.field("c").id == 10
 
 
-def test_trap_9_our_own_stale_append_has_to_look_again(tmp_path: Path) -> None:
+def test_trap_9_our_own_stale_append_leaves_out_what_was_dropped(tmp_path: Path) -> None:
+    """Its values of the dropped column are dead at once, so no later column can be mistaken for it."""
     table = pair(tmp_path).table.add_columns({"b": "id"}).table
     table.drop_columns(["b"])
-    with pytest.raises(RetryableConflict):
+    after = table.append(ROWS.append_column("b", ROWS["id"])).table
+    assert after.fragments[-1].files[0].field_ids[-1] == TOMBSTONE
+    dataset = lance.dataset(after.uri)
+    dataset.add_columns(pa.schema([pa.field("c", pa.int64())]))
+    assert lance.dataset(after.uri).to_table(["c"])["c"].null_count == 20
+    assert Table.open(after.uri).to_table(["c"])["c"].null_count == 20
+
+
+def test_trap_9_our_own_stale_append_looks_again_where_the_number_was_used_again(tmp_path: Path) -> None:
+    """pylance gives the dropped column's number to the next one."""
+    table = pair(tmp_path).table.add_columns({"b": "id"}).table
+    dataset = lance.dataset(table.uri)
+    dataset.drop_columns(["b"])
+    dataset.add_columns({"c": "-id"})
+    assert table.refresh().manifest.schema.field("c").id == table.manifest.schema.field("b").id
+    with pytest.raises(RetryableConflict, match="by rule reused_field"):
         table.append(ROWS.append_column("b", ROWS["id"]))
 
 

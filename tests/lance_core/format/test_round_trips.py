@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
-from lance_core.errors import LanceError
+from lance_core.errors import Corrupt, LanceError
 from lance_core.format import base_path, fragment_reuse, framing, index_metadata, refs
 from lance_core.format._pb import table_pb2, transaction_pb2
 from lance_core.format.deletion_vector import DeletionVector
@@ -155,6 +155,11 @@ def test_base_paths(message: table_pb2.BasePath) -> None:
 @given(messages(table_pb2.FragmentReuseIndexDetails.InlineContent), st.uuids(), st.integers(0, 2**63))
 @SLOW
 def test_fragment_reuse(content: Any, identity: Any, version: int) -> None:
+    groups = [group for version in content.versions for group in version.groups]
+    if any(each.id >= 2**32 for group in groups for each in (*group.old_fragments, *group.new_fragments)):
+        with pytest.raises(Corrupt, match="does not fit 32 bits"):
+            FragmentReuse.decode(content.SerializeToString(), path="i")
+        return
     made = FragmentReuse.decode(content.SerializeToString(), path="i")
     assert FragmentReuse.decode(made.encode(), path="i") == made
     index = made.as_index(identity, dataset_version=version, created_ms=5)  # type: ignore[arg-type]

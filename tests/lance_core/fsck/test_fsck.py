@@ -4,19 +4,23 @@ import json
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Literal
 
 import lance
 import pyarrow as pa
 import pytest
 from pyroaring import BitMap
 
-from lance_core import CorruptHead, InvalidInput, NotFound, Table
+from lance_core import Corrupt, CorruptHead, InvalidInput, NotFound, Table
 from lance_core.format._pb import table_pb2
 from lance_core.format.deletion_vector import DeletionVector
+from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
+from lance_core.format.naming import manifest_path
 from lance_core.format.row_versions import RowVersions
 from lance_core.format.rowids import RowIdSequence
 from lance_core.fsck import Severity
+from lance_core.operations import Append
 
 Message = table_pb2.Manifest
 Section = table_pb2.IndexSection
@@ -275,6 +279,10 @@ def without_a_column(message: Message) -> None:
         file.fields[:] = [-2 if field_id == 0 else field_id for field_id in file.fields]
 
 
+def dead_file(message: Message) -> None:
+    message.fragments[-1].files[0].fields[:] = [-2 for _ in message.fragments[-1].files[0].fields]
+
+
 def unknown_type(message: Message) -> None:
     message.fields[1].logical_type = "tensor"
 
@@ -301,6 +309,7 @@ def same_field(message: Message) -> None:
         (other_version, "storage_version", "and no flag says so", Severity.WARNING),
         (oldest_version, "storage_version", "the table is of format 0.1", Severity.ERROR),
         (without_a_column, "mandatory_column", "column 'id' may not be null", Severity.ERROR),
+        (dead_file, "dead_file", "stores no column that the table has", Severity.WARNING),
         (unknown_type, "schema", "'tensor'", Severity.WARNING),
         (same_field, "schema", "two fields have the id 0", Severity.ERROR),
     ],
@@ -310,6 +319,51 @@ def test_what_a_version_says_wrongly(
 ) -> None:
     tamper(place, change)
     check(place, rule, what, severity)
+
+
+@pytest.mark.parametrize("number", [2**32, 2**63 - 1, 2**63, 2**64 - 1])
+def test_a_fragment_whose_id_has_too_many_bits(place: str, number: int) -> None:
+    def change(message: Message) -> None:
+        message.fragments[0].id = number
+
+    tamper(place, change)
+    check(place, "fragment", "does not fit 32 bits")
+    for use in (
+        lambda: Table.open(place).compact(remap="none"),
+        lambda: Table.open(place).take([0], by="row_id"),
+        lambda: Table.open(place).take([0], by="row_address"),
+    ):
+        with pytest.raises(Corrupt, match="does not fit 32 bits"):
+            use()
+
+
+@pytest.mark.parametrize("rows", [2**63, 2**64 - 1])
+def test_a_fragment_of_too_many_rows(place: str, rows: int) -> None:
+    def change(message: Message) -> None:
+        message.fragments[0].physical_rows = rows
+
+    tamper(place, change)
+    check(place, "fragment", "do not fit 32 bits")
+    for by in ("offset", "row_id", "row_address"):
+        with pytest.raises(Corrupt):
+            Table.open(place).take([0], by=by)
+
+
+def test_more_deleted_rows_than_there_are(place: str) -> None:
+    def change(message: Message) -> None:
+        next(each for each in message.fragments if each.HasField("deletion_file")).deletion_file.num_deleted_rows = (
+            2**63
+        )
+
+    tamper(place, change)
+    with pytest.raises(Corrupt, match="would have -"):
+        Table.open(place).take([0])
+
+
+def test_nothing_is_compacted_under_a_wrong_count_of_ids(place: str) -> None:
+    tamper(place, counter)
+    with pytest.raises(Corrupt, match="and max_fragment_id is 1"):
+        Table.open(place).compact(remap="none")
 
 
 def no_row_ids(message: Message) -> None:
@@ -423,6 +477,9 @@ def test_a_damaged_head_is_told_with_its_repair_which_works(place: str) -> None:
     check(place, "head", "the newest version is damaged")
     (finding,) = Table.open(place, version=1).fsck().errors
     assert f"{path.name}.damaged" in finding.repair
+    last = Table.open(place, version=int(finding.version or 0) - 1).version
+    assert f"Read version {last} by" in finding.repair
+    assert finding.repair.endswith(f"goes on from version {last}.")
     path.rename(path.with_name(f"{path.name}.damaged"))
     assert Table.open(place).to_table().equals(before)
     assert Table.check(place).is_sound
@@ -431,7 +488,53 @@ def test_a_damaged_head_is_told_with_its_repair_which_works(place: str) -> None:
 def test_the_only_version_is_damaged(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), rows(0, 5))
     (Path(table.uri) / table.manifest.path).write_bytes(b"")
-    assert [finding.rule for finding in Table.check(table.uri).findings] == ["head"]
+    (finding,) = Table.check(table.uri).findings
+    assert finding.rule == "head"
+    assert finding.repair.startswith("No version can be read. Put this file back from a copy")
+    assert "version 0" not in finding.repair
+
+
+@pytest.mark.parametrize("extent", ["all", "head"])
+def test_a_damaged_head_sends_to_the_newest_version_that_can_be_read(
+    place: str, extent: Literal["all", "head"]
+) -> None:
+    """The one before it is gone, the one before that damaged too."""
+    numbers = [info.version for info in Table.open(place).versions()]
+    paths = {number: Path(place) / Table.open(place, version=number).manifest.path for number in numbers}
+    *_, whole, damaged, gone, newest = numbers
+    before = Table.open(place, version=whole).to_table()
+    paths[gone].unlink()
+    for number in (damaged, newest):
+        paths[number].write_bytes(b"nonsense")
+    (finding,) = [each for each in Table.check(place, extent).findings if each.rule == "head"]
+    assert finding.repair.endswith(f"goes on from version {whole}.")
+    for number in (damaged, newest):
+        assert f"{paths[number].name}.damaged" in finding.repair
+        paths[number].rename(paths[number].with_name(f"{paths[number].name}.damaged"))
+    assert Table.open(place).version == whole
+    assert Table.open(place).to_table().equals(before)
+
+
+def test_a_stray_manifest_sends_to_the_version_that_it_hides(place: str) -> None:
+    last = Table.open(place).version
+    stray = head(place).with_name(manifest_path(Version(last + 40)).rpartition("/")[2])
+    stray.write_bytes(head(place).read_bytes())
+    (finding,) = [each for each in Table.check(place).findings if each.rule == "head"]
+    assert f"Read version {last} by" in finding.repair
+    stray.rename(stray.with_name(f"{stray.name}.damaged"))
+    assert Table.open(place).version == last
+
+
+def test_nothing_is_moved_past_a_version_of_the_future(place: str) -> None:
+    def change(message: Message) -> None:
+        message.reader_feature_flags |= 1 << 40
+
+    last = Table.open(place).version
+    path = head(place)
+    tamper(place, change, version=last - 1)
+    path.write_bytes(b"nonsense")
+    (finding,) = [each for each in Table.check(place).findings if each.rule == "head"]
+    assert finding.repair.startswith(f"Move nothing before version {last - 1} can be looked at")
 
 
 def test_an_older_version_is_damaged(place: str) -> None:
@@ -476,6 +579,31 @@ def test_a_tag_of_what_does_not_exist(place: str) -> None:
     path = Path(place) / "_refs/tags/first.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "version": 99}))
     check(place, "dangling_tag", "tag 'first' names version 99, which does not exist", Severity.WARNING)
+
+
+def test_a_tag_of_a_version_beside_the_line(place: str) -> None:
+    table = Table.open(place)
+    operation = table.transaction().operation  # type: ignore[union-attr]
+    assert isinstance(operation, Append)
+    beside = Table.open(place, version=table.version - 1).commit(operation, detached=True)
+    table.tags.create("beside", beside.version)
+    assert Table.open(place, tag="beside").count_rows() == lance.dataset(place, version="beside").count_rows()
+    assert "dangling_tag" not in [finding.rule for finding in Table.check(place).findings]
+    (Path(place) / f"_versions/d{beside.version}.manifest").unlink()
+    check(place, "dangling_tag", f"tag 'beside' names version {beside.version}, which does not", Severity.WARNING)
+
+
+def test_one_reference_that_cannot_be_read_hides_no_other(place: str) -> None:
+    tags = Path(place) / "_refs/tags"
+    (tags / "z.json").write_text(json.dumps({**json.loads((tags / "first.json").read_text()), "version": 99}))
+    (tags / "first.json").write_text("{")
+    (Path(place) / "_refs/branches/dev.json").write_text("{")
+    found = [(finding.rule, finding.path) for finding in Table.check(place).findings if "_refs" in finding.path]
+    assert found == [
+        ("reference", "_refs/tags/first.json"),
+        ("reference", "_refs/branches/dev.json"),
+        ("dangling_tag", "_refs/tags/z.json"),
+    ]
 
 
 def test_a_branch_without_a_version(place: str) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Literal
 
 import lance
 import pyarrow as pa
@@ -183,7 +184,7 @@ def test_an_index_of_addresses_is_not_rewritten_and_says_so(indexed: Callable[[b
     """With stable row ids the bitmap index holds those, and the b-tree still addresses."""
     table = Table.open(indexed(stable))
     with pytest.raises(Unsupported, match=f"index '{'word_idx' if stable else 'id_idx'}'.*remap='none'"):
-        table.compact()
+        table.compact(remap="now")
     assert Table.open(table.uri).version == table.version
     if stable:
         with pytest.raises(Unsupported, match="index 'word_idx'"):
@@ -194,7 +195,9 @@ def test_an_index_of_addresses_is_not_rewritten_and_says_so(indexed: Callable[[b
 def test_queries_stay_right_where_nothing_is_remapped(indexed: Callable[[bool], str], stable: bool) -> None:
     uri = indexed(stable)
     before = Table.open(uri)
-    table = before.compact(remap="none").table
+    committed = before.compact(remap="none")
+    table = committed.table
+    assert committed.uncovered == (("word_idx",) if stable else ("id_idx", "word_idx"))
     assert table.to_table().sort_by("id").equals(before.to_table().sort_by("id"))
     assert [fragment.physical_rows for fragment in table.fragments] == [480, 160]
     alive = {fragment.id for fragment in table.fragments}
@@ -203,6 +206,146 @@ def test_queries_stay_right_where_nothing_is_remapped(indexed: Callable[[bool], 
     check_queries(uri)
     lance.dataset(uri).optimize.optimize_indices()
     check_queries(uri)
+
+
+@pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
+def test_by_default_an_index_covers_on_or_is_left_out_of_it(indexed: Callable[[bool], str], stable: bool) -> None:
+    """The bitmap index goes on, by row ids or by a note; the b-tree does not, since it would not outlive the note."""
+    uri = indexed(stable)
+    committed = Table.open(uri).compact()
+    assert committed.uncovered == ("word_idx",)
+    table = committed.table
+    found = indices(table)
+    assert (FRAGMENT_REUSE in found) is not stable
+    assert set(found["word_idx"].covers or ()) == set()
+    assert set(found["id_idx"].covers or ()) == ({8} if stable else set(range(6)))
+    explained = [lance.dataset(uri).scanner(filter=filter).explain_plan() for filter in ("id = 7", "word = 'w7'")]
+    assert ["ScalarIndexQuery" in plan for plan in explained] == [True, False]
+    check_queries(uri)
+    assert table.compact().version == table.version
+    lance.dataset(uri).optimize.optimize_indices()
+    assert "ScalarIndexQuery" in lance.dataset(uri).scanner(filter="word = 'w7'").explain_plan()
+    check_queries(uri)
+
+
+def test_a_note_of_an_earlier_compaction_is_not_relied_on_by_what_would_break(
+    indexed: Callable[[bool], str],
+) -> None:
+    uri = indexed(False)
+    lance.dataset(uri).optimize.compact_files(defer_index_remap=True)
+    lance.dataset(uri).delete("id % 3 = 0")
+    committed = Table.open(uri).compact()
+    assert committed.uncovered == ("word_idx",)
+    check_queries(uri)
+    lance.dataset(uri).delete("id % 4 = 2")
+    lance.dataset(uri).optimize.compact_files()
+    check_queries(uri)
+
+
+@pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
+def test_a_lone_b_tree_is_no_reason_to_refuse_or_to_note(tmp_path: Path, stable: bool) -> None:
+    uri = str(tmp_path / "t")
+    dataset = lance.write_dataset(rows(0, 600), uri, max_rows_per_file=100, enable_stable_row_ids=stable)
+    dataset.create_scalar_index("id", "BTREE")
+    committed = Table.open(uri).compact()
+    table = committed.table
+    assert committed.uncovered == ("id_idx",)
+    assert len(table.fragments) == 1
+    assert list(indices(table)) == ["id_idx"]
+    check_queries(uri)
+
+
+KINDS = [
+    ("word", "BTREE"),
+    ("word", "BITMAP"),
+    ("word", "ZONEMAP"),
+    ("word", "BLOOMFILTER"),
+    ("word", "NGRAM"),
+    ("word", "FM"),
+    ("tags", "LABEL_LIST"),
+    ("vector", "IVF_FLAT"),
+    ("word", "INVERTED"),
+]
+FOLLOW_ROW_IDS = {"BITMAP", "NGRAM", "LABEL_LIST", "IVF_FLAT", "INVERTED"}
+OUTLIVE_NOTES = {"BITMAP", "ZONEMAP", "BLOOMFILTER", "LABEL_LIST", "IVF_FLAT"}
+
+
+def rows_of_all_kinds(first: int, count: int) -> pa.Table:
+    data = rows(first, count)
+    numbers = data["id"].to_pylist()
+    tags = pa.array([None if n % 9 == 0 else [n % 5, None] if n % 7 == 1 else [n % 5] for n in numbers])
+    vectors = pa.array([[float(n), float(n % 3)] for n in numbers], pa.list_(pa.float32(), 2))
+    return data.append_column("tags", tags).append_column("vector", vectors)
+
+
+def check_answers(uri: str, column: str, kind: str) -> None:
+    dataset = lance.dataset(uri)
+
+    def ids(*, indexed: bool, **query: Any) -> list[int]:
+        return sorted(dataset.to_table(columns=["id"], use_scalar_index=indexed, **query)["id"].to_pylist())
+
+    if kind == "INVERTED":
+        for number in range(1, 805, 80):
+            expected = ids(indexed=False, filter=f"word = 'w{number}'")
+            assert ids(indexed=True, full_text_query=f"w{number}") == expected
+        return
+    if kind == "IVF_FLAT":
+        for number in range(0, 805, 40):
+            nearest = {"column": column, "q": [float(number), 0.0], "k": 1, "nprobes": 2}
+            assert ids(indexed=True, nearest=nearest) == ids(indexed=True, nearest={**nearest, "use_index": False})
+        return
+    filters = [f"{column} is null", f"{column} is not null"]
+    if kind == "LABEL_LIST":
+        asked = [f"array_has_any(tags, [{number}])" for number in range(5)]
+        filters += [*asked, *(f"not {each}" for each in asked)]
+    else:
+        filters += ["word != 'w8'", "word > 'w5'", "contains(word, 'w10')", "contains(word, 'new')"]
+        filters += [f"word = 'w{number}'" for number in range(1, 805, 80)]
+    for filter in filters:
+        assert ids(indexed=True, filter=filter) == ids(indexed=False, filter=filter), filter
+
+
+@pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
+@pytest.mark.parametrize(("column", "kind"), KINDS, ids=[kind for _column, kind in KINDS])
+@pytest.mark.parametrize("remap", [None, "reuse"])
+def test_no_kind_of_index_answers_wrongly_after_it(
+    tmp_path: Path, column: str, kind: str, stable: bool, remap: Literal["reuse"] | None
+) -> None:
+    """Nor, by default, after pylance compacts on: it loses what some kinds hold, where they depend on a note."""
+    uri = str(tmp_path / "t")
+    data = rows_of_all_kinds(0, 600)
+    dataset = lance.write_dataset(data, uri, max_rows_per_file=100, enable_stable_row_ids=stable)
+    dataset.create_scalar_index("id", "BITMAP", name="other")
+    if kind == "IVF_FLAT":
+        dataset.create_index(column, kind, name="asked", num_partitions=2)
+    else:
+        wanted: Any = lance.indices.IndexConfig("fm", {}) if kind == "FM" else kind
+        dataset.create_scalar_index(column, wanted, name="asked")
+    dataset.insert(rows_of_all_kinds(600, 200))
+    dataset.delete("id % 5 = 0 or (id > 130 and id < 215)")
+    if remap and stable and kind not in FOLLOW_ROW_IDS | {"ZONEMAP", "BLOOMFILTER"}:
+        with pytest.raises(Unsupported, match="index 'asked'"):
+            Table.open(uri).compact(remap=remap)
+        return
+    committed = Table.open(uri).compact(remap=remap)
+    table = committed.table
+    if not remap:
+        assert committed.uncovered == (() if kind in (FOLLOW_ROW_IDS if stable else OUTLIVE_NOTES) else ("asked",))
+        covers = set(indices(table)["asked"].covers or ())
+        assert bool(covers) is (kind in (FOLLOW_ROW_IDS if stable else OUTLIVE_NOTES))
+    check_answers(uri, column, kind)
+    lance.dataset(uri).delete("id % 6 = 4")
+    check_answers(uri, column, kind)
+    if remap:
+        lance.dataset(uri).optimize.optimize_indices()
+        check_answers(uri, column, kind)
+    lance.dataset(uri).optimize.compact_files()
+    check_answers(uri, column, kind)
+    lance.dataset(uri).update({"word": "'new'"}, where="id % 3 = 1")
+    Table.open(uri).compact(remap=None if stable else remap)
+    check_answers(uri, column, kind)
+    lance.dataset(uri).optimize.optimize_indices()
+    check_answers(uri, column, kind)
 
 
 def test_what_is_covered_by_row_ids_is_covered_on(tmp_path: Path) -> None:
@@ -242,7 +385,9 @@ def test_reuse_again_and_again(indexed: Callable[[bool], str]) -> None:
     assert len(table.fragments) == 2
     assert table.compact(remap="reuse").version == table.version
     lance.dataset(uri).delete("id % 3 = 0")
-    table = table.refresh().compact(remap="reuse").table
+    committed = table.refresh().compact(remap="reuse")
+    table = committed.table
+    assert committed.uncovered == ()
     check_queries(uri)
     names = [index.name for index in decode_section(table.manifest.index_section, path="")]
     assert names.count(FRAGMENT_REUSE) == 1

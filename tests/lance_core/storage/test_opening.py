@@ -31,10 +31,13 @@ def test_local_paths(uri: str | Path, expected: str) -> None:
     ("uri", "error", "message"),
     [
         ("", InvalidInput, "is empty"),
-        ("ftp://host/t", InvalidInput, "unknown scheme 'ftp' in ftp://host/t"),
-        ("ftp://me:secret@host/t?sig=secret#secret", InvalidInput, "unknown scheme 'ftp' in ftp://host/t:"),
-        ("s3://bucket/t?key=secret", Unsupported, "s3://bucket/t: tables on S3 are not supported"),
-        ("S3://me:secret@bucket/t", Unsupported, "tables on S3 are not supported"),
+        ("gopher://host/t", InvalidInput, "unknown scheme 'gopher' in gopher://host/t"),
+        ("gopher://me:secret@host/t?sig=secret#secret", InvalidInput, "unknown scheme 'gopher' in gopher://host/t:"),
+        ("s3://bucket/t?key=secret", InvalidInput, "s3://bucket/t has a query or a fragment"),
+        ("S3://me:secret@bucket/t", InvalidInput, "S3://bucket/t names no bucket"),
+        ("s3a://me:secret@bucket/t", InvalidInput, "s3a://bucket/t: write s3:// for s3a://"),
+        ("sftp://me:secret@host/t", Unsupported, "sftp://host/t: fsspec reaches sftp://, but has no way there to put"),
+        ("simplecache::s3://bucket/t?key=secret", InvalidInput, "through another file system, such as a cache"),
         ("file:/data/t", InvalidInput, "what begins with file: is neither a path nor a URI: write file://"),
         ("file:t", InvalidInput, "neither a path nor a URI"),
         ("s3:/me:secret@bucket/t", InvalidInput, "what begins with s3: is neither a path nor a URI: write s3://"),
@@ -65,3 +68,7 @@ def test_a_file_is_no_place_for_a_table(tmp_path: Path) -> None:
 def test_without_secrets_keeps_what_tells_places_apart() -> None:
     assert without_secrets("/plain/path?x") == "/plain/path?x"
     assert without_secrets("s3://user:pass@bucket/a/b?X-Amz-Signature=1") == "s3://bucket/a/b"
+    assert without_secrets("abfss://lake@account.dfs.core.windows.net/t?sig=1") == (
+        "abfss://lake@account.dfs.core.windows.net/t"
+    )
+    assert without_secrets("abfss://me:pass@lake/t") == "abfss://lake/t"

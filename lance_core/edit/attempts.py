@@ -1,0 +1,71 @@
+"""A change from what was asked for to the version that holds it, planned again where somebody was in the way.
+
+    plan on a version -> write files -> commit -> in the way? -> the newest version -> plan again
+
+Most of what others commit is settled when ours is put (`commit.py`). What is not, such as the same row changed by both,
+takes the work itself: it is done again on what there is now, within a deadline, under the same intention. Files of the
+attempt before stay behind for cleanup. What no repetition can mend is the caller's to decide.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from lance_core import writes
+from lance_core.errors import RetryableConflict
+from lance_core.format.operations import Operation
+from lance_core.pace import Pace
+from lance_core.ports import Ports
+from lance_core.snapshot import Snapshot, load_latest
+from lance_core.writes import Begun, Written
+
+Plan = Callable[[Snapshot], Operation | None]
+"""Writes its files. None: there is nothing to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What was asked for."""
+
+    verb: str
+    plan: Plan
+    operation: str
+    """What it would be called if there is nothing to change."""
+    again: bool
+    """Whether it means the same on a newer version. An overwrite replaces what its writer saw, and nothing else."""
+
+
+def land(
+    change: Change,
+    base: Snapshot,
+    *,
+    intent: str | None,
+    properties: Mapping[str, str],
+    retries: int,
+    ports: Ports,
+) -> Written:
+    begun = writes.begin(base.location, base, verb=change.verb, intent=intent, ports=ports)
+    if isinstance(begun, Written):
+        return begun
+    pace = Pace(ports)
+    for done_before in range(retries):
+        try:
+            written = _once(change, begun, properties, retries)
+        except RetryableConflict as conflict:
+            if not change.again or conflict.rule == "exhausted" or done_before + 1 == retries or pace.is_over:
+                raise
+            pace.lost()
+            begun = replace(begun, base=load_latest(base.location))
+            # Another holder of the intention may be done, and then there could be nothing left to change.
+            if landed := writes.landed_before(begun):
+                return landed
+        else:
+            return replace(written, attempts=written.attempts + done_before)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _once(change: Change, begun: Begun, properties: Mapping[str, str], retries: int) -> Written:
+    assert isinstance(begun.base, Snapshot)
+    planned = change.plan(begun.base)
+    if planned is None:
+        return writes.nothing_to_write(begun, change.operation)
+    return writes.finish(begun, planned, properties=properties, attempts=retries)

@@ -1,0 +1,45 @@
+"""How long somebody waits who lost a race, and when it is time to give up.
+
+A wait is measured in turns: in what it took, here and now, to look, judge and put. On a fast disk that is a
+millisecond, beyond an ocean a second. Who has lost often waits less, so that those who came first go first and nobody
+starves; a random part keeps two that lost together from meeting again.
+"""
+
+from lance_core.ports import Ports
+
+_TURNS_FIRST = 4.0
+"""How many turns the first wait takes at most; each further one takes half as many."""
+_TURNS_LEAST = 0.5
+_WAIT_SECONDS_MAX = 2.0
+_AGAIN_SECONDS = 60.0
+_AGAIN_FACTOR = 4
+"""Work that takes longer than a minute may be repeated for so many times what it took."""
+
+
+class Pace:
+    """Of one piece of work and its repetitions."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._begun = self._turn_begun = ports.elapsed_ns()
+        self._turns = 0
+        self._longest = 0
+        self._shortest = 0
+
+    def lost(self) -> None:
+        """A turn was for nothing: wait before the next one."""
+        took = self._ports.elapsed_ns() - self._turn_begun
+        self._longest = max(self._longest, took)
+        self._shortest = min(self._shortest or took, took)  # a longer one was kept waiting itself
+        turns = max(_TURNS_LEAST, _TURNS_FIRST / 2**self._turns)
+        self._turns += 1
+        seconds = min(_WAIT_SECONDS_MAX, turns * self._shortest / 1e9) * self._ports.chance()
+        if seconds > 0:
+            self._ports.sleep(seconds)
+        self._turn_begun = self._ports.elapsed_ns()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether repeating it all once more would take too long."""
+        spent = self._ports.elapsed_ns() - self._begun
+        return spent > max(_AGAIN_SECONDS * 1e9, _AGAIN_FACTOR * self._longest)

@@ -1,0 +1,50 @@
+"""What an object store can do, key by key. Every call is one request (a page of a listing, too), sent once, and raises
+nothing but `Trouble`. Safe to call from several threads."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    key: str
+    size: int
+    modified: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    found: Sequence[Found]
+    """In the order of keys, by their bytes."""
+    following: str | None
+    """What to ask with for the next one; None after the last."""
+
+
+class Bucket(Protocol):
+    def get(self, key: str, start: int, length: int | None) -> bytes:
+        """Nothing where the object ends before `start`."""
+
+    def head(self, key: str) -> Found: ...
+
+    def page(self, prefix: str, *, deep: bool, after: str, following: str | None, limit: int) -> Page:
+        """Keys that begin with `prefix`, behind `after`; without `deep` those that have no further slash."""
+
+    def put(self, key: str, data: bytes) -> None: ...
+
+    def create(self, key: str, data: bytes) -> None:
+        """Only where nothing is: the condition goes with the request, and the store decides."""
+
+    def delete(self, key: str) -> None:
+        """Also where nothing is."""
+
+    # The following three are for files of any size. They may take many requests and repeat some of them.
+
+    def download(self, key: str, to: Path) -> None: ...
+
+    def upload(self, source: Path, key: str) -> None: ...
+
+    def copy(self, key: str, to: str) -> None:
+        """Within the store, without the bytes coming here."""

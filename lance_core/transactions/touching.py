@@ -1,0 +1,96 @@
+"""What an operation touches: fragments, fields, keys, names. The words that the rules of conflicts are made of; no
+verdict is given here.
+"""
+
+from collections.abc import Iterable
+from uuid import UUID
+
+from lance_core.format import operations as op
+from lance_core.format.fragment import Fragment
+from lance_core.format.index_metadata import IndexMetadata
+from lance_core.format.mem_wal import progress_of
+from lance_core.format.operations import MapUpdate, Operation, UpdateMode
+from lance_core.format.schema import TableSchema
+
+
+def touched(operation: Operation) -> set[int]:
+    """The fragments that an operation restates, rewrites or removes."""
+    match operation:
+        case op.Delete() | op.Update():
+            return {*in_state(operation), *operation.removed_ids}
+        case op.Rewrite():
+            return {fragment.id for group in operation.groups for fragment in group.old}
+        case op.DataReplacement():
+            return {fragment_id for fragment_id, _file in operation.replacements}
+        case _:
+            return set()
+
+
+def in_state(operation: Operation) -> dict[int, Fragment]:
+    """The fragments that go on in another state."""
+    match operation:
+        case op.Delete() | op.Update():
+            return {fragment.id: fragment for fragment in operation.updated}
+        case _:
+            return {}
+
+
+def removed(operation: Operation) -> tuple[int, ...]:
+    return operation.removed_ids if isinstance(operation, op.Delete | op.Update) else ()
+
+
+def affected(operation: Operation) -> op.Rows | None:
+    return operation.affected if isinstance(operation, op.Delete | op.Update) else None
+
+
+def rewrites_columns(operation: Operation) -> bool:
+    return isinstance(operation, op.Update) and operation.mode is UpdateMode.REWRITE_COLUMNS
+
+
+def replaced_fields(operation: op.DataReplacement) -> set[int]:
+    return {field_id for _fragment_id, file in operation.replacements for field_id in file.field_ids}
+
+
+def config_of(operation: Operation) -> MapUpdate | None:
+    match operation:
+        case op.Overwrite():
+            return MapUpdate(operation.config_upserts)
+        case op.UpdateConfig():
+            return operation.config
+        case _:
+            return None
+
+
+def meet(ours: MapUpdate | None, theirs: MapUpdate | None) -> bool:
+    """Whether both speak of a key. That both delete it is no disagreement."""
+    if ours is None or theirs is None:
+        return False
+    both = ours.entries.keys() & theirs.entries.keys()
+    return any(ours.entries[key] is not None or theirs.entries[key] is not None for key in both)
+
+
+def progress(operation: Operation) -> tuple[op.Progress, ...]:
+    match operation:
+        case op.Update() | op.UpdateMemWalState():
+            return operation.progress
+        case op.CreateIndex():
+            return tuple(each for index in operation.new for each in progress_of(index))
+        case _:
+            return ()
+
+
+def names(indices: Iterable[IndexMetadata]) -> set[str]:
+    return {index.name for index in indices}
+
+
+def uuids(indices: Iterable[IndexMetadata]) -> set[UUID]:
+    return {index.uuid for index in indices}
+
+
+def replaces_one(operation: op.CreateIndex) -> bool:
+    return len(operation.new) == 1 and len(operation.removed) == 1
+
+
+def live_ids(schema: TableSchema) -> set[int]:
+    """Of all fields, nested ones too."""
+    return {node.id for top in schema.fields for node in top.walk()}

@@ -1,0 +1,401 @@
+"""Changes that somebody got in the way of: what follows by itself, what is planned again, and what a person decides.
+
+Two handles on one version: theirs commits, then ours. What is there at the end has to be what one after the other comes
+to, also where both were about the same rows.
+"""
+
+import json
+import math
+import shutil
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lance_core import Committed, IncompatibleConflict, InvalidInput, RetryableConflict, Table
+from lance_core.edit.attempts import Change, land
+from lance_core.format.operations import Append, Delete, MapUpdate, Merge, Operation, Update, UpdateConfig, UpdateMode
+from lance_core.intents import path_of
+from lance_core.pace import Pace
+from lance_core.ports import SYSTEM
+from lance_core.snapshot import Snapshot
+from tests.lance_core.world import World, ports
+
+Verb = Callable[[Table], Committed]
+ROWS = pa.table({
+    "id": pa.array(range(12), pa.int64()),
+    "v": pa.array([n * 10 for n in range(12)], pa.int64()),
+    "w": [f"w{n}" for n in range(12)],
+})  # fmt: skip
+
+
+def row(key: int, value: int) -> pa.Table:
+    return pa.table({"id": pa.array([key], pa.int64()), "v": pa.array([value], pa.int64()), "w": ["new"]})
+
+
+VERBS: dict[str, Verb] = {
+    "append": lambda t: t.append(row(100, 1)),
+    "append a key": lambda t: t.append(row(50, 2)),
+    "delete a row": lambda t: t.delete("id = 1"),
+    "delete its neighbour": lambda t: t.delete("id = 2"),
+    "delete a fragment": lambda t: t.delete("id < 4"),
+    "delete elsewhere": lambda t: t.delete("id = 9"),
+    "move a row": lambda t: t.update({"id": "id", "v": "v + 1", "w": "w || 'a'"}, "id = 1"),
+    "move its neighbour": lambda t: t.update({"id": "id", "v": "v * 2", "w": "w || 'b'"}, "id = 2"),
+    "rewrite a column": lambda t: t.update({"v": "v * 3"}, "id < 4"),
+    "rewrite another column": lambda t: t.update({"w": "w || 'c'"}, "id < 4"),
+    "upsert a row": lambda t: t.upsert(row(1, 7), "id"),
+    "upsert a new key": lambda t: t.upsert(row(50, 8), "id"),
+    "upsert another new key": lambda t: t.upsert(row(51, 9), "id"),
+    "upsert what matches only": lambda t: t.upsert(row(1, 11), "id", insert=False),
+    "add a column": lambda t: t.add_columns({"x": "v + 1"}),
+    "add another column": lambda t: t.add_columns({"y": "id * 2"}),
+    "merge a column": lambda t: t.merge_columns(pa.table({"id": pa.array([1, 2], pa.int64()), "z": [5, 6]}), "id"),
+    "drop a column": lambda t: t.drop_columns(["w"]),
+    "rename a column": lambda t: t.alter_column("v", rename="u"),
+    "compact": lambda t: t.compact(),
+    "set config": lambda t: t.set_config({"a": "1"}),
+    "set metadata of a field": lambda t: t.set_field_metadata({"id": {"k": "1"}}),
+}
+PERSON = {
+    ("add a column", "drop a column"), ("add another column", "drop a column"), ("merge a column", "drop a column"),
+    ("add a column", "rename a column"), ("add another column", "rename a column"),
+    ("merge a column", "rename a column"),
+}  # fmt: skip
+"""New columns beside a schema that others changed: Lance lets a person decide."""
+
+
+def state(table: Table) -> tuple[list[str], dict[str, str], list[dict[bytes, bytes]]]:
+    rows = sorted(json.dumps(each, sort_keys=True) for each in table.to_table().to_pylist())
+    config = {key: value for key, value in table.config.items() if not key.startswith("lance_assets")}
+    return rows, config, [dict(field.metadata or {}) for field in table.schema]
+
+
+def create(place: Path, *, stable: bool) -> Table:
+    return Table.create(str(place), ROWS, max_rows_per_file=4, stable_row_ids=stable, durable=False)
+
+
+class Pairs:
+    """Tables that begin alike, each a copy of one."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        self._made = 0
+        for stable in (False, True):
+            create(place / f"first-{stable}", stable=stable)
+        self.serial = cache(self._serial)
+
+    def begun(self, *, stable: bool) -> Table:
+        self._made += 1
+        return Table.open(
+            shutil.copytree(self._place / f"first-{stable}", self._place / str(self._made)), durable=False
+        )
+
+    def _serial(self, first: str, second: str, stable: bool) -> object:
+        """One after the other, the second on what the first left."""
+        table = self.begun(stable=stable)
+        for name in (first, second):
+            with suppress(InvalidInput):  # the column is not there any more
+                table = VERBS[name](table).table
+        return state(table)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
+    return Pairs(tmp_path_factory.mktemp("pairs"))
+
+
+@pytest.mark.parametrize("theirs", VERBS)
+def test_two_at_once_are_one_after_the_other(pairs: Pairs, theirs: str) -> None:
+    names = list(VERBS)
+    for ours in names:
+        stable = (names.index(ours) + names.index(theirs)) % 2 == 0
+        table = pairs.begun(stable=stable)
+        VERBS[theirs](table)
+        if (ours, theirs) in PERSON:
+            with pytest.raises(IncompatibleConflict):
+                VERBS[ours](table)
+            continue
+        try:
+            VERBS[ours](table)
+        except (InvalidInput, IncompatibleConflict):
+            assert ours == theirs or "column" in ours, f"{ours} after {theirs}"
+        after = table.refresh()
+        found, serial = state(after), [pairs.serial(theirs, ours, stable), pairs.serial(ours, theirs, stable)]
+        assert found in serial, f"{ours} after {theirs}: {found}, neither {serial[0]} nor {serial[1]}"
+        assert after.fsck().is_sound
+        lance.dataset(table.uri).validate()
+
+
+def test_deletions_of_one_fragment_are_joined(tmp_path: Path) -> None:
+    """In a bitmap of a fresh name, under the version they were joined on; planned once."""
+    table = create(tmp_path / "t", stable=False)
+    theirs = table.delete("id = 1").table
+    committed = table.delete("id in (2, 9)")
+    assert (committed.attempts, committed.rebased_over, committed.rows_removed) == (1, (2,), 2)
+    transaction = committed.table.transaction()
+    assert transaction is not None
+    assert isinstance(transaction.operation, Delete)
+    assert transaction.read_version == 2
+    joined, alone = (each.deletion_file for each in transaction.operation.updated)
+    assert joined is not None
+    assert (joined.is_bitmap, joined.read_version, joined.deleted_rows) == (True, 2, 2)
+    assert joined != theirs.fragments[0].deletion_file
+    assert alone is not None
+    assert alone.is_bitmap is False
+    assert lance.dataset(table.uri).to_table(["id"])["id"].to_pylist() == [0, 3, 4, 5, 6, 7, 8, 10, 11]
+
+
+def test_deletions_that_together_leave_nothing_take_the_fragment(tmp_path: Path) -> None:
+    table = create(tmp_path / "t", stable=True)
+    table.delete("id < 2")
+    after = table.delete("id in (2, 3)").table
+    assert [fragment.id for fragment in after.fragments] == [1, 2]
+    lance.dataset(table.uri).validate()
+
+
+def test_the_same_row_is_planned_again(tmp_path: Path) -> None:
+    """It is gone when the second looks again; nothing is left to delete, and the table says so by a version."""
+    table = create(tmp_path / "t", stable=False)
+    table.delete("id = 1")
+    committed = table.delete("id = 1")
+    assert (committed.rows_removed, committed.attempts, committed.rebased_over) == (0, 2, ())
+    assert committed.table.count_rows() == 11
+
+
+def test_a_column_rewritten_in_place_keeps_what_others_deleted(tmp_path: Path) -> None:
+    table = create(tmp_path / "t", stable=True)
+    table.delete("id = 3")
+    committed = table.update({"v": "-v"}, "id in (0, 1, 2)")
+    transaction = committed.table.transaction()
+    assert transaction is not None
+    assert isinstance(transaction.operation, Update)
+    assert transaction.operation.mode is UpdateMode.REWRITE_COLUMNS
+    assert committed.attempts == 1
+    assert committed.table.to_table(["v"], "id < 6")["v"].to_pylist() == [0, -10, -20, 40, 50]
+
+
+def test_raw_commits_of_the_same_fragment_are_the_callers_to_repeat(tmp_path: Path) -> None:
+    """They carry nothing of the rows they affect, so nothing can be joined: trap 21."""
+    table = create(tmp_path / "t", stable=False)
+    table.delete("id = 1")
+    made = table.refresh().transaction()
+    assert made is not None
+    table.commit(Append(()))
+    with pytest.raises(RetryableConflict, match="rule same_rows") as caught:
+        table.commit(made.operation)
+    assert "the Delete of version 2 (committed by lance-assets" in str(caught.value)
+    assert " UTC)" in str(caught.value)
+    theirs = lance.dataset(table.uri).read_transaction(2)
+    assert theirs is not None
+    with pytest.raises(OSError, match="Retryable commit conflict"):
+        lance.LanceDataset.commit(table.uri, theirs.operation, read_version=1)
+
+
+def test_an_overwrite_never_replaces_what_its_writer_did_not_see(tmp_path: Path) -> None:
+    table = create(tmp_path / "t", stable=False)
+    table.overwrite(row(1, 1))
+    with pytest.raises(RetryableConflict, match="rule both_replace"):
+        table.overwrite(row(2, 2))
+    with pytest.raises(IncompatibleConflict, match=r"the Overwrite of version 2 .*look at it, then decide"):
+        table.delete("id = 1")
+
+
+def test_files_of_the_attempt_before_stay_for_cleanup(tmp_path: Path) -> None:
+    table = create(tmp_path / "t", stable=False)
+    table.upsert(row(50, 1), "id")
+    committed = table.upsert(row(50, 2), "id")
+    assert committed.attempts == 2
+    named = {file.path for fragment in committed.table.fragments for file in fragment.files}
+    there = {path.name for path in Path(table.uri, "data").iterdir()}
+    assert named < there
+
+
+# Upserts of the same new key
+
+
+KEYS = [
+    (pa.int64(), 1, 2),
+    (pa.string(), "one", "two"),
+    (pa.large_binary(), b"one", b""),
+    (pa.binary(3), b"one", b"two"),
+    (pa.float64(), 0.0, -0.0),
+    (pa.float32(), math.nan, 1.0),
+    (pa.bool_(), True, False),
+    (pa.date32(), date(2026, 1, 1), date(2026, 1, 2)),
+    (pa.timestamp("us", "UTC"), datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)),
+    (pa.decimal128(9, 2), Decimal("1.10"), Decimal("1.11")),
+    (pa.dictionary(pa.int8(), pa.string()), "one", "two"),
+]
+
+
+@pytest.mark.parametrize(("arrow", "key", "other"), KEYS, ids=str)
+def test_a_new_key_is_inserted_once(tmp_path: Path, arrow: pa.DataType, key: object, other: object) -> None:
+    """Whatever its type, declared as the table's key or not; and who brings another one is not in the way."""
+    table = Table.create(str(tmp_path / "t"), pa.schema([("k", arrow), ("v", pa.int64())]), durable=False)
+    table.upsert(pa.table({"k": pa.array([key], arrow), "v": [1]}), "k")
+    again = table.upsert(pa.table({"k": pa.array([key], arrow), "v": [2]}), "k")
+    assert again.attempts == 2
+    aside = table.at(2).upsert(pa.table({"k": pa.array([other], arrow), "v": [3]}), "k")
+    assert (aside.attempts, aside.table.to_table(["v"])["v"].to_pylist()) == (1, [2, 3])
+
+
+def test_writers_of_the_same_keys_at_once(tmp_path: Path) -> None:
+    """The reference inserts a key once for each of them."""
+    table = Table.create(str(tmp_path / "t"), pa.schema([("k", pa.int64()), ("v", pa.int64())]), durable=False)
+    data = [pa.table({"k": pa.array(range(20), pa.int64()), "v": pa.array([n] * 20, pa.int64())}) for n in range(6)]
+    ready = threading.Barrier(len(data))
+
+    def write(rows: pa.Table) -> Committed:
+        ready.wait()
+        return table.upsert(rows, "k")
+
+    with ThreadPoolExecutor(len(data)) as pool:
+        done = list(pool.map(write, data))
+    last = max(done, key=lambda committed: committed.version)
+    found = table.refresh().to_table()
+    assert sorted(found["k"].to_pylist()) == list(range(20))
+    assert set(found["v"].to_pylist()) == {data[done.index(last)]["v"][0].as_py()}
+    assert sorted(committed.version for committed in done) == list(range(2, 8))
+
+
+# When it ends
+
+
+def in_the_way(table: World, plans: list[int]) -> Callable[[Snapshot], Operation]:
+    """Always planned on a version that somebody else's config change follows at once, under the same key."""
+    writers = iter(range(100, 200))
+
+    def plan(base: Snapshot) -> Operation:
+        plans.append(base.version)
+        other = UpdateConfig(field_metadata={0: MapUpdate({"k": "theirs"})})
+        table.write(other, base=table.at(), writer=next(writers))
+        return Merge(tuple(base.manifest.fragments), base.manifest.schema, preserves_nullability=True)
+
+    return plan
+
+
+def test_as_often_as_was_asked(tmp_path: Path) -> None:
+    table = World()
+    table.create("first")
+    plans: list[int] = []
+    change = Change("add_columns", in_the_way(table, plans), "Merge", True)
+    with pytest.raises(RetryableConflict, match="rule metadata_of_columns"):
+        land(change, table.at(), intent=None, properties={}, retries=3, ports=ports(1))
+    assert plans == [1, 2, 3]
+
+
+def test_until_the_deadline() -> None:
+    """An hour passes at each look at the clock."""
+    table = World()
+    table.create("first")
+    plans: list[int] = []
+    hours = iter(range(0, 10**9 * 3600 * 1000, 10**9 * 3600))
+    given = replace(ports(1), elapsed_ns=lambda: next(hours))
+    change = Change("add_columns", in_the_way(table, plans), "Merge", True)
+    with pytest.raises(RetryableConflict):
+        land(change, table.at(), intent=None, properties={}, retries=1000, ports=given)
+    assert len(plans) < 20
+
+
+def test_what_cannot_be_repeated_is_not() -> None:
+    table = World()
+    table.create("first")
+    plans: list[int] = []
+    change = Change("append", in_the_way(table, plans), "Merge", False)
+    with pytest.raises(RetryableConflict):
+        land(change, table.at(), intent=None, properties={}, retries=20, ports=ports(1))
+    assert plans == [1]
+
+
+def test_waits_are_measured_in_turns_and_shorter_for_who_waited_long() -> None:
+    clock = [0]
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        clock[0] += int(seconds * 1e9)
+
+    pace = Pace(replace(SYSTEM, elapsed_ns=lambda: clock[0], chance=lambda: 0.5, sleep=sleep))
+    for _ in range(6):
+        clock[0] += 10**7  # a turn of 10 ms
+        pace.lost()
+    assert slept == sorted(slept, reverse=True)
+    assert slept[0] <= 0.04
+    assert slept[-1] <= 0.005
+    clock[0] += 10**12
+    pace.lost()
+    assert slept[-1] <= 2.0
+
+
+# Intents of all verbs
+
+
+INTENDED: dict[str, Verb] = {
+    "append": lambda t: t.append(row(100, 1), intent="i"),
+    "overwrite": lambda t: t.overwrite(row(100, 1), intent="i"),
+    "delete": lambda t: t.delete("id = 1", intent="i"),
+    "update": lambda t: t.update({"v": "v + 1"}, "id = 1", intent="i"),
+    "upsert": lambda t: t.upsert(row(1, 5), "id", intent="i"),
+    "add_columns": lambda t: t.add_columns({"x": "id"}, intent="i"),
+    "merge_columns": lambda t: t.merge_columns(pa.table({"id": [1], "x": [2]}), "id", intent="i"),
+    "drop_columns": lambda t: t.drop_columns(["w"], intent="i"),
+    "reorder_columns": lambda t: t.reorder_columns(["w", "v", "id"], intent="i"),
+    "alter_column": lambda t: t.alter_column("v", rename="u", intent="i"),
+    "set_config": lambda t: t.set_config({"a": "1"}, intent="i"),
+    "set_metadata": lambda t: t.set_metadata({"a": "1"}, intent="i"),
+    "set_schema_metadata": lambda t: t.set_schema_metadata({"a": "1"}, intent="i"),
+    "set_field_metadata": lambda t: t.set_field_metadata({"v": {"a": "1"}}, intent="i"),
+    "compact": lambda t: t.compact(intent="i"),
+    "restore": lambda t: t.restore(1, intent="i"),
+    "commit": lambda t: t.commit(UpdateConfig(config=MapUpdate({"a": "1"})), intent="i"),
+}
+
+
+@pytest.mark.parametrize("verb", INTENDED)
+def test_an_intent_lands_once(tmp_path: Path, verb: str) -> None:
+    """On an old handle, with somebody in the way; twice; later, on a new handle; after cleanup of the version."""
+    table = create(tmp_path / "t", stable=False)
+    if verb not in ("restore", "overwrite"):
+        table.update({"w": "'theirs'"}, "id < 4")
+    first = INTENDED[verb](table)
+    assert first.landed_before is False
+    for again in (table, table.refresh()):
+        repeated = INTENDED[verb](again)
+        assert (repeated.version, repeated.landed_before, repeated.attempts) == (first.version, True, 0)
+    head = table.refresh()
+    uuids = [made.uuid for made in head.versions()]
+    record = json.loads(Path(table.uri, path_of("i")).read_text())
+    assert uuids.count(record["transaction_uuid"]) == 1
+    head.set_metadata({"later": "1"})
+    table.refresh().cleanup(older_than=timedelta(0), keep=1)
+    repeated = INTENDED[verb](Table.open(table.uri, durable=False))
+    assert (repeated.version, repeated.landed_before) == (first.version, True)
+    assert repeated.rows_added == first.rows_added
+
+
+@pytest.mark.parametrize("verb", INTENDED)
+def test_an_intent_of_several_at_once_lands_once(tmp_path: Path, verb: str) -> None:
+    table = create(tmp_path / "t", stable=True)
+    ready = threading.Barrier(3)
+
+    def hold(_holder: int) -> Committed:
+        ready.wait()
+        return INTENDED[verb](table)
+
+    with ThreadPoolExecutor(3) as pool:
+        done = list(pool.map(hold, range(3)))
+    assert len({committed.version for committed in done}) == 1
+    record = json.loads(Path(table.uri, path_of("i")).read_text())
+    uuids = [made.uuid for made in table.refresh().versions()]
+    assert uuids.count(record["transaction_uuid"]) == 1
+    assert state(table.refresh()) == state(table.refresh().at(done[0].version))

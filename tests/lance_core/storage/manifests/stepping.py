@@ -1,0 +1,137 @@
+"""A store and a manifest store that can be stopped between any two calls. What goes wrong is said by the number of the
+call, and never waited for.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from lance_core.errors import StorageError
+from lance_core.format.ids import Version
+from lance_core.storage.manifests.manifest_store import Entry, ManifestStore
+from lance_core.storage.store import ObjectInfo, Put, Store
+from tests.histories.baton import Killed
+
+Answer = TypeVar("Answer")
+
+
+@dataclass
+class Steps:
+    """All calls of one process, counted. At call `at` something happens: `before` or `after` it the process is killed;
+    `raises`, it is not done; `fails`, it is not done, and nobody knows; `lost`, it is done, and nobody hears; `late`,
+    it is done when `land` is called."""
+
+    at: int | None = None
+    how: str = "before"
+    taking_turns: Callable[[], None] = lambda: None
+    calls: list[str] = field(default_factory=list)
+    _late: list[Callable[[], object]] = field(default_factory=list)
+
+    def land(self) -> None:
+        arriving, self._late = self._late, []
+        for each in arriving:
+            each()
+
+    def put(self, call: str, do: Callable[[], Put]) -> Put:
+        how = self._how(call)
+        if how == "raises":
+            raise StorageError(f"told to fail at {call}")
+        if how == "late":
+            self._late.append(do)
+        if how in ("fails", "late"):
+            return Put.UNKNOWN
+        answer = do()
+        return Put.UNKNOWN if how == "lost" else self._done(how, answer)
+
+    def other(self, call: str, do: Callable[[], Answer]) -> Answer:
+        how = self._how(call)
+        if how == "late" and call.startswith(("put", "delete", "move", "forget")):
+            self._late.append(do)
+        if how in ("raises", "fails", "late"):
+            raise StorageError(f"told to fail at {call}")
+        answer = do()
+        if how == "lost":
+            raise StorageError(f"told to lose the answer of {call}")
+        return self._done(how, answer)
+
+    def _how(self, call: str) -> str:
+        self.taking_turns()
+        self.calls.append(call)
+        how = self.how if len(self.calls) - 1 == self.at else ""
+        if how == "before":
+            raise Killed(call)
+        return how
+
+    def _done(self, how: str, answer: Answer) -> Answer:
+        if how == "after":
+            raise Killed(self.calls[-1])
+        return answer
+
+
+@dataclass
+class SteppedStore:
+    inner: Store
+    steps: Steps
+
+    @property
+    def description(self) -> str:
+        return self.inner.description
+
+    def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        return self.steps.other(f"read {path}", lambda: self.inner.read(path, start, length))
+
+    def head(self, path: str) -> ObjectInfo | None:
+        return self.steps.other(f"head {path}", lambda: self.inner.head(path))
+
+    def list(self, directory: str, start_after: str = "") -> Sequence[ObjectInfo]:
+        return self.steps.other(f"list {directory}", lambda: self.inner.list(directory, start_after))
+
+    def walk(self, directory: str) -> Sequence[ObjectInfo]:
+        return self.steps.other(f"walk {directory}", lambda: self.inner.walk(directory))
+
+    def put(self, path: str, data: bytes) -> None:
+        self.steps.other(f"put {path}", lambda: self.inner.put(path, data))
+
+    def create(self, path: str, data: bytes) -> Put:
+        return self.steps.put(f"create {path}", lambda: self.inner.create(path, data))
+
+    def delete(self, path: str) -> None:
+        self.steps.other(f"delete {path}", lambda: self.inner.delete(path))
+
+    def settle(self, paths: Sequence[str]) -> None:
+        self.inner.settle(paths)
+
+
+@dataclass
+class SteppedManifests:
+    inner: ManifestStore
+    steps: Steps
+
+    @property
+    def description(self) -> str:
+        return self.inner.description
+
+    @property
+    def kind(self) -> str:
+        return self.inner.kind
+
+    def named_in(self, uri: str) -> str:
+        return self.inner.named_in(uri)
+
+    def key(self, uri: str) -> str:
+        return self.inner.key(uri)
+
+    def newest(self, key: str) -> Entry | None:
+        return self.steps.other("newest", lambda: self.inner.newest(key))
+
+    def find(self, key: str, version: Version) -> Entry | None:
+        return self.steps.other(f"find {version}", lambda: self.inner.find(key, version))
+
+    def reserve(self, key: str, entry: Entry) -> Put:
+        return self.steps.put(f"reserve {entry.version}", lambda: self.inner.reserve(key, entry))
+
+    def move(self, key: str, entry: Entry, to: Entry) -> bool:
+        return self.steps.other(f"move {entry.version}", lambda: self.inner.move(key, entry, to))
+
+    def forget(self, key: str, entry: Entry) -> None:
+        self.steps.other(f"forget {entry.version}", lambda: self.inner.forget(key, entry))

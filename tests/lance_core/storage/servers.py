@@ -1,0 +1,130 @@
+"""Object stores on this machine, for as long as tests run: S3 by moto, Azure by Azurite, Google Cloud Storage by
+`gcs_server.py`, since no emulator of it in the package indices honours a condition.
+
+What lives here: how each is started, stopped, and given a new bucket, and the storage options that lead there.
+Everything listens on loopback.
+"""
+
+import json
+import logging
+import re
+import subprocess
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import boto3
+from azure.storage.blob import BlobServiceClient
+from moto.server import ThreadedMotoServer
+
+from tests.lance_core.storage.gcs_server import Gcs, serve
+
+KEY_ID, SECRET = "not-a-key-id", "not-a-secret-but-looked-for"
+AZURE_ACCOUNT = "devstoreaccount1"
+AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+"""Every emulator's."""
+AZURITE = Path(__file__).parents[3] / ".tools/azurite/node_modules/.bin/azurite-blob"
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Empty, and how it is reached."""
+
+    uri: str
+    options: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    endpoint: str
+    make: Callable[[str, str], Bucket]
+    """From a name and the address through which it is to be reached."""
+
+    def bucket(self, through: str | None = None) -> Bucket:
+        return self.make(f"bucket-{uuid.uuid4().hex[:12]}", through or self.endpoint)
+
+
+@contextmanager
+def s3() -> Iterator[Server]:
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+
+    def make(name: str, through: str) -> Bucket:
+        keys = {"aws_access_key_id": KEY_ID, "aws_secret_access_key": SECRET}
+        boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **keys).create_bucket(Bucket=name)
+        return Bucket(f"s3://{name}", s3_options(through))
+
+    try:
+        yield Server(endpoint, make)
+    finally:
+        server.stop()
+
+
+def s3_options(endpoint: str) -> dict[str, str]:
+    return {
+        "aws_access_key_id": KEY_ID,
+        "aws_secret_access_key": SECRET,
+        "aws_endpoint": endpoint,
+        "aws_region": "us-east-1",
+        "allow_http": "true",
+    }
+
+
+@contextmanager
+def gcs(stored: Gcs | None = None) -> Iterator[Server]:
+    held = stored or Gcs()
+    server = serve(held)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+
+    def make(name: str, through: str) -> Bucket:
+        held.buckets[name] = {}
+        key = {"gcs_base_url": through, "disable_oauth": True, "private_key": SECRET}
+        key |= {"private_key_id": "", "client_email": ""}
+        return Bucket(f"gs://{name}", {"google_service_account_key": json.dumps(key), "allow_http": "true"})
+
+    try:
+        yield Server(f"http://127.0.0.1:{server.server_address[1]}", make)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@contextmanager
+def azure() -> Iterator[Server]:
+    if not AZURITE.exists():
+        raise RuntimeError(f"{AZURITE} is not there; `make test` installs it, by npm")
+    options = ("--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry", "--silent")
+    with tempfile.TemporaryDirectory() as directory:
+        command = [str(AZURITE), "--blobHost", "127.0.0.1", "--blobPort", "0", *options]
+        process = subprocess.Popen(command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert process.stdout is not None
+        try:
+            told = (re.search(r"listens on (http://\S+)", line) for line in process.stdout)
+            endpoint = next(found[1] for found in told if found) + f"/{AZURE_ACCOUNT}"
+            yield Server(endpoint, lambda name, through: _container(endpoint, name, through))
+        finally:
+            process.terminate()
+            process.wait()
+            process.stdout.close()
+
+
+def _container(endpoint: str, name: str, through: str) -> Bucket:
+    keys = {"account_name": AZURE_ACCOUNT, "account_key": AZURE_KEY}
+    with BlobServiceClient(endpoint, credential=keys) as client:
+        client.create_container(name)
+    options = {
+        "azure_storage_account_name": AZURE_ACCOUNT,
+        "azure_storage_account_key": AZURE_KEY,
+        "azure_storage_endpoint": through,
+        "allow_http": "true",
+    }
+    return Bucket(f"az://{name}", options)

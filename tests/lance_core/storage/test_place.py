@@ -1,0 +1,70 @@
+"""Places in object stores: one way to write each, and what is inside what."""
+
+import pytest
+
+from lance_core import InvalidInput
+from lance_core.storage.opening import is_at_or_below
+from lance_core.storage.place import Place
+
+
+@pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        ("s3://lake/a/b", "s3://lake/a/b"),
+        ("S3://lake/a/b/", "s3://lake/a/b"),
+        ("s3://lake", "s3://lake"),
+        ("s3://lake/", "s3://lake"),
+        ("s3://lake/a%20b", "s3://lake/a b"),
+        ("s3://lake/ä", "s3://lake/ä"),
+        ("gs://lake_1.x/a", "gs://lake_1.x/a"),
+        ("az://lake/a", "az://lake/a"),
+        ("abfss://lake@account.dfs.core.windows.net/a", "abfss://lake@account.dfs.core.windows.net/a"),
+    ],
+)
+def test_one_spelling(uri: str, expected: str) -> None:
+    place = Place.of(uri, shown=uri)
+    assert place.uri == expected
+    assert Place.of(place.uri, shown=uri) == place
+    assert place.path(place.key("data/x")) == "data/x"
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("s3://", "names no bucket"),
+        ("s3:///a", "names no bucket"),
+        ("s3://me:pass@lake/a", "names no bucket"),
+        ("az://lake@account.dfs.core.windows.net/a", "names no bucket"),
+        ("s3://lake/a//b", "between two slashes there is a name"),
+        ("s3://lake/../b", "between two slashes there is a name"),
+        ("s3://lake/a/%2e%2e/b", "between two slashes there is a name"),
+        ("s3://lake/a\\b", "without backslashes"),
+        ("s3://lake/a%00b", "without backslashes and control characters"),
+        ("s3://lake/a%2541", "has a %, [?] or # in a name"),
+        ("s3://lake/a?versionId=1", "has a query"),
+        ("s3://lake/a#1", "has a query or a fragment"),
+    ],
+)
+def test_what_cannot_be_a_place(uri: str, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        Place.of(uri, shown="it")
+
+
+@pytest.mark.parametrize(
+    ("uri", "directory", "expected"),
+    [
+        ("s3://lake/a", "s3://lake/a/", True),
+        ("s3://lake/a/tree/dev", "s3://lake/a", True),
+        ("s3://lake/a b", "s3://lake/a%20b", True),
+        ("s3://lake/ab", "s3://lake/a", False),
+        ("s3://lake/a", "s3://lake/a/b", False),
+        ("s3://lake/a", "s3://lake", True),
+        ("s3://lake/a", "s3://other/a", False),
+        ("s3://lake/a", "gs://lake/a", False),
+        ("s3://lake/a", "/lake/a", False),
+        ("/lake/a", "s3://lake/a", False),
+        ("/lake/a/b", "/lake/a", True),
+    ],
+)
+def test_inside(uri: str, directory: str, expected: bool) -> None:
+    assert is_at_or_below(uri, directory) is expected

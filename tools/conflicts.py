@@ -1,0 +1,50 @@
+"""The table of conflicts, printed for people:
+
+python -m tools.conflicts > lance_core/transactions/CONFLICTS.md
+"""
+
+from collections.abc import Iterable, Mapping
+
+from lance_core.transactions.conflicts import KINDS, RULES, Kind, reused_field
+from lance_core.transactions.rules import compatible, incompatible, plan_again, unknown_change
+from lance_core.transactions.verdicts import Rule
+
+
+def grid() -> str:
+    """The table as Markdown."""
+    lines = [
+        "# Who may stand beside whom",
+        "",
+        "Printed from `conflicts.py`; a test keeps it current. Row: the change being committed. Column: the one that",
+        "was first. An empty cell is `compatible`, ✗ `incompatible`, ↻ `plan_again`, ? `unknown_change`; a number is",
+        "one of the rules below, which look closer.",
+        "",
+    ]
+    signs = {compatible: "", incompatible: "✗", plan_again: "↻", unknown_change: "?"}
+    rules = list(dict.fromkeys(rule for columns in RULES.values() for rule in _in_order(columns)))
+    numbers = {rule: str(number) for number, rule in enumerate((r for r in rules if r not in signs), 1)}
+    lines += [
+        "| ours \\ theirs | " + " | ".join(kind.name for kind in KINDS) + " |",
+        "|---" * (len(KINDS) + 1) + "|",
+        *(
+            f"| {ours.name} | " + " | ".join((signs | numbers)[rule] for rule in _in_order(RULES[ours])) + " |"
+            for ours in KINDS
+        ),
+        "",
+        *(f"- {(signs | numbers)[rule] or 'empty'} `{rule.__name__}`: {_said(rule)}" for rule in (*signs, *numbers)),
+        f"- `{reused_field.__name__}`: {_said(reused_field)}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _in_order(columns: Mapping[Kind, Rule]) -> Iterable[Rule]:
+    return (columns[kind] for kind in KINDS)
+
+
+def _said(rule: Rule) -> str:
+    return " ".join((rule.__doc__ or "").split())
+
+
+if __name__ == "__main__":
+    print(grid(), end="")
