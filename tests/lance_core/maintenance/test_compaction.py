@@ -445,3 +445,18 @@ def test_a_group_is_planned_by_rows_and_coverage() -> None:
     assert planned([5, 5, 5]) == [[0, 1, 2]]
     assert planned([3, 3, 3, 3], [0, 1]) == [[0, 1], [2, 3]]
     assert planned([3, 3, 3, 3], [0, 1], [1, 2]) == []
+
+
+def test_every_new_fragment_keeps_the_versions_of_its_own_rows(tmp_path: Path) -> None:
+    """Of a fragment that becomes several, each with rows of other versions."""
+    table = Table.create(tmp_path / "t", pa.table({"id": range(3)}), stable_row_ids=True, durable=False)
+    for start in (3, 6, 9):
+        table = table.append(pa.table({"id": range(start, start + 3)})).table
+    table = table.update({"id": "id"}, where="id = 10").table.compact().table.delete("id in (1, 5)").table
+    columns = ["id", "_row_created_at_version", "_row_last_updated_at_version"]
+    before = table.to_table(columns, with_row_id=True).sort_by("id")
+    after = table.compact(target_rows=5).table
+    assert (len(table.fragments), [each.physical_rows for each in after.fragments]) == (1, [5, 5])
+    assert after.to_table(columns, with_row_id=True).sort_by("id") == before
+    theirs = lance.dataset(after.uri).to_table(columns=columns, with_row_id=True).sort_by("id")
+    assert theirs.to_pydict() == before.to_pydict()
