@@ -24,7 +24,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # An emulator that some tests start; npm installs it, and the lock beside it says which.
 AZURITE := .tools/azurite/node_modules/.bin/azurite-blob
 
-.PHONY: help setup demo ui test damage golden interop check fmt bench protos lock wheel clean
+.PHONY: help setup demo ui test torture damage golden interop check fmt bench protos lock wheel clean
 
 help: ## list the targets
 	@echo 'usage: make <target>'
@@ -40,6 +40,9 @@ ui: $(STAMP) ## open the demo project in Dagster's web UI on a free local port
 
 test: $(STAMP) $(AZURITE) ## run the whole test suite (ARGS="-k name" to choose)
 	@$(PYTHON) -m pytest $(ARGS)
+
+torture: $(STAMP) $(AZURITE) ## every harness at its full size, two processes at a time (ARGS="simulation --size pr" for some)
+	@$(PYTHON) -m tests.torture $(ARGS)
 
 damage: $(STAMP) ## every byte of a table's small files changed, VALUES times each (255 for all), and every truncation
 	@DAMAGE=$(or $(VALUES),8) $(PYTHON) -m pytest tests/lance_core/test_damaged_bytes.py --timeout=0 $(ARGS)

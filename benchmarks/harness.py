@@ -13,15 +13,18 @@ import enum
 import gc
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from benchmarks.report import Absent, CaseReport, Facts, Measurement
 
 Clock: TypeAlias = Callable[[], float]
+_ALL = ""
+"""The time of the whole call, among those that were told of it."""
 
 
 class ResultsDiffer(Exception):
@@ -48,6 +51,24 @@ class Runner(Protocol):
 
     def facts(self) -> Facts:
         """Not timed, after every repetition: what is there now. Equal for all systems, or the run fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What else there is to say of one call."""
+
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Other times within it, such as the slowest of many appends. Each becomes a case of its own."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Added up, shown, and not compared."""
+
+
+@runtime_checkable
+class Telling(Protocol):
+    """A runner that has more to say than how long it took."""
+
+    def told(self) -> Told:
+        """Of the last call."""
 
 
 class Side(enum.Enum):
@@ -119,46 +140,62 @@ def run(
 ) -> tuple[CaseReport, ...]:
     if repetitions < 1:
         raise ValueError(f"repetitions={repetitions}: at least one is needed")
-    return tuple(run_case(case, repetitions=repetitions, log=log, clock=clock) for case in cases)
+    return tuple(report for case in cases for report in run_case(case, repetitions=repetitions, log=log, clock=clock))
 
 
-def run_case(case: Case, *, repetitions: int, log: Callable[[str], None], clock: Clock) -> CaseReport:
+def run_case(case: Case, *, repetitions: int, log: Callable[[str], None], clock: Clock) -> tuple[CaseReport, ...]:
+    """One report, and one more for each other time that was told."""
     absent = tuple(Absent(each.system, missing) for each in case.entrants if (missing := _missing(each)))
     present = [each for each in case.entrants if not _missing(each)]
     log(f"{case.name}: preparing {', '.join(each.system for each in present)}")
     runners = [(each.system, each.enter()) for each in present]
     for turn in range(case.warm_ups):
         _turn(_rotated(runners, turn), clock)
-    values: dict[str, list[float]] = {each.system: [] for each in present}
+    series: dict[str, dict[str, list[float]]] = {}
+    counts: dict[str, Counter[str]] = {each.system: Counter() for each in present}
     facts: Facts = {}
     for repetition in range(repetitions):
         log(f"{case.name}: repetition {repetition + 1} of {repetitions}")
         gc.collect()
-        times: dict[str, list[float]] = {each.system: [] for each in present}
+        times: dict[str, dict[str, list[float]]] = {}
         for call in range(case.calls):
-            for system, seconds in _turn(_rotated(runners, repetition * case.calls + call), clock):
-                times[system].append(seconds)
-        for system, seconds_of_calls in times.items():
-            values[system].append(statistics.median(seconds_of_calls))
+            for system, seconds, told in _turn(_rotated(runners, repetition * case.calls + call), clock):
+                for what, value in {_ALL: seconds, **told.seconds}.items():
+                    times.setdefault(what, {}).setdefault(system, []).append(value)
+                counts[system].update(told.counts)
+        for what, of_systems in times.items():
+            for system, seconds_of_calls in of_systems.items():
+                series.setdefault(what, {}).setdefault(system, []).append(statistics.median(seconds_of_calls))
         facts = _agreed(case, runners)
-    return CaseReport(
-        name=case.name,
-        calls=case.calls,
-        measurements=tuple(
-            Measurement(each.system, each.side is Side.OURS, tuple(values[each.system])) for each in present
-        ),
-        absent=absent,
-        facts=facts,
+    return tuple(
+        CaseReport(
+            name=f"{case.name}: {what}" if what else case.name,
+            calls=case.calls,
+            measurements=tuple(
+                Measurement(
+                    each.system,
+                    each.side is Side.OURS,
+                    tuple(values[each.system]),
+                    {} if what else dict(counts[each.system]),
+                )
+                for each in present
+                if each.system in values
+            ),
+            absent=absent,
+            facts={} if what else facts,
+        )
+        for what, values in series.items()
     )
 
 
-def _turn(runners: Sequence[tuple[str, Runner]], clock: Clock) -> list[tuple[str, float]]:
+def _turn(runners: Sequence[tuple[str, Runner]], clock: Clock) -> list[tuple[str, float, Told]]:
     taken = []
     for system, runner in runners:
         runner.before()
         start = clock()
         runner.call()
-        taken.append((system, clock() - start))
+        seconds = clock() - start
+        taken.append((system, seconds, runner.told() if isinstance(runner, Telling) else Told()))
     return taken
 
 

@@ -6,7 +6,7 @@ medians. Nothing here measures or prints. Start at `CaseReport`.
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 FORMAT = 1
@@ -40,6 +40,8 @@ class Measurement:
     is_ours: bool
     seconds: tuple[float, ...]
     """One a repetition, in order."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """What else happened, all repetitions together: failures, say. Not compared."""
 
     @property
     def summary(self) -> Summary:
@@ -79,6 +81,7 @@ class CaseReport:
                 "status": "measured",
                 "seconds": list(each.seconds),
                 "summary": each.summary.as_json(),
+                "counts": dict(each.counts),
                 "ratio_to": {peer.system: each.against(peer).as_json() for peer in self.peers if peer is not each},
             }
             for each in self.measurements

@@ -33,16 +33,18 @@ def _case(case: CaseReport) -> Iterator[str]:
     calls = f", {case.calls} calls a repetition" if case.calls > 1 else ""
     facts = ", ".join(f"{name} {value}" for name, value in case.facts.items())
     yield f"{case.name}{calls}" + (f" (all hold: {facts})" if facts else "")
-    header = ("system", "median", "spread", *(f"x {peer.system}" for peer in case.peers))
-    yield from _aligned([header, *(_row(each, case.peers) for each in case.measurements)])
+    counted = tuple(dict.fromkeys(name for each in case.measurements for name in each.counts))
+    header = ("system", "median", "spread", *counted, *(f"x {peer.system}" for peer in case.peers))
+    yield from _aligned([header, *(_row(each, counted, case.peers) for each in case.measurements)])
     yield from (f"  {each.system}  absent: {each.why}" for each in case.absent)
 
 
-def _row(measurement: Measurement, peers: Sequence[Measurement]) -> tuple[str, ...]:
+def _row(measurement: Measurement, counted: Sequence[str], peers: Sequence[Measurement]) -> tuple[str, ...]:
     return (
         measurement.system,
         _seconds(measurement.summary.median),
         f"{_seconds(measurement.summary.low)} .. {_seconds(measurement.summary.high)}",
+        *(str(measurement.counts.get(name, "")) for name in counted),
         *("" if peer is measurement else _ratio(measurement.against(peer)) for peer in peers),
     )
 

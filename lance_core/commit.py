@@ -7,7 +7,7 @@ and "no answer" may both mean that our own earlier put landed.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 
 from lance_core import hint
@@ -29,18 +29,25 @@ from lance_core.format.operations import Operation, Rewrite
 from lance_core.format.transaction import Transaction
 from lance_core.library_version import LIBRARY_VERSION
 from lance_core.location import Location
+from lance_core.new_keys import NewKeys
 from lance_core.pace import Pace
 from lance_core.ports import Ports
 from lance_core.snapshot import History, Snapshot, history_since, load_at
-from lance_core.storage.store import Put
-from lance_core.transactions.apply import Birth, Occasion, Offshoot, apply
+from lance_core.standing import Moment, Watch, in_a_gap, what_is_wrong
+from lance_core.storage.store import Put, TakesTurns
+from lance_core.transactions.apply import Birth, Occasion, Offshoot, apply, filed
 from lance_core.transactions.conflicts import Finding, judge
+from lance_core.transactions.fold import found_in, parts_of
 from lance_core.transactions.landed import Landed
 from lance_core.transactions.rebase import Fetched, Rebased, Wanted, needs, rebase
 from lance_core.transactions.verdicts import Verdict
 
 ATTEMPTS = 100
 """Puts until it is given up; before that, usually, the time is over (`pace.py`). To lose a race costs two calls."""
+
+
+class PartLanded(LanceError):
+    """Of several appends that were to land together, one has landed before: nothing was put."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +72,36 @@ def commit(
     since: Version,
     attempts: int,
     ports: Ports,
+    begun: Moment | None = None,
 ) -> Outcome:
     """Put `ours` into exactly one version.
-    `since` is where history is searched for an earlier landing of it."""
+    `since` is where history is searched for an earlier landing of it; `begun` is before its first file was written."""
+    store = location.own_store
+    with store.turn(naming.VERSIONS) if isinstance(store, TakesTurns) else nullcontext():
+        return _commit(location, ours, base, since, attempts, ports, begun)
+
+
+def _commit(
+    location: Location,
+    ours: Transaction,
+    base: Snapshot | Birth | Offshoot,
+    since: Version,
+    attempts: int,
+    ports: Ports,
+    begun: Moment | None,
+) -> Outcome:
     loaded = base if isinstance(base, Snapshot) else None
     planned_on = loaded.manifest if loaded else None
     there = ours.operation.reserved_in if isinstance(ours.operation, Rewrite) else None
     known: Sequence[Landed] = ()
     slot: Version | None = None  # where a put of ours may still land
     taken: Version | None = None  # where somebody was first just now
+    new_keys = NewKeys(ours)
     noted = _Noted()
     pace = Pace(ports)
+    watch = Watch(location, ours.uuid, begun, ports)
     for attempt in range(attempts + 1):
+        stood_still = watch.looks()
         try:
             history = _look(location, since, loaded, known, taken, there)
         except LanceError as error:
@@ -85,8 +110,13 @@ def commit(
             raise _undecided(location, ours, slot, f"looking for it failed: {error}") from error
         known = history.others if history else ()
         if landed := _with_uuid(known, ours.uuid):
-            return _found(location, landed, known, ours, attempt)
+            return _found(location, landed, known, ours, attempt, late=stood_still or not attempt)
+        for part in parts_of(ours):
+            if landed := _with_uuid(known, part.uuid):
+                raise PartLanded(f"{location.uri}: the append {part.uuid} is in version {landed.version} already")
         if history and slot and history.head.version >= slot:
+            if slot in history.gone or (stood_still and in_a_gap(location, history.head.scheme, slot)):
+                raise _undecided(location, ours, slot, "a cleanup removed that version, whoever's it was")
             slot = None  # somebody else's version is there now, so ours can never be
         if attempt == attempts or (attempt and pace.is_over):
             if slot is not None:
@@ -95,6 +125,7 @@ def commit(
         if history and loaded is None:
             raise AlreadyExists(f"there is a table at {location.uri} already, at version {history.head.version}")
         others = [landed for landed in known if landed.version > ours.read_version]
+        others = new_keys.looked_for(others, history.head if history else None)
         finding = judge(ours, others)
         if finding.blocks:
             raise _conflict(location, ours, finding)
@@ -103,7 +134,7 @@ def commit(
             before = head if isinstance(head, Manifest) else None
             fetched = fetch(location, needs(ours, planned_on, before), ports)
             rebased = rebase(ours, planned_on, before, others, fetched)
-            files = noted.files(rebased, ports)
+            files = noted.files(rebased, head, ports)
             occasion = Occasion(
                 now_ns=ports.now_ns(),
                 library_version=LIBRARY_VERSION,
@@ -113,6 +144,7 @@ def commit(
             manifest = apply(head, rebased.transaction, occasion, fetched=fetched.manifest)
             for path, data in files.items():
                 location.store.put(path, data)
+            watch.puts(manifest, before)
             put = location.store.create(manifest.path, manifest.encode())
         except RetryableConflict as error:
             raise _met(location, ours, error) from error
@@ -121,6 +153,7 @@ def commit(
                 raise
             raise _undecided(location, ours, slot, f"putting it again failed: {error}") from error
         if put is Put.CREATED:
+            watch.landed(manifest, scheme)
             hint.leave(location.own_store, manifest.version)
             return Outcome(
                 snapshot=Snapshot(location.of(manifest), manifest, scheme),
@@ -159,9 +192,9 @@ class _Noted:
     name = ""
     _record = b""
 
-    def files(self, rebased: Rebased, ports: Ports) -> Mapping[str, bytes]:
+    def files(self, rebased: Rebased, head: Manifest | Birth | Offshoot, ports: Ports) -> Mapping[str, bytes]:
         """What has to be written in this turn, before the version."""
-        record = rebased.transaction.encode()
+        record = filed(head, rebased.transaction)
         if record == self._record:
             return rebased.files
         self._record = record
@@ -192,20 +225,27 @@ def _head(
 
 
 def _with_uuid(others: Sequence[Landed], uuid: str) -> Landed | None:
-    return next((landed for landed in others if landed.transaction and landed.transaction.uuid == uuid), None)
+    return next((landed for landed in others if landed.transaction and found_in(landed.transaction, uuid)), None)
 
 
-def _found(location: Location, landed: Landed, known: Sequence[Landed], ours: Transaction, attempts: int) -> Outcome:
-    assert landed.transaction is not None
+def _found(
+    location: Location, landed: Landed, known: Sequence[Landed], ours: Transaction, attempts: int, *, late: bool
+) -> Outcome:
+    """`late`: the put may have come long after the look before it."""
+    made = found_in(landed.transaction, ours.uuid) if landed.transaction else None
+    assert made is not None
     try:
         snapshot = load_at(location, landed.version)
+        wrong = what_is_wrong(location, snapshot.manifest, snapshot.scheme) if late else ""
         location.store.settle([snapshot.manifest.path])
     except LanceError as error:
         why = f"it is there, but reading it back failed: {error}"
         raise _undecided(location, ours, landed.version, why) from error
+    if wrong:
+        raise _undecided(location, ours, landed.version, wrong)
     return Outcome(
         snapshot=snapshot,
-        operation=landed.transaction.operation,
+        operation=made.operation,
         before=None,
         attempts=attempts,
         rebased_over=tuple(other.version for other in known if ours.read_version < other.version < landed.version),

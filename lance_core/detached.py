@@ -22,7 +22,7 @@ from lance_core.pace import Pace
 from lance_core.ports import Ports
 from lance_core.snapshot import Snapshot, load_at, load_transaction
 from lance_core.storage.store import Put
-from lance_core.transactions.apply import Occasion, apply
+from lance_core.transactions.apply import Occasion, apply, filed
 from lance_core.transactions.figures import files_written
 from lance_core.writes import Begun, Written, check_files, check_on_the_line, finish, written
 
@@ -44,7 +44,7 @@ def commit_detached(base: Snapshot, operation: Operation, *, properties: Mapping
             version=naming.detached_version(ports.new_uuid().int >> 65),
         )
         manifest = apply(base.manifest, ours, occasion, fetched=fetched)
-        location.store.put(f"{naming.TRANSACTIONS}/{occasion.transaction_file}", ours.encode())
+        location.store.put(f"{naming.TRANSACTIONS}/{occasion.transaction_file}", filed(base.manifest, ours))
         # Not created: somebody has this number, or nobody knows. Another one is as good.
         if location.store.create(manifest.path, manifest.encode()) is Put.CREATED:
             snapshot = Snapshot(location.of(manifest), manifest, base.scheme)

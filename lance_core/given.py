@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from lance_core.errors import InvalidInput
 from lance_core.format.base_path import BasePath
+from lance_core.format.chain import PARENT
 from lance_core.format.config_keys import SET_BY_THE_LIBRARY
 from lance_core.format.ids import Version
 
@@ -206,6 +207,14 @@ def same_row_ids(asked: bool | None, has: bool, *, what: str) -> None:
     if asked:
         raise InvalidInput(f"{what}: stable row ids were asked for, and {NOT_TURNED_ON}")
     raise InvalidInput(f"{what} has stable row ids, which are not turned off; create a new table without them")
+
+
+def properties(given: Mapping[str, str] | None) -> dict[str, str]:
+    """What a caller notes of a commit."""
+    checked = texts(given, "properties")
+    if PARENT in checked:
+        raise InvalidInput(f"the property {PARENT} says upon which bytes a version was made; a commit sets it itself")
+    return checked
 
 
 def config(given: Mapping[str, str] | None) -> dict[str, str]:

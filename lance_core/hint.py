@@ -7,39 +7,48 @@ beginning is enough. Elsewhere a note helps:
 
 Written after a commit, and it may be missing, garbled, too low or too high. So it is never believed: the version it
 names has to be there, and later ones are asked for until one is missing. Versions below the top may have been cleaned
-up, and a hint that stayed behind could end before such a gap; it counts only if nothing in the directory came or went
-since it was written. In all other cases the directory is listed.
+up, and a hint that stayed behind could end before such a gap; it counts only if it was left soon after its version was
+made, and nothing in the directory came or went since it was written. In all other cases the directory is listed.
 """
 
 import json
+from datetime import timedelta
 
 from lance_core.errors import LanceError
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.naming import NamingScheme
-from lance_core.storage.store import ListsInOrder, Store, TellsLastChange
+from lance_core.storage.store import ListsInOrder, ObjectInfo, Store, TellsLastChange
 
 HINT = f"{naming.VERSIONS}/latest_version_hint.json"
 _PROBES_MAX = 1000
 _GLANCE = 20
 _BYTES_MAX = 64
+_IN_TIME = timedelta(seconds=30)
 
 
 def newest(store: Store) -> tuple[Version, NamingScheme] | None:
     """None where only a listing can tell."""
     if isinstance(store, ListsInOrder):
         return _first(store)
-    if not isinstance(store, TellsLastChange) or (version := _hinted(store)) is None:
+    if not isinstance(store, TellsLastChange) or (version := said(store)) is None:
         return None
     for scheme in (NamingScheme.V2, NamingScheme.V1):
-        if store.head(naming.manifest_path(version, scheme)) is None:
+        if (made := store.head(naming.manifest_path(version, scheme))) is None:
             continue
         for _ in range(_PROBES_MAX):
             following = Version(version + 1)
             if store.head(naming.manifest_path(following, scheme)) is None:
-                return (version, scheme) if store.is_last_change(HINT) else None
+                return (version, scheme) if store.is_last_change(HINT) and _was_in_time(store, made) else None
             version = following
     return None
+
+
+def _was_in_time(store: Store, made: ObjectInfo) -> bool:
+    """Whether the note was left soon after its version was made. A cleanup takes no version of less than a minute, so
+    there was no gap above this one then; a writer that stood still may leave its note when there is."""
+    left = store.head(HINT)
+    return left is not None and left.modified - made.modified < _IN_TIME
 
 
 def _first(store: ListsInOrder) -> tuple[Version, NamingScheme] | None:
@@ -61,7 +70,8 @@ def leave(store: Store, version: Version) -> None:
         return
 
 
-def _hinted(store: Store) -> Version | None:
+def said(store: Store) -> Version | None:
+    """What the note says, true or not; None where there is none that says something."""
     try:
         hint = json.loads(store.read(HINT, 0, _BYTES_MAX))
     except (LanceError, ValueError, RecursionError):

@@ -10,6 +10,7 @@ from lance_core.format.manifest import Manifest
 from lance_core.location import Location
 from lance_core.snapshot import Snapshot, list_versions, load_at, load_transaction
 from lance_core.transactions.figures import rows_changed
+from lance_core.transactions.fold import parts_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,8 @@ class VersionInfo:
     """As the format names it; `Unknown` where the writer left no record."""
     read_version: Version | None
     uuid: str | None
+    together: tuple[str, ...]
+    """The uuids of the appends that share this version, where several do."""
     properties: Mapping[str, str]
     rows: int
     rows_added: int | None
@@ -66,6 +69,7 @@ def _info(location: Location, manifest: Manifest, before: Manifest | None) -> Ve
         operation=made_by.operation.name if made_by else "Unknown",
         read_version=made_by.read_version if made_by else None,
         uuid=made_by.uuid if made_by else None,
+        together=tuple(part.uuid for part in parts_of(made_by)) if made_by else (),
         properties=made_by.properties if made_by else {},
         rows=manifest.row_count(),
         rows_added=changed.added if changed else None,

@@ -15,9 +15,10 @@ from dataclasses import asdict, dataclass, replace
 from lance_core.errors import Corrupt, InvalidInput, NotFound, StorageError
 from lance_core.format import naming
 from lance_core.format.ids import Version
-from lance_core.storage.store import ObjectInfo, Put, Store
+from lance_core.limits import INTENT_BYTES
+from lance_core.storage.store import ObjectInfo, Put, Store, read_whole, with_facts
 
-_DIRECTORY = f"{naming.OWN}/intents"
+DIRECTORY = f"{naming.OWN}/intents"
 _CREATES_MAX = 5
 _INTENT_CHARACTERS_MAX = 4096
 
@@ -54,7 +55,7 @@ class IntentRecord:
 
 
 def path_of(intent: str) -> str:
-    return f"{_DIRECTORY}/{hashlib.sha256(intent.encode()).hexdigest()}.json"
+    return f"{DIRECTORY}/{hashlib.sha256(intent.encode()).hexdigest()}.json"
 
 
 def claim(store: Store, intent: str, *, verb: str, base: Version, uuid: str, now_ns: int) -> IntentRecord:
@@ -68,7 +69,7 @@ def claim(store: Store, intent: str, *, verb: str, base: Version, uuid: str, now
             return fresh
         # "exists" may be our own create, its answer lost; either way the record that is there counts.
         try:
-            record = _decode(store.read(path), path, intent)
+            record = _decode(read_whole(store, path, INTENT_BYTES), path, intent)
         except NotFound:
             continue
         if record.verb != verb:
@@ -83,7 +84,7 @@ def claim(store: Store, intent: str, *, verb: str, base: Version, uuid: str, now
 def beat(store: Store, record: IntentRecord, *, files: Sequence[str], now_ns: int) -> None:
     """Tell that the work is alive and which files it has written; a landing noted meanwhile stays."""
     path = path_of(record.intent)
-    if _decode(store.read(path), path, record.intent).landing:
+    if _decode(read_whole(store, path, INTENT_BYTES), path, record.intent).landing:
         return
     store.put(path_of(record.intent), _encode(replace(record, files=tuple(files), heartbeat_ns=now_ns)))
 
@@ -91,7 +92,7 @@ def beat(store: Store, record: IntentRecord, *, files: Sequence[str], now_ns: in
 def move_base(store: Store, record: IntentRecord, base: Version) -> None:
     """All that was committed up to here is known not to be it: later attempts need not look there."""
     path = path_of(record.intent)
-    current = _decode(store.read(path), path, record.intent)
+    current = _decode(read_whole(store, path, INTENT_BYTES), path, record.intent)
     if current.landing is None and current.base_version < base:
         store.put(path, _encode(replace(current, base_version=base)))
 
@@ -103,12 +104,16 @@ def note_landing(store: Store, record: IntentRecord, landing: Landing, *, now_ns
 def records(store: Store) -> Sequence[tuple[ObjectInfo, IntentRecord]]:
     """All that is remembered, with when the store last heard of it. One that went meanwhile is left out."""
     found = []
-    for listed in store.list(_DIRECTORY):
+    for listed in with_facts(store.list(DIRECTORY)):
         try:
-            found.append((listed, _decode(store.read(listed.path), listed.path)))
+            found.append((listed, _decode(read_whole(store, listed.path, INTENT_BYTES), listed.path)))
         except NotFound:
             continue
     return found
+
+
+def read(store: Store, path: str) -> IntentRecord:
+    return _decode(read_whole(store, path, INTENT_BYTES), path)
 
 
 def _encode(record: IntentRecord) -> bytes:
@@ -122,7 +127,7 @@ def _decode(data: bytes, path: str, intent: str | None = None) -> IntentRecord:
         files = tuple(fields.pop("files"))
         record = IntentRecord(**fields, files=files, landing=Landing(**landing) if landing else None)
         _check_types(record)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise Corrupt(f"is not the record of an intent: {error}", path=path, field="intent") from error
     if intent is not None and record.intent != intent:
         raise Corrupt(f"is the record of {record.intent!r}, not of {intent!r}", path=path, field="intent")

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from lance_core.errors import NotFound
 from lance_core.format import naming, refs
 from lance_core.format.manifest import Manifest
+from lance_core.limits import MANIFEST_BYTES
 from lance_core.location import Location
 from lance_core.snapshot import Snapshot
-from lance_core.storage.store import ObjectInfo, Store
+from lance_core.storage.store import ObjectInfo, Store, read_whole
 
 _UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _ITSELF = re.compile(
@@ -113,7 +114,7 @@ def named_by_other_lines(line: Line) -> set[str]:
     found: set[str] = set()
     for store, path in _other_manifests(line):
         try:
-            named = named_by(Manifest.decode(store.read(path), path=path))
+            named = named_by(Manifest.decode(read_whole(store, path, MANIFEST_BYTES), path=path))
         except NotFound:
             continue
         found |= named.elsewhere

@@ -24,6 +24,7 @@ from lance_core.storage.manifests.manifest_store import ManifestStore
 from lance_core.storage.manifests.opening import open_manifest_store, split_uri
 from lance_core.storage.manifests.published import PublishedStore
 from lance_core.storage.opening import is_at_or_below, open_store, without_secrets
+from lance_core.storage.options import bound
 from lance_core.storage.store import Store
 
 MANIFEST_STORE = "lance_assets.manifest_store"
@@ -66,7 +67,7 @@ class Location:
         manifests = None if split_uri(uri)[1] else access.manifest_store
         return locate(
             uri,
-            storage_options=access.storage_options,
+            storage_options=bound(access.storage_options, own=self.uri, other=uri),
             durable=access.durable,
             bases=tuple(dict.fromkeys((*access.bases, *bases))),
             manifest_store=manifests,

@@ -7,8 +7,9 @@ it: each manifest is there under its new name before the old one goes.
 from lance_core.errors import Corrupt, StorageError
 from lance_core.format import naming
 from lance_core.format.naming import NamingScheme
+from lance_core.limits import MANIFEST_BYTES
 from lance_core.location import Location
-from lance_core.storage.store import Put
+from lance_core.storage.store import Put, read_whole
 
 
 def migrate(location: Location) -> int:
@@ -20,7 +21,7 @@ def migrate(location: Location) -> int:
         parsed = naming.parse_manifest_name(path.rpartition("/")[2])
         if parsed is None or parsed[1] is NamingScheme.V2:
             continue
-        data, target = store.read(path), naming.manifest_path(parsed[0])
+        data, target = read_whole(store, path, MANIFEST_BYTES), naming.manifest_path(parsed[0])
         if store.create(target, data) is not Put.CREATED:
             _check_same(location, target, data)
         store.delete(path)
@@ -32,7 +33,7 @@ def _check_same(location: Location, path: str, data: bytes) -> None:
     found = location.store.head(path)
     if found is None:
         raise StorageError(f"{location.uri}: whether {path} was written is not known; do it again")
-    if location.store.read(path) != data:
+    if read_whole(location.store, path, MANIFEST_BYTES) != data:
         raise Corrupt(
             "differs from the manifest of the same version under its old name; one of them is a writer's that did not "
             "know the other. Move aside the one that is wrong",

@@ -16,13 +16,14 @@ from typing import Generic, TypeVar
 
 from lance_core import given
 from lance_core.commit import ATTEMPTS, commit
-from lance_core.errors import AlreadyExists, InvalidInput, StorageError
+from lance_core.errors import AlreadyExists, InvalidInput, NotFound, StorageError
 from lance_core.format import naming, refs
 from lance_core.format.base_path import BasePath, free_id
 from lance_core.format.ids import Version
 from lance_core.format.operations import Clone
 from lance_core.format.refs import Branch
 from lance_core.format.transaction import Transaction
+from lance_core.holds import Hold, check_stays, hold, release
 from lance_core.identity import TABLE_ID
 from lance_core.location import Location, check_publishing, published_config
 from lance_core.ports import Ports
@@ -69,10 +70,19 @@ class Branches(Generic[T]):
 
     def delete(self, name: str) -> None:
         """With all that was written to it. Refused while another branch began at it, or a tag stands for a version of
-        it."""
+        it. What an interrupted deletion left behind goes too."""
         main = self._main
-        branch = read_branch(main, name)
-        below = [other for other, info in read_branches(main.store).items() if info.is_below(branch)]
+        directory = refs.branch_directory(name)
+        parts = [f"{directory}/{part}" for part in (naming.VERSIONS, *naming.DIRECTORIES)]
+        others = read_branches(main.store)
+        try:
+            branch = read_branch(main, name)
+        except NotFound:
+            if not any(main.own_store.walk(part) for part in parts):
+                raise
+            below = [other for other, info in others.items() if info.parent_branch == name]
+        else:
+            below = [other for other, info in others.items() if info.is_below(branch)]
         tags = [tag for tag, info in read_tags(main.store).items() if info.branch == name]
         if below or tags:
             users = [f"the branch {each!r}" for each in below] + [f"the tag {each!r}" for each in tags]
@@ -80,10 +90,9 @@ class Branches(Generic[T]):
                 f"{main.uri}: the branch {name!r} is in use by {', '.join(users)}; delete what uses it first"
             )
         main.store.delete(refs.branch_path(name))
-        directory = refs.branch_directory(name)
         # Its versions go first: what is left of an interruption is no table.
-        for part in (naming.VERSIONS, *naming.DIRECTORIES):
-            remove(main.own_store, f"{directory}/{part}")
+        for part in parts:
+            remove(main.own_store, part)
         prune(main.own_store, "/".join(directory.split("/")[:2]))
 
     @property
@@ -106,10 +115,12 @@ def clone(source: Snapshot, uri: str | os.PathLike[str], *, shallow: bool, ports
     check_on_the_line(source)
     check_publishing(source.location, source.manifest)
     uuid = str(ports.new_uuid())
-    if not shallow:
-        _copy_files(source, target)
-    else:
+    if shallow:
         _tell_source(source, target.uri, uuid)
+        check_stays(source.location.own_store, Hold("cloning it", source.version))
+        load_at(source.location, source.version)
+    else:
+        _copy_files(source, target)
     manifest = source.manifest
     config = {TABLE_ID: uuid} if TABLE_ID in manifest.config else {}
     config |= published_config(target)
@@ -129,6 +140,8 @@ def _branch(main: Location, source: Snapshot, name: str, *, ports: Ports) -> Sna
     operation = Clone(True, parent, manifest.version, source.location.uri, name)
     ours = Transaction(manifest.version, str(ports.new_uuid()), operation, {})
     target = main.branch(name)
+    held = hold(source.location.own_store, Hold("beginning a branch at it", manifest.version), ports)
+    load_at(source.location, manifest.version)
     try:
         begun = _commit(target, ours, Offshoot(manifest, _base_of(source), name), ports)
     except AlreadyExists:
@@ -147,6 +160,7 @@ def _branch(main: Location, source: Snapshot, name: str, *, ports: Ports) -> Sna
         raise AlreadyExists(
             f"{main.uri} got a branch {name!r} from somebody else just now; look at it, or take another"
         )
+    release(source.location.own_store, held)
     return begun
 
 

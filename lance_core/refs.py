@@ -4,7 +4,8 @@ They lie at the root of the main line, whichever line asks. What their bytes are
 takes a commit and is `offshoots.py`'s. Nothing that a reference says is followed before its form was checked.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -13,10 +14,12 @@ from lance_core.errors import AlreadyExists, InvalidInput, NotFound, StorageErro
 from lance_core.format import refs
 from lance_core.format.ids import Version
 from lance_core.format.refs import Branch, Tag
+from lance_core.holds import Hold, check_stays
+from lance_core.limits import REFERENCE_BYTES
 from lance_core.location import Location
 from lance_core.ports import Ports
 from lance_core.snapshot import Snapshot, list_versions, load_at, load_latest
-from lance_core.storage.store import Put, Store
+from lance_core.storage.store import Put, Store, read_whole
 
 
 def find(
@@ -50,20 +53,27 @@ def line(main: Location, branch: str | None) -> Location:
 
 
 def read_tags(store: Store) -> dict[str, Tag]:
-    """By name, in its order. `store` is the main line's."""
-    return {name: refs.decode_tag(store.read(path), path=path) for name, path in named(store, refs.TAGS)}
+    """By name, in its order. `store` is the main line's. One that was deleted since it was listed is none."""
+    found = {}
+    for name, path in named(store, refs.TAGS):
+        with suppress(NotFound):
+            found[name] = _tag(store, path)
+    return found
 
 
 def read_branches(store: Store) -> dict[str, Branch]:
     """By name, in its order. `store` is the main line's."""
-    found = named(store, refs.BRANCHES)
-    return {name: refs.decode_branch(store.read(path), name=name, path=path) for name, path in found}
+    found = {}
+    for name, path in named(store, refs.BRANCHES):
+        with suppress(NotFound):
+            found[name] = _branch(store, name, path)
+    return found
 
 
 def read_tag(main: Location, name: str) -> Tag:
     path = refs.tag_path(name)
     try:
-        return refs.decode_tag(main.store.read(path), path=path)
+        return _tag(main.store, path)
     except NotFound:
         raise NotFound(f"{main.uri} has no tag {name!r}; {_what_there_is('tags', read_tags(main.store))}") from None
 
@@ -71,7 +81,7 @@ def read_tag(main: Location, name: str) -> Tag:
 def read_branch(main: Location, name: str) -> Branch:
     path = refs.branch_path(name)
     try:
-        return refs.decode_branch(main.store.read(path), name=name, path=path)
+        return _branch(main.store, name, path)
     except NotFound:
         there_is = _what_there_is("branches", read_branches(main.store))
         raise NotFound(f"{main.uri} has no branch {name!r}; {there_is}") from None
@@ -107,16 +117,20 @@ class Tags:
         """For this version, or another one of this line, or of another branch (`"main"` for the main line)."""
         tag = self._tag(version, branch)
         tag = replace(tag, created=tag.updated, metadata=given.texts(metadata, "metadata"))
-        if not created(self._main.store, refs.tag_path(name), refs.encode_tag(tag)):
+        path, data = refs.tag_path(name), refs.encode_tag(tag)
+        if not created(self._main.store, path, data):
             raise AlreadyExists(
                 f"{self._main.uri} has a tag {name!r} already; update it, delete it, or take another name"
             )
+        self._check_stands(name, tag, lambda: self._main.store.delete(path))
 
     def update(self, name: str, version: int | None = None, *, branch: str | None = None) -> None:
         """Let a tag that exists stand for another version."""
         before = read_tag(self._main, name)
         tag = replace(self._tag(version, branch), created=before.created, metadata=before.metadata)
         self._main.store.put(refs.tag_path(name), refs.encode_tag(tag))
+        undo = refs.encode_tag(before)
+        self._check_stands(name, tag, lambda: self._main.store.put(refs.tag_path(name), undo))
 
     def delete(self, name: str) -> None:
         """The version stays, and is no longer protected by this tag."""
@@ -126,6 +140,16 @@ class Tags:
     @property
     def _main(self) -> Location:
         return self._snapshot.location.main_line(self._snapshot.manifest.branch)
+
+    def _check_stands(self, name: str, tag: Tag, undo: Callable[[], None]) -> None:
+        """A cleanup that looked for names before this one was there gave notice of what it removes before that."""
+        here = line(self._main, tag.branch)
+        try:
+            check_stays(here.own_store, Hold(f"the tag {name!r}", tag.version))
+            load_at(here, tag.version)
+        except (NotFound, StorageError):
+            undo()
+            raise
 
     def _tag(self, version: int | None, branch: str | None) -> Tag:
         meant = self._snapshot
@@ -151,7 +175,7 @@ def created(store: Store, path: str, data: bytes) -> bool:
             return False
         case Put.UNKNOWN:
             try:
-                return store.read(path) == data
+                return store.read(path, 0, len(data) + 1) == data
             except NotFound:
                 raise StorageError(f"{store.description}: whether {path} was written is not known; repeat it") from None
 
@@ -160,6 +184,14 @@ def named(store: Store, directory: str) -> list[tuple[str, str]]:
     """The references of one kind, each with its path."""
     paths = [info.path for info in store.list(directory)]
     return sorted((name, path) for path in paths if (name := refs.name_in(path)) is not None)
+
+
+def _tag(store: Store, path: str) -> Tag:
+    return refs.decode_tag(read_whole(store, path, REFERENCE_BYTES), path=path)
+
+
+def _branch(store: Store, name: str, path: str) -> Branch:
+    return refs.decode_branch(read_whole(store, path, REFERENCE_BYTES), name=name, path=path)
 
 
 def _load_as_of(location: Location, timestamp: datetime) -> Snapshot:

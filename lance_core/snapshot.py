@@ -16,8 +16,9 @@ from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.naming import NamingScheme
 from lance_core.format.transaction import Transaction
+from lance_core.limits import MANIFEST_BYTES, TRANSACTION_BYTES
 from lance_core.location import Location
-from lance_core.storage.store import ListsInOrder
+from lance_core.storage.store import read_whole
 from lance_core.transactions.landed import Landed
 
 
@@ -68,6 +69,11 @@ def load_latest(location: Location) -> Snapshot:
     head, scheme = hint.newest(location.own_store) or _listed_last(location)
     try:
         return _load(location, head, scheme)
+    except NotFound:
+        # Others may have committed since it was the newest, and a cleanup have taken it.
+        if _listed_last(location)[0] <= head:
+            raise
+        return load_latest(location)
     except Corrupt as error:
         raise CorruptHead(
             f"the newest version {head} of this table is damaged: {error.what}. No older version is opened in its "
@@ -87,7 +93,7 @@ def load_at(location: Location, version: Version) -> Snapshot:
     numbers = list_versions(location).numbers
     if not numbers:
         raise NotFound(f"there is no Lance table at {location.uri}; create one there, or check the path")
-    raise NotFound(f"{location.uri} has no version {version}; it has {_ranges(numbers)}")
+    raise NotFound(f"{location.uri} has no version {version}; it has {ranges(numbers)}")
 
 
 def load_transaction(location: Location, manifest: Manifest) -> Transaction | None:
@@ -101,7 +107,8 @@ def load_transaction(location: Location, manifest: Manifest) -> Transaction | No
         raise Corrupt("a transaction file's name leaves its directory", path=repr(name), field="transaction_file")
     path = f"{naming.TRANSACTIONS}/{name}"
     try:
-        return Transaction.decode(location.store.read(path), path=f"{location.uri}/{path}")
+        data = read_whole(location.store, path, TRANSACTION_BYTES)
+        return Transaction.decode(data, path=f"{location.uri}/{path}")
     except NotFound:
         return None
 
@@ -159,7 +166,7 @@ def history_since(
 
 def _load(location: Location, version: Version, scheme: NamingScheme) -> Snapshot:
     path = naming.manifest_path(version, scheme)
-    data = location.store.read(path)
+    data = read_whole(location.store, path, MANIFEST_BYTES)
     try:
         manifest = Manifest.decode(data, path=path, version=version)
     except Corrupt as error:
@@ -176,7 +183,7 @@ def _load(location: Location, version: Version, scheme: NamingScheme) -> Snapsho
 
 def _line_end(location: Location) -> Versions:
     """The newest version, and perhaps others."""
-    if isinstance(location.own_store, ListsInOrder) and (found := hint.newest(location.own_store)):
+    if found := hint.newest(location.own_store):
         return Versions((found[0],), found[1])
     return list_versions(location)
 
@@ -188,7 +195,7 @@ def _listed_last(location: Location) -> tuple[Version, NamingScheme]:
     return versions.numbers[-1], versions.scheme
 
 
-def _ranges(numbers: Sequence[Version]) -> str:
+def ranges(numbers: Sequence[Version]) -> str:
     """`1-4, 7`, shortened in the middle where it is long."""
     runs: list[list[int]] = []
     for number in numbers:

@@ -90,7 +90,7 @@ class Table(TableReader):
         """A new table, at version 1, with these rows; with none, where `data` is a schema. `manifest_store` is where
         its versions are to be reserved, by every writer: `sqlite:///...`, `postgresql://...`, `dynamodb://table`."""
         given.check(intent=intent, retries=retries)
-        properties, config = given.texts(properties, "properties"), given.config(config)
+        properties, config = given.properties(properties), given.config(config)
         location = locate(uri, storage_options=storage_options, durable=durable, manifest_store=manifest_store)
         birth = Birth(_storage_version(storage_version), given.flag(stable_row_ids, "stable_row_ids"))
         begun = writes.begin(location, birth, verb="create", intent=intent, ports=SYSTEM)
@@ -278,9 +278,10 @@ class Table(TableReader):
             on, matched=matched, matched_if=matched_if, insert=insert, delete_unmatched=delete_unmatched
         )
         limits, rows = FileLimits(max_rows_per_file, max_bytes_per_file), incoming(data).held()
+        seen = edit_upsert.Seen()
         return self._changed(
             "upsert",
-            lambda base: edit_upsert.upsert(base, rows, rules, limits=limits, ports=SYSTEM),
+            lambda base: edit_upsert.upsert(base, rows, rules, limits=limits, ports=SYSTEM, seen=seen),
             intent,
             properties,
             retries,
@@ -471,7 +472,7 @@ class Table(TableReader):
             given.check(intent=intent, retries=retries)
             if intent is not None:
                 raise InvalidInput("a detached version has no intent; it lands once when it is published")
-            noted = given.texts(properties, "properties")
+            noted = given.properties(properties)
             return committed_of(commit_detached(base, operation, properties=noted, ports=SYSTEM))
         return Table(base)._changed(
             f"commit {operation.name}", lambda _base: operation, intent, properties, retries, again=False
@@ -539,7 +540,7 @@ class Table(TableReader):
         """What every verb does. `plan` writes its files; None where there is nothing to change, for which the caller
         names the `operation` that would have been. `again` says that it may be planned once more on a newer version."""
         given.check(intent=intent, retries=retries)
-        noted = given.texts(properties, "properties")
+        noted = given.properties(properties)
         self.manifest.check_writable()
         change = attempts.Change(verb, plan, operation or Append.name, again)
         return committed_of(

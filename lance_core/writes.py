@@ -7,8 +7,9 @@
 The Spark ops and the methods of `Table` are the same three steps, with the middle one done elsewhere.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from lance_core import intents
@@ -18,14 +19,18 @@ from lance_core.format import naming
 from lance_core.format.fragment import DataFile
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
-from lance_core.format.operations import Append, Operation, Rewrite
+from lance_core.format.operations import Append, Operation, Restore, Rewrite
 from lance_core.format.transaction import Transaction
+from lance_core.gathering import commit_append
+from lance_core.holds import Hold, hold, release
 from lance_core.intents import IntentRecord, Landing
 from lance_core.location import Location, check_publishing
 from lance_core.ports import Ports
 from lance_core.snapshot import Snapshot, history_since, load_at, load_latest, load_transaction
+from lance_core.standing import Moment, what_is_wrong
 from lance_core.transactions.apply import Birth
 from lance_core.transactions.figures import RowsChanged, files_written, rows_changed
+from lance_core.transactions.fold import found_in
 
 _HEADS_AT_ONCE = 8
 
@@ -39,6 +44,8 @@ class Begun:
     uuid: str
     record: IntentRecord | None
     ports: Ports
+    moment: Moment | None = None
+    """Before the first of its files was written."""
 
     @property
     def read_version(self) -> Version:
@@ -67,11 +74,12 @@ def begin(
         check_on_the_line(base)
         check_publishing(location, base.manifest)
     uuid = str(ports.new_uuid())
+    moment = Moment.now(ports)
     if intent is None:
-        return Begun(location, base, uuid, None, ports)
+        return Begun(location, base, uuid, None, ports, moment)
     read_version = base.version if isinstance(base, Snapshot) else Version(0)
     record = intents.claim(location.store, intent, verb=verb, base=read_version, uuid=uuid, now_ns=ports.now_ns())
-    begun = Begun(location, base, record.transaction_uuid, record, ports)
+    begun = Begun(location, base, record.transaction_uuid, record, ports, moment)
     if record.landing:
         return _remembered(location, record, record.landing)
     if record.transaction_uuid == uuid:
@@ -86,10 +94,12 @@ def landed_before(begun: Begun) -> Written | None:
         return None
     history = history_since(location, record.base, base=begun.base if isinstance(begun.base, Snapshot) else None)
     for landed in history.others if history else ():
-        if landed.transaction and landed.transaction.uuid == record.transaction_uuid:
+        if landed.transaction and (made := found_in(landed.transaction, record.transaction_uuid)):
             snapshot = load_at(location, landed.version)
+            if wrong := what_is_wrong(location, snapshot.manifest, snapshot.scheme):
+                raise _unknown(location, record, landed.version, f"is in version {landed.version}, but {wrong}")
             location.store.settle([snapshot.manifest.path])
-            return written(begun, Outcome(snapshot, landed.transaction.operation, None, 0, ()))
+            return written(begun, Outcome(snapshot, made.operation, None, 0, ()))
     if history and history.gone:
         raise _unknown(
             location,
@@ -113,7 +123,7 @@ def _remembered(location: Location, record: IntentRecord, landing: Landing) -> W
             raise _unknown(location, record, version, why) from None
     else:
         made_by = load_transaction(location, snapshot.manifest)
-        if made_by is None or made_by.uuid != record.transaction_uuid:
+        if made_by is None or not found_in(made_by, record.transaction_uuid):
             raise _unknown(location, record, version, f"landed as version {version}, which is another change now")
     return Written(snapshot, landing, attempts=0, rebased_over=(), landed_before=True)
 
@@ -135,9 +145,31 @@ def finish(begun: Begun, operation: Operation, *, properties: Mapping[str, str],
     check_files(begun.location, files)
     since = min(begun.read_version, begun.record.base) if begun.record else begun.read_version
     ours = Transaction(begun.read_version, begun.uuid, operation, properties)
-    outcome = commit(begun.location, ours, base=begun.base, since=since, attempts=attempts, ports=begun.ports)
+    land = commit_append if isinstance(operation, Append) else commit
+    with restoring(begun.location, operation, begun.ports):
+        outcome = land(
+            begun.location,
+            ours,
+            base=begun.base,
+            since=since,
+            attempts=attempts,
+            ports=begun.ports,
+            begun=begun.moment,
+        )
     done = written(begun, outcome)
     return replace(done, uncovered=operation.uncovered) if isinstance(operation, Rewrite) and outcome.attempts else done
+
+
+@contextmanager
+def restoring(location: Location, operation: Operation, ports: Ports) -> Iterator[None]:
+    """Files of an old version are to be named once more: no cleanup may take them meanwhile. Where it ends with an
+    error a put may still be under way, and the hold is left to be forgotten."""
+    if not isinstance(operation, Restore):
+        yield
+        return
+    held = hold(location.own_store, Hold("restoring it", operation.version), ports)
+    yield
+    release(location.own_store, held)
 
 
 def nothing_to_write(begun: Begun, operation: str = Append.name) -> Written:

@@ -50,8 +50,10 @@ OUTSIDE_WORLD = (
 CLOCK_CALLS = ("now", "today", "utcnow")
 FRESH_UUIDS = ("uuid1", "uuid4", "uuid6", "uuid7")
 OPENS_FILES = ("input", "open", "print")
-RUNS_BYTES = ("cloudpickle", "dill", "marshal", "pickle", "shelve")
+# Plans travel to Spark's workers, and Spark pickles them: of what it brings, the core unpickles nothing itself.
+RUNS_BYTES = ("cffi", "cloudpickle", "ctypes", "dill", "joblib", "jsonpickle", "marshal", "pickle", "shelve", "yaml")
 RUNS_TEXT = ("__import__", "compile", "eval", "exec")
+RUNS_WHAT_IT_LOADS = ("allow_pickle", "read_pickle", "set_auto_load", "unsafe_load")
 
 
 @dataclass(frozen=True)
@@ -118,16 +120,16 @@ def every_module_is_imported(modules: Modules) -> list[str]:
     """A module that nobody imports is dead; a package whose front door is still bare is not judged."""
     product = inside(written(modules), *PRODUCT)
     opened = {module.name for module in product if module.name in PRODUCT and len(module.tree.body) > 1}
+    mentioned = {module.name: set(_mentions(module)) for module in product}
     found = []
     for module in product:
-        family = [other for other in product if is_in(other.name, module.name)]
-        outside = [other for other in product if other not in family]
+        outside = [names for other, names in mentioned.items() if not is_in(other, module.name)]
         known = (
             module.name in PRODUCT or is_in(module.name, *ENTRY_POINTS, *FOR_TESTS) or module.name.endswith(".__main__")
         )
         if known or module.name.partition(".")[0] not in opened:
             continue
-        if not any(is_in(name, module.name) for other in outside for name in _mentions(other)):
+        if not any(is_in(name, module.name) for names in outside for name in names):
             found.append(module.says(1, f"nobody imports {module.name}; use it, remove it or list it above"))
     return found
 
@@ -157,7 +159,45 @@ def core_runs_no_data(modules: Modules) -> list[str]:
             for node in ast.walk(module.tree)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in RUNS_TEXT
         ]
+        for node in ast.walk(module.tree):
+            match node:
+                case ast.Attribute(attr=name) | ast.keyword(arg=str(name)) if name in RUNS_WHAT_IT_LOADS:
+                    found.append(
+                        module.says(node.lineno, f"{name} runs what it reads; use protobuf, JSON or Arrow IPC")
+                    )
     return found
+
+
+def objects_are_measured_first(modules: Modules) -> list[str]:
+    """A file can be of any size: outside of storage it is read up to a limit, or in ranges."""
+    return [
+        module.says(node.lineno, f"{ast.unparse(node)} reads whatever is there; use read_whole, or give a range")
+        for module in inside(written(modules), "lance_core")
+        if not is_in(module.name, "lance_core.storage", *FOR_TESTS)
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "read"
+        if re.fullmatch(r"(.*\.)?_?(own_store|store|root)", ast.unparse(node.func.value))
+    ]
+
+
+def errors_are_named(modules: Modules) -> list[str]:
+    """What is caught is what can be handled; everything else goes on to whoever knows it."""
+    return [
+        module.says(node.lineno, "catches everything; name the errors that are meant")
+        for module in inside(written(modules), "lance_core")
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ExceptHandler) and not _raises_again(node)
+        if node.type is None or {"Exception", "BaseException"} & {each.strip() for each in _named(node.type)}
+    ]
+
+
+def _named(errors: ast.expr) -> list[str]:
+    return [ast.unparse(each) for each in (errors.elts if isinstance(errors, ast.Tuple) else [errors])]
+
+
+def _raises_again(handler: ast.ExceptHandler) -> bool:
+    return any(isinstance(node, ast.Raise) for node in ast.walk(handler))
 
 
 def pylance_is_a_codec(modules: Modules) -> list[str]:
@@ -310,9 +350,11 @@ RULES: tuple[Rule, ...] = (
     core_imports_at_the_top,
     core_runs_no_data,
     edge_uses_the_front_door,
+    errors_are_named,
     every_module_introduces_itself,
     every_module_is_imported,
     generated_code_stays_in_format,
+    objects_are_measured_first,
     pure_rooms_touch_nothing,
     pylance_is_a_codec,
     silence_is_precise,

@@ -9,18 +9,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from lance_assets.spark.changing import delete
     from lance_assets.spark.reading import read
     from lance_assets.spark.session import live_session, open_session
     from lance_assets.spark.settings import SparkSettings
     from lance_assets.spark.writing import append, overwrite
 
-__all__ = ["SparkSettings", "append", "live_session", "open_session", "overwrite", "read"]
+__all__ = ["SparkSettings", "append", "delete", "live_session", "open_session", "overwrite", "read"]
 
 _HOMES = {
     "SparkSettings": "lance_assets.spark.settings",
     "live_session": "lance_assets.spark.session",
     "open_session": "lance_assets.spark.session",
     "append": "lance_assets.spark.writing",
+    "delete": "lance_assets.spark.changing",
     "overwrite": "lance_assets.spark.writing",
     "read": "lance_assets.spark.reading",
 }

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
+from lance_assets.spark.jobs import slots
 from lance_assets.spark.types import spark_schema, transport_schema
 from lance_core import Table
 from lance_core.tasks.read import ReadTask, plan_read
 
 _TASKS_PER_SLOT = 4
-_SLOTS_UNKNOWN = 8
 
 
 def read(
@@ -29,7 +29,7 @@ def read(
         table,
         columns=columns,
         transport=transport_schema,
-        groups_max=_slots(spark) * _TASKS_PER_SLOT,
+        groups_max=slots(spark) * _TASKS_PER_SLOT,
         storage_options=storage_options,
     )
     schema = spark_schema(plan.arrow)
@@ -37,9 +37,3 @@ def read(
         return spark.createDataFrame([], schema)
     groups = len(plan.groups)
     return spark.range(0, groups, 1, groups).mapInArrow(ReadTask(plan), schema)
-
-
-def _slots(spark: SparkSession) -> int:
-    """How many tasks run at once; where the session does not say (Spark Connect), what a small cluster has."""
-    context = getattr(spark, "sparkContext", None)
-    return int(context.defaultParallelism) if context is not None else _SLOTS_UNKNOWN

@@ -54,7 +54,8 @@ class IpcFileReader:
         return self.table.schema
 
     def read(self, columns: Sequence[str], start: int, count: int) -> Iterator[pa.RecordBatch]:
-        yield from self._select(columns).slice(start, count).to_batches(max_chunksize=BATCH_ROWS)
+        rows = self._select(columns).slice(start, count).combine_chunks()  # several files are read side by side
+        yield from rows.to_batches(max_chunksize=BATCH_ROWS)
 
     def described(self) -> "IpcFileReader":
         raise Unsupported("files of this codec hold their blobs as any other value; there is nothing to describe")

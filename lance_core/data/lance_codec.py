@@ -115,8 +115,8 @@ class LanceFileReader:
         self._one_at_a_time = threading.Lock()
 
     def _opened(self, columns: tuple[str, ...] | None) -> "lance.file.LanceFileReader":
-        session = _session(self._store.base, self._store.given)
         with _told_apart(self._store, self._place):
+            session = _session(self._store.base, self._store.given)
             if columns is None:
                 return session.open_reader(self._path)
             try:

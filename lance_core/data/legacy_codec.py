@@ -20,6 +20,7 @@ from lance_core.errors import Corrupt, NotFound, Unsupported
 from lance_core.format import legacy_file
 from lance_core.format.legacy_file import LegacyFile, LegacySchema, Page, PageTable
 from lance_core.format.schema import Field, TableSchema
+from lance_core.limits import FILE_METADATA_BYTES
 from lance_core.storage.store import Store
 
 _VARIABLE_32 = (pa.string(), pa.binary())
@@ -53,6 +54,7 @@ class LegacyFileReader:
                 raise Corrupt(f"{field} would start at byte {position} of {size}", path=path, field=field)
             if position >= tail_start:
                 return tail[position - tail_start :]
+            FILE_METADATA_BYTES.check(tail_start - position, path=path)
             return store.read(path, position, tail_start - position) + tail
 
         metadata = legacy_file.metadata_span(tail, size=size, path=path)

@@ -9,10 +9,9 @@ from lance_core.format import framing, naming
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
 from lance_core.format.spilled_lineage import IN_COLUMNS, LineageFile, files_of, inlined, spilled
+from lance_core.limits import LINEAGE_BYTES, LINEAGE_BYTES_TOGETHER
 from lance_core.storage.store import Store
 
-BYTES_MAX = 64 * 1024 * 1024
-"""A file may promise more; a sequence of four billion ids in no order is beyond what is opened."""
 OFFSET_MAX = 2**48
 
 
@@ -28,6 +27,9 @@ def with_lineage(store: Store, manifest: Manifest) -> Manifest:
             f"{manifest.path} keeps row ids or versions of rows as hidden columns of data files; this version cannot "
             "read them"
         )
+    sizes = [file.size for fragment in manifest.fragments for file in files_of(fragment)]
+    LINEAGE_BYTES.check(max(sizes, default=0), path=f"a fragment of {manifest.path}")
+    LINEAGE_BYTES_TOGETHER.check(sum(sizes), path=manifest.path)  # many may name one file; each gets a copy
     return manifest.with_fragments(_with_all(store, fragment, manifest.path) for fragment in manifest.fragments)
 
 
@@ -40,12 +42,8 @@ def _read(store: Store, file: LineageFile, fragment: Fragment, path: str) -> byt
     field = f"fragments[id={fragment.id}].{file.field}"
     if not naming.is_confined(file.path):
         raise Corrupt(f"the file {file.path!r} lies outside the table", path=path, field=field)
-    if file.size > BYTES_MAX or file.offset > OFFSET_MAX:
-        raise Corrupt(
-            f"{file.size} bytes at {file.offset} of {file.path} are more than such a sequence has",
-            path=path,
-            field=field,
-        )
+    if file.offset > OFFSET_MAX:
+        raise Corrupt(f"{file.path} has no byte {file.offset}, where they would be", path=path, field=field)
     data = store.read(file.path, file.offset, file.size)
     if len(data) != file.size:
         raise Corrupt(f"{file.path} has {len(data)} of the {file.size} bytes it should have", path=path, field=field)

@@ -20,7 +20,8 @@ from lance_core.format.deletion_vector import DeletionVector
 from lance_core.format.field_paths import is_quoted
 from lance_core.format.fragment import DataFile, Fragment
 from lance_core.format.schema import Field, TableSchema
-from lance_core.storage.store import Store
+from lance_core.limits import DELETION_BYTES
+from lance_core.storage.store import Store, read_whole
 
 _table_schemas: dict[bytes, TableSchema] = {}
 """Of files, by their Arrow schemas: to make one takes longer than to read a small file."""
@@ -33,7 +34,7 @@ def read_deletions(store: Store, fragment: Fragment) -> DeletionVector | None:
     if deleted is None:
         return None
     decode = DeletionVector.decode_bitmap if deleted.is_bitmap else DeletionVector.decode_arrow
-    return decode(store.read(deleted.place), path=deleted.path)
+    return decode(read_whole(store, deleted.place, DELETION_BYTES), path=deleted.path)
 
 
 def load_deletions(store: Store, fragment: Fragment) -> DeletionVector | None:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_core.data.comparable import comparable, storage_of
 from lance_core.errors import InvalidInput
 from lance_core.format.logical_types import is_json
 
@@ -78,7 +79,7 @@ class SourceKeys:
 
 
 def check_key_type(name: str, arrow: pa.DataType, *, what: str) -> None:
-    storage = _storage(arrow)
+    storage = storage_of(arrow)
     if pa.types.is_nested(storage) or pa.types.is_null(storage) or is_json(arrow):
         raise InvalidInput(f"{what}: rows cannot be matched by column {name!r}, a {arrow}; keys hold plain values")
 
@@ -88,30 +89,3 @@ def _places(known: Numbers, wanted: Numbers) -> Numbers:
         return np.full(len(wanted), NOTHING, dtype=np.int64)
     at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
     return np.where(known[at] == wanted, at, NOTHING)
-
-
-def comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Plain values that are equal where keys are: floats as their bits."""
-    storage = _storage(column.type)
-    if isinstance(column.type, pa.BaseExtensionType):
-        column = pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
-    if column.type != storage:
-        column = column.cast(storage)
-    if pa.types.is_float16(storage):
-        column = column.cast(pa.float32())
-    if not pa.types.is_floating(column.type):
-        return column
-    bits = pa.uint32() if pa.types.is_float32(column.type) else pa.uint64()
-    return pa.chunked_array([_bits(chunk, bits) for chunk in column.chunks], bits)
-
-
-def _storage(arrow: pa.DataType) -> pa.DataType:
-    if isinstance(arrow, pa.BaseExtensionType):
-        arrow = arrow.storage_type
-    return arrow.value_type if pa.types.is_dictionary(arrow) else arrow
-
-
-def _bits(floats: pa.Array, bits: pa.DataType) -> pa.Array:
-    values = floats.fill_null(0).to_numpy(zero_copy_only=False)
-    alike = np.where(np.isnan(values), values.dtype.type(np.nan), values)
-    return pa.array(alike.view(bits.to_pandas_dtype()), bits, mask=floats.is_null().to_numpy(zero_copy_only=False))

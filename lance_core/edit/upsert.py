@@ -7,8 +7,8 @@ fragments at a time; of the rows that change, what their new state needs is read
 """
 
 import enum
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +16,11 @@ import pyarrow as pa
 
 from lance_core import given
 from lance_core.data.blob_writing import as_stored, schema_as_stored
+from lance_core.data.comparable import comparable
 from lance_core.data.conform import Conversion, afresh, columns_to_write, conform
 from lance_core.data.incoming import Incoming
 from lance_core.data.write import FileLimits
-from lance_core.edit.joining import NOTHING, SourceKeys, check_key_type, comparable
+from lance_core.edit.joining import NOTHING, SourceKeys, check_key_type
 from lance_core.edit.matching import Offsets, check_columns, rows_of
 from lance_core.edit.rewriting import (
     Change,
@@ -89,6 +90,28 @@ class Rules:
         return cls(keys, rule, matched_if, given.flag(insert, "insert"), delete_unmatched)
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What the join found in one fragment."""
+
+    met: npt.NDArray[np.int64]
+    """Rows that came and have a match in it."""
+    offsets: Offsets
+    """Of its rows that change, and `rows_for`, which of those that came are for them."""
+    rows_for: npt.NDArray[np.int64]
+    gone: Offsets
+
+
+@dataclass(slots=True)
+class Seen:
+    """What a plan found, for the next one of the same change. Fragments that are as they were need not be read again:
+    others commit while a large table is read, and who had to read it all each time would never be first."""
+
+    schema: TableSchema | None = None
+    parts: dict[bytes, _Part] = field(default_factory=dict)
+    """By the fragment, all that the manifest says of it."""
+
+
 @dataclass(slots=True)
 class _Found:
     """What the join found: rows of the table that change, with the rows that come for them; rows that go; and which
@@ -99,13 +122,15 @@ class _Found:
     met: npt.NDArray[np.bool_]
 
 
-def upsert(base: Snapshot, rows: Incoming, rules: Rules, *, limits: FileLimits, ports: Ports) -> Update | None:
+def upsert(
+    base: Snapshot, rows: Incoming, rules: Rules, *, limits: FileLimits, ports: Ports, seen: Seen | None = None
+) -> Update | None:
     """None where the rules change nothing at all. Another upsert makes a version even where it finds no row to change,
     as the reference writer's does."""
     schema, what = base.manifest.schema, base.location.uri
     source = _source(rows, rules, schema, what)
     keys = SourceKeys(source, rules.on, what=what)
-    found = _joined(base, source, keys, rules)
+    found = _joined(base, source, keys, rules, Seen() if seen is None else seen)
     if rules.matched is Matched.FAIL and found.met.any():
         met = np.flatnonzero(found.met)
         raise InvalidInput(
@@ -131,6 +156,7 @@ def upsert(base: Snapshot, rows: Incoming, rules: Rules, *, limits: FileLimits, 
     else:
         assigned = ids_of(schema.fields)
         update = move_rows(changes, found.removed, inserted, assigned=assigned, limits=limits, ports=ports)
+    update = replace(update, removes_rest=rules.delete_unmatched is not False)
     return _with_inserted_keys(update, source, new_rows, rules, schema)
 
 
@@ -155,7 +181,7 @@ def _source(rows: Incoming, rules: Rules, schema: TableSchema, what: str) -> pa.
     return pa.Table.from_batches(batches, arrow)
 
 
-def _joined(base: Snapshot, source: pa.Table, keys: SourceKeys, rules: Rules) -> _Found:
+def _joined(base: Snapshot, source: pa.Table, keys: SourceKeys, rules: Rules, seen: Seen) -> _Found:
     schema = conditional(base.manifest)
     unmatched = rules.delete_unmatched
     doomed = Predicate.parse(unmatched, schema) if isinstance(unmatched, str) else None
@@ -165,45 +191,55 @@ def _joined(base: Snapshot, source: pa.Table, keys: SourceKeys, rules: Rules) ->
     targets = [name for name in condition.target.names if f"{_TARGET}.{name}" in condition.sql] if condition else []
     check_condition(base.manifest, targets, what="matched_if=")
     columns |= dict.fromkeys((*(condition.target.names if condition else ()), ROW_OFFSET))
-    found = _Found([], {}, np.zeros(source.num_rows, dtype=np.bool_))
-    for group in _groups(base, max(_ROWS_AT_ONCE, source.num_rows)):
-        read = [(fragment, pa.Table.from_batches(rows_of(base, fragment, list(columns)))) for fragment in group]
+
+    def part_of(table: pa.Table, its: npt.NDArray[np.int64]) -> _Part:
+        """`its` are the rows that came, by the rows of the table."""
+        met = matches = np.flatnonzero(its != NOTHING)
+        if condition and len(matches) and rules.matched in (Matched.UPDATE, Matched.DELETE):
+            matches = matches[condition.holds(source, its[matches], table, matches)]
+        changed = matches if rules.matched is Matched.UPDATE else matches[:0]
+        gone = matches if rules.matched is Matched.DELETE else matches[:0]
+        if unmatched is not False:
+            leaves = its == NOTHING
+            if doomed:
+                leaves &= _mask(doomed, table)
+            gone = np.union1d(gone, np.flatnonzero(leaves))
+        offsets = table[ROW_OFFSET].to_numpy().astype(np.int64)
+        return _Part(its[met], offsets[changed], its[changed], offsets[gone])
+
+    known = seen.parts if seen.schema == base.manifest.schema else {}
+    fragments = {fragment.encode(): fragment for fragment in base.manifest.fragments}
+    parts = {key: known[key] for key in fragments if key in known}
+    unread = {key: fragment for key, fragment in fragments.items() if key not in parts}
+    for group in _groups(unread, max(_ROWS_AT_ONCE, source.num_rows)):
+        read = [(key, pa.Table.from_batches(rows_of(base, unread[key], list(columns)))) for key in group]
         together = [pa.chunked_array([c for _, t in read for c in t[name].chunks]) for name in rules.on]
         rows_for = keys.rows_for(together)
         start = 0
-        for fragment, table in read:
-            its = rows_for[start : start + table.num_rows]
+        for key, table in read:
+            parts[key] = part_of(table, rows_for[start : start + table.num_rows])
             start += table.num_rows
-            offsets = table[ROW_OFFSET].to_numpy().astype(np.int64)
-            matches = np.flatnonzero(its != NOTHING)
-            found.met[its[matches]] = True
-            gone = np.empty(0, dtype=np.int64)
-            if rules.matched in (Matched.UPDATE, Matched.DELETE) and len(matches):
-                if condition:
-                    matches = matches[condition.holds(source, its[matches], table, matches)]
-                if rules.matched is Matched.DELETE:
-                    gone = matches
-                elif len(matches):
-                    found.changed.append((fragment, offsets[matches], its[matches]))
-            if unmatched is not False:
-                leaves = its == NOTHING
-                if doomed:
-                    leaves &= _mask(doomed, table)
-                gone = np.union1d(gone, np.flatnonzero(leaves))
-            if len(gone):
-                found.removed[fragment.id] = offsets[gone]
+    seen.schema, seen.parts = base.manifest.schema, parts
+    found = _Found([], {}, np.zeros(source.num_rows, dtype=np.bool_))
+    for key, fragment in fragments.items():
+        part = parts[key]
+        found.met[part.met] = True
+        if len(part.offsets):
+            found.changed.append((fragment, part.offsets, part.rows_for))
+        if len(part.gone):
+            found.removed[fragment.id] = part.gone
     return found
 
 
-def _groups(base: Snapshot, rows_max: int) -> Iterator[list[Fragment]]:
-    """Fragments together, so that the keys that come are not prepared for each small one again."""
-    group: list[Fragment] = []
+def _groups(fragments: Mapping[bytes, Fragment], rows_max: int) -> Iterator[list[bytes]]:
+    """Those that are read together, so that the keys that come are not prepared for each small one again."""
+    group: list[bytes] = []
     rows = 0
-    for fragment in base.manifest.fragments:
+    for key, fragment in fragments.items():
         if group and rows + fragment.physical_rows > rows_max:
             yield group
             group, rows = [], 0
-        group.append(fragment)
+        group.append(key)
         rows += fragment.physical_rows
     if group:
         yield group

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core.errors import Corrupt
+from lance_core.format import deletion_arrow
+from lance_core.limits import DELETED_ROWS
 
 _ARRAY_ROWS_MAX = 5000
-_ARROW_SCHEMA = pa.schema([pa.field("row_id", pa.uint32(), nullable=False)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,23 +26,16 @@ class DeletionVector:
 
     @classmethod
     def decode_arrow(cls, data: bytes, *, path: str) -> "DeletionVector":
-        try:
-            table = pa.ipc.open_file(data).read_all()
-        except (pa.ArrowException, OSError) as error:
-            raise Corrupt("is not an Arrow IPC file", path=path, field="deletion_file") from error
-        if not table.schema.equals(_ARROW_SCHEMA):
-            raise Corrupt(f"has the columns {table.schema}, not row_id: uint32 not null", path=path, field="schema")
-        if table.column(0).null_count:
-            raise Corrupt("holds nulls, and a deleted row has a number", path=path, field="row_id")
-        return cls(np.unique(table.column(0).to_numpy()))
+        return cls(np.unique(deletion_arrow.decode(data, path=path)))
 
     @classmethod
     def decode_bitmap(cls, data: bytes, *, path: str) -> "DeletionVector":
         try:
-            offsets = BitMap.deserialize(data).to_array()
+            bitmap = BitMap.deserialize(data)
         except (ValueError, IndexError) as error:
             raise Corrupt("is not a Roaring bitmap", path=path, field="deletion_file") from error
-        return cls(np.frombuffer(offsets, dtype=np.uint32))
+        DELETED_ROWS.check(len(bitmap), path=path)  # a run of four billion is eight bytes
+        return cls(np.frombuffer(bitmap.to_array(), dtype=np.uint32))
 
     @classmethod
     def of(cls, offsets: npt.ArrayLike) -> "DeletionVector":
@@ -65,11 +58,7 @@ class DeletionVector:
     def encode(self, *, as_bitmap: bool) -> bytes:
         if as_bitmap:
             return bytes(BitMap(self.offsets).serialize())
-        sink = pa.BufferOutputStream()
-        options = pa.ipc.IpcWriteOptions(compression="zstd")
-        with pa.ipc.new_file(sink, _ARROW_SCHEMA, options=options) as writer:
-            writer.write_batch(pa.RecordBatch.from_arrays([pa.array(self.offsets)], schema=_ARROW_SCHEMA))
-        return bytes(sink.getvalue())
+        return deletion_arrow.encode(self.offsets)
 
     def physical(self, live: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Where the live rows of these numbers are."""

@@ -7,8 +7,9 @@ how it is held.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 
-from lance_core.errors import InvalidInput
+from lance_core.errors import Corrupt, InvalidInput
 from lance_core.format import index_metadata, naming, outline
 from lance_core.format._pb import table_pb2
 from lance_core.format.base_path import BasePath, decode_all
@@ -16,7 +17,7 @@ from lance_core.format.features import STICKY, Feature
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.ids import FragmentId, RowId, Version
 from lance_core.format.index_metadata import IndexMetadata
-from lance_core.format.manifest import FRAGMENT_ID_MAX, Manifest
+from lance_core.format.manifest import FRAGMENT_ID_MAX, Manifest, not_given_out
 from lance_core.format.naming import NamingScheme
 from lance_core.format.row_versions import RowVersions
 from lance_core.format.rowids import RowIdSequence
@@ -133,6 +134,12 @@ class Draft:
         if self._fragments is None:
             whole = table_pb2.Manifest.FromString(self._message.SerializeToString())
             self._fragments = {FragmentId(message.id): Fragment(message) for message in whole.fragments}
+            if len(self._fragments) < len(whole.fragments):
+                ids = [message.id for message in whole.fragments]
+                twice = next(after for before, after in pairwise(sorted(ids)) if before == after)
+                raise Corrupt(f"lists fragment {twice} twice", path=self._path, field="fragments")
+            if self._message.HasField("max_fragment_id") and max(self._fragments, default=-1) > self.max_fragment_id:
+                raise not_given_out(max(self._fragments), self.max_fragment_id, path=self._path)
             self._message = outline.without_fragments(self._message)
         return self._fragments
 
@@ -200,7 +207,10 @@ class Draft:
 
     def reserve(self, count: int) -> None:
         """Give out ids that a later rewrite will use. On a table that never had a fragment the format begins at 1."""
-        self._message.max_fragment_id = max(0, self.max_fragment_id) + count
+        last = max(0, self.max_fragment_id) + count
+        if last > FRAGMENT_ID_MAX:
+            raise self._no_id_left(last)
+        self._message.max_fragment_id = last
 
     def add(self, fragments: Sequence[Fragment], *, keep_ids: bool) -> None:
         """Put fragments behind those that are there, and give out their ids. An id of 0 is never kept: on the
@@ -214,15 +224,18 @@ class Draft:
             if not (keep_ids and fragment.id):
                 fragment.id = next_id
             if fragment.id > FRAGMENT_ID_MAX:
-                raise InvalidInput(
-                    f"version {message.version} would need a fragment of id {fragment.id}, and ids end at "
-                    f"{FRAGMENT_ID_MAX}; write fewer, larger fragments, or copy the rows into a new table"
-                )
+                raise self._no_id_left(fragment.id)
             next_id = max(next_id, fragment.id + 1)
             if self.has_stable_row_ids:
                 self._give_row_ids(fragment)
         if fragments:
             message.max_fragment_id = max(self.max_fragment_id, next_id - 1)
+
+    def _no_id_left(self, fragment_id: int) -> InvalidInput:
+        return InvalidInput(
+            f"version {self.version} would need a fragment of id {fragment_id}, and ids end at {FRAGMENT_ID_MAX}; "
+            "write fewer, larger fragments, or copy the rows into a new table"
+        )
 
     def _give_row_ids(self, fragment: table_pb2.DataFragment) -> None:
         """To all rows, or to those at the end that have none yet; and the version to rows whose writer noted none."""
@@ -284,7 +297,10 @@ class Draft:
             both |= Feature.DELETION_FILES
         if message.base_paths:
             both |= Feature.BASE_PATHS
-        version = StorageVersion.parse(message.data_format.version)
+        try:
+            version = StorageVersion.parse(message.data_format.version)
+        except ValueError as error:
+            raise Corrupt(str(error), path=self._path, field="data_format.version") from error
         if any(file.version != version for fragment in self.fresh for file in fragment.files):
             both |= Feature.MIXED_FILE_VERSIONS
         message.reader_feature_flags = int(both)

@@ -15,6 +15,7 @@ from lance_core.format import naming
 from lance_core.format._pb import table_pb2
 from lance_core.format.base_path import located
 from lance_core.format.ids import FragmentId, Version
+from lance_core.limits import FIELDS, FILES_OF_A_FRAGMENT
 
 _U32_MAX = 2**32 - 1
 TOMBSTONE = -2
@@ -107,10 +108,12 @@ class DataFile:
 
     @property
     def field_ids(self) -> tuple[int, ...]:
+        FIELDS.check(len(self._message.fields), path=f"data file {self._message.path!r}")
         return tuple(self._message.fields)
 
     @property
     def column_indices(self) -> tuple[int, ...]:
+        FIELDS.check(len(self._message.column_indices), path=f"data file {self._message.path!r}")
         return tuple(self._message.column_indices)
 
     @property
@@ -323,6 +326,7 @@ class Fragment:
         """What must hold for a fragment before anything of it is read."""
         self.check_itself(path=path)
         where = f"fragments[id={self.id}]"
+        FILES_OF_A_FRAGMENT.check(len(self._message.files), path=path)
         live: set[int] = set()
         for file in self.files:
             if not file.version.is_legacy and len(file.field_ids) != len(file.column_indices):

@@ -13,12 +13,12 @@ import struct
 from dataclasses import dataclass
 
 from lance_core.errors import Corrupt
+from lance_core.limits import MANIFEST_BYTES
 
 MAGIC = b"LANC"
 FOOTER = struct.Struct("<qHH4s")
 _LENGTH = struct.Struct("<I")
 _MAJOR, _MINOR = 0, 2
-MANIFEST_BYTES_MAX = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,7 @@ def manifest_position(tail: bytes, *, size: int, path: str) -> int:
     position, _major, _minor, magic = FOOTER.unpack(tail[-FOOTER.size :])
     if magic != MAGIC:
         raise Corrupt(f"does not end in {MAGIC!r} but in {magic!r}", path=path, field="footer.magic")
-    if size > MANIFEST_BYTES_MAX:
-        raise Corrupt(f"{size} bytes are more than a manifest may have", path=path, field="size")
+    MANIFEST_BYTES.check(size, path=path)
     if not 0 <= position <= size - FOOTER.size - _LENGTH.size:
         raise Corrupt(f"the manifest would start at byte {position} of {size}", path=path, field="footer.position")
     return int(position)

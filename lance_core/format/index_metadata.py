@@ -12,10 +12,11 @@ from google.protobuf.message import DecodeError
 from pyroaring import BitMap
 
 from lance_core.errors import Corrupt
-from lance_core.format import naming
+from lance_core.format import naming, weight
 from lance_core.format._pb import table_pb2
 from lance_core.format.base_path import located
 from lance_core.format.ids import FragmentId, Version
+from lance_core.limits import FIELDS, INDICES
 
 FRAGMENT_REUSE = "__lance_frag_reuse"
 MEM_WAL = "__lance_mem_wal"
@@ -98,6 +99,7 @@ class IndexMetadata:
 
     @property
     def field_ids(self) -> tuple[int, ...]:
+        FIELDS.check(len(self._message.fields), path=f"index {self.name}")
         return tuple(self._message.fields)
 
     @property
@@ -173,10 +175,13 @@ class IndexMetadata:
 def decode_section(data: bytes | None, *, path: str) -> tuple[IndexMetadata, ...]:
     if data is None:
         return ()
+    weight.check(data, path=path)
     try:
-        return tuple(map(IndexMetadata, table_pb2.IndexSection.FromString(data).indices))
+        segments = table_pb2.IndexSection.FromString(data).indices
     except DecodeError as error:
         raise Corrupt("the index section does not parse", path=path, field="index_section") from error
+    INDICES.check(len(segments), path=path)
+    return tuple(map(IndexMetadata, segments))
 
 
 def encode_section(indices: Sequence[IndexMetadata]) -> bytes | None:
@@ -195,21 +200,17 @@ def retained(
     is kept, so that the index does not vanish; a segment alone stays whatever it covers.
     """
     alive = [index for index in indices if index.is_system or set(index.field_ids) <= field_ids]
-    kept: list[IndexMetadata] = []
-    for index in alive:
-        segments = [other for other in alive if other.name == index.name]
-        if (
-            index.name == FRAGMENT_REUSE
-            or len(segments) == 1
-            or _covers_any(index, fragment_ids)
-            or (not any(_covers_any(other, fragment_ids) for other in segments) and index.uuid == _oldest(segments))
-        ):
-            kept.append(index)
-    return tuple(kept)
-
-
-def _oldest(segments: Sequence[IndexMetadata]) -> uuid.UUID:
-    return min(segments, key=lambda segment: segment.dataset_version).uuid
+    segments: dict[str, list[int]] = {}
+    for number, index in enumerate(alive):
+        segments.setdefault(index.name, []).append(number)
+    kept: list[int] = []
+    for name, of_name in segments.items():
+        if name == FRAGMENT_REUSE or len(of_name) == 1:
+            kept += of_name
+        else:
+            useful = [number for number in of_name if _covers_any(alive[number], fragment_ids)]
+            kept += useful or [min(of_name, key=lambda number: alive[number].dataset_version)]
+    return tuple(alive[number] for number in sorted(kept))
 
 
 def _covers_any(index: IndexMetadata, fragment_ids: BitMap) -> bool:

@@ -20,6 +20,8 @@ _BLOCKS = 1024
 _WORDS_PER_BLOCK = 8
 _ITEMS = 8192
 _EXACT_MAX = 1024
+_EXACT_BELIEVED_MAX = 65_536
+"""More are not compared: nobody writes so many, and each becomes an object."""
 _PROBABILITY = 0.00057
 _SALTS = (0x47B6137B, 0x44974D91, 0x8824AD5B, 0xA2B7289D, 0x705495C7, 0x2DF1424B, 0x9EFC4947, 0x5C6BFB31)
 _P1, _P2, _P3, _P4, _P5 = (
@@ -47,6 +49,8 @@ def may_share_keys(one: bytes, other: bytes) -> bool:
         return True
     if list(first.field_ids) != list(second.field_ids):
         return True
+    if max(len(first.exact.key_hashes), len(second.exact.key_hashes)) > _EXACT_BELIEVED_MAX:
+        return True
     kinds = [first.WhichOneof("data"), second.WhichOneof("data")]
     if kinds == ["exact", "exact"]:
         return not set(first.exact.key_hashes).isdisjoint(second.exact.key_hashes)
@@ -62,6 +66,26 @@ def may_share_keys(one: bytes, other: bytes) -> bool:
         return True
     # A key sets one bit in each word of a block: where some word has no bit in common, no key is in both.
     return bool((words & _words(second.bloom)).all(axis=1).any())
+
+
+def fields_of(encoded: bytes) -> tuple[int, ...]:
+    """Of which columns it holds keys; none where that cannot be told."""
+    try:
+        return tuple(transaction_pb2.Transaction.KeyExistenceFilter.FromString(encoded).field_ids)
+    except DecodeError:
+        return ()
+
+
+def may_hold_any(encoded: bytes, columns: Sequence[pa.Array]) -> bool:
+    """False only where none of these keys, given as to `key_filter`, is in it."""
+    message = transaction_pb2.Transaction.KeyExistenceFilter.FromString(encoded)
+    hashes = np.unique(_hashes(columns))
+    if message.WhichOneof("data") == "exact":
+        return bool(np.isin(hashes, np.array(message.exact.key_hashes, dtype=np.uint64)).any())
+    if not _is_ours(message.bloom):
+        return True
+    block, bits = _places(hashes)
+    return bool(((_words(message.bloom)[block] & bits) == bits).all(axis=1).any())
 
 
 def key_filter(field_ids: Sequence[int], columns: Sequence[pa.Array], *, exact: bool) -> bytes:

@@ -9,7 +9,7 @@ Opening checks what costs nothing at any size: framing, version, flags. A fragme
 touched.
 """
 
-from collections import Counter
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -20,13 +20,15 @@ from typing import overload
 from google.protobuf.message import DecodeError
 
 from lance_core.errors import Corrupt, Unsupported
-from lance_core.format import features, framing, outline
+from lance_core.format import features, framing, outline, weight
 from lance_core.format._pb import table_pb2
 from lance_core.format.base_path import BasePath, decode_all
+from lance_core.format.chain import Parent
 from lance_core.format.fragment import Fragment, StorageVersion, live_rows
 from lance_core.format.ids import Version
 from lance_core.format.index_metadata import IndexMetadata, decode_section
 from lance_core.format.schema import TableSchema
+from lance_core.limits import FRAGMENTS
 
 FRAGMENT_ID_MAX = 2**32 - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -70,8 +72,10 @@ class Manifest:
     @classmethod
     def decode(cls, file: bytes, *, path: str, version: Version | None = None) -> "Manifest":
         """Parse a whole manifest file; `version` is what its name promises."""
+        body = framing.manifest_message(file, path=path)
+        weight.check(body, path=path)
         try:
-            message = outline.parse(framing.manifest_message(file, path=path))
+            message = outline.parse(body)
         except DecodeError as error:
             raise Corrupt("the manifest message does not parse", path=path, field="manifest") from error
         if message.version < 1 or (version is not None and message.version != version):
@@ -105,9 +109,11 @@ class Manifest:
     def message(self) -> table_pb2.Manifest:
         """All of it, for the rooms that read in bulk; never changed in place."""
         try:
-            return table_pb2.Manifest.FromString(framing.manifest_message(self._file, path=self.path))
+            message = table_pb2.Manifest.FromString(framing.manifest_message(self._file, path=self.path))
         except DecodeError as error:
-            raise Corrupt("a fragment of the manifest does not parse", path=self.path, field="fragments") from error
+            raise self._broken() from error
+        FRAGMENTS.check(len(message.fragments), path=self.path)
+        return message
 
     @property
     def is_signed(self) -> bool:
@@ -115,10 +121,19 @@ class Manifest:
         return self._outline.HasField("writer_version")
 
     @property
-    def writer(self) -> str:
+    def library(self) -> str:
         """The library that made this version, as it calls itself; empty where it did not say."""
-        writer = self._outline.writer_version
-        return f"{writer.library} {writer.version}".strip()
+        return self._outline.writer_version.library
+
+    @property
+    def writer(self) -> str:
+        """That library, with its version."""
+        return f"{self.library} {self._outline.writer_version.version}".strip()
+
+    def header(self) -> bytes:
+        """This version as a file, without fragments, indices and transaction: what is true of every part of it."""
+        alone = outline.without_fragments(self._outline)
+        return Manifest.framed(alone, index_section=None, transaction=None, path=self.path)._file
 
     def with_fragments(self, fragments: Iterable[Fragment]) -> "Manifest":
         """This version, its fragments told better than its file tells them."""
@@ -135,6 +150,11 @@ class Manifest:
     def encode(self) -> bytes:
         """The bytes of the manifest file."""
         return self._file
+
+    @cached_property
+    def as_parent(self) -> Parent:
+        """What a version that is made upon this one tells of it: of the file as it is on the store."""
+        return Parent(self.version, hashlib.sha256(self._file).hexdigest())
 
     @property
     def index_section(self) -> bytes | None:
@@ -272,11 +292,31 @@ class Manifest:
         if len(ids) < len(self.message.fragments):
             raise self._doubled()
 
+    def check_given_out(self) -> None:
+        """That the id of the last fragment was given out, so that the next one is not somebody's already. Writers list
+        fragments by their ids; where they are all looked at anyway, `check_ids` and a draft ask more."""
+        if not self._outline.HasField("max_fragment_id"):
+            return
+        try:
+            last = outline.last_fragment_id(framing.manifest_message(self._file, path=self.path))
+        except DecodeError as error:
+            raise self._broken() from error
+        if last is not None and last > self.max_fragment_id:
+            raise not_given_out(last, self.max_fragment_id, path=self.path)
+
+    def _broken(self) -> Corrupt:
+        return Corrupt("a fragment of the manifest does not parse", path=self.path, field="fragments")
+
     def _too_high(self, fragment_id: int) -> Corrupt:
         return Corrupt(f"fragment id {fragment_id} does not fit 32 bits", path=self.path, field="fragments")
 
     def _doubled(self) -> Corrupt:
-        twice, _times = Counter(fragment.id for fragment in self.message.fragments).most_common(1)[0]
+        twice, seen = -1, set[int]()
+        for fragment in self.message.fragments:
+            if fragment.id in seen:
+                twice = fragment.id
+                break
+            seen.add(fragment.id)
         return Corrupt(f"lists fragment {twice} twice", path=self.path, field="fragments")
 
     def check_writable(self) -> None:
@@ -286,3 +326,12 @@ class Manifest:
                 f"{self.path}: the ids of fragments are used up, the last one given out is "
                 f"{self._outline.max_fragment_id}; copy the rows into a new table"
             )
+
+
+def not_given_out(fragment_id: int, last: int, *, path: str) -> Corrupt:
+    return Corrupt(
+        f"holds fragment {fragment_id}, and max_fragment_id is {last}: the next id would be given out twice. Let Lance "
+        "itself commit anything, which counts anew, and go on then",
+        path=path,
+        field="max_fragment_id",
+    )

@@ -1,6 +1,6 @@
 """Operations to the wire and back, legacy forms included: what older writers said is read as what it means now."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeAlias
 
 from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
@@ -16,6 +16,7 @@ from lance_core.format.ids import FragmentId, Version
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.operations import MapUpdate, Operation, Other
 from lance_core.format.schema import TableSchema
+from lance_core.limits import FIELDS, FRAGMENTS
 
 _Message = transaction_pb2.Transaction
 _Progresses: TypeAlias = RepeatedCompositeFieldContainer[table_pb2.CompactedSsTable]
@@ -112,6 +113,7 @@ def _delete(message: _Message) -> Operation:
 
 def _update(message: _Message) -> Operation:
     wire = message.update
+    FIELDS.check(max(len(wire.fields_modified), len(wire.fields_for_preserving_frag_bitmap)), path=_PATH)
     return op.Update(
         removed_ids=_ids(wire.removed_fragment_ids),
         updated=_fragments(wire.updated_fragments),
@@ -311,7 +313,9 @@ def _put_progress(messages: _Progresses, progress: Iterable[op.Progress]) -> Non
         messages.add(shard_id=table_pb2.UUID(uuid=each.shard), generation=each.generation)
 
 
-def _ids(numbers: Iterable[int]) -> tuple[FragmentId, ...]:
+def _ids(numbers: Collection[int]) -> tuple[FragmentId, ...]:
+    """Each may be one byte, and becomes an object."""
+    FRAGMENTS.check(len(numbers), path=_PATH)
     return tuple(map(FragmentId, numbers))
 
 
@@ -319,7 +323,7 @@ def _indices(messages: Iterable[table_pb2.IndexMetadata]) -> tuple[IndexMetadata
     return tuple(map(IndexMetadata, messages))
 
 
-def _schema(fields: Iterable[file_pb2.Field], metadata: Mapping[str, bytes]) -> TableSchema:
+def _schema(fields: Collection[file_pb2.Field], metadata: Mapping[str, bytes]) -> TableSchema:
     return TableSchema.decode(fields, metadata, path=_PATH)
 
 

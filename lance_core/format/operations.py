@@ -23,6 +23,9 @@ class Append:
     """Add rows: fragments with fresh ids, beside all that is there."""
 
     fragments: tuple[Fragment, ...]
+    meets: bool | None = field(default=None, compare=False)
+    """Whether it may bring a key that the upsert beside it inserts, where somebody looked. Not part of the transaction
+    that is written."""
     name: ClassVar[str] = "Append"
 
 
@@ -89,6 +92,9 @@ class Update:
     """What it took from the logs in front of the table."""
     affected: Rows | None = field(default=None, compare=False)
     """The rows that it moves, changes or removes, as in `Delete`."""
+    removes_rest: bool = field(default=False, compare=False)
+    """Whether rows that nothing matched go: then it has to have seen what other upserts insert. Not part of the
+    transaction that is written."""
     name: ClassVar[str] = "Update"
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import cast
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import Message
 
 from lance_core.format._pb import table_pb2
 
@@ -42,6 +43,27 @@ def without_fragments(outline: table_pb2.Manifest) -> table_pb2.Manifest:
     return parse(whole.SerializeToString())
 
 
+def last_fragment_id(message: bytes) -> int | None:
+    """Of the fragment that a manifest lists last, found without parsing the others; None where it has none."""
+    last: bytes = getattr(_LAST.FromString(message), _LEFT_OUT)
+    return table_pb2.DataFragment.FromString(last).id if last else None
+
+
+def _last_one() -> type[Message]:
+    """A manifest that has room for one fragment, as bytes: a parser keeps the last of those that it meets."""
+    package = f"{table_pb2.DESCRIPTOR.package}.last_fragment"
+    file = descriptor_pb2.FileDescriptorProto(name="lance_core/format/last_fragment", package=package)
+    file.message_type.add(name="Manifest").field.add(
+        name=_LEFT_OUT,
+        number=table_pb2.Manifest.DESCRIPTOR.fields_by_name[_LEFT_OUT].number,
+        label=descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL,
+        type=descriptor_pb2.FieldDescriptorProto.TYPE_BYTES,
+    )
+    pool = descriptor_pool.Default()  # type: ignore[no-untyped-call]
+    pool.AddSerializedFile(file.SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.Manifest"))
+
+
 def _declared() -> type[table_pb2.Manifest]:
     """From the declaration of the real one, so that it cannot fall behind."""
     real = table_pb2.Manifest.DESCRIPTOR
@@ -63,3 +85,4 @@ def _declared() -> type[table_pb2.Manifest]:
 
 
 _OUTLINE = _declared()
+_LAST = _last_one()

@@ -6,7 +6,7 @@ field. Leaf types are mapped in `logical_types.py`; which field sits in which co
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,6 +16,7 @@ from lance_core.errors import Corrupt, InvalidInput, Unsupported
 from lance_core.format import keys, logical_types
 from lance_core.format._pb import file_pb2
 from lance_core.format.logical_types import EXTENSION_METADATA, EXTENSION_NAME, JSON_EXTENSION, UnknownLogicalType
+from lance_core.limits import FIELDS
 
 RESERVED_NAMES = frozenset({"_rowid", "_rowaddr", "_row_created_at_version", "_row_last_updated_at_version"})
 _PACKED = (b"lance-encoding:packed", b"packed")
@@ -142,9 +143,10 @@ class TableSchema:
 
     @classmethod
     def decode(
-        cls, messages: Iterable[file_pb2.Field], metadata: Mapping[str, bytes], *, path: str = "manifest"
+        cls, messages: Collection[file_pb2.Field], metadata: Mapping[str, bytes], *, path: str = "manifest"
     ) -> "TableSchema":
         """From the flat, pre-order list of the wire."""
+        FIELDS.check(len(messages), path=path)
         children: dict[int, list[file_pb2.Field]] = {_TOP_LEVEL: []}
         for message in messages:
             if message.id in children:

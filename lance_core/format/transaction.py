@@ -1,4 +1,5 @@
-"""The envelope of a change: what was read, who made it, which operation, and free properties.
+"""The envelope of a change: what was read, who made it, which operation, and free properties; and, once it has become a
+version, upon which bytes.
 
 `uuid` names the intention and stays the same through every turn of a commit: finding it in the history is how
 a writer learns that an earlier put of its own landed.
@@ -10,10 +11,12 @@ from dataclasses import dataclass, field
 from google.protobuf.message import DecodeError
 
 from lance_core.errors import Corrupt
-from lance_core.format import operation_codec
+from lance_core.format import operation_codec, weight
 from lance_core.format._pb import transaction_pb2
+from lance_core.format.chain import PARENT, Parent
 from lance_core.format.ids import Version
 from lance_core.format.operations import Operation
+from lance_core.limits import TRANSACTION_BYTES
 
 INLINE_BYTES_MAX = 20 * 1024 * 1024
 """A larger transaction is kept only in its own file."""
@@ -25,23 +28,34 @@ class Transaction:
     uuid: str
     operation: Operation
     properties: Mapping[str, str] = field(default_factory=dict)
+    """The caller's. On the wire the parent is among them."""
+    parent: Parent | None = None
+    """None before it is applied, of the first version of a table, and where its writer did not tell."""
 
     def encode(self) -> bytes:
+        properties = dict(self.properties)
+        if self.parent is not None:
+            properties[PARENT] = str(self.parent)
         message = transaction_pb2.Transaction(
-            read_version=self.read_version, uuid=self.uuid, transaction_properties=dict(self.properties)
+            read_version=self.read_version, uuid=self.uuid, transaction_properties=properties
         )
         operation_codec.encode_into(message, self.operation)
         return message.SerializeToString(deterministic=True)
 
     @classmethod
     def decode(cls, data: bytes, *, path: str) -> "Transaction":
+        TRANSACTION_BYTES.check(len(data), path=path)
+        weight.check(data, path=path)
         try:
             message = transaction_pb2.Transaction.FromString(data)
         except DecodeError as error:
             raise Corrupt("the transaction does not parse", path=path, field="transaction") from error
+        properties = dict(message.transaction_properties)
+        parent = properties.pop(PARENT, None)
         return cls(
             read_version=Version(message.read_version),
             uuid=message.uuid,
             operation=operation_codec.decode(message),
-            properties=dict(message.transaction_properties),
+            properties=properties,
+            parent=None if parent is None else Parent.of(parent),
         )

@@ -2,10 +2,14 @@
 
     report.py      what comes out
     manifests.py   what a version says, looked at by itself and beside the one before; pure
-    files.py       what it names: are the files there, do they say what the version says of them
+    chain.py       are versions still what later ones were made upon, bit by bit
+    files.py       what a version names: are the files there, do they say what the version says of them; blobs.py
+    heads.py       a newest version that is damaged    references.py  tags and branches
+    entries.py     what a manifest store knows         records.py     intents, transaction files, the hint
     examine.py     the round through a table; start here
+    command.py     the same from a shell, and the repairs that are chosen there
 
-Nothing is written, and nothing is repaired: which repair is right, a person decides.
+To look is not to write. A finding may bring its repair along (`Mend`), which is done only if a person chooses it.
 """
 
 from lance_core.fsck.examine import Extent, examine

@@ -1,22 +1,26 @@
-"""The round through a table: its names, its versions from the oldest on, what they name, references, orphans."""
+"""The round through a table: its names, its versions from the oldest on, what they name, references, orphans, and what
+is kept beside them."""
 
 import enum
 from collections.abc import Iterator, Mapping, Sequence
 
 from pyroaring import BitMap
 
-from lance_core.errors import Corrupt, LanceError, NotFound, Unsupported
+from lance_core.errors import Corrupt, LanceError, NotFound
 from lance_core.format import naming, refs
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
-from lance_core.fsck import manifests
+from lance_core.format.transaction import Transaction
+from lance_core.fsck import chain, entries, manifests, records, references
 from lance_core.fsck.blobs import Blobs
+from lance_core.fsck.chain import Link
 from lance_core.fsck.files import Files
+from lance_core.fsck.heads import broken_head, load_whole, unreadable
 from lance_core.fsck.report import Finding, Report, Severity
 from lance_core.inventory import Line, listed, named_by, named_by_other_lines
 from lance_core.location import Location
-from lance_core.refs import named
-from lance_core.snapshot import Snapshot, load_at, load_transaction
+from lance_core.snapshot import Snapshot, load_transaction, ranges
+from lance_core.transactions.fold import parts_of
 
 _WORST_FIRST = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 
@@ -27,54 +31,103 @@ class Extent(enum.Enum):
     """The newest version only; orphans and the order of versions are then not asked for."""
 
 
-def examine(location: Location, extent: Extent = Extent.ALL) -> Report:
-    """Whatever state it is in; a directory that holds no version at all is the only thing that is refused."""
+def examine(location: Location, extent: Extent | Version = Extent.ALL) -> Report:
+    """Whatever state it is in; a directory that holds no version at all is the only thing that is refused. `extent` may
+    be one version."""
+    acting = location.own_store
+    location, published = entries.bare(location)
     manifest_names = _manifests(location)
-    if not manifest_names:
+    told = [] if published is None else list(entries.of_table(published))
+    if not manifest_names and not told:
         raise NotFound(f"there is no Lance table at {location.uri}; check the path")
-    findings = list(_mixed_names(manifest_names))
+    told += _mixed_names(manifest_names)
     by_number = {version: path for path, version in manifest_names}
     numbers = sorted(by_number)
-    looked_at = numbers if extent is Extent.ALL else numbers[-1:]
-    sizes = {info.path: info.size for _key, info in listed(location)}
-    files, blobs = Files(sizes), Blobs(sizes)
-    seen: set[bytes] = set()
-    names: set[str] = set()
-    uuids: dict[str, Version] = {}
-    before: Manifest | None = None
-    readable: list[Snapshot] = []
-    all_named = extent is Extent.ALL
+    looked_at = _extent(location, numbers, extent)
+    found = _Round(location, {info.path: info.size for _key, info in listed(location)}, told)
     for version in looked_at:
         try:
-            snapshot = load_at(location, version)
+            snapshot = load_whole(location, version)
         except LanceError as error:
+            path = by_number[version]
             if version == numbers[-1]:
-                findings.append(_broken_head(location, by_number, error))
+                found.cannot_read(version, path, broken_head(location, by_number, error, acting=acting))
             else:
-                findings.append(_unreadable(by_number[version], version, error))
-            before, all_named = None, False
-            continue
-        readable.append(snapshot)
-        findings += _version(snapshot, files, blobs, seen)
-        findings += _record(snapshot, uuids)
-        if before is not None:
-            findings += manifests.of_pair(before, snapshot.manifest)
-        before = snapshot.manifest
+                found.cannot_read(version, path, unreadable(path, version, error))
+        else:
+            found.reads(snapshot)
+    if extent is Extent.ALL:
+        found.links += chain.beside(location)
+    elif looked_at:
+        found.links += chain.around(location, looked_at[0])
+    chained, broken = chain.check(found.links)
+    found.findings += broken
+    if found.newest is not None:
+        found.findings += _of_the_newest(found, extent)
+        if found.newest.version == numbers[-1] and published is None:
+            found.findings += records.of_hint(location.own_store, found.newest.version, location)
+    found.findings.sort(key=lambda finding: _WORST_FIRST.index(finding.severity))
+    return Report(location.uri, tuple(looked_at), found.files.count, tuple(found.findings), chained)
+
+
+class _Round:
+    """What was seen so far, from version to version."""
+
+    def __init__(self, location: Location, sizes: Mapping[str, int], findings: list[Finding]) -> None:
+        self.location, self.sizes, self.findings = location, sizes, findings
+        self.files, self.blobs = Files(dict(sizes)), Blobs(dict(sizes))
+        self.fragments: set[bytes] = set()
+        self.names: set[str] = set()
+        self.all_named = True
+        self.uuids: dict[str, Version] = {}
+        self.links: list[Link] = []
+        self.newest: Snapshot | None = None
+        self._before: Manifest | None = None
+
+    def cannot_read(self, version: Version, path: str, told: Finding) -> None:
+        self.findings.append(told)
+        self.links += Link.unread(self.location, version, path)
+        self._before, self.all_named = None, False
+
+    def reads(self, snapshot: Snapshot) -> None:
+        manifest = snapshot.manifest
+        self.newest = snapshot
+        self.findings += _version(snapshot, self.files, self.blobs, self.fragments)
+        transaction, told = _transaction(snapshot)
+        self.findings += told or _record(snapshot, transaction, self.uuids)
+        self.findings += records.of_transaction(self.location, manifest, transaction, self.sizes)
+        self.links.append(Link.of(snapshot, transaction))
+        if self._before is not None:
+            self.findings += manifests.of_pair(self._before, manifest)
+        self._before = manifest
         try:
-            here = named_by(before)
+            here = named_by(manifest)
         except Corrupt:
-            all_named = False  # the section of indices, which was found damaged above
-            continue
-        names |= here.own | here.elsewhere
-    if readable:
-        findings += _coverage(readable[-1].manifest)
-        line = _line(location, readable[-1].manifest, findings)
-        if line is not None:
-            findings += _references(line)
-            if all_named:
-                findings += _orphans(line, names)
-    findings.sort(key=lambda finding: _WORST_FIRST.index(finding.severity))
-    return Report(location.uri, tuple(looked_at), files.count, tuple(findings))
+            self.all_named = False  # the section of indices, which was found damaged above
+        else:
+            self.names |= here.own | here.elsewhere
+
+
+def _of_the_newest(found: _Round, extent: Extent | Version) -> Iterator[Finding]:
+    """What is asked once, of the newest version that can be read."""
+    assert found.newest is not None
+    yield from _coverage(found.newest.manifest)
+    line, told = _line(found.location, found.newest.manifest)
+    yield from told
+    if line is not None:
+        yield from references.of_line(line)
+        if found.all_named and extent is Extent.ALL:
+            yield from _orphans(line, found.names)
+    if extent is Extent.ALL:
+        yield from records.of_intents(found.location, found.uuids, found.newest)
+
+
+def _extent(location: Location, numbers: Sequence[Version], extent: Extent | Version) -> Sequence[Version]:
+    if isinstance(extent, Extent):
+        return numbers if extent is Extent.ALL else numbers[-1:]
+    if extent not in numbers:
+        raise NotFound(f"{location.uri} has no version {extent}; it has {ranges(numbers)}")
+    return [extent]
 
 
 def _manifests(location: Location) -> list[tuple[str, Version]]:
@@ -98,46 +151,6 @@ def _mixed_names(named: Sequence[tuple[str, Version]]) -> Iterator[Finding]:
         )
 
 
-def _broken_head(location: Location, by_number: Mapping[Version, str], error: LanceError) -> Finding:
-    """With the way back to the newest version that can be read."""
-    head, *older = sorted(by_number, reverse=True)
-    path = by_number[head]
-    if not isinstance(error, Corrupt):
-        return _unreadable(path, head, error)
-    what = f"the newest version is damaged: {error.what}"
-    aside = [head]
-    for version in older:
-        try:
-            load_at(location, version)
-        except Corrupt:
-            aside.append(version)
-        except LanceError as unknown:
-            repair = f"Move nothing before version {version} can be looked at, which now fails: {unknown}."
-            return Finding(Severity.ERROR, "head", path, what, repair, head)
-        else:
-            moved = ", ".join(f"{by_number[each]} to {by_number[each]}.damaged" for each in aside)
-            repair = (
-                f"Read version {version} by its number and find out what was added after it. Then move aside {moved} "
-                f"and write that again: the table goes on from version {version}."
-            )
-            return Finding(Severity.ERROR, "head", path, what, repair, head)
-    repair = (
-        "No version can be read. Put this file back from a copy, and delete nothing: the rows are in the data files."
-    )
-    return Finding(Severity.ERROR, "head", path, what, repair, head)
-
-
-def _unreadable(path: str, version: Version, error: LanceError) -> Finding:
-    if isinstance(error, Unsupported):
-        what, repair = f"it was not looked at: {error}", "Look at it with a newer version of this package."
-        return Finding(Severity.WARNING, "not_understood", path, what, repair, version)
-    if not isinstance(error, Corrupt):
-        return Finding(Severity.ERROR, "manifest", path, f"it could not be looked at: {error}", "Try again.", version)
-    what = error.what
-    repair = "Nothing newer depends on it. Move it aside to let cleanup go on, which stops at what it cannot read."
-    return Finding(Severity.ERROR, "manifest", path, f"this version cannot be read: {what}", repair, version)
-
-
 def _version(snapshot: Snapshot, files: Files, blobs: Blobs, seen: set[bytes]) -> Iterator[Finding]:
     manifest = snapshot.manifest
     yield from manifests.of_version(manifest)
@@ -159,20 +172,27 @@ def _version(snapshot: Snapshot, files: Files, blobs: Blobs, seen: set[bytes]) -
     yield from files.live_twice(manifest)
 
 
-def _record(snapshot: Snapshot, uuids: dict[str, Version]) -> Iterator[Finding]:
-    manifest = snapshot.manifest
+def _transaction(snapshot: Snapshot) -> tuple[Transaction | None, Sequence[Finding]]:
     try:
-        transaction = load_transaction(snapshot.location, manifest)
+        return load_transaction(snapshot.location, snapshot.manifest), ()
     except LanceError as error:
+        what = f"what made it cannot be read: {error}"
         repair = "A writer that planned on an older version has to plan again; nothing else needs it."
-        yield manifests.error(manifest, "transaction", f"what made it cannot be read: {error}", repair)
-        return
+        return None, [manifests.error(snapshot.manifest, "transaction", what, repair)]
+
+
+def _record(snapshot: Snapshot, transaction: Transaction | None, uuids: dict[str, Version]) -> Iterator[Finding]:
+    manifest = snapshot.manifest
     if transaction is None:
         what = "nothing says what made it: no change that was planned before it can be committed after it"
         yield manifests.warning(manifest, "transaction", what, "It passes, once such changes are planned again.")
     elif (first := uuids.setdefault(transaction.uuid, manifest.version)) != manifest.version:
         what = f"version {first} holds the same transaction, {transaction.uuid}: its rows may be there twice"
         yield manifests.error(manifest, "transaction_twice", what, "Compare both versions; delete what came twice.")
+    for part in parts_of(transaction) if transaction else ():
+        if (first := uuids.setdefault(part.uuid, manifest.version)) != manifest.version:
+            what = f"version {first} holds the append {part.uuid} too: its rows may be there twice"
+            yield manifests.error(manifest, "transaction_twice", what, "Compare both versions; delete what came twice.")
 
 
 def _coverage(manifest: Manifest) -> Iterator[Finding]:
@@ -191,60 +211,12 @@ def _coverage(manifest: Manifest) -> Iterator[Finding]:
         return  # found above
 
 
-def _line(location: Location, manifest: Manifest, findings: list[Finding]) -> Line | None:
+def _line(location: Location, manifest: Manifest) -> tuple[Line | None, Sequence[Finding]]:
     own = location.with_bases((), None, path=manifest.path)
     try:
-        return Line(own, own.main_line(manifest.branch).store, manifest.branch)
+        return Line(own, own.main_line(manifest.branch).store, manifest.branch), ()
     except LanceError as error:
-        findings.append(manifests.error(manifest, "branch", str(error), "Move it back to where it was."))
-        return None
-
-
-def _references(line: Line) -> Iterator[Finding]:
-    """Of all lines, when this is the main one; of a branch, those to itself."""
-    versions: dict[str | None, set[Version]] = {}
-    for name, path in named(line.root, refs.TAGS):
-        try:
-            tag = refs.decode_tag(line.root.read(path), path=path)
-        except LanceError as error:
-            yield _unreadable_reference(path, error)
-            continue
-        if line.branch not in (None, tag.branch):
-            continue
-        if tag.branch not in versions:
-            versions[tag.branch] = _versions_of(line, tag.branch)
-        if tag.version not in versions[tag.branch]:
-            on = "" if tag.branch is None else f" of branch {tag.branch}"
-            what = f"tag {name!r} names version {tag.version}{on}, which does not exist"
-            yield Finding(Severity.WARNING, "dangling_tag", path, what, "Delete the tag.")
-    for name, path in named(line.root, refs.BRANCHES):
-        try:
-            refs.decode_branch(line.root.read(path), name=name, path=path)
-        except LanceError as error:
-            yield _unreadable_reference(path, error)
-            continue
-        if line.branch is None and all(map(naming.is_detached, _versions_of(line, name))):
-            what = f"branch {name!r} has no version"
-            yield Finding(Severity.WARNING, "empty_branch", path, what, "Delete the branch.")
-
-
-def _unreadable_reference(path: str, error: LanceError) -> Finding:
-    if isinstance(error, Corrupt):
-        repair = "Remove this file, and make the reference again."
-        return Finding(Severity.ERROR, "reference", path, error.what, repair)
-    return Finding(Severity.ERROR, "reference", path, f"it could not be looked at: {error}", "Try again.")
-
-
-def _versions_of(line: Line, branch: str | None) -> set[Version]:
-    """Those beside the line included."""
-    found = set()
-    for info in line.root.list(f"{refs.branch_directory(branch)}/{naming.VERSIONS}" if branch else naming.VERSIONS):
-        name = info.path.rpartition("/")[2]
-        if parsed := naming.parse_manifest_name(name):
-            found.add(parsed[0])
-        elif (beside := naming.parse_detached_name(name)) is not None:
-            found.add(beside)
-    return found
+        return None, [manifests.error(manifest, "branch", str(error), "Move it back to where it was.")]
 
 
 def _orphans(line: Line, names: set[str]) -> Iterator[Finding]:

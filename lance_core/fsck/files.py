@@ -128,7 +128,7 @@ class Files:
     def _decode(self, location: Location, manifest: Manifest, fragment: Fragment, place: str) -> Iterator[Finding]:
         try:
             vector = read_deletions(location.store, fragment)
-        except (Corrupt, NotFound) as found:
+        except (Corrupt, NotFound, Unsupported) as found:
             repair = (
                 "Put it back from a copy, or restore a version before the delete: which rows are gone, nobody knows."
             )

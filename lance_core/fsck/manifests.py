@@ -3,13 +3,16 @@
 A generator of findings for each thing there is to look at; `of_version` and `of_fragment` call them all.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from uuid import UUID
 
 from pyroaring import BitMap
 
 from lance_core.errors import Corrupt, Unsupported
 from lance_core.format.features import Feature
 from lance_core.format.fragment import Fragment, StorageVersion
+from lance_core.format.id_runs import lasts_of
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.manifest import FRAGMENT_ID_MAX, Manifest
 from lance_core.format.row_versions import RowVersions
@@ -85,7 +88,7 @@ def covered(index: IndexMetadata, there: BitMap) -> BitMap:
 def _ids(manifest: Manifest) -> Iterator[Finding]:
     ids = [fragment.id for fragment in manifest.message.fragments]
     if len(set(ids)) < len(ids):
-        twice = next(number for at, number in enumerate(ids) if number in ids[:at])
+        ((twice, _times),) = Counter(ids).most_common(1)
         what = f"two fragments have the id {twice}, and rows of both have the same addresses"
         yield error(manifest, "fragment_id_twice", what, OVERWRITE)
     elif ids != sorted(ids):
@@ -189,11 +192,10 @@ def _lineage(manifest: Manifest, fragment: Fragment, name: str) -> Iterator[Find
         yield error(manifest, "row_ids", f"{name} has no row ids, which the table promises", OVERWRITE)
     try:
         if fragment.row_ids is not None:
-            ids = RowIdSequence.decode(fragment.row_ids, rows=rows, path=manifest.path).to_numpy()
-            if len(ids) and int(ids.max()) >= manifest.next_row_id:
-                what = (
-                    f"{name} has row id {ids.max()}, and next_row_id is {manifest.next_row_id}: it may be given twice"
-                )
+            ids = RowIdSequence.decode(fragment.row_ids, rows=rows, path=manifest.path)
+            highest = int(lasts_of(ids.starts, ids.lengths).max(initial=0))
+            if len(ids) and highest >= manifest.next_row_id:
+                what = f"{name} has row id {highest}, and next_row_id is {manifest.next_row_id}: it may be given twice"
                 yield error(manifest, "next_row_id", what, OVERWRITE)
         for field, data in (("created_at", fragment.created_at), ("last_updated_at", fragment.last_updated_at)):
             versions = RowVersions.decode(data, rows=rows, path=manifest.path, field=field)
@@ -215,10 +217,12 @@ def _indices(manifest: Manifest) -> Iterator[Finding]:
         yield error(manifest, "index_section", str(found), "Drop the index and build it again.")
         return
     fields = {field.id for field in manifest.message.fields}
-    for number, index in enumerate(indices):
+    seen: set[UUID] = set()
+    for index in indices:
         rebuild = f"Drop the index {index.name!r} and build it again."
-        if any(index.uuid == other.uuid for other in indices[:number]):
+        if index.uuid in seen:
             yield error(manifest, "index_twice", f"two indices have the uuid {index.uuid}", rebuild)
+        seen.add(index.uuid)
         if index.is_system:
             continue
         if missing := sorted(set(index.field_ids) - fields):
@@ -237,11 +241,12 @@ def _indices(manifest: Manifest) -> Iterator[Finding]:
 
 def _segments(manifest: Manifest, indices: Sequence[IndexMetadata]) -> Iterator[Finding]:
     there = alive(manifest)
-    for name in dict.fromkeys(index.name for index in indices if not index.is_system):
-        together = BitMap()
-        for index in (each for each in indices if each.name == name):
-            part = covered(index, there)
-            if part & together:
-                what = f"two segments of index {name!r} cover fragment {(part & together).min()}"
-                yield warning(manifest, "index_overlap", what, f"Drop the index {name!r} and build it again.")
-            together |= part
+    together: defaultdict[str, BitMap] = defaultdict(BitMap)
+    for index in indices:
+        if index.is_system:
+            continue
+        name, part = index.name, covered(index, there)
+        if twice := part & together[name]:
+            what = f"two segments of index {name!r} cover fragment {twice.min()}"
+            yield warning(manifest, "index_overlap", what, f"Drop the index {name!r} and build it again.")
+        together[name] |= part

@@ -1,9 +1,11 @@
-"""What an examination found."""
+"""What an examination found, and what can be done about it at once."""
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from lance_core.format.ids import Version
+from lance_core.snapshot import ranges
 
 
 class Severity(enum.Enum):
@@ -13,6 +15,34 @@ class Severity(enum.Enum):
     """Nothing is wrong with the rows; something is in the way, or was not looked at."""
     INFO = "info"
     """Worth knowing."""
+
+
+class Kind(enum.Enum):
+    """What a repair is about, in the order in which repairs are done."""
+
+    HEAD = "head"
+    """A damaged newest version moved aside."""
+    ENTRIES = "entries"
+    """What a manifest store knows, brought to what is there."""
+    TRANSACTIONS = "transactions"
+    """Transaction files that are gone, put back from the copy in the manifest."""
+    TAGS = "tags"
+    """Tags of versions that do not exist, deleted."""
+    INTENTS = "intents"
+    """Records of intents that landed, told so."""
+    HINT = "hint"
+    """The note that spares a listing, brought up to date."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mend:
+    """One repair. It looks again before it does anything, and does nothing where things are no longer as they were."""
+
+    kind: Kind
+    what: str
+    """What it will do: a sentence that begins with a verb."""
+    do: Callable[[], str]
+    """Does it, and says what was done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +56,26 @@ class Finding:
     repair: str
     version: Version | None = None
     """The oldest one that it was found in; None where it is about no version."""
+    mend: Mend | None = field(default=None, repr=False, compare=False)
+    """None where a person has to decide."""
 
     def __str__(self) -> str:
         where = self.path if self.version is None else f"version {self.version}, {self.path}"
         return f"{self.severity.value}: {where}: {self.what}. {self.repair} [{self.rule}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """How far the hashes reach that versions tell of the one before."""
+
+    verified: tuple[Version, ...] = ()
+    """Versions whose bytes are those that the next one was made upon."""
+    begins: tuple[Version, ...] = ()
+    """Versions that tell no parent: first ones, and those of other engines. That is no defect."""
+
+    def __str__(self) -> str:
+        held = f"hashes hold for versions {ranges(self.verified)}" if self.verified else "no hash was there to check"
+        return f"{held}; the chain begins at {ranges(self.begins)}" if self.begins else held
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +87,7 @@ class Report:
     """Files that were looked for."""
     findings: tuple[Finding, ...]
     """The worst first."""
+    chain: Chain = Chain()
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -51,7 +98,17 @@ class Report:
         """Whether no rows are lost, doubled or out of reach."""
         return not self.errors
 
+    @property
+    def is_clean(self) -> bool:
+        """Whether nobody has to do anything."""
+        return all(finding.severity is Severity.INFO for finding in self.findings)
+
     def __str__(self) -> str:
         state = "sound" if self.is_sound else "damaged"
-        head = f"{self.uri}: {state}; {len(self.versions)} versions, {self.files} files"
+        looked_at = f"{_counted(len(self.versions), 'version')}, {_counted(self.files, 'file')}"
+        head = f"{self.uri}: {state}; {looked_at}; {self.chain}"
         return "\n".join([head, *map(str, self.findings)])
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")

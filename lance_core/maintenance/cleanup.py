@@ -1,31 +1,40 @@
 """Removing versions that nobody needs any more, and files that no version names.
 
-    choose the versions -> what stays names, what goes names -> files -> (unless dry) manifests first, then files
+    choose the versions -> what stays names, what goes names -> files -> (unless dry) notice -> manifests, then files
 
-Manifests go first: a cleanup that dies leaves files without a version, never a version without its files. References
-are looked at again after that and before a file goes. All ages are by the store's clock, so that nobody's own clock can
-make a file look old. A file that no version ever named may belong to a write that is under way: it stays until it is
-older than the grace period, which no argument makes shorter than an hour. Start with `clean`.
+Manifests go first: a cleanup that dies leaves files without a version, never a version without its files. What goes is
+told before references and work under way are looked at for the last time (`holds.py`), so that nobody begins to use
+what is going. All ages are by the store's clock: nobody's own clock can make a file look old. A file that no version
+ever named may belong to a write that is under way, and stays until it is older than the grace period; so does a version
+that is so young that a commit may still be at work on its number. No argument makes these times shorter than an hour
+and a minute. Start with `clean`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from lance_core import given
-from lance_core.errors import InvalidInput, StorageError
+from lance_core.errors import InvalidInput, NotFound, StorageError
 from lance_core.format import naming
 from lance_core.format.ids import Version
+from lance_core.format.manifest import Manifest
+from lance_core.holds import REMEMBERED, Notice, give_notice, notices, release
 from lance_core.inventory import Line, key_of, line_of, listed, named_by, named_by_other_lines
+from lance_core.limits import MANIFEST_BYTES
 from lance_core.location import Location, check_publishing
-from lance_core.maintenance.protection import of_live_intents, outlived_intents, reasons
+from lance_core.maintenance.protection import of_work_under_way, outlived_intents, reasons
 from lance_core.ports import Ports
-from lance_core.snapshot import Snapshot, list_versions, load_at
-from lance_core.storage.store import ObjectInfo, Put, Store
+from lance_core.snapshot import Snapshot, list_versions
+from lance_core.storage.store import ObjectInfo, Put, read_whole, with_facts
 from lance_core.storage.trees import prune
 
 GRACE = timedelta(days=7)
 GRACE_FLOOR = timedelta(hours=1)
+YOUNG = timedelta(minutes=1)
+"""Versions younger than this stay: whoever looked before one was made may be about to put its number, and would find
+its place empty. Who takes longer than that looks again (`standing.py`)."""
+SKEW_MAX = timedelta(minutes=5)
 _AT_ONCE = 100
 _ORPHANS_SHARE = 0.5
 
@@ -83,18 +92,23 @@ def choose(
     retention: Retention,
     now: datetime,
 ) -> _Choice:
-    """Pure. `modified` has every version there is; those from `loaded` on always stay."""
+    """Pure. `modified` has every version there is; those from `loaded` on always stay. None stays that was put after
+    one above it which goes: it landed where another had been, and is in nobody's line."""
     numbers = sorted(modified)
     newest = set(numbers[-retention.keep :])
-    old = [
-        number
-        for number in numbers
-        if number < loaded and number not in newest and now - modified[number] >= retention.older_than
-    ]
-    return _Choice(
-        versions=tuple(number for number in old if number not in named),
-        kept={number: tuple(named[number]) for number in old if number in named},
-    )
+    going, kept = [], {}
+    earliest = now
+    for number in reversed(numbers):
+        earliest = min(earliest, modified[number])
+        if number >= loaded or number in newest or now - earliest < retention.older_than:
+            continue
+        if number in named:
+            kept[number] = tuple(named[number])
+        elif now - earliest < YOUNG:
+            kept[number] = (f"younger than {YOUNG}, and a commit may be at work on its number",)
+        else:
+            going.append(number)
+    return _Choice(tuple(reversed(going)), dict(reversed(kept.items())))
 
 
 def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, ports: Ports) -> CleanupReport:
@@ -103,23 +117,23 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, p
     check_publishing(base.location, base.manifest)
     line = line_of(base)
     location = line.location
-    now = _store_time(location.store, ports)
-    manifests = _manifests(location)
+    now = _store_time(location, ports)
+    manifests = _manifests(location, now=now)
     versions = {version: manifest[1] for version, manifest in manifests.items()}
-    choice = choose(versions, reasons(line), loaded=base.version, retention=retention, now=now)
-    going = set(choice.versions)
-    staying = _named(location, (version for version in versions if version not in going)) | named_by_other_lines(line)
-    leaving = _named(location, choice.versions, own_only=True) - staying
-    alive = of_live_intents(location.store, now=now, patience=retention.orphan_grace)
+    choice = choose(versions, reasons(line, now=now), loaded=base.version, retention=retention, now=now)
+    paths = {version: manifests[version][0] for version in choice.versions}
+    staying = _named(location, (path for version, (path, _age) in manifests.items() if version not in paths))
+    staying |= named_by_other_lines(line)
+    leaving = _named(location, paths.values(), own_only=True) - staying
+    alive = of_work_under_way(location.store, now=now, patience=retention.orphan_grace)
 
     found = _sort_out(location, staying | alive, leaving, older_than=now - retention.orphan_grace)
-    manifest_paths = tuple(manifests[version][0] for version in choice.versions)
     sizes = {info.path: info.size for info in (*found.leaving, *found.orphans)}
-    sizes |= {info.path: info.size for info in map(location.store.head, manifest_paths) if info is not None}
+    sizes |= {info.path: info.size for info in map(location.store.head, paths.values()) if info is not None}
     report = CleanupReport(
         dry_run=dry_run,
         versions=choice.versions,
-        files=(*manifest_paths, *(info.path for info in found.leaving)),
+        files=(*paths.values(), *(info.path for info in found.leaving)),
         orphans=tuple(info.path for info in found.orphans),
         intents=tuple(outlived_intents(location.store, now=now)),
         bytes=sum(sizes.values()),
@@ -134,17 +148,23 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, p
             "like a mistake than like leftovers. Nothing was removed. Look at what a dry run lists; if it is right, "
             "force it"
         )
-    put_back = _remove_manifests(line, {version: manifests[version][0] for version in choice.versions})
-    # Whatever was committed or named meanwhile, a restored version above all, keeps what it names.
-    newer = [version for version in _manifests(location) if version not in versions]
-    still = _named(location, [*newer, *put_back]) | named_by_other_lines(line)
+    notice = None
+    if report.versions or report.orphans:
+        keys = sorted({key for path in report.orphans if (key := key_of(path))})
+        notice = give_notice(location.store, Notice(report.versions, tuple(keys)), ports)
+    put_back = _remove_manifests(line, paths, now=now)
+    # Whatever was committed, named or begun meanwhile, a restored version above all, keeps what it needs.
+    newer = [path for version, (path, _age) in _manifests(location, now=now).items() if version not in versions]
+    still = _named(location, [*newer, *(paths[version] for version in put_back)]) | named_by_other_lines(line)
+    still |= of_work_under_way(location.store, now=now, patience=retention.orphan_grace)
     spared = {info.path for info in (*found.leaving, *found.orphans) if key_of(info.path) in still}
-    spared |= {manifests[version][0] for version in put_back}
+    spared |= {paths[version] for version in put_back}
     for path in (*_in_order(report.files), *report.orphans, *report.intents):
         if path not in spared:
             location.store.delete(path)
             if path.startswith(naming.INDICES) or path.endswith(".blob"):
                 prune(location.store, path.rpartition("/")[0])
+    _take_back_notices(location, notice, now=now)
     return replace(
         report,
         versions=tuple(version for version in choice.versions if version not in put_back),
@@ -170,63 +190,89 @@ def _sort_out(location: Location, staying: set[str], leaving: set[str], *, older
         known += 1
         if key in staying:
             continue
-        if key in leaving:
-            gone.append(info)
-        elif info.modified < older_than:
-            orphans.append(info)
+        for there in with_facts([info]):
+            if key in leaving:
+                gone.append(there)
+            elif there.modified < older_than:
+                orphans.append(there)
     return _Found(tuple(gone), tuple(orphans), known)
 
 
-def _store_time(store: Store, ports: Ports) -> datetime:
-    """The store's own idea of now: when it last saw a file that was written a moment ago."""
+def _store_time(location: Location, ports: Ports) -> datetime:
+    """The store's own idea of now: when it last saw a file that was written a moment ago. Two clocks that differ by
+    much mean that one of them is wrong; if it is the store's, all ages are."""
+    store = location.store
     probe = f"{naming.OWN}/clock/{ports.new_uuid().hex}"
     store.put(probe, b"")
     try:
         found = store.head(probe)
+        here = datetime.fromtimestamp(ports.now_ns() / 1e9, UTC)
     finally:
         store.delete(probe)
     if found is None:
         raise StorageError(f"{store.description} does not show a file that was just written; nothing was removed")
+    if abs(found.modified - here) > SKEW_MAX:
+        raise StorageError(
+            f"{location.uri}: it is {found.modified.isoformat(timespec='seconds')} by the clock of the store, and "
+            f"{here.isoformat(timespec='seconds')} by the one of this process. What is old enough to go cannot be "
+            "told; nothing was removed. Set the clock that is wrong"
+        )
     return found.modified
 
 
-def _manifests(location: Location) -> dict[Version, tuple[str, datetime]]:
-    """Path and age of each version; both naming schemes in one table are refused."""
-    list_versions(location)
+def _manifests(location: Location, *, now: datetime) -> dict[Version, tuple[str, datetime]]:
+    """Path and age of each version; both naming schemes in one table are refused. What came a moment ago a listing may
+    not show: it is asked for by name."""
+    scheme = list_versions(location).scheme
     found = {}
-    for info in location.store.list(naming.VERSIONS):
+    for info in with_facts(location.store.list(naming.VERSIONS)):
         if parsed := naming.parse_manifest_name(info.path.rpartition("/")[2]):
             found[parsed[0]] = (info.path, info.modified)
+    following = max((version for version, (_path, age) in found.items() if now - age > YOUNG), default=Version(0))
+    newest = max(found, default=following)
+    while following <= newest:
+        following = Version(following + 1)
+        if following not in found and (there := location.store.head(naming.manifest_path(following, scheme))):
+            found[following] = (there.path, there.modified)
+            newest = max(newest, following)
     return dict(sorted(found.items()))
 
 
-def _named(location: Location, versions: Iterable[Version], *, own_only: bool = False) -> set[str]:
-    """A manifest that cannot be read ends the cleanup: what it names, nobody knows."""
+def _named(location: Location, paths: Iterable[str], *, own_only: bool = False) -> set[str]:
+    """A manifest that cannot be read ends the cleanup: what it names, nobody knows. One that is gone was removed by
+    another cleanup."""
     found: set[str] = set()
-    for version in versions:
-        named = named_by(load_at(location, version).manifest)
+    for path in paths:
+        try:
+            named = named_by(Manifest.decode(read_whole(location.store, path, MANIFEST_BYTES), path=path))
+        except NotFound:
+            continue
         found |= named.own
         if not own_only:
             found |= named.elsewhere
     return found
 
 
-def _remove_manifests(line: Line, paths: Mapping[Version, str]) -> dict[Version, tuple[str, ...]]:
-    """Oldest first. One that was named while it went is put back, byte for byte."""
+def _remove_manifests(line: Line, paths: Mapping[Version, str], *, now: datetime) -> dict[Version, tuple[str, ...]]:
+    """Oldest first. Names by ours respect the notice; one by another engine may come while its version goes, which is
+    then put back, byte for byte."""
     store = line.location.store
     put_back: dict[Version, tuple[str, ...]] = {}
     left = sorted(paths)
     while left:
-        now, left = left[:_AT_ONCE], left[_AT_ONCE:]
-        named = reasons(line)
+        at_once, left = left[:_AT_ONCE], left[_AT_ONCE:]
+        named = reasons(line, now=now)
         removed = {}
-        for version in now:
+        for version in at_once:
             if version in named:
                 put_back[version] = tuple(named[version])
                 continue
-            removed[version] = store.read(paths[version])
+            try:
+                removed[version] = read_whole(store, paths[version], MANIFEST_BYTES)
+            except NotFound:
+                continue
             store.delete(paths[version])
-        named = reasons(line)
+        named = reasons(line, now=now)
         for version in removed.keys() & named.keys():
             if store.create(paths[version], removed[version]) is Put.UNKNOWN:
                 raise StorageError(
@@ -236,6 +282,20 @@ def _remove_manifests(line: Line, paths: Mapping[Version, str]) -> dict[Version,
                 )
             put_back[version] = tuple(named[version])
     return put_back
+
+
+def _take_back_notices(location: Location, own: str | None, *, now: datetime) -> None:
+    """Ours, and what is left of others that died, once all that they gave notice of is gone."""
+    if own is not None:
+        release(location.store, own)
+    others = [(info, notice) for info, notice in notices(location.store) if info.path != own]
+    if not others:
+        return
+    there = _manifests(location, now=now).keys()
+    left = {key for key, _info in listed(location)}
+    for info, notice in others:
+        if now - info.modified > REMEMBERED or not (there & set(notice.versions) or left & set(notice.files)):
+            release(location.store, info.path)
 
 
 def _in_order(files: Iterable[str]) -> list[str]:

@@ -19,6 +19,7 @@ from pyroaring import BitMap
 from lance_core import given, writes
 from lance_core.commit import ATTEMPTS
 from lance_core.data.conform import Conversion
+from lance_core.data.lineage import OFFSET_MAX
 from lance_core.data.read import load_deletions
 from lance_core.data.write import FileLimits, write_fragments
 from lance_core.errors import Corrupt, Unsupported
@@ -27,10 +28,11 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.fragment_reuse import ExternalContent, FragmentReuse, Reused, content_of, reuse_entry
 from lance_core.format.ids import Version
 from lance_core.format.index_metadata import IndexMetadata
-from lance_core.format.manifest import Manifest
+from lance_core.format.manifest import Manifest, not_given_out
 from lance_core.format.operations import ReserveFragments, Rewrite, RewriteGroup
 from lance_core.format.row_versions import RowVersions
 from lance_core.format.rowids import RowIdSequence
+from lance_core.limits import INDEX_DETAILS_BYTES
 from lance_core.maintenance.compaction_plan import Group, plan_groups, row_counts
 from lance_core.ports import Ports
 from lance_core.scan.read import rows_of
@@ -142,12 +144,7 @@ def _check_ids(manifest: Manifest) -> None:
     manifest.check_ids()
     highest = max((fragment.id for fragment in manifest.message.fragments), default=-1)
     if highest > manifest.max_fragment_id:
-        raise Corrupt(
-            f"holds fragment {highest}, and max_fragment_id is {manifest.max_fragment_id}; let Lance itself commit "
-            "anything, which counts anew, and compact then",
-            path=manifest.path,
-            field="max_fragment_id",
-        )
+        raise not_given_out(highest, manifest.max_fragment_id, path=manifest.path)
 
 
 def _load_reuse(base: Snapshot, indices: Sequence[IndexMetadata]) -> FragmentReuse | None:
@@ -159,6 +156,9 @@ def _load_reuse(base: Snapshot, indices: Sequence[IndexMetadata]) -> FragmentReu
         if not naming.is_confined(content.name) or entry.message.HasField("base_id"):
             raise Unsupported(f"{base.location.uri}: index {entry.name} keeps its content outside this table")
         path = f"{naming.INDICES}/{entry.uuid}/{content.name}"
+        INDEX_DETAILS_BYTES.check(content.size, path=path)
+        if content.offset > OFFSET_MAX:
+            raise Corrupt(f"has no byte {content.offset}", path=path, field="index_details")
         return FragmentReuse.decode(base.location.store.read(path, content.offset, content.size), path=path)
     return content
 

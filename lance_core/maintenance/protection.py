@@ -11,15 +11,17 @@ from lance_core import intents
 from lance_core.errors import Corrupt, NotFound
 from lance_core.format import naming, refs
 from lance_core.format.ids import Version
+from lance_core.holds import held
 from lance_core.inventory import Line
+from lance_core.limits import REFERENCE_BYTES
 from lance_core.refs import read_branches, read_tags
-from lance_core.storage.store import Store
+from lance_core.storage.store import Store, read_whole
 
 INTENT_MEMORY = timedelta(days=30)
 
 
-def reasons(line: Line) -> dict[Version, list[str]]:
-    """Versions of this line that somebody has named, and who."""
+def reasons(line: Line, *, now: datetime) -> dict[Version, list[str]]:
+    """Versions of this line that somebody has named or is at work on, and who."""
     found: dict[Version, list[str]] = {}
     for name, tag in read_tags(line.root).items():
         if tag.branch == line.branch:
@@ -29,17 +31,20 @@ def reasons(line: Line) -> dict[Version, list[str]]:
             found.setdefault(branch.parent_version, []).append(f"branch {name}")
     for version, uri in _clones(line.location.store):
         found.setdefault(version, []).append(f"clone {uri}")
+    for hold in held(line.location.store, now=now):
+        if hold.version is not None:
+            found.setdefault(Version(hold.version), []).append(hold.what)
     return found
 
 
-def of_live_intents(store: Store, *, now: datetime, patience: timedelta) -> set[str]:
-    """Files of work that has not landed, and was heard of within `patience`."""
-    return {
-        f"{naming.DATA}/{file}"
-        for listed, record in intents.records(store)
-        if record.landing is None and now - listed.modified < patience
-        for file in record.files
-    }
+def of_work_under_way(store: Store, *, now: datetime, patience: timedelta) -> set[str]:
+    """Files that are about to be named, and those of intentions that have not landed and were heard of within
+    `patience`."""
+    found = {file for hold in held(store, now=now) for file in hold.files}
+    for listed, record in intents.records(store):
+        if record.landing is None and now - listed.modified < patience:
+            found |= {f"{naming.DATA}/{file}" for file in record.files}
+    return found
 
 
 def outlived_intents(store: Store, *, now: datetime) -> list[str]:
@@ -54,9 +59,9 @@ def outlived_intents(store: Store, *, now: datetime) -> list[str]:
 def _clones(store: Store) -> Iterator[tuple[Version, str]]:
     for listed in store.list(refs.CLONES):
         try:
-            record = json.loads(store.read(listed.path))
+            record = json.loads(read_whole(store, listed.path, REFERENCE_BYTES))
             yield Version(int(record["version"])), str(record["uri"])
         except NotFound:
             continue
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise Corrupt(f"is not the record of a clone: {error}", path=listed.path, field="clone") from error

@@ -10,15 +10,17 @@ write it syncs the directory, all directories in it, and its entry in its parent
 files that others wrote without syncing (pylance does not; `durable=False` does not) are theirs: syncing a table of
 terabytes at its first small append would be worse.
 
-A name that leads out of the root through a symbolic link is not read. The root itself may be a link.
+A name that leads out of the root through a symbolic link is not read, written or removed. The root itself may be a
+link.
 """
 
 import errno
 import itertools
 import os
+import stat
 import uuid
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +28,7 @@ from typing import TypeAlias
 
 from lance_core.errors import NotFound, StorageError
 from lance_core.storage.store import KnownObject, ObjectInfo, Put
+from lance_core.storage.turns import turn
 
 _TEMPORARY = ".tmp"
 _WITHOUT_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS)
@@ -60,10 +63,12 @@ class LocalStore:
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         try:
-            with open(self.inside(path), "rb") as file:
+            with open(self._opened(path), "rb") as file:
+                size = os.fstat(file.fileno()).st_size
                 if start:
                     file.seek(start)
-                return file.read(-1 if length is None else length)
+                # What is not there takes no memory.
+                return file.read(-1 if length is None else min(length, max(size - start, 0)))
         except FileNotFoundError as error:
             raise NotFound(f"{self.root / path} does not exist") from error
         except OSError as error:
@@ -80,7 +85,7 @@ class LocalStore:
     def list(self, directory: str, start_after: str = "") -> Sequence[ObjectInfo]:
         found: list[_ListedFile] = []
         try:
-            with os.scandir(self.root / directory) as entries:
+            with os.scandir(self.inside(directory)) as entries:
                 for entry in entries:
                     if entry.name > start_after and not entry.name.startswith(_TEMPORARY) and entry.is_file():
                         found.append(_ListedFile(f"{directory}/{entry.name}", entry))
@@ -93,7 +98,7 @@ class LocalStore:
     def walk(self, directory: str) -> Sequence[ObjectInfo]:
         found: list[_ListedFile] = []
         left = [directory]
-        if any((self.root / part).is_symlink() for part in (directory, *map(str, Path(directory).parents[:-1]))):
+        if not self._has_no_link_below(directory):
             return ()
         while left:
             here = left.pop()
@@ -111,7 +116,7 @@ class LocalStore:
         return sorted(found, key=lambda info: info.path)
 
     def put(self, path: str, data: bytes) -> None:
-        target = self.root / path
+        target = self._target(path)
         try:
             os.replace(self._temporary(target, data), target)
             self._sync_directory(target.parent)
@@ -119,7 +124,7 @@ class LocalStore:
             raise _failed("write", target, error) from error
 
     def create(self, path: str, data: bytes) -> Put:
-        target = self.root / path
+        target = self._target(path)
         try:
             temporary = self._temporary(target, data)
         except OSError as error:
@@ -148,7 +153,7 @@ class LocalStore:
 
     def delete(self, path: str) -> None:
         try:
-            (self.root / path).unlink(missing_ok=True)
+            self._target(path).unlink(missing_ok=True)
         except OSError as error:
             raise _failed("delete", self.root / path, error) from error
 
@@ -158,17 +163,22 @@ class LocalStore:
         if not self.durable:
             return
         try:
-            for path in paths:
-                _sync(self.root / path)
-            for directory in {(self.root / path).parent for path in paths}:
+            places = [self.inside(path) for path in paths]
+            for place in places:
+                _sync(place)
+            for directory in {place.parent for place in places}:
                 self._sync_directory(directory)
         except OSError as error:
             raise _failed("make durable", self.root, error) from error
 
     def note(self, path: str, data: bytes) -> None:
-        target = self.root / path
+        """The old one goes first: to rename over a file makes some file systems wait for the disk. Who comes in between
+        finds nothing, and does without."""
+        target = self._target(path)
         try:
-            os.replace(self._temporary(target, data, durable=False), target)
+            temporary = self._temporary(target, data, durable=False)
+            target.unlink(missing_ok=True)
+            os.replace(temporary, target)
         except OSError as error:
             raise _failed("write", target, error) from error
 
@@ -181,8 +191,13 @@ class LocalStore:
         except OSError:
             return False
 
+    def turn(self, directory: str) -> AbstractContextManager[bool]:
+        return turn(self.inside(directory))
+
     def prune(self, directory: str) -> None:
         """Remove what is empty of a directory and of those in it; links are left alone."""
+        if not self._has_no_link_below(directory):
+            return
         for here, _directories, _files in os.walk(self.root / directory, topdown=False):
             with suppress(OSError):  # somebody's file is in it
                 os.rmdir(here)
@@ -204,6 +219,19 @@ class LocalStore:
                 "belongs there, put the file itself in the place of the link"
             )
         return Path(place)
+
+    def _target(self, path: str) -> Path:
+        """Where `path` is written or removed: a link in its place is replaced, one on the way is not followed out."""
+        directory, _, name = path.rpartition("/")
+        return self.inside(directory) / name if directory else self.root / name
+
+    def _opened(self, path: str) -> int:
+        """Of a file alone: to open a pipe would wait for whoever writes to it."""
+        descriptor = os.open(self.inside(path), os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise StorageError(f"could not read {self.root / path}: it is no file")
+        return descriptor
 
     def _has_no_link_below(self, path: str) -> bool:
         """Whether a plain path leads there by itself, which is a fraction of what following links costs."""
@@ -272,11 +300,19 @@ class _ListedFile:
 
     @property
     def size(self) -> int:
-        return self._entry.stat().st_size
+        return self._stat().st_size
 
     @property
     def modified(self) -> datetime:
-        return datetime.fromtimestamp(self._entry.stat().st_mtime, UTC)
+        return datetime.fromtimestamp(self._stat().st_mtime, UTC)
+
+    def _stat(self) -> os.stat_result:
+        try:
+            return self._entry.stat()
+        except FileNotFoundError:
+            raise NotFound(f"{self._entry.path} is gone since it was listed") from None
+        except OSError as error:
+            raise _failed("look at", Path(self._entry.path), error) from error
 
 
 def _sync(path: Path) -> None:
@@ -294,8 +330,8 @@ def _sync_if_allowed(directory: Path) -> None:
 
 
 def _identity(directory: Path) -> _Identity:
-    stat = os.stat(directory)
-    return stat.st_dev, stat.st_ino
+    found = os.stat(directory)
+    return found.st_dev, found.st_ino
 
 
 def _is_same_file(one: Path, other: Path) -> bool:
@@ -305,8 +341,8 @@ def _is_same_file(one: Path, other: Path) -> bool:
         return False
 
 
-def _info(path: str, stat: os.stat_result) -> KnownObject:
-    return KnownObject(path, stat.st_size, datetime.fromtimestamp(stat.st_mtime, UTC))
+def _info(path: str, found: os.stat_result) -> KnownObject:
+    return KnownObject(path, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC))
 
 
 def _failed(what: str, path: Path, error: OSError) -> StorageError:

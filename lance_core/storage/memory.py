@@ -2,16 +2,23 @@
 data files cannot be shared with the codec, and nothing outlives the process."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from lance_core.errors import NotFound
 from lance_core.storage.store import KnownObject, ObjectInfo, Put
 
 
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
 class MemoryStore:
-    def __init__(self, name: str = "memory") -> None:
+    """`now` is the store's clock."""
+
+    def __init__(self, name: str = "memory", *, now: Callable[[], datetime] = _utc_now) -> None:
         self._name = name
+        self._now = now
         self._objects: dict[str, tuple[bytes, datetime]] = {}
         self._lock = threading.Lock()
 
@@ -48,13 +55,13 @@ class MemoryStore:
 
     def put(self, path: str, data: bytes) -> None:
         with self._lock:
-            self._objects[path] = (bytes(data), datetime.now(UTC))
+            self._objects[path] = (bytes(data), self._now())
 
     def create(self, path: str, data: bytes) -> Put:
         with self._lock:
             if path in self._objects:
                 return Put.EXISTS
-            self._objects[path] = (bytes(data), datetime.now(UTC))
+            self._objects[path] = (bytes(data), self._now())
             return Put.CREATED
 
     def delete(self, path: str) -> None:

@@ -43,7 +43,7 @@ class ObjectStore:
     @classmethod
     def at(cls, place: Place, options: Mapping[str, str]) -> "ObjectStore":
         understood = settings(place.scheme, options)
-        understood.endpoint()  # what cannot be is refused before anything is asked
+        understood.check()
         patience = Patience(
             seconds_max=understood.seconds("patience", Patience().seconds_max),
             repeats_max=understood.number("repeats", Patience().repeats_max),

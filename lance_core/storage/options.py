@@ -9,6 +9,7 @@ import difflib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from urllib.parse import parse_qsl
 
 from lance_core.errors import InvalidInput, Unsupported
 
@@ -123,7 +124,17 @@ _NOT_DONE = {
     "azure_use_fabric_endpoint": "give azure_storage_endpoint",
     "azure_storage_encryption_key": "use encryption with keys that the store keeps",
 }
-_SECRET = frozenset(("key", "token", "sas", "client_secret"))
+_FLAGS = (
+    "allow_http",
+    "allow_invalid_certificates",
+    "virtual_hosted",
+    "unsigned",
+    "bucket_key",
+    "requester_pays",
+    "emulator",
+)
+_SECRET = frozenset(("key_id", "key", "token", "sas", "client_secret"))
+"""An id of a key is none by itself, and shown to nobody all the same."""
 _SECRET_CHARACTERS_MIN = 4
 _ENVIRONMENT_PREFIXES = ("aws_", "google_", "azure_", "object_store_")
 
@@ -186,13 +197,32 @@ class Settings:
             )
         return endpoint.rstrip("/")
 
+    def check(self) -> None:
+        """What cannot be is refused by its name, before anybody else is told its value."""
+        self.endpoint()
+        self.number("repeats", 0)
+        for name in ("connect_timeout", "timeout", "patience"):
+            self.seconds(name, 0)
+        for name in _FLAGS:
+            self.flag(name)
+
     @property
     def secrets(self) -> tuple[str, ...]:
-        return tuple(value for name, value in self.values if name in _SECRET)
+        """And what of them is seen alone: a SAS is part of addresses, and what it is worth is its signature."""
+        found = [value for name, value in self.values if name in _SECRET]
+        signed = (self.get("sas") or "").removeprefix("?")
+        found += [signed, *(value for name, value in parse_qsl(signed) if name == "sig")]
+        found += [part.partition("=")[2] for part in signed.split("&") if part.startswith("sig=")]
+        return tuple(dict.fromkeys(each for each in found if each))
 
     def without_secrets(self, text: str) -> str:
         """A text that somebody else wrote, fit for a message."""
         return hidden(text, self.secrets)
+
+
+def is_secret(option: str) -> bool:
+    """Whether the value of this option opens something, in whichever store."""
+    return any(option.lower() in names[each] for names in _OF_SCHEME.values() for each in _SECRET & names.keys())
 
 
 def hidden(text: str, secrets: Iterable[str]) -> str:
@@ -215,6 +245,42 @@ def settings(scheme: str, given: Mapping[str, str], environment: Mapping[str, st
                 found.append((name, value))
                 break
     return Settings(scheme, tuple(found))
+
+
+def bound(given: Mapping[str, str], *, own: str, other: str) -> dict[str, str]:
+    """Of the options that were given for the table at `own`, those that another place is told.
+
+    What belongs to one store alone goes there alone. A name that several stores share, such as `token`, is the table's;
+    and what opens one account of Azure is shown to no other.
+
+    >>> bound({"token": "x", "aws_region": "y"}, own="az://lake/t", other="s3://lake/t")
+    {'aws_region': 'y'}
+    """
+    families = [_OF_SCHEME.get(uri.partition("://")[0].partition("+")[0].lower()) for uri in (own, other)]
+    ours, theirs = families
+    if ours is None or theirs is None:
+        return dict(given)
+    if ours is theirs:
+        withheld = _SECRET if ours is _AZURE and _account(own, given) != _account(other, given) else frozenset()
+        hidden_names = {spelling for name in withheld for spelling in ours.get(name, ())}
+        return {name: value for name, value in given.items() if name.lower() not in hidden_names}
+    strangers = {
+        spelling
+        for family in (_S3, _GCS, _AZURE)
+        if family is not theirs
+        for spellings in family.values()
+        for spelling in spellings
+    }
+    return {name: value for name, value in given.items() if name.lower() not in strangers}
+
+
+def _account(uri: str, given: Mapping[str, str]) -> str | None:
+    """Of Azure, as the URI or an option names it."""
+    _container, at, host = uri.partition("://")[2].partition("/")[0].partition("@")
+    if at:
+        return host.partition(".")[0]
+    lowered = {name.lower(): value for name, value in given.items()}
+    return next((lowered[spelling] for spelling in _AZURE["account"] if spelling in lowered), None)
 
 
 def check_names(given: Mapping[str, str]) -> None:

@@ -6,10 +6,16 @@ on the way, would come back as "exists".
 """
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, runtime_checkable
+
+from lance_core.errors import NotFound
+from lance_core.limits import Limit
+
+_AT_ONCE = 32 * 1024 * 1024
 
 
 class Put(enum.Enum):
@@ -43,6 +49,15 @@ class KnownObject:
     modified: datetime
 
 
+def with_facts(listed: Iterable[ObjectInfo]) -> Iterator[KnownObject]:
+    """Size and time of each, found out now; what went since it was listed is left out."""
+    for info in listed:
+        try:
+            yield KnownObject(info.path, info.size, info.modified)
+        except NotFound:
+            continue
+
+
 class Store(Protocol):
     @property
     def description(self) -> str:
@@ -74,6 +89,19 @@ class Store(Protocol):
         """Make sure that objects which are there survive a power loss, whoever wrote them."""
 
 
+def read_whole(store: Store, path: str, limit: Limit) -> bytes:
+    """An object of a kind that is hardly ever large: one request, but for those that are, which are looked at before
+    the rest is fetched."""
+    first = min(limit.most, _AT_ONCE) + 1
+    data = store.read(path, 0, first)
+    if len(data) < first:
+        return data
+    found = store.head(path)
+    size = first if found is None else found.size
+    limit.check(size, path=f"{store.description}/{path}")
+    return data + store.read(path, first, size - first)
+
+
 @runtime_checkable
 class ListsInOrder(Protocol):
     """A store whose listings begin with the first name, and need not be read to their end."""
@@ -92,3 +120,11 @@ class TellsLastChange(Protocol):
 
     def is_last_change(self, path: str) -> bool:
         """Whether nothing in this file's directory came, went or was renamed since the file was put there."""
+
+
+@runtime_checkable
+class TakesTurns(Protocol):
+    """A store at which writers can wait for each other: nobody has to, but who does loses no race to those who do."""
+
+    def turn(self, directory: str) -> AbstractContextManager[bool]:
+        """The others' turns at this directory come before or after. False: it goes on without."""

@@ -99,7 +99,7 @@ class PlannedWrite:
     ) -> Committed:
         """`results` is all that the workers gave back, in any order."""
         given.check(retries=retries)
-        properties = given.texts(properties, "properties")
+        properties = given.properties(properties)
         written = tuple(map(Fragment.decode, _fragments(results)))
         creates = isinstance(self._begun.base, Birth)
         if self.replaces or creates:

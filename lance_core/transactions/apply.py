@@ -6,13 +6,14 @@ with `apply`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from lance_core.errors import InvalidInput, Unsupported
 from lance_core.format import base_path, keys, mem_wal
 from lance_core.format import operations as op
 from lance_core.format.base_path import BasePath
+from lance_core.format.chain import PARENT_BYTES_MAX
 from lance_core.format.draft import Draft
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.ids import Version
@@ -79,7 +80,7 @@ def apply(
         if not draft.has_stable_row_ids:
             arrivals.check_no_row_ids(op.new_fragments(ours.operation))
         _change(draft, ours, occasion)
-    record = ours.encode()
+    record = _told(ours, head).encode()
     after = draft.finish(
         now_ns=occasion.now_ns,
         library_version=occasion.library_version,
@@ -92,8 +93,28 @@ def apply(
     return after
 
 
+def filed(head: Manifest | Birth | Offshoot, ours: Transaction) -> bytes:
+    """What the transaction's own file says. Upon which bytes it landed is told by the copy in the manifest, which is
+    made anew each time; the file stays as it is however often the change follows another head, unless it is so large
+    that there is no copy."""
+    record = ours.encode()
+    return record if len(record) <= INLINE_BYTES_MAX - PARENT_BYTES_MAX else _told(ours, head).encode()
+
+
+def _told(ours: Transaction, head: Manifest | Birth | Offshoot) -> Transaction:
+    match head:
+        case Birth():
+            return ours
+        case Offshoot():
+            return replace(ours, parent=head.source.as_parent)
+        case _:
+            return replace(ours, parent=head.as_parent)
+
+
 def _check_arrivals(head: Manifest | None, operation: Operation) -> None:
     if isinstance(operation, op.Append):
+        if head:
+            head.check_given_out()
         arrivals.check_fields(operation.fragments, head.schema if head else TableSchema((), {}))
         arrivals.check_files_once(operation.fragments, head)
     elif isinstance(operation, op.Merge | op.Project):

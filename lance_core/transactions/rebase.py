@@ -22,7 +22,7 @@ from lance_core.format.ids import FragmentId, Version
 from lance_core.format.index_metadata import SYSTEM_INDICES, IndexMetadata
 from lance_core.format.manifest import Manifest
 from lance_core.format.operations import Operation
-from lance_core.format.schema import TableSchema
+from lance_core.format.schema import Field, TableSchema
 from lance_core.format.transaction import Transaction
 from lance_core.transactions.landed import Landed
 from lance_core.transactions.touching import in_state, rewrites_columns
@@ -184,12 +184,19 @@ def _replaced_of_kind(operation: op.CreateIndex, head: Manifest) -> Iterator[Ind
 def _without_dropped(
     fragments: Sequence[Fragment], before: TableSchema, after: TableSchema, operation: Operation, head: Manifest
 ) -> tuple[Fragment, ...]:
-    """With columns dead that others dropped meanwhile, so that no later column can be mistaken for them."""
-    dropped = _ids(before) - _ids(after)
+    """With columns dead that others dropped meanwhile, so that no later column can be mistaken for them. A column that
+    was written anew under its name is not dropped: the values brought for it would be lost."""
+    known, there = _paths(before), _paths(after)
+    dropped = known.keys() - there.keys()
     if not dropped:
         return tuple(fragments)
+    anew = {there[field_id] for field_id in there.keys() - known.keys()} & {known[field_id] for field_id in dropped}
     fitted = []
     for fragment in fragments:
+        for field_id in (each for file in fragment.files for each in file.field_ids):
+            if field_id in dropped and known[field_id] in anew:
+                what = f"the column {'.'.join(known[field_id])} was written anew"
+                raise _conflict(operation, head, what, "columns_are_there")
         files = [file.without_fields(dropped) if dropped & set(file.field_ids) else file for file in fragment.files]
         living = [file for file in files if set(file.field_ids) != {TOMBSTONE}]
         if not living or any(file.version.is_legacy for file in files if TOMBSTONE in file.field_ids):
@@ -217,8 +224,15 @@ def _deletion(fragment: Fragment | None) -> bytes | None:
     return fragment.message.deletion_file.SerializeToString()
 
 
-def _ids(schema: TableSchema) -> set[int]:
-    return {node.id for top in schema.fields for node in top.walk()}
+def _paths(schema: TableSchema) -> dict[int, tuple[str, ...]]:
+    """Of every field, by its number: the names that lead to it."""
+    found: dict[int, tuple[str, ...]] = {}
+    left: list[tuple[Field, tuple[str, ...]]] = [(field, (field.name,)) for field in schema.fields]
+    while left:
+        field, path = left.pop()
+        found[field.id] = path
+        left += [(child, (*path, child.name)) for child in field.children]
+    return found
 
 
 def _conflict(operation: Operation, head: Manifest, what: str, rule: str) -> RetryableConflict:

@@ -78,18 +78,25 @@ def same_rows(ours: Operation, theirs: Operation) -> Verdict:
 
 
 def new_keys(ours: Operation, theirs: Operation) -> Verdict:
-    """An upsert inserts what it did not find, and theirs may have brought it: rows of an append could have any key."""
+    """An upsert inserts what it did not find, and theirs may have brought it: rows of an append could have any key,
+    unless somebody looked."""
     assert isinstance(ours, op.Update)
     if ours.inserted_keys is None:
         return Verdict.COMPATIBLE
+    if isinstance(theirs, op.Append) and theirs.meets is not None:
+        return retry_if(theirs.meets)
     if isinstance(theirs, op.Update) and theirs.inserted_keys is not None:
         return retry_if(key_filter.may_share_keys(ours.inserted_keys, theirs.inserted_keys))
     return Verdict.RETRY
 
 
 def same_rows_or_new_keys(ours: Operation, theirs: Operation) -> Verdict:
-    """Both rules: rows that are there are not changed twice, and a new key is not inserted twice."""
-    return max(same_rows(ours, theirs), new_keys(ours, theirs))
+    """Both rules: rows that are there are not changed twice, and a new key is not inserted twice. What removes the rows
+    that it has no match for must have seen those that another upsert brought."""
+    assert isinstance(ours, op.Update)
+    assert isinstance(theirs, op.Update)
+    unseen = retry_if(ours.removes_rest and theirs.inserted_keys is not None)
+    return max(same_rows(ours, theirs), new_keys(ours, theirs), unseen)
 
 
 def both_replace(ours: Operation, theirs: Operation) -> Verdict:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.cli import measure
-from benchmarks.harness import Case, Entrant, ResultsDiffer, Scale, Side, Stage, run
+from benchmarks.harness import Case, Entrant, ResultsDiffer, Scale, Side, Stage, Told, run
 from benchmarks.report import CaseReport, Facts, Measurement, document
 from benchmarks.text import render
 
@@ -98,6 +98,27 @@ def test_a_ratio_is_the_median_of_ratios_not_the_ratio_of_medians() -> None:
     assert ours.summary.median / peer.summary.median == 0.25
 
 
+@dataclass
+class TellingToy(Toy):
+    """Says how often it ran, and that its slowest step took half of its time."""
+
+    def told(self) -> Told:
+        last = self.seconds[min(len(self.calls) - 1, len(self.seconds) - 1)]
+        return Told(seconds={"slowest": last / 2}, counts={"runs": 1})
+
+
+def test_what_else_a_system_tells_is_shown_and_not_compared() -> None:
+    clock = Clock()
+    mine = TellingToy("ours", clock, [], (100.0, 2.0, 4.0))
+    its = TellingToy("peer", clock, [], (100.0, 8.0))
+    case = Case("toy", (Entrant("ours", Side.OURS, lambda: mine), Entrant("peer", Side.PEER, lambda: its)))
+    whole, slowest = run([case], repetitions=2, log=lambda line: None, clock=clock)
+    assert (whole.name, slowest.name) == ("toy", "toy: slowest")
+    assert [each.counts for each in whole.measurements] == [{"runs": 2}, {"runs": 2}]
+    assert [each.seconds for each in slowest.measurements] == [(1.0, 2.0), (4.0, 4.0)]
+    assert slowest.measurements[0].against(slowest.measurements[1]).median == 0.375
+
+
 def test_unequal_results_end_the_run() -> None:
     with pytest.raises(ResultsDiffer, match=r"toy: peer holds \{'rows': 4\}, but ours holds \{'rows': 2\}"):
         play((1.0,), (1.0,), repetitions=2, rows_per_call=2)
@@ -174,7 +195,7 @@ def test_the_numbers_as_json(tmp_path: Path) -> None:
     }  # fmt: skip
     (case,) = run_["cases"]
     ours, peer, gone = case["systems"]
-    assert set(ours) == {"system", "ours", "status", "seconds", "summary", "ratio_to"}
+    assert set(ours) == {"system", "ours", "status", "seconds", "summary", "counts", "ratio_to"}
     assert set(ours["summary"]) == {"median", "low", "high"} == set(ours["ratio_to"]["peer"])
     assert peer["ratio_to"] == {}
     assert gone == {"system": "gone", "status": "absent", "why": "no-such-distribution not installed"}

@@ -11,9 +11,60 @@ from benchmarks.workloads import commit
 
 
 def test_every_file_is_a_workload_under_its_own_name() -> None:
-    assert {"commit", "read", "spark_append"} <= set(workloads.names())
+    named = {"commit", "group", "proxy", "read", "rebase", "spark_append", "versions", "writers"}
+    assert named <= set(workloads.names())
     for name in workloads.names():
         assert workloads.load(name).summary
+
+
+def measured(name: str, tmp_path: Path) -> dict[str, dict]:
+    """The cases of a workload at its smallest, by name."""
+    path = tmp_path / "numbers.json"
+    arguments = [name, "--scale", "smoke", "--json", str(path), "--directory", str(tmp_path / "work")]
+    assert cli.main(arguments) == 0
+    (report,) = json.loads(path.read_text())["reports"]
+    cases = {case["case"]: case for case in report["cases"]}
+    assert {each["status"] for case in cases.values() for each in case["systems"]} == {"measured"}
+    return cases
+
+
+def systems(case: dict) -> list[str]:
+    return [each["system"] for each in case["systems"]]
+
+
+def test_writers_race_from_the_command(tmp_path: Path) -> None:
+    cases = measured("writers", tmp_path)
+    assert list(cases) == ["2 writers, 4 commits", "2 writers, 4 commits: slowest append"]
+    whole = cases["2 writers, 4 commits"]
+    assert systems(whole) == ["ours", "ours, no fsync", "pylance", "deltalake"]
+    assert whole["facts"] == {"distinct rows": 4}
+    assert [each["counts"]["lost"] for each in whole["systems"]] == [0] * 4
+
+
+def test_the_proxy_runs_from_the_command(tmp_path: Path) -> None:
+    cases = measured("proxy", tmp_path)
+    whole = cases["2 writers, 2 appends, 5 % faults"]
+    assert systems(whole) == ["ours", "pylance", "deltalake"]
+    assert set(whole["systems"][0]["counts"]) == {"failed", "given up", "lost", "doubled"}
+    assert "2 writers, 2 appends, 5 % faults: slowest append" in cases
+
+
+def test_rebase_runs_from_the_command(tmp_path: Path) -> None:
+    (case,) = measured("rebase", tmp_path).values()
+    assert (case["case"], case["facts"]) == ("append, 3 commits behind", {"rows": 4})
+
+
+def test_versions_run_from_the_command(tmp_path: Path) -> None:
+    cases = measured("versions", tmp_path)
+    assert list(cases) == ["open, 1 versions", "open, 20 versions"]
+    assert systems(cases["open, 20 versions"]) == ["ours", "pylance", "ours, 1 version"]
+
+
+def test_groups_run_from_the_command(tmp_path: Path) -> None:
+    cases = measured("group", tmp_path)
+    assert list(cases) == ["2 threads, 6 appends", "2 threads, 6 appends, no fsync"]
+    assert systems(cases["2 threads, 6 appends"]) == ["ours", "one thread", "pylance"]
+    assert {json.dumps(case["facts"]) for case in cases.values()} == {'{"rows": 6, "distinct": 6}'}
 
 
 def test_commit_runs_from_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,12 +83,7 @@ def test_commit_runs_from_the_command(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_read_runs_from_the_command(tmp_path: Path) -> None:
-    path = tmp_path / "numbers.json"
-    arguments = ["read", "--scale", "smoke", "--json", str(path), "--directory", str(tmp_path / "work")]
-    assert cli.main(arguments) == 0
-    (report,) = json.loads(path.read_text())["reports"]
-    cases = {case["case"]: case for case in report["cases"]}
-    assert {each["status"] for case in cases.values() for each in case["systems"]} == {"measured"}
+    cases = measured("read", tmp_path)
     assert cases["full scan, 16 columns"]["facts"]["rows"] == 2_000
     assert cases["take 1000 random rows of 5000"]["facts"]["rows"] == 1_000
     assert cases["20 small fragments, 1 column"]["facts"] == {

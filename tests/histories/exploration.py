@@ -1,14 +1,21 @@
-"""Two writers, every order of their storage calls up to so many turns of the baton, and in each of them one thing that
-goes wrong, at every call: small histories, but all of them.
+"""Two writers, every order of their storage calls, and in each of them one thing that goes wrong, at every call: small
+histories, but all of them.
 
     for schedule in explored(verbs, preemptions=2, fault=None): ...
 
 A schedule is run again from its choices alone: who goes on is decided by them as far as they reach, and then by whoever
 has the baton. What a run met is what the next ones branch from.
+
+How many orders there are is decided by the calls. An append without an intent makes 7 of them where nobody is in the
+way, so two have 3,432 orders and some more for those who meet: these are all run (`preemptions=None`). With intents it
+is 11 to 13 calls each, millions of orders: there the space is that of all orders with at most so many changes of hands
+that nobody's end asked for, and all of it is run.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations, islice
+from typing import Self
 
 from lance_core import StorageError
 from lance_core.storage.store import ObjectInfo, Put, Store
@@ -96,7 +103,7 @@ class Stepped:
     def create(self, path: str, data: bytes) -> Put:
         how = self._call()
         if how in ("late", "later"):
-            self.history.under_way.append((path, data))
+            self.history.later("create", path, data)
         if how in ("late", "later", "never"):
             return Put.UNKNOWN
         answer = self.history.stored.create(path, data)
@@ -113,19 +120,27 @@ class Stepped:
 class History(Simulation):
     """Two writers, each with one verb under an intent; then each verb once more, by somebody new."""
 
-    def __init__(self, verbs: Sequence[Verb], choices: Sequence[str], fault: Fault | None, *, shared: bool) -> None:
+    def __init__(
+        self,
+        verbs: Sequence[Verb],
+        choices: Sequence[str],
+        fault: Fault | None = None,
+        *,
+        shared: bool = False,
+        intents: bool = True,
+    ) -> None:
         super().__init__(0)
         self.script = self.baton = Scripted(choices)
         self.fault = fault
         self.stores: dict[str, Stepped] = {}
         for verb in verbs[:1] if shared else verbs:
-            self.work.append(Work(verb, intent=f"intent of {verb.work}"))
+            self.work.append(Work(verb, intent=f"intent of {verb.work}" if intents else None))
         self._jobs = [self.work[0]] * len(verbs) if shared else self.work
 
     def store(self) -> Store:
         return self.stores.get(self.baton.current, self.stored)
 
-    def run(self) -> "History":
+    def run(self) -> Self:
         self.create()
         self.stores = {f"writer {number}": Stepped(self, f"writer {number}") for number in range(len(self._jobs))}
         actors = dict(zip(self.stores, (self._doing([job]) for job in self._jobs), strict=True))
@@ -134,7 +149,8 @@ class History(Simulation):
         if self.fault is not None and self.fault.how == "late":
             self._land_all()
         for work in self.work:
-            self._do(work)
+            if work.intent is not None:  # without one nobody may repeat it
+                self._do(work)
         self._land_all()
         self.stores = met
         return self
@@ -153,22 +169,43 @@ class History(Simulation):
 
 
 def explored(
-    verbs: Sequence[Verb], *, preemptions: int, fault: Fault | None = None, shared: bool = False
+    verbs: Sequence[Verb],
+    *,
+    preemptions: int | None,
+    fault: Fault | None = None,
+    shared: bool = False,
+    intents: bool = True,
 ) -> Iterator[History]:
-    """Every history with at most so many changes of hands that nobody's end asked for. Each is checked."""
+    """Every history with at most so many changes of hands that nobody's end asked for; None: every history. Each is
+    checked; one that fails tells its choices."""
     open_ends: list[tuple[tuple[str, ...], int]] = [((), 0)]
     while open_ends:
         choices, used = open_ends.pop()
-        history = History(verbs, choices, fault, shared=shared).run()
-        history.check()
+        history = checked(History(verbs, choices, fault, shared=shared, intents=intents))
         yield history
         taken = history.script.taken
         for at in range(len(choices), len(taken)):
             chosen, waiting = taken[at]
             forced = at == 0 or taken[at - 1][0] not in waiting
-            if not forced and used >= preemptions:
+            if not forced and preemptions is not None and used >= preemptions:
                 continue
             before = tuple(who for who, _waiting in taken[:at])
             for other in waiting:
                 if other != chosen:
                     open_ends.append(((*before, other), used + (0 if forced else 1)))
+
+
+def some_orders(verbs: Sequence[Verb], *, calls: int, every: int, fault: Fault | None = None) -> Iterator[History]:
+    """Of all orders of two writers without intents who make so many calls each, one in so many, evenly."""
+    for mine in islice(combinations(range(2 * calls), calls), 0, None, every):
+        choices = tuple(f"writer {0 if at in mine else 1}" for at in range(2 * calls))
+        yield checked(History(verbs, choices, fault, intents=False))
+
+
+def checked(history: History) -> History:
+    try:
+        history.run().check()
+    except AssertionError as error:
+        turns = "".join(who.removeprefix("writer ") for who, _waiting in history.script.taken)
+        raise AssertionError(f"{history.fault}, turns {turns}: {error}") from error
+    return history

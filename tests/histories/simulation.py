@@ -11,25 +11,33 @@ rows that its change, done to the rows of the version before, comes to: the orde
 
 import enum
 import hashlib
-import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Self
 
-from lance_core import CommitUndecided, ConflictError, InvalidInput, LanceError, StorageError
+from lance_core import CommitUndecided, ConflictError, InvalidInput, LanceError, NotFound, StorageError
 from lance_core.edit.attempts import Change, land
 from lance_core.format import naming
 from lance_core.format.operations import Overwrite, ReserveFragments
+from lance_core.format.transaction import Transaction
 from lance_core.fsck import manifests
-from lance_core.snapshot import Snapshot, list_versions, load_transaction
-from lance_core.storage.memory import MemoryStore
-from lance_core.storage.store import ObjectInfo, Put, Store
+from lance_core.location import Location
+from lance_core.ports import Ports
+from lance_core.snapshot import Snapshot, list_versions, load_latest, load_transaction
+from lance_core.storage.store import Store
 from lance_core.transactions.apply import Birth
+from lance_core.transactions.fold import uuids_of
 from lance_core.writes import Begun, begin, finish
 from tests.histories.baton import Baton, Killed
+from tests.histories.network import HARD, Odds
+from tests.histories.network import KINDS as KINDS_OF_STORES
+from tests.histories.stored import BEGINNING, Clock, Eye, Stored
 from tests.histories.verbs import MARKS, SCHEMA, WORK, Disk, State, Verb
 from tests.lance_core.world import VERSION, World, ports
 
 ATTEMPTS = 8
+UNDER_WAY_MAX = timedelta(minutes=1)
 TRIES = 4
 """How often somebody goes on with an intent after a crash or an error."""
 ROOTS = [f"r{number}" for number in range(8)]
@@ -76,108 +84,25 @@ class Work:
         return self.verb.work
 
 
-@dataclass(frozen=True)
-class Odds:
-    """Of each thing that can go wrong, at each call where it can."""
-
-    killed: float = 0.004
-    fails: float = 0.01
-    lost: float = 0.12
-    never: float = 0.06
-    late: float = 0.08
-    stale: float = 0.10
-
-
-class Network:
-    """The store as one process sees it. All processes share what is stored, and what is still under way."""
-
-    description = "memory://simulated"
-
-    def __init__(self, simulation: "Simulation") -> None:
-        self._simulation = simulation
-
-    def _call(self, name: str, path: str) -> random.Random:
-        simulation = self._simulation
-        simulation.baton.step()
-        simulation.land_some()
-        chance = simulation.baton.random
-        simulation.log(name, path)
-        if chance.random() < simulation.odds.killed:
-            simulation.log("killed")
-            raise Killed
-        if chance.random() < simulation.odds.fails:
-            simulation.log("fails")
-            raise StorageError(f"the simulation lets {name} {path} fail")
-        return chance
-
-    def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        self._call("read", path)
-        return self._simulation.stored.read(path, start, length)
-
-    def head(self, path: str) -> ObjectInfo | None:
-        self._call("head", path)
-        return self._simulation.stored.head(path)
-
-    def list(self, directory: str, start_after: str = "") -> Sequence[ObjectInfo]:
-        chance = self._call("list", directory)
-        found = list(self._simulation.stored.list(directory, start_after))
-        if len(found) > 1 and chance.random() < self._simulation.odds.stale:
-            self._simulation.log("stale")
-            del found[chance.randrange(2)]  # the newest, or a hole below it
-        return found
-
-    def walk(self, directory: str) -> Sequence[ObjectInfo]:
-        self._call("walk", directory)
-        return self._simulation.stored.walk(directory)
-
-    def put(self, path: str, data: bytes) -> None:
-        self._call("put", path)
-        self._simulation.stored.put(path, data)
-
-    def create(self, path: str, data: bytes) -> Put:
-        chance = self._call("create", path)
-        draw = chance.random()
-        odds = self._simulation.odds
-        if draw < odds.late:
-            self._simulation.log("late")
-            self._simulation.under_way.append((path, data))
-            return Put.UNKNOWN
-        if draw < odds.late + odds.never:
-            self._simulation.log("never")
-            return Put.UNKNOWN
-        answer = self._simulation.stored.create(path, data)
-        self._simulation.log(answer.value)
-        if chance.random() < odds.killed * 5:
-            self._simulation.log("killed before the answer")
-            raise Killed
-        if draw > 1 - odds.lost:
-            self._simulation.log("lost")
-            return Put.UNKNOWN
-        return answer
-
-    def delete(self, path: str) -> None:
-        raise AssertionError(f"writers delete nothing, {path} neither")
-
-    def settle(self, paths: Sequence[str]) -> None:
-        for path in paths:
-            self._call("settle", path)
-
-
 class Simulation:
     def __init__(self, seed: int, *, odds: Odds | None = None, writers: int = 3, rounds: int = 2) -> None:
         self.baton = Baton(seed)
         self.odds = odds or Odds()
-        self.stored = MemoryStore()
+        self.clock = Clock()
+        self.eye = Eye()
+        self.stored = Stored(self.clock, self.eye)
         self.disk = Disk()
-        self.under_way: list[tuple[str, bytes]] = []
+        self.under_way: list[tuple[str, str, bytes]] = []
         self.work: list[Work] = []
         self._events = hashlib.sha256()
         self._writers = writers
         self._rounds = rounds
         self._processes = 0
+        self.events = 0
+        self._network = KINDS_OF_STORES[seed % len(KINDS_OF_STORES)]
         self._stable = self.baton.random.random() < 0.5
 
-    def run(self) -> "Simulation":
+    def run(self) -> Self:
         self.create()
         self.baton.run(self._actors())
         while self.under_way:
@@ -193,9 +118,13 @@ class Simulation:
 
     def store(self) -> Store:
         """As a process sees it."""
-        return Network(self)
+        return self._network(self)
+
+    def location(self) -> Location:
+        return World(self.store()).location()
 
     def log(self, what: str, where: str = "") -> None:
+        self.events += 1
         self._events.update(f"{self.baton.current} {what} {where}\n".encode())
 
     @property
@@ -207,14 +136,36 @@ class Simulation:
                 digest.update(info.path.encode() + self.stored.read(info.path))
         return digest.hexdigest()
 
-    def land_some(self) -> None:
-        while self.under_way and self.baton.random.random() < 0.15:
-            self._land(self.baton.random.randrange(len(self.under_way)))
+    def pass_time(self, by: timedelta) -> None:
+        """What is under way arrives within a minute, or never."""
+        chance = self.baton.random
+        while self.under_way and (by > UNDER_WAY_MAX or chance.random() < 0.15):
+            index = chance.randrange(len(self.under_way))
+            if by > UNDER_WAY_MAX and chance.random() < 0.5:
+                self.under_way.pop(index)
+            else:
+                self._land(index)
+        self.clock.move(by)
+
+    def later(self, call: str, path: str, data: bytes) -> None:
+        self.under_way.append((call, path, data))
 
     def _land(self, index: int) -> None:
-        path, data = self.under_way.pop(index)
+        call, path, data = self.under_way.pop(index)
         self.log("arrives", path)
-        self.stored.create(path, data)
+        if call == "put":
+            self.stored.put(path, data)
+        else:
+            self.stored.create(path, data)
+
+    def ports(self, process: int) -> Ports:
+        """Of a process, whose clock is wrong by up to two days."""
+        skew = (process * 7919 % 97 - 48) * 3600 * 10**9
+        return replace(
+            ports(process),
+            now_ns=lambda: int(BEGINNING.timestamp()) * 10**9 + self.clock.elapsed_ns + skew,
+            elapsed_ns=lambda: self.clock.elapsed_ns,
+        )
 
     def _actors(self) -> dict[str, Callable[[], None]]:
         """Some with intents, two of them with the same; some without."""
@@ -260,25 +211,28 @@ class Simulation:
                 return
 
     def _try(self, work: Work, *, process: int) -> Answer:
-        given, verb = ports(process), work.verb
+        given, verb = self.ports(process), work.verb
         try:
-            base = World(self.store()).at()
+            base = load_latest(self.location())
             change = Change(verb.kind, verb.planning(self.disk, given), "nothing", verb.again)
             properties = {WORK: verb.work}
             written = land(change, base, intent=work.intent, properties=properties, retries=ATTEMPTS, ports=given)
-        except (CommitUndecided, ConflictError, InvalidInput, StorageError) as error:
+        except (CommitUndecided, ConflictError, InvalidInput, NotFound, StorageError) as error:
             if isinstance(error, CommitUndecided):
                 return Answer.UNKNOWN
             work.refusals.append(error)
             return Answer.REFUSED
         if written.landing.operation == "nothing":
             return Answer.NOTHING
-        work.versions.append(written.snapshot.version)
+        work.versions.append(written.landing.version)
+        if not self.odds.stale:
+            seen = load_latest(self.location()).version
+            assert seen >= written.landing.version, f"{work.name} does not see its version {written.landing.version}"
         return Answer.ACKNOWLEDGED
 
     def check(self) -> None:
         """Raises AssertionError where the history breaks a promise."""
-        world = World(self.stored)
+        world = World(self.eye.archive)
         numbers = list(list_versions(world.location()).numbers)
         assert numbers == list(range(1, len(numbers) + 1)), f"versions are not dense: {numbers}"
         verbs = {work.name: work.verb for work in self.work}
@@ -291,31 +245,41 @@ class Simulation:
             snapshot = world.at(number)
             transaction = load_transaction(world.location(), snapshot.manifest)
             assert transaction is not None
-            name = transaction.properties.get(WORK)
+            names = self._names(transaction)
             history[number] = found = self.disk.state(snapshot)
-            if name is not None:
-                expected = verbs[name].expected(
-                    history[number - 1], history, self.disk.planned_on(transaction.operation)
-                )
+            expected = history[max(1, number - 1)]
+            for name in names:
+                expected = verbs[name].expected(expected, history, self.disk.planned_on(transaction.operation))
                 landed[name].append(number)
-            else:
-                assert number == 1 or isinstance(transaction.operation, ReserveFragments)
-                expected = history[max(1, number - 1)]
-            told = f"version {number} is not what {verbs.get(name or '')} makes of the version before"
+            assert names or number == 1 or isinstance(transaction.operation, ReserveFragments)
+            told = f"version {number} is not what {[verbs[name] for name in names]} makes of the version before"
             assert found.same_as(expected), f"{told}: {found}, expected {expected}"
             self._check_ids(snapshot, names_of_ids)
-            uuids.append(transaction.uuid)
+            uuids += uuids_of(transaction)
             counters.append((snapshot.manifest.max_fragment_id, snapshot.manifest.next_row_id))
         assert len(set(uuids)) == len(uuids), "a transaction is in two versions"
         assert counters == sorted(counters), "a counter went back"
         for work in self.work:
             self._check_work(work, landed[work.name])
         snapshots = [world.at(number).manifest for number in numbers]
+        sizes = {
+            f"{file.path} has not its {file.size} bytes"
+            for manifest in snapshots
+            for part in manifest.fragments
+            for file in part.files
+            if len(self.eye.archive.read(f"{naming.DATA}/{file.path}")) != file.size
+        }
+        assert not sizes, f"what was cut short is committed: {sizes}"
         errors = [finding for manifest in snapshots for finding in manifests.of_version(manifest)]
         errors += [
             found for each in snapshots for part in each.fragments for found in manifests.of_fragment(each, part)
         ]
         assert not errors, f"a look over the table finds {errors}"
+
+    def _names(self, transaction: Transaction) -> list[str]:
+        """Of the work that a version is of."""
+        name = transaction.properties.get(WORK)
+        return [] if name is None else [name]
 
     def _check_ids(self, snapshot: Snapshot, names: dict[int, str]) -> None:
         """A stable id stands for one row, in all versions."""
@@ -336,3 +300,8 @@ class Simulation:
             assert landed == [version], f"{work.name} was acknowledged as version {version}, and is in {landed}"
         if set(work.answers) <= {Answer.REFUSED, Answer.NOTHING}:
             assert not landed, f"{work.name} was refused, and is in version {landed}"
+
+
+def simulated(seed: int) -> Simulation:
+    """One in four in weather that is only bad."""
+    return Simulation(seed, odds=HARD if seed % 4 else None)

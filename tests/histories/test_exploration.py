@@ -10,26 +10,11 @@ import pytest
 
 from lance_core import commit
 from lance_core.transactions.rebase import Rebased
-from tests.histories.exploration import HOWS, Fault, History, explored
+from tests.histories.exploration import HOWS, Fault, History, explored, some_orders
+from tests.histories.pairs_of_verbs import PAIRS
 from tests.histories.simulation import Answer
-from tests.histories.verbs import Verb
 
 PREEMPTIONS = int(os.environ.get("HISTORIES_PREEMPTIONS", "1"))
-FIRST = frozenset({"r0", "r1"})
-SECOND = frozenset({"r1", "r2"})
-NEW = frozenset({"r1", "k0"})
-PAIRS = {
-    "appends": (Verb("append", "a"), Verb("append", "b")),
-    "deletions of one fragment": (Verb("delete", "a", frozenset({"r0"})), Verb("delete", "b", frozenset({"r1"}))),
-    "deletions of one row": (Verb("delete", "a", FIRST), Verb("delete", "b", SECOND)),
-    "an update beside a delete": (Verb("move", "a", FIRST), Verb("delete", "b", SECOND)),
-    "a column beside an update": (Verb("rewrite column", "a", FIRST), Verb("move", "b", frozenset({"r2"}))),
-    "upserts of one key": (Verb("upsert", "a", NEW), Verb("upsert", "bb", NEW)),
-    "an upsert beside an append": (Verb("upsert", "a", NEW), Verb("append a key", "b", frozenset({"k0"}))),
-    "a compaction beside a delete": (Verb("compact", "a"), Verb("delete", "b", frozenset({"r1"}))),
-    "a column added beside an append": (Verb("add column", "a"), Verb("append", "b")),
-    "an overwrite beside an append": (Verb("overwrite", "a", again=False), Verb("append", "b", again=False)),
-}
 
 
 @pytest.mark.parametrize("pair", PAIRS)
@@ -45,6 +30,21 @@ def test_every_order(pair: str) -> None:
 def test_every_order_of_one_intent_twice(pair: str) -> None:
     for history in explored(PAIRS[pair], preemptions=PREEMPTIONS, shared=True):
         assert set(history.work[0].answers) <= {Answer.ACKNOWLEDGED, Answer.NOTHING}
+
+
+CALLS = 7
+"""Of an append without an intent, where nobody is in the way."""
+EVERY = 60
+
+
+@pytest.mark.parametrize("how", ["", *HOWS])
+def test_all_orders_evenly(how: str) -> None:
+    """A part of what `make torture` runs all of: two appends in every order, with every fault at every call."""
+    for call in range(CALLS if how else 1):
+        fault = Fault("writer 0", call, how) if how else None
+        histories = list(some_orders(PAIRS["appends"], calls=CALLS, every=EVERY, fault=fault))
+        assert len(histories) == 58
+        assert all(history.stores["writer 1"].calls >= CALLS for history in histories)
 
 
 @pytest.mark.parametrize("how", HOWS)

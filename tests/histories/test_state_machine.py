@@ -1,7 +1,7 @@
 """One table against a plain dict of lists: any sequence of changes, by us and by pylance, and every version stays what
-it was.
+it was. And a table with branches against lists of rows, by all verbs, some of `make torture`'s histories (`states.py`).
 
-The model holds the rows of each version, and what each intent became. Concurrency is `simulation.py`'s.
+The model holds the rows of each version, and what each intent became.
 """
 
 import shutil
@@ -10,11 +10,14 @@ from pathlib import Path
 
 import lance
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from lance_core import Committed, Table
+from tests.histories.states import TableAgainstRows
+from tests.torture import states
 
 ROWS = st.lists(st.integers(0, 99), max_size=8)
 SOME_ROWS = st.lists(st.integers(0, 99), min_size=1, max_size=8)
@@ -134,3 +137,17 @@ TestTableAgainstLists.settings = settings(
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
+
+
+def test_all_verbs() -> None:
+    report = states.run(states.PR)
+    assert not report.found, report.found[0]
+    assert report.tried > 150
+
+
+def test_a_verb_that_does_something_else_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    delete = Table.delete
+    monkeypatch.setattr(Table, "delete", lambda table, where: delete(table, where.replace("%", "+")))
+    report = states.run(states.Size(histories=20, steps=20))
+    assert "TableAgainstRows()" in report.found[0]
+    assert TableAgainstRows.steps >= report.tried > 0

@@ -1,5 +1,5 @@
-"""Verbs over a table whose data files are only names: what is in a file is kept beside the store, so that a history
-costs commits and no decoding. Planning, deletion files, re-running and committing are the product's own.
+"""Verbs over a table whose data files hardly anybody reads: what is in a file is kept beside the store too, so that a
+history costs commits and no decoding. Planning, deletion files, re-running and committing are the product's own.
 
 A row is called by its root and by all that was done to it since, in order: `k7.w2.w0` is row `k7` changed by `w2`, then
 by `w0`. So the rows of a version tell in which order changes took effect, and the model (`expected`) has to tell the
@@ -32,6 +32,7 @@ from tests.lance_core.world import VERSION
 ARROW = pa.schema([pa.field("name", pa.string()), pa.field("done", pa.string())])
 SCHEMA = TableSchema.from_arrow(ARROW)
 NAME, DONE = 0, 1
+NAMES = {NAME: "name", DONE: "done"}
 WORK = "work"
 """The property that says whose version it is."""
 MARKS = "abc"
@@ -62,10 +63,12 @@ class Disk:
 
     def write(self, location: Location, ports: Ports, values: Mapping[int, list[str]]) -> DataFile:
         path = f"{ports.new_uuid().hex}.lance"
-        count = len(next(iter(values.values())))
-        location.store.put(f"{naming.DATA}/{path}", bytes(count))
         self.files[path] = dict(values)
         fields = sorted(values)
+        batch = pa.record_batch({NAMES[field]: values[field] for field in fields})
+        writer = location.codec.create(f"{naming.DATA}/{path}", batch.schema, VERSION)
+        writer.write(batch)
+        count = writer.finish()
         return DataFile.of(
             path=path, field_ids=fields, column_indices=range(len(fields)), version=VERSION, size=count
         )  # fmt: skip

@@ -1,7 +1,6 @@
 """Every verb on tables with blobs, of both generations, beside pylance: after each, both read the same bytes."""
 
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +11,7 @@ import pytest
 from lance_core import Committed, InvalidInput, SchemaMismatch, Table
 from lance_core.tasks.read import ReadTask, plan_read
 from lance_core.tasks.write import RESULT, FileLimits, PlannedWrite, WriteTask, begin_append
+from tests.lance_core.world import cleaned
 
 VERSIONS = ["2.0", "2.1", "2.2"]
 COLUMN = pa.field("film", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
@@ -231,7 +231,7 @@ def test_cleanup_keeps_files_of_blobs_with_their_data_files(tmp_path: Path) -> N
     assert len(before) == 4
     after = table.compact(target_rows=100).table
     assert sidecars(after) > before
-    report = after.cleanup(older_than=timedelta(0), keep=1)
+    report = cleaned(after)
     assert before <= set(report.files)
     assert sidecars(after).isdisjoint(before)
     assert [each for each in after.fsck().findings if each.rule == "orphan"] == []

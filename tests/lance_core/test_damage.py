@@ -101,6 +101,18 @@ def _large_id_uncounted(message: table_pb2.Manifest) -> None:
     message.ClearField("max_fragment_id")
 
 
+def _not_given_out(message: table_pb2.Manifest) -> None:
+    message.fragments[0].id = 7
+
+
+def _no_storage_version(message: table_pb2.Manifest) -> None:
+    message.data_format.version = "json"
+
+
+def _live_twice(message: table_pb2.Manifest) -> None:
+    message.fragments[0].files.add().CopyFrom(message.fragments[0].files[0])
+
+
 def _without_its_file(message: table_pb2.Manifest) -> None:
     del message.fragments[0].files[:]
     message.fields[0].nullable = False
@@ -128,6 +140,13 @@ CASES: list[tuple[Change, Use, type[LanceError], str]] = [
     (_more_deleted_than_there_are, lambda table: table.versions(), Corrupt, "counts 100 deleted rows of 3"),
     (_twice, read, Corrupt, "lists fragment 0 twice"),
     (_twice, lambda table: table.count_rows(), Corrupt, "lists fragment 0 twice"),
+    (_twice, lambda table: table.delete("id = 1"), Corrupt, "lists fragment 0 twice"),
+    (_twice, lambda table: table.compact(), Corrupt, "lists fragment 0 twice"),
+    (_not_given_out, append, Corrupt, "holds fragment 7, and max_fragment_id is 0: .* given out twice"),
+    (_not_given_out, lambda table: table.delete("id = 1"), Corrupt, "holds fragment 7, and max_fragment_id is 0"),
+    (_not_given_out, lambda table: table.compact(), Corrupt, "holds fragment 7, and max_fragment_id is 0"),
+    (_no_storage_version, append, Corrupt, "'json' is not a storage version"),
+    (_live_twice, read, Corrupt, "field 0 is live in two files"),
     (_large_id, read, Corrupt, "does not fit 32 bits"),
     (_large_id_uncounted, append, Corrupt, "does not fit 32 bits"),
     (_without_its_file, read, Corrupt, "no file of fragment 0 holds column 'id', which is not nullable"),
@@ -141,6 +160,15 @@ def test_what_cannot_be_is_told(
     table = damaged(tmp_path, change)
     with pytest.raises(error, match=message):
         use(table)
+
+
+def test_a_number_for_two_base_paths_is_told_when_a_table_is_opened(tmp_path: Path) -> None:
+    def change(message: table_pb2.Manifest) -> None:
+        for path in ("/a", "/b"):
+            message.base_paths.add(id=1, path=path)
+
+    with pytest.raises(Corrupt, match="numbers two base paths 1"):
+        damaged(tmp_path, change)
 
 
 @pytest.mark.parametrize("change", [_last_id])

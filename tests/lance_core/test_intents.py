@@ -1,8 +1,11 @@
 """An intent lands in exactly one version: repeated, at once, after a crash, in another process, after cleanup."""
 
 import json
+import os
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -314,3 +317,25 @@ def test_an_intent_is_one_change(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"\(create, and this is append\)"):
         table.append(rows(2), intent="birth")
     assert Table.open(table.uri).version == 2
+
+
+def test_records_are_swept_when_they_landed_and_are_old(tmp_path: Path) -> None:
+    """By the clock of the store; what is still open is remembered however old it is."""
+    table = Table.create(tmp_path / "t", rows(1))
+    for name in ("landed long ago", "landed just now", "open"):
+        table = table.append(rows(2), intent=name).table
+    unfinished = tmp_path / "t" / path_of("open")
+    unfinished.write_text(json.dumps({**json.loads(unfinished.read_text()), "landing": None}))
+    for name in ("landed long ago", "open"):
+        when = time.time() - timedelta(days=31).total_seconds()
+        os.utime(tmp_path / "t" / path_of(name), (when, when))
+    assert table.cleanup(dry_run=True).intents == (path_of("landed long ago"),)
+    assert len(list((tmp_path / "t" / INTENTS).iterdir())) == 3
+    assert table.cleanup().intents == (path_of("landed long ago"),)
+    assert table.cleanup().intents == ()
+    assert {path.name for path in (tmp_path / "t" / INTENTS).iterdir()} == {
+        Path(path_of(name)).name for name in ("landed just now", "open")
+    }
+    assert table.append(rows(2), intent="open").landed_before
+    assert table.append(rows(2), intent="landed just now").landed_before
+    assert not table.append(rows(2), intent="landed long ago").landed_before, "as if it were a new one"

@@ -9,6 +9,7 @@ import random
 import shutil
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import lance
@@ -22,6 +23,7 @@ from lance_core.format._pb import rowids_pb2, table_pb2
 from lance_core.format.deletion_vector import DeletionVector
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.manifest import Manifest
+from lance_core.format.transaction import Transaction
 from lance_core.operations import Append, CreateIndex, Delete, Fragment
 from lance_core.operations import Overwrite as OverwriteOperation
 
@@ -655,7 +657,7 @@ def test_trap_22_we_leave_a_record_inside_and_beside(tmp_path: Path) -> None:
     table = made(tmp_path / "t", numbers(1), numbers(2))
     message = raw(head(table.uri))
     beside = Path(table.uri, "_transactions", message.transaction_file).read_bytes()
-    assert table.manifest.inline_transaction == beside
+    assert table.transaction() == replace(Transaction.decode(beside, path=""), parent=table.at(1).manifest.as_parent)
 
 
 def test_trap_24_which_conflict_may_be_tried_again(tmp_path: Path) -> None:

@@ -7,10 +7,12 @@ What lives here: what commit tests and histories share. Start with `World`; the 
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 import pyarrow as pa
+import pytest
 
-from lance_core import StorageError
+from lance_core import StorageError, Table
 from lance_core.commit import ATTEMPTS
 from lance_core.data.ipc_codec import IpcCodec
 from lance_core.format import naming
@@ -19,6 +21,8 @@ from lance_core.format.ids import Version
 from lance_core.format.operations import Append, Operation, Overwrite
 from lance_core.format.schema import TableSchema
 from lance_core.location import Location
+from lance_core.maintenance import cleanup
+from lance_core.maintenance.cleanup import CleanupReport
 from lance_core.ports import Ports
 from lance_core.snapshot import Snapshot, load_at, load_latest
 from lance_core.storage.memory import MemoryStore
@@ -50,6 +54,13 @@ def fragment(store: Store, name: str, rows: int = 1) -> Fragment:
     store.put(f"{naming.DATA}/{path}", bytes(rows))
     file = DataFile.of(path=path, field_ids=[0], column_indices=[0], version=VERSION, size=rows)
     return Fragment.of(files=[file], physical_rows=rows)
+
+
+def cleaned(table: Table, keep: int = 1) -> CleanupReport:
+    """All versions but so many, by somebody who need not wait until nobody can be at work on their numbers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cleanup, "YOUNG", timedelta(0))
+        return table.cleanup(older_than=timedelta(0), keep=keep)
 
 
 class World:

@@ -207,6 +207,11 @@ def _credential(account: str, settings: Settings, packages: _Packages) -> object
         return {"account_name": account, "account_key": key}
     if sas := settings.get("sas"):
         return packages.credentials.AzureSasCredential(sas.removeprefix("?"))
+    if _address(account, settings).startswith("http://"):
+        raise InvalidInput(
+            "tokens, those of this machine included, are sent to addresses of Azure with TLS alone; give an account "
+            "key or a SAS, or azure_skip_signature='true'"
+        )
     if token := settings.get("token"):
         return _Bearer(token, packages.credentials.AccessToken)
     identity = package("azure.identity", extra="azure", needed_for="a table at az:// without a key")

@@ -11,6 +11,7 @@ from lance_core.storage.buckets.bucket import Bucket
 from lance_core.storage.buckets.gcs import GcsBucket
 from lance_core.storage.buckets.s3 import S3Bucket
 from lance_core.storage.options import Settings
+from lance_core.storage.quiet import keep_out_of_logs
 
 _KINDS: Mapping[str, Callable[[str, Settings], Bucket]] = {
     "s3": S3Bucket.open,
@@ -29,6 +30,7 @@ def opened(authority: str, settings: Settings) -> Bucket:
     found = _opened.get(key)
     if found is None:
         with _one_at_a_time:
+            keep_out_of_logs(settings.secrets)
             found = _opened.get(key) or _KINDS[settings.scheme](authority, settings)
             if len(_opened) >= _KEPT:  # credentials that are renewed make a new one each time
                 del _opened[next(iter(_opened))]

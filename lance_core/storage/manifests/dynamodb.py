@@ -12,13 +12,14 @@ looks at the entry then, which names a file that is nobody else's.
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, cast
+from typing import NotRequired, Protocol, TypedDict, cast
 
 from lance_core.errors import InvalidInput, LanceError, MissingPiece, NotFound, StorageError, Unsupported
 from lance_core.format.ids import Version
 from lance_core.storage.manifests.manifest_store import COMMITTER, Entry
+from lance_core.storage.quiet import keep_out_of_logs
 from lance_core.storage.store import Put
 
 KIND = "dynamodb"
@@ -42,12 +43,17 @@ _Attribute = Mapping[str, str]
 _Item = Mapping[str, _Attribute]
 
 
+class _Page(TypedDict):
+    Items: list[_Item]
+    LastEvaluatedKey: NotRequired[_Item]
+
+
 class _Client(Protocol):
     """What is used of a client of botocore."""
 
     def describe_table(self, *, TableName: str) -> Mapping[str, Mapping[str, object]]: ...
     def get_item(self, **request: object) -> Mapping[str, _Item]: ...
-    def query(self, **request: object) -> Mapping[str, list[_Item]]: ...
+    def query(self, **request: object) -> _Page: ...
     def put_item(self, **request: object) -> object: ...
     def delete_item(self, **request: object) -> object: ...
 
@@ -60,7 +66,7 @@ _making = threading.Lock()
 @dataclass(frozen=True, slots=True)
 class DynamoDBManifestStore:
     table: str
-    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
 
     @property
     def description(self) -> str:
@@ -81,18 +87,7 @@ class DynamoDBManifestStore:
         return rest.partition("/")[2].strip("/") if separator and scheme.startswith("s3") else uri
 
     def newest(self, key: str) -> Entry | None:
-        client = self._client()
-        try:
-            items = client.query(
-                TableName=self.table,
-                KeyConditionExpression="base_uri = :key AND version < :detached",
-                ExpressionAttributeValues={":key": {"S": key}, ":detached": {"N": str(_DETACHED_FROM)}},
-                ScanIndexForward=False,
-                Limit=1,
-                ConsistentRead=True,
-            )["Items"]
-        except _errors() as error:
-            raise self._failed("look for the newest version", key, error) from error
+        items = self._page(key, "look for the newest version", ScanIndexForward=False, Limit=1)["Items"]
         return self._entry(key, items[0]) if items else None
 
     def find(self, key: str, version: Version) -> Entry | None:
@@ -100,8 +95,16 @@ class DynamoDBManifestStore:
         try:
             answer = client.get_item(TableName=self.table, Key=_keys(key, version), ConsistentRead=True)
         except _errors() as error:
-            raise self._failed(f"look for version {version}", key, error) from error
+            raise self._failed(f"look for version {version}", key, error) from None
         return self._entry(key, answer["Item"]) if "Item" in answer else None
+
+    def listed(self, key: str) -> Sequence[Entry]:
+        page = self._page(key, "list the versions")
+        found = list(page["Items"])
+        while following := page.get("LastEvaluatedKey"):
+            page = self._page(key, "list the versions", ExclusiveStartKey=following)
+            found += page["Items"]
+        return [self._entry(key, item) for item in found]
 
     def reserve(self, key: str, entry: Entry) -> Put:
         client = self._client()
@@ -116,7 +119,7 @@ class DynamoDBManifestStore:
                 return Put.EXISTS
             if _may_have_happened(error):
                 return Put.UNKNOWN
-            raise self._failed(f"reserve version {entry.version}", key, error) from error
+            raise self._failed(f"reserve version {entry.version}", key, error) from None
         return Put.CREATED
 
     def move(self, key: str, entry: Entry, to: Entry) -> bool:
@@ -127,7 +130,7 @@ class DynamoDBManifestStore:
             )
         except _errors() as error:
             if _code(error) != "ConditionalCheckFailedException":
-                raise self._failed(f"move version {entry.version}", key, error) from error
+                raise self._failed(f"move version {entry.version}", key, error) from None
             return self.find(key, entry.version) == to
         return True
 
@@ -139,7 +142,21 @@ class DynamoDBManifestStore:
             )
         except _errors() as error:
             if _code(error) != "ConditionalCheckFailedException":
-                raise self._failed(f"forget version {entry.version}", key, error) from error
+                raise self._failed(f"forget version {entry.version}", key, error) from None
+
+    def _page(self, key: str, what: str, **more: object) -> _Page:
+        """Of the entries of a table, in the order of versions."""
+        client = self._client()
+        try:
+            return client.query(
+                TableName=self.table,
+                KeyConditionExpression="base_uri = :key AND version < :detached",
+                ExpressionAttributeValues={":key": {"S": key}, ":detached": {"N": str(_DETACHED_FROM)}},
+                ConsistentRead=True,
+                **more,
+            )
+        except _errors() as error:
+            raise self._failed(what, key, error) from error
 
     def _item(self, key: str, entry: Entry) -> _Item:
         item = {
@@ -184,7 +201,14 @@ class DynamoDBManifestStore:
         for name, variables in _ENVIRONMENT.items():
             if found := next((os.environ[each] for each in variables if os.environ.get(each)), None):
                 given.setdefault(name, found)
-        if given.get("endpoint_url", "").startswith("http://") and lowered.get("allow_http", "").lower() not in _TRUE:
+        endpoint = given.get("endpoint_url", "https://")
+        if not endpoint.startswith(("http://", "https://")) or "@" in endpoint or "?" in endpoint:
+            raise InvalidInput(
+                "dynamodb_endpoint is an address that begins with https:// (or http://), without user, password and "
+                "query"
+            )
+        keep_out_of_logs(found for name, found in given.items() if name.startswith("aws_"))
+        if endpoint.startswith("http://") and lowered.get("allow_http", "").lower() not in _TRUE:
             raise InvalidInput(
                 "dynamodb_endpoint is an address without TLS; if that is what you want, add allow_http='true' to the "
                 "storage options"
@@ -217,7 +241,7 @@ class DynamoDBManifestStore:
         try:
             described = client.describe_table(TableName=self.table)["Table"]["KeySchema"]
         except _errors() as error:
-            raise self._failed("describe the table", "", error) from error
+            raise self._failed("describe the table", "", error) from None
         keys = {each["AttributeName"]: each["KeyType"] for each in cast(list[Mapping[str, str]], described)}
         if keys != {"base_uri": "HASH", "version": "RANGE"}:
             raise Unsupported(
@@ -226,7 +250,7 @@ class DynamoDBManifestStore:
             )
 
     def _failed(self, what: str, key: str, error: Exception) -> LanceError:
-        """Without the text of the error, which may quote the request."""
+        """Without the error itself, which may quote the request."""
         code = _code(error) or type(error).__name__
         place = f"{self.description}: could not {what}" + (f" of {key!r}" if key else "")
         if code == "ResourceNotFoundException":

@@ -6,8 +6,9 @@ that finish the same version see different ones. Paths are from the table's root
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from lance_core.errors import Corrupt
 from lance_core.format import naming
@@ -35,6 +36,7 @@ class Entry:
         return self.path == self.final
 
 
+@runtime_checkable
 class ManifestStore(Protocol):
     @property
     def description(self) -> str:
@@ -54,6 +56,9 @@ class ManifestStore(Protocol):
         """As of now, not of a moment ago; the same for `find`."""
 
     def find(self, key: str, version: Version) -> Entry | None: ...
+
+    def listed(self, key: str) -> Sequence[Entry]:
+        """All there are, the oldest version first, for whoever looks a table over."""
 
     def reserve(self, key: str, entry: Entry) -> Put:
         """If there is no entry of this version: of any number of callers at most one is ever answered CREATED. Raises

@@ -17,6 +17,8 @@ def open_manifest_store(
     given: "ManifestStore | str | None", storage_options: Mapping[str, str] | None
 ) -> ManifestStore | None:
     if not isinstance(given, str):
+        if given is not None and not isinstance(given, ManifestStore):
+            raise InvalidInput(f"manifest_store= is a URL such as {_FORMS}, and not a {type(given).__name__}")
         return given
     scheme, separator, rest = given.partition("://")
     if not separator:

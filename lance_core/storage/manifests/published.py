@@ -21,8 +21,9 @@ from lance_core.errors import Corrupt, LanceError, NotFound, StorageError, Unsup
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.naming import NamingScheme
+from lance_core.limits import MANIFEST_BYTES
 from lance_core.storage.manifests.manifest_store import Entry, ManifestStore, checked
-from lance_core.storage.store import ListsInOrder, ObjectInfo, Put, Store
+from lance_core.storage.store import ListsInOrder, ObjectInfo, Put, Store, read_whole
 
 _PUTS_MAX = 5
 _without_condition: set[str] = set()
@@ -182,6 +183,11 @@ class PublishedStore:
 
     # Finishing what others began
 
+    def finish(self, version: Version) -> str | None:
+        """What looking for the newest version does for that one, for any that is reserved: where it is now, None where
+        it is nowhere."""
+        return self._finished_at(naming.manifest_path(version))
+
     def _with_newest(self, directory: str, ask: Callable[[], Sequence[ObjectInfo]]) -> Sequence[ObjectInfo]:
         root = _root_of_versions(directory)
         entry = None if root is None else self.manifests.newest(self._key(root))
@@ -214,7 +220,7 @@ class PublishedStore:
                 return next((name for name in names if self.own.head(name) is not None), None)
             final = slot.root + entry.final
             try:
-                data = self.own.read(slot.root + entry.path)
+                data = read_whole(self.own, slot.root + entry.path, MANIFEST_BYTES)
             except NotFound:
                 # Another helper has finished it and dropped what was staged, or is about to say so.
                 if self.own.head(final) is not None:

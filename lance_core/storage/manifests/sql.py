@@ -8,6 +8,7 @@ SQLAlchemy is loaded when the first database is used. Every statement is a trans
 
 import os
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -63,6 +64,10 @@ class SqlManifestStore:
         table = _table()
         return self._first(table.select().where(table.c.base_uri == key, table.c.version == version))
 
+    def listed(self, key: str) -> Sequence[Entry]:
+        table = _table()
+        return self._entries(table.select().where(table.c.base_uri == key).order_by(table.c.version))
+
     def reserve(self, key: str, entry: Entry) -> Put:
         from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
@@ -93,15 +98,18 @@ class SqlManifestStore:
         self._changed(f"forget version {entry.version}", table.delete().where(*at))
 
     def _first(self, query: "Executable") -> Entry | None:
+        return next(iter(self._entries(query)), None)
+
+    def _entries(self, query: "Executable") -> Sequence[Entry]:
         from sqlalchemy.exc import SQLAlchemyError
 
         try:
             with self._engine().connect() as connection:
-                return _entry(connection.execute(query).first())
+                return [_entry(row) for row in connection.execute(query)]
         except SQLAlchemyError as error:
             with suppress(SQLAlchemyError):
                 if not self._has_table():
-                    return None  # nobody has reserved anything yet
+                    return ()  # nobody has reserved anything yet
             raise self._failed("look for a version", error) from error
 
     def _changed(self, what: str, statement: "Executable") -> int:
@@ -214,8 +222,8 @@ def _table() -> "Table":
     )
 
 
-def _entry(row: "Row[tuple[object, ...]] | None") -> Entry | None:
-    return None if row is None else Entry(Version(row.version), row.path, row.size)
+def _entry(row: "Row[tuple[object, ...]]") -> Entry:
+    return Entry(Version(row.version), row.path, row.size)
 
 
 def _is_unanswered(error: "SQLAlchemyError") -> bool:

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from lance_core import Corrupt, LanceError, Table, Unsupported
-from lance_core.data.lineage import BYTES_MAX
 from lance_core.format import framing
 from lance_core.format._pb import table_pb2
 from lance_core.format.spilled_lineage import IN_COLUMNS, IN_FILES, spilled
+from lance_core.limits import LINEAGE_BYTES
 
 LINEAGE = ["_row_created_at_version", "_row_last_updated_at_version"]
 FILE = "_lineage/all.bin"
@@ -118,9 +118,9 @@ def test_a_name_that_leaves_the_table_opens_nothing(path: str, table: Table) -> 
     [
         (0, 5000, Corrupt, "has 4 of the 5000 bytes"),
         (100, 4, Corrupt, "has 0 of the 4 bytes"),
-        (2**64 - 1, 4, Corrupt, "more than such a sequence has"),
-        (0, 2**63, Corrupt, "more than such a sequence has"),
-        (0, BYTES_MAX + 1, Corrupt, "more than such a sequence has"),
+        (2**64 - 1, 4, Corrupt, "has no byte 18446744073709551615"),
+        (0, 2**63, Unsupported, "and no more than 67,108,864 are read"),
+        (0, LINEAGE_BYTES.most + 1, Unsupported, "set LANCE_ASSETS_LINEAGE_BYTES_MAX"),
     ],
 )
 def test_a_file_that_is_shorter_or_promises_too_much(

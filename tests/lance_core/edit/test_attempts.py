@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
@@ -28,7 +28,7 @@ from lance_core.intents import path_of
 from lance_core.pace import Pace
 from lance_core.ports import SYSTEM
 from lance_core.snapshot import Snapshot
-from tests.lance_core.world import World, ports
+from tests.lance_core.world import World, cleaned, ports
 
 Verb = Callable[[Table], Committed]
 ROWS = pa.table({
@@ -377,7 +377,7 @@ def test_an_intent_lands_once(tmp_path: Path, verb: str) -> None:
     record = json.loads(Path(table.uri, path_of("i")).read_text())
     assert uuids.count(record["transaction_uuid"]) == 1
     head.set_metadata({"later": "1"})
-    table.refresh().cleanup(older_than=timedelta(0), keep=1)
+    cleaned(table.refresh())
     repeated = INTENDED[verb](Table.open(table.uri, durable=False))
     assert (repeated.version, repeated.landed_before) == (first.version, True)
     assert repeated.rows_added == first.rows_added

@@ -11,9 +11,15 @@ import pytest
 from pyroaring import BitMap
 
 from lance_core import Committed, InvalidInput, Table
+from lance_core.data.incoming import incoming
+from lance_core.data.write import FileLimits
+from lance_core.edit.upsert import Rules, Seen, upsert
 from lance_core.errors import SchemaMismatch
 from lance_core.format.operations import Update, UpdateMode
 from lance_core.format.row_versions import RowVersions
+from lance_core.location import locate
+from lance_core.ports import SYSTEM
+from lance_core.snapshot import load_latest
 from tests.lance_core.edit.twins import Twins, twins
 
 ROWS = pa.table({"id": range(10), "v": [10 * n for n in range(10)], "w": [f"w{n}" for n in range(9)] + [None]})
@@ -362,3 +368,51 @@ def test_an_upsert_that_changes_nothing_makes_no_version(tmp_path: Path, options
     assert (committed.version, committed.operation, committed.attempts) == (1, "Update", 0)
     assert (committed.rows_added, committed.rows_removed, committed.files) == (0, 0, 0)
     assert table.refresh().version == 1
+
+
+def test_a_plan_made_again_reads_only_what_came_since(tmp_path: Path) -> None:
+    """The first file is away when it is planned again, and nobody asks for it; what it said still counts."""
+    seen, limits = Seen(), FileLimits()
+    rules = Rules.of("id", matched="update", matched_if=None, insert=True, delete_unmatched=False)
+    brought = pa.table({"id": [3, 11, 12], "v": [1, 2, 3], "w": ["a", "b", "c"]})
+    table = Table.create(tmp_path / "t", ROWS)
+
+    def planned() -> Update:
+        base = load_latest(locate(str(tmp_path / "t")))
+        update = upsert(base, incoming(brought).held(), rules, limits=limits, ports=SYSTEM, seen=seen)
+        assert update is not None
+        return update
+
+    first = planned()
+    assert [(each.id, each.deletion_file.deleted_rows) for each in first.updated if each.deletion_file] == [(0, 1)]
+    table.append(pa.table({"id": [11], "v": [0], "w": ["x"]}))
+    (tmp_path / "t" / "data" / table.fragments[0].files[0].path).rename(tmp_path / "away")
+    again = planned()
+    assert [each.id for each in again.updated] == [0]
+    assert again.removed_ids == (1,)
+    assert sum(each.physical_rows for each in again.new) == 3
+
+
+def test_a_plan_made_again_reads_what_changed_since(tmp_path: Path) -> None:
+    seen = Seen()
+    rules = Rules.of("id", matched="update", matched_if=None, insert=True, delete_unmatched=False)
+    table = Table.create(tmp_path / "t", ROWS)
+
+    def rows_that_change() -> int:
+        base = load_latest(locate(str(tmp_path / "t")))
+        update = upsert(base, incoming(ALL).held(), rules, limits=FileLimits(), ports=SYSTEM, seen=seen)
+        assert update is not None
+        return sum(len(BitMap.deserialize(rows)) for rows in (update.affected or {}).values())
+
+    assert rows_that_change() == 10
+    table.delete("id < 4")
+    assert rows_that_change() == 6
+
+
+def test_two_that_remove_what_they_have_no_match_for_are_one_after_the_other(tmp_path: Path) -> None:
+    """Neither has seen the rows of the other, so the second one plans again and removes them."""
+    table = Table.create(str(tmp_path / "t"), pa.table({"id": [1, 2], "v": [1, 2]}), durable=False)
+    table.upsert(pa.table({"id": [2, 3], "v": [0, 0]}), on="id", delete_unmatched=True)
+    landed = table.upsert(pa.table({"id": [4], "v": [0]}), on="id", delete_unmatched=True)
+    assert landed.table.to_table()["id"].to_pylist() == [4]
+    assert landed.attempts == 2

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from datetime import timedelta
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
@@ -21,6 +21,7 @@ from lance_core.format.row_versions import RowVersions
 from lance_core.format.rowids import RowIdSequence
 from lance_core.fsck import Severity
 from lance_core.operations import Append
+from tests.lance_core.world import cleaned
 
 Message = table_pb2.Manifest
 Section = table_pb2.IndexSection
@@ -118,7 +119,7 @@ def test_nothing_is_wrong_with_a_branch_or_a_clone(place: str, tmp_path: Path) -
 
 
 def test_nothing_is_wrong_after_a_cleanup(place: str) -> None:
-    Table.open(place).cleanup(keep=1, older_than=timedelta(0))
+    cleaned(Table.open(place))
     report = Table.open(place).fsck()
     assert {finding.rule for finding in report.findings} <= {"index_behind", "dangling_tag"}, str(report)
 
@@ -633,3 +634,13 @@ def test_no_table_and_no_such_extent(tmp_path: Path) -> None:
         Table.check(str(tmp_path))
     with pytest.raises(InvalidInput, match="versions='some'"):
         Table.check(str(tmp_path), "some")  # type: ignore[arg-type]
+
+
+def test_nothing_is_wrong_where_appends_of_several_threads_share_a_version(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", rows(0, 1), durable=False)
+    with ThreadPoolExecutor(6) as pool:
+        committed = list(pool.map(lambda number: table.append(rows(number, 1), intent=f"load {number}"), range(1, 19)))
+    assert len({each.version for each in committed}) < 18
+    report = table.fsck()
+    assert report.findings == (), str(report)
+    assert report.chain.verified == report.versions[:-1]

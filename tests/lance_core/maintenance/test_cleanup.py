@@ -6,6 +6,7 @@ Ages are set on the files, since the store's clock is what counts.
 import json
 import os
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -16,11 +17,12 @@ import pytest
 from lance_core import Corrupt, InvalidInput, StorageError, Table
 from lance_core.data.lance_codec import LanceCodec
 from lance_core.format.ids import Version
+from lance_core.holds import Hold, hold, release
 from lance_core.location import Location
 from lance_core.maintenance import cleanup
 from lance_core.maintenance.cleanup import CleanupReport, Retention, choose
 from lance_core.ports import SYSTEM
-from lance_core.snapshot import load_latest
+from lance_core.snapshot import load_at, load_latest
 from lance_core.storage.local import LocalStore
 from tests.lance_core.world import Fault, FaultyStore, calling
 
@@ -96,10 +98,25 @@ def test_a_dry_run_says_the_same_and_changes_nothing(place: str) -> None:
 def test_by_default_ten_versions_and_two_weeks_stay(place: str) -> None:
     assert Table.open(place).cleanup().files == ()
     assert Table.open(place).cleanup(keep=1, older_than=21 * DAY).files == ()
-    age(place, 5 * DAY, "_versions/*13.manifest", "_versions/*12.manifest")
-    assert Table.open(place).cleanup(keep=1).versions == (1, 4, 5)
-    assert versions(place) == [2, 3, 6]
+    age(place, 5 * DAY, *(f"_versions/*{name}.manifest" for name in ("11", "10", "09")))
+    assert Table.open(place).cleanup(keep=1).versions == (1, 2, 3)
+    assert versions(place) == [4, 5, 6]
     check_whole(place)
+
+
+def test_no_version_outlives_one_that_came_after_it(place: str) -> None:
+    """One that is younger than a later one landed in a gap, or was copied: its number says where it belongs."""
+    age(place, 5 * DAY, "_versions/*13.manifest")
+    assert Table.open(place).cleanup(keep=1).versions == (1, 2, 3, 4, 5)
+
+
+def test_a_version_of_less_than_a_minute_stays(place: str) -> None:
+    """A commit that looked before it was made may be about to put its number."""
+    age(place, timedelta(seconds=50), *(f"_versions/*{name}.manifest" for name in ("11", "10", "09")))
+    report = Table.open(place).cleanup(keep=1, older_than=NOTHING)
+    assert report.versions == (1, 2, 3)
+    assert [*report.kept] == [4, 5]
+    assert all("younger than 0:01:00" in why for (why,) in report.kept.values())
 
 
 def test_the_newest_stays_and_so_does_what_the_caller_saw(place: str) -> None:
@@ -404,4 +421,94 @@ def test_an_append_while_it_runs_is_whole(place: str) -> None:
 
     clean(place, Fault(calling("walk", "data"), "", append), keep=1)
     assert versions(place) == [6, 7]
+    check_whole(place)
+
+
+def test_ours_cannot_name_what_is_going(place: str) -> None:
+    """A tag, a branch and a restore are refused from the moment on that notice was given of it."""
+    asked: list[str] = []
+
+    def ask() -> None:
+        table = Table.open(place)
+        for name, use in {
+            "tag": lambda: table.tags.create("late", 3),
+            "branch": lambda: table.branches.create("late", 3),
+            "restore": lambda: table.restore(3),
+        }.items():
+            with pytest.raises(StorageError, match="a cleanup gave notice of it"):
+                use()
+            asked.append(name)
+
+    assert clean(place, Fault(calling("delete", "_versions"), "", ask), keep=1).versions == (1, 2, 3, 4, 5)
+    assert asked == ["tag", "branch", "restore"]
+    table = Table.open(place)
+    assert (table.tags.list(), table.branches.list(), table.version_numbers()) == ({}, {}, (6,))
+    assert not list((Path(place) / "_lance_assets/notices").iterdir())
+    assert not list((Path(place) / "_lance_assets/holds").iterdir())
+    check_whole(place)
+
+
+def test_what_was_begun_before_is_spared(place: str) -> None:
+    """A restore that was at work when the notice was given: its version stays, and why is told."""
+    held = hold(LocalStore(Path(place)), Hold("restoring it", 3), SYSTEM)
+    report = Table.open(place).cleanup(keep=1)
+    assert report.kept == {3: ("restoring it",)}
+    age(place, 31 * DAY, held)
+    assert Table.open(place).cleanup(keep=1).versions == (3,)
+
+
+def test_files_that_are_about_to_be_named_stay(place: str) -> None:
+    name = orphan(place, "data/000011110000111100001111ab.lance", 30 * DAY)
+    held = hold(LocalStore(Path(place)), Hold("this commit", files=(name,)), SYSTEM)
+    assert Table.open(place).cleanup().orphans == ()
+    release(LocalStore(Path(place)), held)
+    assert Table.open(place).cleanup().orphans == (name,)
+
+
+def test_the_notice_of_one_that_died_is_taken_back_by_the_next(place: str) -> None:
+    with suppress(StorageError):
+        clean(place, Fault(calling("delete", "_versions"), "fails"), keep=1)
+    assert len(list((Path(place) / "_lance_assets/notices").iterdir())) == 1
+    with pytest.raises(StorageError, match="gave notice"):
+        Table.open(place).tags.create("x", 4)
+    Table.open(place).cleanup(keep=1)
+    assert not list((Path(place) / "_lance_assets/notices").iterdir())
+
+
+@pytest.mark.parametrize("hours", [-48, -24, -1, 1, 24, 48])
+def test_two_clocks_that_differ_are_refused(place: str, hours: int) -> None:
+    before = files(place)
+    local = LocalStore(Path(place))
+    wrong = replace(SYSTEM, now_ns=lambda: SYSTEM.now_ns() + hours * 3600 * 10**9)
+    with pytest.raises(StorageError, match=r"by the clock of the store.*nothing was removed"):
+        cleanup.clean(
+            load_latest(Location(place, local, LanceCodec(local))),
+            Retention(NOTHING, 1), dry_run=False, force=True, ports=wrong,
+        )  # fmt: skip
+    assert files(place) == before
+
+
+def test_it_is_the_same_table_however_it_is_spelt(place: str) -> None:
+    """Files are known by where they are in the table, so nothing looks like an orphan."""
+    age(place, 400 * DAY)
+    before = files(place)
+    above, _, name = place.rpartition("/")
+    os.symlink(place, f"{above}/link")
+    for spelling in (place, f"{place}/", f"file://{place}", f"{above}/./x/../{name}", f"{above}/link"):
+        report = Table.open(spelling).cleanup(keep=100)
+        assert (report.files, report.orphans) == ((), ())
+    assert files(place) == before
+
+
+def test_a_listing_that_misses_the_newest_harms_nothing(place: str) -> None:
+    """Of versions of this minute: they are asked for by their names."""
+    stay = Table.open(place, version=1).fragments[0].files[0].path
+    lance.dataset(place, version=1).restore()
+    local = LocalStore(Path(place))
+    stale = FaultyStore(local, [Fault(calling("list", "_versions"), "stale") for _ in range(4)])
+    base = load_at(Location(place, local, LanceCodec(local)), Version(6))
+    location = Location(place, stale, LanceCodec(local))
+    cleanup.clean(replace(base, location=location), Retention(NOTHING, 1), dry_run=False, force=True, ports=SYSTEM)
+    assert versions(place) == [6, 7]
+    assert f"data/{stay}" in files(place)
     check_whole(place)

@@ -6,6 +6,7 @@ that look closer case by case. That the reference agrees is `test_square_beside_
 
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -248,6 +249,13 @@ CASES: dict[str, tuple[Operation, Operation, str, str]] = {
         "same_rows_or_new_keys"),
     "Update with keys-Update with keys of another column": (update(0, keys=keys(1)), update(1, keys=keys(2, field=1)),
         "R", "same_rows_or_new_keys"),
+    "Update that removes the rest-Update with others": (
+        replace(update(0, keys=keys(1)), removes_rest=True), update(1, keys=keys(2)), "R", "same_rows_or_new_keys"),
+    "Update that removes the rest-Update": (replace(update(0), removes_rest=True), update(1), "C", ""),
+    "Update with keys-Append that was looked through": (
+        update(0, keys=keys(1)), replace(APPEND, meets=False), "C", ""),
+    "Update with keys-Append that has one": (
+        update(0, keys=keys(1)), replace(APPEND, meets=True), "R", "new_keys"),
     "Update with no new key-Append": (update(0, keys=keys()), APPEND, "R", "new_keys"),
     "Overwrite-Overwrite other key": (overwrite({"a": "1"}), overwrite({"b": "1"}), "R", "both_replace"),
     "Overwrite-Overwrite same key": (overwrite({"a": "1"}), overwrite({"a": "1"}), "X", "both_replace"),

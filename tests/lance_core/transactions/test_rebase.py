@@ -24,7 +24,7 @@ from lance_core.format.transaction import Transaction
 from lance_core.ports import SYSTEM
 from lance_core.snapshot import Snapshot, history_since, load_at, load_latest
 from lance_core.transactions.rebase import Fetched, Rebased, needs, rebase
-from tests.lance_core.transactions.moves import MOVES, entries, table
+from tests.lance_core.transactions.moves import MOVES, entries, fragments, rows, table
 
 SHARD, OTHER = (uuid.UUID(int=number).bytes for number in (1, 2))
 
@@ -117,6 +117,34 @@ def test_nothing_but_dropped_columns_is_planned_again(made: Table) -> None:
     made.drop_columns(["v"])
     with pytest.raises(RetryableConflict, match="all of its columns were dropped"):
         following(made, ours)
+
+
+def test_values_for_a_column_that_was_written_anew_are_planned_again(made: Table) -> None:
+    """pylance commits them and loses the values: the column has another number now, and they are stored for the old
+    one. What brings none for it may follow."""
+    base = at(made)
+    ours = MOVES["Append"](base)
+    without = op.Append(fragments(base, rows(100, 2).drop_columns("v")))
+    made.alter_column("v", type=pa.int32())
+    with pytest.raises(RetryableConflict, match="the column v was written anew"):
+        following(made, ours)
+    assert following(made, without).transaction.operation == without
+    nested = made.refresh().add_columns(pa.field("s", pa.struct([("a", pa.int64()), ("b", pa.int64())]))).table
+    brought = rows(200, 1).set_column(1, "v", pa.array([1], pa.int32())).append_column(
+        "s", pa.array([{"a": 1, "b": 2}], nested.schema.field("s").type)
+    )  # fmt: skip
+    deep = op.Append(fragments(at(nested), brought))
+    nested.alter_column("s.b", type=pa.int32())
+    with pytest.raises(RetryableConflict, match=r"the column s\.b was written anew"):
+        following(nested, deep)
+
+
+def test_what_pylance_makes_of_values_for_a_column_written_anew(tmp_path: Path) -> None:
+    made = lance.write_dataset(pa.table({"id": [1], "v": [10]}), str(tmp_path / "t"))
+    brought = lance.fragment.write_fragments(pa.table({"id": [2], "v": [20]}), made.uri)
+    made.alter_columns({"path": "v", "data_type": pa.int32()})  # type: ignore[dict-item]
+    after = lance.LanceDataset.commit(made.uri, lance.LanceOperation.Append(brought), read_version=1)
+    assert after.to_table()["v"].to_pylist() == [10, None]
 
 
 # Logs in front of a table

@@ -1,128 +1,17 @@
-"""The table of conflicts beside pylance's own: both commit the same change, planned on the same version, after the same
-change of somebody else. They have to agree whether it stands, is to be tried again or is out of the question; and where
-it stands for both, on the rows that are there then.
+"""The table of conflicts beside pylance's own, pair by pair: see `square.py`. All pairs are tried by `make torture`."""
 
-Our verdict may be stricter in the cases that `STRICTER` names, never laxer. Raw commits are compared: those of pylance
-never know which rows a change affects, so here ours do not either. Kinds that pylance's Python cannot commit, or
-changes it cannot express, are `theirs` only.
-"""
-
-from dataclasses import dataclass
-from pathlib import Path
-
-import lance
 import pytest
 
-from lance_core import IncompatibleConflict, RetryableConflict, Table
-from lance_core.format import naming
-from lance_core.format.ids import Version
-from lance_core.format.operations import Operation
-from lance_core.format.transaction import Transaction
-from lance_core.transactions.conflicts import KINDS, RULES
-from lance_core.transactions.rules import compatible, incompatible, plan_again
-from tests.lance_core.transactions.moves import MOVES, kind_of, planned, table
-
-CONSTANT = (compatible, incompatible, plan_again)
-KIND = {kind.name: kind for kind in KINDS}
-ORDER = "CRX"
-STRICTER = {
-    # An index on a column that is gone would stay without meaning; the verb that builds it tells that the column went.
-    ("CreateIndex on v", "Project drops v"),
-    ("CreateIndex on v of 1", "Project drops v"),
-    # A Project states every column with its metadata, and would undo what was set meanwhile.
-    *((f"Project {what}", f"UpdateConfig field {column}")
-      for what in ("drops v", "renames v", "makes v mandatory") for column in "vw"),
-}  # fmt: skip
-UNSAID = {"Overwrite sets a", "Update inserts 100", "Update inserts 200", "Update inserts 100 and changes 0"}
-"""Their config or filter of keys has no place in pylance's Python."""
-WITH_ROWS = {"Append", "CreateIndex", "DataReplacement", "Delete", "Merge", "Rewrite", "Update"}
-"""What is done otherwise where row ids are stable."""
-THEIRS_ONLY = {"ReserveFragments", "UpdateMemWalState", "UpdateBases"}
-
-
-@dataclass
-class Square:
-    place: Path
-    base: Version
-    ours: dict[str, Operation]
-    theirs: dict[str, Operation]
-    """The same, of other files."""
-    of_pylance: dict[str, lance.LanceOperation.BaseOperation]
-    stable: bool
-
-    def forget(self, newest: int) -> None:
-        """Versions after this one never were."""
-        for path in (self.place / naming.VERSIONS).iterdir():
-            parsed = naming.parse_manifest_name(path.name)
-            if parsed is None or parsed[0] > newest:
-                path.unlink()
-
-    def by_us(self, operation: Operation) -> tuple[str, list[str]]:
-        try:
-            return "C", rows_of(Table.open(str(self.place), version=self.base, durable=False).commit(operation).table)
-        except RetryableConflict:
-            return "R", []
-        except IncompatibleConflict:
-            return "X", []
-
-    def by_pylance(self, name: str) -> tuple[str, list[str]]:
-        try:
-            lance.LanceDataset.commit(str(self.place), self.of_pylance[name], read_version=self.base)
-        except OSError as error:
-            classes = {"Retryable": "R", "Incompatible": "X"}
-            return next((classes[word] for word in classes if word in str(error)), str(error)), []
-        return "C", rows_of(Table.open(str(self.place), durable=False))
-
-
-def rows_of(made: Table) -> list[str]:
-    return sorted(map(repr, made.to_table().to_pylist()))
+from tests.lance_core.transactions.moves import MOVES
+from tests.lance_core.transactions.square import Square, made
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["addresses", "stable row ids"])
 def square(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Square:
-    made = table(tmp_path_factory.mktemp("square") / "t", stable=request.param)
-    read = {name: without_affected(operation) for name, operation in planned(made).items()}
-    square = Square(Path(made.uri), made.version, read, planned(made), {}, request.param)
-    for name, operation in read.items():
-        if kind_of(name) in THEIRS_ONLY or name in UNSAID:
-            continue
-        made.commit(operation)
-        written = lance.dataset(made.uri).read_transaction(made.version + 1)
-        assert written is not None
-        square.of_pylance[name] = written.operation
-        square.forget(made.version)
-    return square
-
-
-def without_affected(operation: Operation) -> Operation:
-    return Transaction.decode(Transaction(Version(1), "", operation).encode(), path="").operation
-
-
-def is_worth(ours: str, theirs: str, *, stable: bool) -> bool:
-    """Where a pair has one answer whatever is touched, the plainest change of each kind is enough."""
-    first = {kind_of(name): name for name in reversed(MOVES)}
-    if stable and not {kind_of(ours), kind_of(theirs)} <= WITH_ROWS:
-        return False
-    looks_closer = RULES[KIND[kind_of(ours)]][KIND[kind_of(theirs)]] not in CONSTANT
-    return looks_closer or (first[kind_of(ours)] == ours and first[kind_of(theirs)] == theirs)
+    return made(tmp_path_factory.mktemp("square") / "t", stable=request.param)
 
 
 @pytest.mark.parametrize("theirs", MOVES)
 def test_ours_after(square: Square, theirs: str) -> None:
-    Table.open(str(square.place), durable=False).commit(square.theirs[theirs])
-    after = square.base + 1
-    wrong = []
-    for name in square.of_pylance:
-        if not is_worth(name, theirs, stable=square.stable):
-            continue
-        ours, our_rows = square.by_us(square.ours[name])
-        square.forget(after)
-        expected, their_rows = square.by_pylance(name)
-        square.forget(after)
-        if (name, theirs) in STRICTER:
-            if ORDER.index(ours) <= ORDER.index(expected):
-                wrong.append(f"{name} after {theirs}: {ours}, no longer stricter than {expected}")
-        elif (ours, our_rows) != (expected, their_rows):
-            wrong.append(f"{name} after {theirs}: {ours} {our_rows}, pylance says {expected} {their_rows}")
-    square.forget(square.base)
+    wrong = square.differences(theirs)
     assert not wrong, "\n".join(wrong)

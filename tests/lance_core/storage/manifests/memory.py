@@ -3,6 +3,7 @@ need one that does not wait for a disk.
 """
 
 import threading
+from collections.abc import Sequence
 
 from lance_core.format.ids import Version
 from lance_core.storage.manifests.manifest_store import Entry
@@ -30,6 +31,10 @@ class MemoryManifestStore:
     def find(self, key: str, version: Version) -> Entry | None:
         with self._lock:
             return self._entries.get((key, version))
+
+    def listed(self, key: str) -> Sequence[Entry]:
+        with self._lock:
+            return sorted((self._entries[at] for at in self._entries if at[0] == key), key=_version)
 
     def reserve(self, key: str, entry: Entry) -> Put:
         with self._lock:

@@ -4,7 +4,7 @@ call, and never waited for.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from lance_core.errors import StorageError
 from lance_core.format.ids import Version
@@ -19,12 +19,13 @@ Answer = TypeVar("Answer")
 class Steps:
     """All calls of one process, counted. At call `at` something happens: `before` or `after` it the process is killed;
     `raises`, it is not done; `fails`, it is not done, and nobody knows; `lost`, it is done, and nobody hears; `late`,
-    it is done when `land` is called."""
+    it is done when `land` is called; `adrift`, the same, and the process is killed. Who was killed calls nobody."""
 
     at: int | None = None
     how: str = "before"
     taking_turns: Callable[[], None] = lambda: None
     calls: list[str] = field(default_factory=list)
+    is_dead: bool = False
     _late: list[Callable[[], object]] = field(default_factory=list)
 
     def land(self) -> None:
@@ -36,8 +37,10 @@ class Steps:
         how = self._how(call)
         if how == "raises":
             raise StorageError(f"told to fail at {call}")
-        if how == "late":
+        if how in ("late", "adrift"):
             self._late.append(do)
+        if how == "adrift":
+            self._die()
         if how in ("fails", "late"):
             return Put.UNKNOWN
         answer = do()
@@ -55,20 +58,26 @@ class Steps:
         return self._done(how, answer)
 
     def _how(self, call: str) -> str:
+        if self.is_dead:
+            self._die()
         self.taking_turns()
         self.calls.append(call)
         how = self.how if len(self.calls) - 1 == self.at else ""
         if how == "before":
-            raise Killed(call)
+            self._die()
         return how
 
     def _done(self, how: str, answer: Answer) -> Answer:
         if how == "after":
-            raise Killed(self.calls[-1])
+            self._die()
         return answer
 
+    def _die(self) -> NoReturn:
+        self.is_dead = True
+        raise Killed(self.calls[-1])
 
-@dataclass
+
+@dataclass(eq=False)
 class SteppedStore:
     inner: Store
     steps: Steps
@@ -102,7 +111,7 @@ class SteppedStore:
         self.inner.settle(paths)
 
 
-@dataclass
+@dataclass(eq=False)
 class SteppedManifests:
     inner: ManifestStore
     steps: Steps
@@ -126,6 +135,9 @@ class SteppedManifests:
 
     def find(self, key: str, version: Version) -> Entry | None:
         return self.steps.other(f"find {version}", lambda: self.inner.find(key, version))
+
+    def listed(self, key: str) -> Sequence[Entry]:
+        return self.steps.other("listed", lambda: self.inner.listed(key))
 
     def reserve(self, key: str, entry: Entry) -> Put:
         return self.steps.put(f"reserve {entry.version}", lambda: self.inner.reserve(key, entry))

@@ -9,6 +9,7 @@ import pytest
 
 from lance_core.format.ids import Version
 from lance_core.storage.manifests.manifest_store import Entry, ManifestStore
+from lance_core.storage.manifests.opening import open_manifest_store
 from lance_core.storage.store import Put
 
 
@@ -43,6 +44,16 @@ def test_the_newest_is_the_highest_number_not_the_last_word(manifests: ManifestS
     for version in (9, 10, 100, 2):
         manifests.reserve("t", staged(version))
     assert manifests.newest("t") == staged(100)
+
+
+def test_all_entries_of_one_table_are_listed_the_oldest_first(manifests: ManifestStore) -> None:
+    assert list(manifests.listed("t")) == []
+    for version in (10, 2, 9, 1):
+        manifests.reserve("t", staged(version))
+        manifests.reserve("t/tree/dev", staged(version, size=None))
+    assert manifests.move("t", staged(2), final(2))
+    assert list(manifests.listed("t")) == [staged(1), final(2), staged(9), staged(10)]
+    assert len(manifests.listed("t/tree/dev")) == 4
 
 
 def test_only_an_entry_that_is_still_there_is_moved(manifests: ManifestStore) -> None:
@@ -114,3 +125,13 @@ def _started(racers: list[subprocess.Popen[str]]) -> list[subprocess.Popen[str]]
         racer.stdin.write("go\n")
         racer.stdin.flush()
     return racers
+
+
+def test_entries_of_several_pages_are_listed(aws: dict[str, str], dynamodb_table: str) -> None:
+    """DynamoDB answers with a megabyte at most."""
+    manifests = open_manifest_store(f"dynamodb://{dynamodb_table}", aws)
+    assert manifests is not None
+    large = [Entry(Version(number), f"_versions/{'x' * 300_000}{number}.manifest", 1) for number in range(1, 8)]
+    for entry in large:
+        assert manifests.reserve("t", entry) is Put.CREATED
+    assert list(manifests.listed("t")) == large

@@ -60,7 +60,8 @@ def test_a_store_that_ignores_conditions_holds_a_table_with_a_manifest_store(tmp
             thread.join()
         assert failures == []
         table = Table.open(uri, storage_options=options, manifest_store=given)
-        assert (table.version, ids(table)) == (11, [1, 2, 3, 4, 10, 11, 12, 20, 21, 22, 30, 31, 32])
+        assert ids(table) == [1, 2, 3, 4, 10, 11, 12, 20, 21, 22, 30, 31, 32]
+        assert table.version <= 11  # some of the threads' appends shared one
         assert ids(Table.open(uri, storage_options=options)) == ids(table), "reading needs no manifest store"
 
 

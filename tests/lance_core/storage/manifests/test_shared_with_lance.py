@@ -23,7 +23,7 @@ from lance_core.storage.manifests.published import PublishedStore
 from lance_core.storage.opening import open_store
 from tests.histories.baton import Killed
 from tests.lance_core.storage.manifests.stepping import SteppedManifests, SteppedStore, Steps
-from tests.lance_core.world import World
+from tests.lance_core.world import World, cleaned
 
 BUCKET = "lake"
 
@@ -187,7 +187,7 @@ def test_cleanup_of_lance_leaves_entries_and_ours_none(
     table = Table.open(uri, storage_options=aws)
     assert table.version_numbers() == (4,)
     table = table.append(rows(5)).table
-    table.cleanup(older_than=timedelta(0), keep=1)
+    cleaned(table)
     assert (key, "4") not in stored(aws, dynamodb_table)
     assert both(uri, aws) == (5, [1, 2, 3, 4, 5])
 

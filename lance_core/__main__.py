@@ -1,0 +1,20 @@
+"""What can be asked of a table from a shell: `python -m lance_core --help`. Each command is a workshop's own; here they
+are only named.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from lance_core.fsck import command as fsck
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m lance_core", description="Lance tables, from a shell.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    fsck.configure(commands.add_parser("fsck", help=fsck.HELP, description=fsck.DESCRIPTION))
+    return fsck.run(parser.parse_args(arguments))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""Deleted rows as an Arrow IPC file: measured first, decompressed then.
+
+Compressed, 16 KB can stand for half a gigabyte. Each compressed buffer begins with the length that it will have, and
+where buffers begin is in the metadata of its batch, a flatbuffer that pyarrow does not show; the few fields of it that
+count are read here. What is not in such a file: which fragment it is of, and how many rows that has.
+"""
+
+import struct
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_core.errors import Corrupt
+from lance_core.limits import DELETED_ROWS_AS_ARROW
+
+SCHEMA = pa.schema([pa.field("row_id", pa.uint32(), nullable=False)])
+_WIDTH = 4
+_SLACK_BYTES = 64
+"""Some writers compress the padding of a buffer with it."""
+_TRAILER = struct.Struct("<i6s")
+_BLOCK = struct.Struct("<qi4xq")
+_COUNT = struct.Struct("<I")
+_LENGTH = struct.Struct("<q")
+_BUFFER = struct.Struct("<qq")
+_NOT_COMPRESSED = -1
+_FOOTER_BATCHES, _HEADER, _ROWS, _BUFFERS, _COMPRESSION = 3, 2, 0, 2, 3
+"""Numbers of fields: of the footer, of a message, and three of a record batch."""
+
+
+def encode(offsets: npt.NDArray[np.uint32]) -> bytes:
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_file(sink, SCHEMA, options=options) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays([pa.array(offsets)], schema=SCHEMA))
+    return bytes(sink.getvalue())
+
+
+def decode(data: bytes, *, path: str) -> npt.NDArray[np.uint32]:
+    """In the order of the file."""
+    try:
+        with pa.ipc.open_file(data) as file:
+            schema = file.schema
+        if not schema.equals(SCHEMA):
+            raise Corrupt(f"has the columns {schema}, not row_id: uint32 not null", path=path, field="schema")
+        found = list(_batches(pa.py_buffer(data), path=path))
+    except (pa.ArrowException, OSError, EOFError, struct.error) as error:
+        raise Corrupt("is not an Arrow IPC file", path=path, field="deletion_file") from error
+    return np.concatenate([np.empty(0, dtype=np.uint32), *found])
+
+
+def _batches(data: pa.Buffer, *, path: str) -> Iterator[npt.NDArray[np.uint32]]:
+    left = DELETED_ROWS_AS_ARROW.most
+    for start, size in _blocks(data):
+        if not 0 <= start <= start + size <= data.size:
+            raise Corrupt(f"has a batch at bytes {start} to {start + size} of {data.size}", path=path, field="footer")
+        message = pa.ipc.read_message(data.slice(start, size))
+        left -= _checked_rows(message.metadata.to_pybytes(), message.body, left, path=path)
+        batch = pa.ipc.read_record_batch(message, SCHEMA)
+        batch.validate()
+        if batch.column(0).null_count:
+            raise Corrupt("holds nulls, and a deleted row has a number", path=path, field="row_id")
+        yield batch.column(0).to_numpy()
+
+
+def _blocks(data: pa.Buffer) -> Iterator[tuple[int, int]]:
+    """Where each batch is, metadata and all, by the footer."""
+    end = data.size - _TRAILER.size
+    size, _magic = _TRAILER.unpack(data.slice(end).to_pybytes())
+    footer = data.slice(end - size, size).to_pybytes()
+    blocks = _table_in(footer, _followed(footer, 0), _FOOTER_BATCHES)
+    if blocks is None:
+        return
+    (count,) = _COUNT.unpack_from(footer, blocks)
+    for number in range(count):
+        start, metadata, body = _BLOCK.unpack_from(footer, blocks + _COUNT.size + number * _BLOCK.size)
+        yield start, metadata + body
+
+
+def _checked_rows(metadata: bytes, body: pa.Buffer, rows_max: int, *, path: str) -> int:
+    """How many rows the batch has, if its buffers are as long as that, compressed or not."""
+    batch = _table_in(metadata, _followed(metadata, 0), _HEADER)
+    if batch is None:
+        raise Corrupt("holds a batch without metadata", path=path, field="deletion_file")
+    place = _field(metadata, batch, _ROWS)
+    rows = 0 if place is None else int(_LENGTH.unpack_from(metadata, place)[0])
+    if rows > rows_max:
+        raise DELETED_ROWS_AS_ARROW.exceeded("more", path=path)
+    if rows < 0 or body is None:
+        raise Corrupt(f"holds a batch of {rows} rows", path=path, field="row_id")
+    if _field(metadata, batch, _COMPRESSION) is None:
+        return rows
+    buffers = _table_in(metadata, batch, _BUFFERS)
+    if buffers is None:
+        return rows
+    (count,) = _COUNT.unpack_from(metadata, buffers)
+    for number in range(count):
+        start, size = _BUFFER.unpack_from(metadata, buffers + _COUNT.size + number * _BUFFER.size)
+        if size < _LENGTH.size:
+            continue
+        if not 0 <= start <= body.size - _LENGTH.size:
+            raise Corrupt(f"has a buffer at byte {start} of {body.size}", path=path, field="row_id")
+        (length,) = _LENGTH.unpack(body.slice(start, _LENGTH.size).to_pybytes())
+        if length != _NOT_COMPRESSED and not 0 <= length <= rows * _WIDTH + _SLACK_BYTES:
+            raise Corrupt(f"would be {length:,} bytes for {rows:,} rows", path=path, field="row_id")
+    return rows
+
+
+def _table_in(data: bytes, table: int, number: int) -> int | None:
+    """Where the table, or the vector, is that a field of a table leads to."""
+    place = _field(data, table, number)
+    return None if place is None else _followed(data, place)
+
+
+def _field(data: bytes, table: int, number: int) -> int | None:
+    """Where a field is; None where the table leaves it out."""
+    entries = table - struct.unpack_from("<i", data, table)[0]
+    (size,) = struct.unpack_from("<H", data, entries)
+    at = 4 + 2 * number
+    offset = struct.unpack_from("<H", data, entries + at)[0] if at < size else 0
+    return table + offset if offset else None
+
+
+def _followed(data: bytes, place: int) -> int:
+    return place + int(struct.unpack_from("<I", data, place)[0])

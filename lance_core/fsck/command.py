@@ -1,0 +1,204 @@
+"""`python -m lance_core fsck URI`: a table looked over from a shell, and the repairs that somebody chose.
+
+It ends with 0 where nobody has to do anything, 1 where something was found, 2 where it could not look. Nothing is
+written without `--apply`. A command line is seen by everybody on the machine, so secrets are not taken from it: an
+option names the variable of the environment that has the value.
+"""
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+
+from lance_core import given
+from lance_core.errors import InvalidInput, LanceError
+from lance_core.format.ids import Version
+from lance_core.fsck.examine import Extent, examine
+from lance_core.fsck.report import Finding, Kind, Mend, Report
+from lance_core.location import Location, locate
+from lance_core.storage.options import is_secret
+
+HELP = "look a table over, and repair what can be repaired"
+DESCRIPTION = (
+    "Look a table over: what contradicts the format or itself, how bad that is, and what to do. Nothing is written, "
+    "unless repairs are chosen with --repair and --apply is given. Ends with 0 where nobody has to do anything, 1 "
+    "where something was found, 2 where it could not look."
+)
+CLEAN, FOUND, FAILED = 0, 1, 2
+_PASSWORD = re.compile(r"://[^/@?]*:[^/@]*@")
+_QUERY_OF_DYNAMODB = "s3+ddb://"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("uri", metavar="URI", help="the table; of a branch, its directory below tree/")
+    extent = parser.add_mutually_exclusive_group()
+    extent.add_argument("--all", action="store_true", help="all versions, orphans and references (the default)")
+    extent.add_argument("--head", action="store_true", help="the newest version alone")
+    extent.add_argument("--version", metavar="N", type=int, help="this version alone")
+    add("--storage-option", metavar="KEY=VALUE", action="append", default=[], help="never a secret; repeatable")
+    add(
+        "--storage-option-from", metavar="KEY=VARIABLE", action="append", default=[],
+        help="one whose value a variable of the environment has; repeatable",
+    )  # fmt: skip
+    manifests = parser.add_mutually_exclusive_group()
+    manifests.add_argument("--manifest-store", metavar="URL", help="where versions are reserved; without a password")
+    manifests.add_argument("--manifest-store-from", metavar="VARIABLE", help="the same, from the environment")
+    add("--base", metavar="PLACE", action="append", default=[], help="outside the table, and may be read; repeatable")
+    add("--json", action="store_true", help="one object, for programs")
+    kinds = [kind.value for kind in Kind]
+    add("--repair", metavar="KIND", action="extend", nargs="+", choices=kinds, default=[], help=", ".join(kinds))
+    add("--apply", action="store_true", help="do the chosen repairs, which are only told otherwise")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        if arguments.apply and not arguments.repair:
+            raise InvalidInput("--apply does what --repair chooses; choose something")
+        location, extent = _location(arguments, os.environ), _extent(arguments)
+        report = examine(location, extent)
+    except LanceError as error:
+        return _failed(error)
+    chosen = {Kind(kind) for kind in arguments.repair}
+    mends = sorted((each.mend for each in report.findings if each.mend and each.mend.kind in chosen), key=_place)
+    if not arguments.apply:
+        _say(arguments, report, [(mend, None) for mend in mends], bool(chosen))
+        return CLEAN if report.is_clean else FOUND
+    done = [(mend, _done(mend)) for mend in mends]
+    try:
+        after = examine(location, extent)
+    except LanceError as error:
+        return _failed(error)
+    _say(arguments, after, done, True)
+    return CLEAN if after.is_clean else FOUND
+
+
+def _failed(error: LanceError) -> int:
+    print(f"could not look: {error}", file=sys.stderr)
+    return FAILED
+
+
+def _done(mend: Mend) -> str:
+    try:
+        return mend.do()
+    except LanceError as error:
+        return f"not done: {error}"
+
+
+def _place(mend: Mend) -> int:
+    return [*Kind].index(mend.kind)
+
+
+# What is asked
+
+
+def _location(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Location:
+    uri: str = arguments.uri
+    if _PASSWORD.search(uri) or ("?" in uri and "://" in uri and not uri.lower().startswith(_QUERY_OF_DYNAMODB)):
+        raise InvalidInput(
+            "the URI has a password or a query, and a command line is seen by everybody on this machine; give it "
+            "without, and what it needs with --storage-option-from"
+        )
+    options = {}
+    for text in arguments.storage_option:
+        key, value = _pair(text, "--storage-option", "KEY=VALUE")
+        if is_secret(key):
+            raise InvalidInput(
+                f"{key} is a secret, and a command line is seen by everybody on this machine; put it into the "
+                f"environment, and name it: --storage-option-from {key}=VARIABLE"
+            )
+        options[key] = value
+    for text in arguments.storage_option_from:
+        key, variable = _pair(text, "--storage-option-from", "KEY=VARIABLE")
+        options[key] = _variable(variable, environment)
+    manifests: str | None = arguments.manifest_store
+    if manifests is not None and _PASSWORD.search(manifests):
+        raise InvalidInput(
+            "the URL of the manifest store has a password, and a command line is seen by everybody on this machine; "
+            "put it into the environment, and name it: --manifest-store-from VARIABLE"
+        )
+    if arguments.manifest_store_from is not None:
+        manifests = _variable(arguments.manifest_store_from, environment)
+    return locate(uri, storage_options=options, bases=arguments.base, manifest_store=manifests)
+
+
+def _extent(arguments: argparse.Namespace) -> Extent | Version:
+    if arguments.version is not None:
+        return given.version_number(arguments.version)
+    return Extent.HEAD if arguments.head else Extent.ALL
+
+
+def _pair(text: str, option: str, form: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not (key and separator):
+        raise InvalidInput(f"{option} is of the form {form}; this one has no key, or no '='")
+    return key, value
+
+
+def _variable(name: str, environment: Mapping[str, str]) -> str:
+    if name not in environment:
+        raise InvalidInput(f"the environment has no variable {name!r}; set it, or name another")
+    return environment[name]
+
+
+# What is answered
+
+
+_Repairs = Sequence[tuple[Mend, str | None]]
+
+
+def _say(arguments: argparse.Namespace, report: Report, repairs: _Repairs, chosen: bool) -> None:
+    lines = [_as_json(report, repairs)] if arguments.json else _as_text(report, repairs, chosen)
+    print("\n".join(lines))
+
+
+def _as_text(report: Report, repairs: _Repairs, chosen: bool) -> Iterator[str]:
+    if repairs:
+        applied = any(said is not None for _mend, said in repairs)
+        yield "Done:" if applied else "To be done, if --apply is added (nothing was changed):"
+        for mend, said in repairs:
+            yield f"  {mend.kind.value}: {mend.what}" + ("" if said is None else f"\n    {said}")
+        yield ""
+    elif chosen:
+        yield "There is nothing of that kind to repair.\n"
+    yield str(report).partition("\n")[0]
+    for severity, group in groupby(report.findings, key=lambda finding: finding.severity):
+        yield f"\n{severity.value}"
+        for rule, same in groupby(sorted(group, key=lambda finding: finding.rule), key=lambda finding: finding.rule):
+            yield f"  {rule}"
+            for finding in same:
+                yield from _finding(finding)
+
+
+def _finding(finding: Finding) -> Iterator[str]:
+    yield f"    {finding.path}" + ("" if finding.version is None else f" (version {finding.version})")
+    yield f"      {finding.what}."
+    yield f"      {finding.repair}" + (f" Or: --repair {finding.mend.kind.value}" if finding.mend else "")
+
+
+def _as_json(report: Report, repairs: _Repairs) -> str:
+    found = {
+        "uri": report.uri,
+        "sound": report.is_sound,
+        "clean": report.is_clean,
+        "versions": list(report.versions),
+        "files": report.files,
+        "chain": {"verified": list(report.chain.verified), "begins": list(report.chain.begins)},
+        "findings": [
+            {
+                "severity": finding.severity.value,
+                "rule": finding.rule,
+                "path": finding.path,
+                "version": finding.version,
+                "what": finding.what,
+                "repair": finding.repair,
+                "kind": finding.mend.kind.value if finding.mend else None,
+            }
+            for finding in report.findings
+        ],
+        "repairs": [{"kind": mend.kind.value, "what": mend.what, "done": said} for mend, said in repairs],
+    }
+    return json.dumps(found, indent=1, ensure_ascii=False)

@@ -1,0 +1,194 @@
+"""What a manifest store knows of a table, beside what is there: every version reserved and in place, and no more.
+
+An examination reads past the protocol (`bare`): whoever lists a table through it finishes what is unfinished, and to
+look is not to write. What is done about an entry is done through it, under the condition that the entry is as it was.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from lance_core.errors import Corrupt, LanceError
+from lance_core.format import naming
+from lance_core.format.ids import Version
+from lance_core.fsck.report import Finding, Kind, Mend, Severity
+from lance_core.location import Location
+from lance_core.snapshot import ranges
+from lance_core.storage.manifests.manifest_store import Entry, checked
+from lance_core.storage.manifests.published import PublishedStore
+from lance_core.storage.store import Put
+
+_BY_READING = "Whoever reads or writes the table next finishes it."
+
+
+def bare(location: Location) -> tuple[Location, PublishedStore | None]:
+    """The files of a table as they are, and the protocol around its versions where it has one."""
+    published = location.own_store
+    if not isinstance(published, PublishedStore):
+        return location, None
+    return replace(location, store=published.own, access=replace(location.access, manifest_store=None)), published
+
+
+def of_table(published: PublishedStore) -> Iterator[Finding]:
+    manifests, key = published.manifests, published.key
+    try:
+        entries = {entry.version: entry for entry in manifests.listed(key)}
+    except LanceError as error:
+        yield _finding(Severity.ERROR, "entries", key, f"the entries could not be looked at: {error}", "Try again.")
+        return
+    paths = _manifests(published)
+    newest = max(paths, default=Version(0))
+    leftovers = []
+    for version, entry in entries.items():
+        try:
+            checked(entry, what=manifests.description)
+        except Corrupt as error:
+            yield _unbelieved(published, entry, paths.get(version), error)
+            continue
+        final = published.own.head(entry.final)
+        if final is None and version in paths:
+            final = published.own.head(paths[version])
+        if final is not None:
+            yield from _in_place(published, entry, final.size)
+        elif not entry.is_final and published.own.head(entry.path) is not None:
+            if (again := manifests.find(key, version)) == entry and published.own.head(entry.final) is None:
+                yield _unfinished(published, again)
+        elif version < newest:
+            leftovers.append(entry)
+        else:
+            yield _of_nothing(published, entry, newest)
+    if leftovers:
+        what = f"{_known(published)} has entries of versions whose manifests are gone: {_versions(leftovers)}"
+        does = f"Remove the entries of versions {_versions(leftovers)} from {manifests.description}."
+        mend = Mend(Kind.ENTRIES, does, partial(_forget_all, published, leftovers))
+        yield _finding(Severity.INFO, "entry_left", key, what, "Nobody is harmed by them.", mend=mend)
+    yield from _without_entry(published, paths, entries)
+
+
+def _manifests(published: PublishedStore) -> dict[Version, str]:
+    found = {}
+    for info in published.own.list(naming.VERSIONS):
+        if parsed := naming.parse_manifest_name(info.path.rpartition("/")[2]):
+            found[parsed[0]] = info.path
+    return found
+
+
+def _unbelieved(published: PublishedStore, entry: Entry, path: str | None, error: Corrupt) -> Finding:
+    """Nobody opens a table whose newest entry is such a one."""
+    mend = None
+    if path is not None and (info := published.own.head(path)) is not None:
+        right = Entry(entry.version, path, info.size)
+        does = f"Correct the entry of version {entry.version}, which says {entry.path!r}: its manifest is at {path}."
+        mend = Mend(Kind.ENTRIES, does, partial(_moved, published, entry, right))
+    repair = "Correct the entry, or remove it if it is of no version."
+    return _finding(Severity.ERROR, "entry_path", published.key, error.what, repair, entry.version, mend)
+
+
+def _in_place(published: PublishedStore, entry: Entry, size: int) -> Iterator[Finding]:
+    version, key = entry.version, published.key
+    if not entry.is_final:
+        if published.manifests.find(key, version) != entry:
+            return  # somebody was about to
+        what = f"version {version} is in place, and {_known(published)} still names the file it was made from"
+        mend = Mend(
+            Kind.ENTRIES, f"Let the entry of version {version} name its manifest.", partial(_finish, published, entry)
+        )
+        yield _finding(Severity.INFO, "entry_untidy", entry.path, what, _BY_READING, version, mend)
+    elif entry.size is not None and entry.size != size:
+        what = (
+            f"the manifest of version {version} has {size} bytes, and {_known(published)} has noted {entry.size}: it "
+            "was replaced, or another one was reserved"
+        )
+        right = replace(entry, size=size)
+        does = f"Note in the entry of version {version} that its manifest has {size} bytes."
+        mend = Mend(Kind.ENTRIES, does, partial(_moved, published, entry, right))
+        repair = "Find out which of the two is right: the version after it tells by its hash, if it is one of ours."
+        yield _finding(Severity.WARNING, "entry_size", entry.path, what, repair, version, mend)
+
+
+def _unfinished(published: PublishedStore, entry: Entry) -> Finding:
+    what = f"version {entry.version} is reserved for this file, which is not in its place yet"
+    does = f"Put {entry.path} into its place as version {entry.version}, as the next reader would."
+    mend = Mend(Kind.ENTRIES, does, partial(_finish, published, entry))
+    return _finding(Severity.WARNING, "entry_unfinished", entry.path, what, _BY_READING, entry.version, mend)
+
+
+def _of_nothing(published: PublishedStore, entry: Entry, newest: Version) -> Finding:
+    version, path = entry.version, entry.path
+    if entry.is_final:
+        what = f"version {version} was committed, and its manifest is gone; the newest that is there is {newest}"
+        repair = (
+            "Put it back from a copy. If the table was put back to an earlier state, the next commit takes its number."
+        )
+        return _finding(Severity.ERROR, "manifest_gone", path, what, repair, version)
+    what = f"version {version} is reserved for this file, which is gone; nobody was told of that version"
+    mend = Mend(Kind.ENTRIES, f"Remove the entry of version {version}.", partial(_forget, published, entry))
+    return _finding(Severity.WARNING, "entry_of_nothing", path, what, "A commit takes its number over.", version, mend)
+
+
+def _without_entry(
+    published: PublishedStore, paths: Mapping[Version, str], entries: Mapping[Version, Entry]
+) -> Iterator[Finding]:
+    last, key = max(entries, default=Version(0)), published.key
+    older = [version for version in sorted(paths.keys() - entries.keys()) if version < last]
+    if older:
+        what = f"{_known(published)} has no entry of versions {ranges(older)}, which are found by their names"
+        yield _finding(Severity.INFO, "no_entry", naming.VERSIONS, what, "They were there before it, or lost theirs.")
+    for version in sorted(version for version in paths if version > last):
+        path = paths[version]
+        if published.manifests.find(key, version) is not None or (info := published.own.head(path)) is None:
+            continue
+        what = (
+            f"version {version} was committed past {_known(published)}: who asks there alone does not see it, and may "
+            "overwrite it"
+        )
+        entry = Entry(version, path, info.size)
+        does = f"Enter version {version} into {published.manifests.description}."
+        mend = Mend(Kind.ENTRIES, does, partial(_enter, published, entry))
+        repair = "See to it that all writers open the table with its manifest store."
+        yield _finding(Severity.WARNING, "no_entry", path, what, repair, version, mend)
+
+
+def _finish(published: PublishedStore, entry: Entry) -> str:
+    there = published.finish(entry.version)
+    return f"version {entry.version} is nowhere any more" if there is None else f"version {entry.version} is at {there}"
+
+
+def _forget_all(published: PublishedStore, entries: Sequence[Entry]) -> str:
+    return "; ".join(_forget(published, entry) for entry in entries)
+
+
+def _forget(published: PublishedStore, entry: Entry) -> str:
+    if any(published.own.head(path) is not None for path in {entry.path, entry.final}):
+        return f"there is a file of version {entry.version} now, and its entry stays"
+    published.manifests.forget(published.key, entry)
+    if published.manifests.find(published.key, entry.version) is None:
+        return f"the entry of version {entry.version} is removed"
+    return f"the entry of version {entry.version} is another one now, and stays"
+
+
+def _moved(published: PublishedStore, entry: Entry, to: Entry) -> str:
+    done = published.manifests.move(published.key, entry, to)
+    return f"the entry of version {entry.version} is " + ("correct now" if done else "another one now, and stays")
+
+
+def _enter(published: PublishedStore, entry: Entry) -> str:
+    put = published.manifests.reserve(published.key, entry)
+    if put is Put.UNKNOWN:
+        return f"whether version {entry.version} is entered is not known; look again"
+    return f"version {entry.version} is entered" if put is Put.CREATED else f"version {entry.version} has an entry now"
+
+
+def _known(published: PublishedStore) -> str:
+    return published.manifests.description
+
+
+def _versions(entries: Sequence[Entry]) -> str:
+    return ranges([entry.version for entry in entries])
+
+
+def _finding(
+    severity: Severity, rule: str, path: str, what: str, repair: str, version: Version | None = None,
+    mend: Mend | None = None,
+) -> Finding:  # fmt: skip
+    return Finding(severity, rule, path, what, repair, version, mend)

@@ -1,0 +1,139 @@
+"""Whether a version that landed stands: in the line of versions, with all of its files.
+
+A put that is answered `CREATED` says that nothing was in its place. That is enough as long as its writer was at work. A
+process can also stand still between its look and its put, for hours: meanwhile others commit, a cleanup removes what
+they made first, and the put lands in a gap below the newest version, or names files that nobody had named and that were
+old enough to go. Cleanup leaves versions of less than a minute and files of less than an hour alone, so who was faster
+than that asks nothing. Start with `Watch`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lance_core import holds
+from lance_core.errors import CommitUndecided, LanceError, NotFound
+from lance_core.format import naming
+from lance_core.format.ids import Version
+from lance_core.format.manifest import Manifest
+from lance_core.format.naming import NamingScheme
+from lance_core.holds import Hold
+from lance_core.inventory import named_by
+from lance_core.limits import MANIFEST_BYTES
+from lance_core.location import Location
+from lance_core.ports import Ports
+from lance_core.storage.store import read_whole, with_facts
+
+_AT_WORK_NS = 20 * 10**9
+"""A third of the age at which cleanup touches a version."""
+_YOUNG_NS = 30 * 60 * 10**9
+"""Half of the age at which it touches a file that no version names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """By both clocks of this process: the one stops while the machine sleeps, the other can be set."""
+
+    elapsed_ns: int
+    now_ns: int
+
+    @classmethod
+    def now(cls, ports: Ports) -> "Moment":
+        return cls(ports.elapsed_ns(), ports.now_ns())
+
+    def is_past(self, nanoseconds: int, ports: Ports) -> bool:
+        return max(ports.elapsed_ns() - self.elapsed_ns, ports.now_ns() - self.now_ns) > nanoseconds
+
+
+class Watch:
+    """Over one commit, from its first look to its version. `begun` is before the first of its files was written; None:
+    just now."""
+
+    def __init__(self, location: Location, uuid: str, begun: Moment | None, ports: Ports) -> None:
+        self._location = location
+        self._uuid = uuid
+        self._ports = ports
+        self._looked = Moment.now(ports)
+        self._begun = begun or self._looked
+        self._held: list[str] = []
+
+    def looks(self) -> bool:
+        """A turn begins. Whether the one before took so long that what it put may have been cleaned up."""
+        stood_still = self._looked.is_past(_AT_WORK_NS, self._ports)
+        self._looked = Moment.now(self._ports)
+        return stood_still
+
+    def puts(self, manifest: Manifest, before: Manifest | None) -> None:
+        """The next call puts this version: what it adds must be there, and stay until it is named."""
+        if not self._begun.is_past(_YOUNG_NS, self._ports):
+            return
+        added = sorted(named_by(manifest).own - (named_by(before).own if before else frozenset()))
+        self._held.append(holds.hold(self._location.own_store, Hold("this commit", files=tuple(added)), self._ports))
+        self._check_files(added)
+
+    def landed(self, manifest: Manifest, scheme: NamingScheme) -> None:
+        """The put was answered. Whether it stands is asked only if it is long ago that we looked."""
+        if self._looked.is_past(_AT_WORK_NS, self._ports):
+            try:
+                wrong = what_is_wrong(self._location, manifest, scheme)
+            except LanceError as error:
+                wrong = f"looking whether it stands failed: {error}"
+            if wrong:
+                raise CommitUndecided(
+                    f"{self._location.uri}: version {manifest.version} was put after its writer had stood still for "
+                    f"long: {wrong}",
+                    uuid=self._uuid,
+                    version=manifest.version,
+                )
+        for held in self._held:
+            holds.release(self._location.own_store, held)
+
+    def _check_files(self, keys: Sequence[str]) -> None:
+        if missing := _missing(self._location, keys):
+            raise NotFound(
+                f"{self._location.uri}: {len(missing)} files of this commit do not exist any more, {missing[0]} for "
+                f"one: a cleanup took them, since no version had named them for so long. Write it again, then commit"
+            )
+
+
+def what_is_wrong(location: Location, manifest: Manifest, scheme: NamingScheme) -> str:
+    """With a version that is there, and may have come late; empty if it stands."""
+    if later := in_a_gap(location, scheme, manifest.version):
+        return (
+            f"it came after version {later}, into a gap that a cleanup had made below it, and no version follows it. "
+            "Look whether its rows are there; if they are not, repeat the change, under another intent if it had one"
+        )
+    added = named_by(manifest).own - _named_before(location, manifest, scheme)
+    # A cleanup that is under way may have looked for names before there was this one, and removes afterwards.
+    holds.check_stays(location.own_store, Hold("relying on it", files=tuple(added)))
+    if missing := _missing(location, sorted(added)):
+        return (
+            f"a cleanup took {len(missing)} of its files, {missing[0]} for one, which no version had named for so "
+            f"long. Restore version {manifest.version - 1}, then repeat the change, under another intent if it had one"
+        )
+    return ""
+
+
+def in_a_gap(location: Location, scheme: NamingScheme, version: Version) -> Version | None:
+    """A later version that was there before this one: it landed where another had been, which a cleanup removed."""
+    mine = location.store.head(naming.manifest_path(version, scheme))
+    for listed in with_facts(location.store.list(naming.VERSIONS)) if mine else ():
+        parsed = naming.parse_manifest_name(listed.path.rpartition("/")[2])
+        if mine and parsed and parsed[0] > version and listed.modified < mine.modified:
+            return parsed[0]
+    return None
+
+
+def _named_before(location: Location, manifest: Manifest, scheme: NamingScheme) -> frozenset[str]:
+    path = naming.manifest_path(Version(manifest.version - 1), scheme)
+    try:
+        before = read_whole(location.store, path, MANIFEST_BYTES)
+    except NotFound:
+        return frozenset()
+    return named_by(Manifest.decode(before, path=path)).own
+
+
+def _missing(location: Location, keys: Sequence[str]) -> list[str]:
+    store = location.own_store
+    return [
+        key for key in keys if not (store.list(key) if key.startswith(naming.INDICES) else store.head(key) is not None)
+    ]

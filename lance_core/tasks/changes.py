@@ -1,0 +1,95 @@
+"""A verb whose planning is spread over workers, from its beginning to its version.
+
+    changed(where, how, "delete", plan)      as the methods of `Table` do it: intent, plan, commit, plan again
+
+`plan` is given a version and runs its tasks on it; when somebody was in the way, it is given a newer one.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lance_core import given
+from lance_core.commit import ATTEMPTS
+from lance_core.committed import Committed
+from lance_core.edit import attempts
+from lance_core.format.fragment import Fragment
+from lance_core.format.operations import Operation
+from lance_core.location import locate
+from lance_core.ports import SYSTEM
+from lance_core.refs import find
+from lance_core.snapshot import Snapshot, load_latest
+from lance_core.storage.manifests.manifest_store import ManifestStore
+from lance_core.table import committed_of
+from lance_core.tasks.parts import PartTask, Runner, Whole, Work, results_of, spread
+
+_TASKS_PER_SLOT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The table, or one of its branches, that is to be changed."""
+
+    uri: str
+    branch: str | None = None
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
+    manifest_store: ManifestStore | str | None = field(default=None, repr=False)
+    durable: bool = True
+
+    def newest(self) -> Snapshot:
+        location = locate(
+            self.uri,
+            storage_options=self.storage_options,
+            manifest_store=self.manifest_store,
+            durable=self.durable,
+        )
+        return load_latest(location) if self.branch is None else find(location, branch=self.branch)
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """What every writer takes."""
+
+    intent: str | None = None
+    properties: Mapping[str, str] | None = None
+    retries: int = ATTEMPTS
+
+
+def changed(
+    where: Where,
+    how: How,
+    verb: str,
+    plan: Callable[[Snapshot], Operation | None],
+    *,
+    operation: str,
+    again: bool = True,
+) -> Committed:
+    """`operation` names what would have been, where there is nothing to change. `again` says that it may be planned
+    once more on a newer version."""
+    given.check(intent=how.intent, retries=how.retries)
+    noted = given.properties(how.properties)
+    base = where.newest()
+    base.manifest.check_writable()
+    change = attempts.Change(verb, plan, operation, again)
+    return committed_of(
+        attempts.land(change, base, intent=how.intent, properties=noted, retries=how.retries, ports=SYSTEM)
+    )
+
+
+def over_fragments(
+    base: Snapshot, fragments: Sequence[Fragment], work: Work, runner: Runner
+) -> Mapping[int, list[bytes]]:
+    """What `work` gave back for each part of these fragments, by the number of the part."""
+    return over_parts(base, spread(fragments, runner.slots * _TASKS_PER_SLOT), work, runner)
+
+
+def over_parts(
+    base: Snapshot, parts: tuple[tuple[bytes, ...], ...], work: Work, runner: Runner
+) -> Mapping[int, list[bytes]]:
+    """For parts that are cut already: encoded fragments of each."""
+    if not parts:
+        return {}
+    came_back = runner.run(PartTask(Whole.of(base), parts, work), len(parts))
+    return results_of(came_back, len(parts), uri=base.location.uri)
+
+
+__all__ = ["ATTEMPTS", "How", "ManifestStore", "Where", "changed", "over_fragments", "over_parts"]

@@ -1,0 +1,35 @@
+"""A delete whose rows are found by workers: each looks at its fragments, with the evaluator that one process uses, and
+writes their deletion files."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lance_core.committed import Committed
+from lance_core.edit import delete as in_one_process
+from lance_core.expressions import Predicate
+from lance_core.format.operations import Delete, Operation
+from lance_core.ports import SYSTEM
+from lance_core.scan.columns import conditional
+from lance_core.snapshot import Snapshot
+from lance_core.tasks import operations
+from lance_core.tasks.changes import How, Where, changed, over_fragments
+from lance_core.tasks.parts import Runner
+
+
+def delete(where: Where, predicate: str, *, how: How, runner: Runner) -> Committed:
+    def plan(base: Snapshot) -> Operation:
+        Predicate.parse(predicate, conditional(base.manifest))  # what is wrong with it is told before a task runs
+        results = over_fragments(base, base.manifest.fragments, _Part(predicate), runner)
+        return operations.join_deletes(operations.planned(results), predicate)
+
+    return changed(where, how, "delete", plan, operation=Delete.name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    predicate: str
+
+    def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
+        planned = in_one_process.delete(part, self.predicate, ports=SYSTEM)
+        if planned.affected:
+            yield operations.encode(planned)

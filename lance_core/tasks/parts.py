@@ -1,0 +1,128 @@
+"""A version spread over workers: each has all of it but the fragments of the others.
+
+    driver    Whole.of(base)                       what every worker knows: where the table is, its schema, its settings
+              PartTask(whole, parts, work)         picklable; `parts` are the fragments of each task
+    workers   PartTask(...)(batches of numbers)    work(part, ...) for each number, whose results travel as bytes
+    driver    results_of(table)                    those bytes by part, or the refusal of the first part that has one
+
+To the rooms below, a part is a version like any other, with few fragments. So a verb that plans an operation for a
+whole table plans one for a part too, and who spreads it has only to put the operations together (`operations.py`).
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import pyarrow as pa
+
+from lance_core.errors import InvalidInput, StorageError
+from lance_core.format.fragment import Fragment
+from lance_core.format.manifest import Manifest
+from lance_core.format.naming import NamingScheme
+from lance_core.location import Location, locate
+from lance_core.snapshot import Snapshot
+from lance_core.tasks import refusals
+from lance_core.tasks.stamp import Stamp
+
+RESULT = pa.schema([pa.field("part", pa.int64()), pa.field("result", pa.binary()), pa.field("refusal", pa.string())])
+"""What comes back: rows of a part's results, or one that says why it cannot be done."""
+
+Work = Callable[[Snapshot, int], Iterable[bytes]]
+"""What is done with a part; the number is the part's own. Picklable."""
+
+
+class Runner(Protocol):
+    """Whoever runs tasks: Spark, or a loop in a test."""
+
+    @property
+    def slots(self) -> int:
+        """How many tasks run at once."""
+
+    def run(self, task: "PartTask", parts: int) -> pa.Table:
+        """One task for each number below `parts`, with the task's own answer for it: rows of `RESULT`, in any order,
+        of one attempt each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    uri: str
+    header: bytes
+    """The manifest, as a file without fragments, indices and transaction."""
+    path: str
+    scheme: NamingScheme
+    durable: bool
+    bases: tuple[str, ...]
+    stamp: Stamp
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, base: Snapshot) -> "Whole":
+        location, manifest = base.location, base.manifest
+        access = location.access
+        return cls(
+            uri=location.uri,
+            header=manifest.header(),
+            path=manifest.path,
+            scheme=base.scheme,
+            durable=access.durable,
+            bases=access.bases,
+            stamp=Stamp.of_this_process(),
+            storage_options=dict(access.storage_options),
+        )
+
+    def location(self) -> Location:
+        """Of the table's own files. A worker never commits, so it needs to know of no manifest store."""
+        return locate(self.uri, storage_options=self.storage_options, durable=self.durable, bases=self.bases)
+
+    def part(self, fragments: Iterable[bytes]) -> Snapshot:
+        manifest = Manifest.decode(self.header, path=self.path).with_fragments(map(Fragment.decode, fragments))
+        return Snapshot(self.location().of(manifest), manifest, self.scheme)
+
+
+@dataclass(frozen=True, slots=True)
+class PartTask:
+    """Runs in a worker: numbers of parts in, results out."""
+
+    whole: Whole
+    parts: tuple[tuple[bytes, ...], ...]
+    """Encoded fragments, of each part."""
+    work: Work
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        self.whole.stamp.check()
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                try:
+                    for result in self.work(self.whole.part(self.parts[number]), number):
+                        yield pa.RecordBatch.from_pylist([{"part": number, "result": result}], RESULT)
+                except InvalidInput as error:
+                    # Trying again would not help, and an exception would reach the driver as text in a traceback.
+                    told = {"part": number, "refusal": refusals.encode(error)}
+                    yield pa.RecordBatch.from_pylist([told], RESULT)
+
+
+def spread(fragments: Sequence[Fragment], parts_max: int) -> tuple[tuple[bytes, ...], ...]:
+    """Neighbours together, in at most so many parts of about equally many rows."""
+    rows_per_part = max(1, -(-sum(fragment.physical_rows for fragment in fragments) // parts_max))
+    parts: list[list[bytes]] = []
+    room = 0
+    for fragment in fragments:
+        if room <= 0:
+            parts.append([])
+            room = rows_per_part
+        parts[-1].append(fragment.encode())
+        room -= fragment.physical_rows
+    return tuple(map(tuple, parts))
+
+
+def results_of(came_back: pa.Table, parts: int, *, uri: str) -> Mapping[int, list[bytes]]:
+    """By part; a part without results is missing. A retried or speculative task counts once, since whoever runs the
+    tasks takes one answer of each."""
+    results: dict[int, list[bytes]] = {}
+    for row in came_back.sort_by("part").to_pylist():
+        if row["refusal"] is not None:
+            raise refusals.decode(row["refusal"])
+        if not 0 <= row["part"] < parts:
+            raise StorageError(f"{uri}: a worker answered for part {row['part']}, and there are {parts}")
+        results.setdefault(row["part"], []).append(row["result"])
+    return results

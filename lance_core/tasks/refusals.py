@@ -1,0 +1,21 @@
+"""Errors that a worker has about its input, on their way to the driver, which raises them again as what they were."""
+
+import json
+
+from lance_core import errors
+from lance_core.errors import InvalidInput, LanceError
+
+
+def encode(error: InvalidInput) -> str:
+    told = {name: value for name, value in vars(error).items() if isinstance(value, str | int | None)}
+    return json.dumps({"kind": type(error).__name__, "message": str(error), "told": told})
+
+
+def decode(text: str) -> LanceError:
+    refusal = json.loads(text)
+    kind = getattr(errors, refusal["kind"], InvalidInput)
+    error: LanceError = kind.__new__(kind, refusal["message"])
+    error.args = (refusal["message"],)
+    for name, value in refusal["told"].items():
+        setattr(error, name, value)
+    return error

@@ -1,0 +1,134 @@
+"""A bucket of this process, and the product's object store over it: every request is a call that can be stopped.
+
+An object store without a network: what is sent is done at once, or as a `Steps` says.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from lance_core.storage.buckets.bucket import Bucket, Found, Page
+from lance_core.storage.buckets.opened import opened
+from lance_core.storage.objects import ObjectStore
+from lance_core.storage.options import settings
+from lance_core.storage.place import Place
+from lance_core.storage.store import Put
+from lance_core.storage.trouble import Kind, Patience, Trouble
+from tests.lance_core.storage.manifests.stepping import Steps
+
+
+@dataclass(frozen=True, slots=True)
+class BucketStore(ObjectStore):
+    bucket: Bucket = field(default_factory=lambda: MemoryBucket(), compare=False)
+
+    @property
+    def _bucket(self) -> Bucket:
+        return self.bucket
+
+
+@dataclass(frozen=True)
+class MemoryBucket:
+    honours_conditions: bool = True
+    objects: dict[str, tuple[bytes, datetime]] = field(default_factory=dict)
+
+    def get(self, key: str, start: int, length: int | None) -> bytes:
+        data, _when = self._found(key)
+        return data[start : None if length is None else start + length]
+
+    def head(self, key: str) -> Found:
+        data, when = self._found(key)
+        return Found(key, len(data), when)
+
+    def page(self, prefix: str, *, deep: bool, after: str, following: str | None, limit: int) -> Page:
+        behind = max(after, following or "")
+        keys = sorted(key for key in self.objects if key.startswith(prefix) and key > behind)
+        shown = [key for key in keys if deep or "/" not in key[len(prefix) :]]
+        page = shown[:limit]
+        return Page([self.head(key) for key in page], page[-1] if len(shown) > limit else None)
+
+    def put(self, key: str, data: bytes) -> None:
+        self.objects[key] = (bytes(data), datetime.now(UTC))
+
+    def create(self, key: str, data: bytes) -> None:
+        if key in self.objects and self.honours_conditions:
+            raise Trouble(Kind.EXISTS, key)
+        self.put(key, data)
+
+    def delete(self, key: str) -> None:
+        self.objects.pop(key, None)
+
+    def download(self, key: str, to: Path) -> None:
+        to.write_bytes(self._found(key)[0])
+
+    def upload(self, source: Path, key: str) -> None:
+        self.put(key, source.read_bytes())
+
+    def copy(self, key: str, to: str) -> None:
+        self.put(to, self._found(key)[0])
+
+    def _found(self, key: str) -> tuple[bytes, datetime]:
+        if key not in self.objects:
+            raise Trouble(Kind.ABSENT, key)
+        return self.objects[key]
+
+
+@dataclass(frozen=True)
+class SteppedBucket:
+    inner: Bucket
+    steps: Steps
+
+    def get(self, key: str, start: int, length: int | None) -> bytes:
+        return self.steps.other(f"get {key}", lambda: self.inner.get(key, start, length))
+
+    def head(self, key: str) -> Found:
+        return self.steps.other(f"head {key}", lambda: self.inner.head(key))
+
+    def page(self, prefix: str, *, deep: bool, after: str, following: str | None, limit: int) -> Page:
+        return self.steps.other(
+            f"page {prefix}",
+            lambda: self.inner.page(prefix, deep=deep, after=after, following=following, limit=limit),
+        )
+
+    def put(self, key: str, data: bytes) -> None:
+        self.steps.other(f"put {key}", lambda: self.inner.put(key, data))
+
+    def create(self, key: str, data: bytes) -> None:
+        def put() -> Put:
+            try:
+                self.inner.create(key, data)
+            except Trouble as trouble:
+                if trouble.kind is not Kind.EXISTS:
+                    raise
+                return Put.EXISTS
+            return Put.CREATED
+
+        match self.steps.put(f"create {key}", put):
+            case Put.EXISTS:
+                raise Trouble(Kind.EXISTS, key)
+            case Put.UNKNOWN:
+                raise Trouble(Kind.LOST, key)
+
+    def delete(self, key: str) -> None:
+        self.steps.other(f"delete {key}", lambda: self.inner.delete(key))
+
+    def download(self, key: str, to: Path) -> None:
+        self.steps.other(f"download {key}", lambda: self.inner.download(key, to))
+
+    def upload(self, source: Path, key: str) -> None:
+        self.steps.other(f"upload {key}", lambda: self.inner.upload(source, key))
+
+    def copy(self, key: str, to: str) -> None:
+        self.steps.other(f"copy {key}", lambda: self.inner.copy(key, to))
+
+
+def bucket_store(uri: str, bucket: MemoryBucket, steps: Steps) -> BucketStore:
+    place, patience = Place.of(uri, shown=uri), Patience(pause=lambda _seconds: None)
+    return BucketStore(place, settings("s3", {}), patience=patience, bucket=SteppedBucket(bucket, steps))
+
+
+def emulated_store(uri: str, options: Mapping[str, str], steps: Steps) -> BucketStore:
+    place = Place.of(uri, shown=uri)
+    understood = settings(place.scheme, options)
+    bucket = SteppedBucket(opened(place.authority, understood), steps)
+    return BucketStore(place, understood, tuple(sorted(options.items())), bucket=bucket)

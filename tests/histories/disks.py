@@ -1,0 +1,84 @@
+"""The product's store on this disk, whose every call can be stopped, and what is kept of a disk to set it back.
+
+Files are never changed, only put and removed: what is kept can be the same ones. But for hints, which say how long ago
+they were written, and which nobody needs.
+"""
+
+import shutil
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lance_core.hint import HINT
+from lance_core.storage.local import LocalStore
+from lance_core.storage.store import ObjectInfo, Put
+from tests.lance_core.storage.manifests.stepping import Steps
+
+
+@dataclass(frozen=True, slots=True)
+class SteppedLocalStore(LocalStore):
+    steps: Steps = field(default_factory=Steps, compare=False)
+
+    def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        return self.steps.other(f"read {path}", lambda: LocalStore.read(self, path, start, length))
+
+    def head(self, path: str) -> ObjectInfo | None:
+        return self.steps.other(f"head {path}", lambda: LocalStore.head(self, path))
+
+    def list(self, directory: str, start_after: str = "") -> Sequence[ObjectInfo]:
+        return self.steps.other(f"list {directory}", lambda: LocalStore.list(self, directory, start_after))
+
+    def walk(self, directory: str) -> Sequence[ObjectInfo]:
+        return self.steps.other(f"walk {directory}", lambda: LocalStore.walk(self, directory))
+
+    def put(self, path: str, data: bytes) -> None:
+        self.steps.other(f"put {path}", lambda: LocalStore.put(self, path, data))
+
+    def create(self, path: str, data: bytes) -> Put:
+        return self.steps.put(f"create {path}", lambda: LocalStore.create(self, path, data))
+
+    def delete(self, path: str) -> None:
+        self.steps.other(f"delete {path}", lambda: LocalStore.delete(self, path))
+
+    def settle(self, paths: Sequence[str]) -> None:
+        self.steps.other("settle", lambda: LocalStore.settle(self, paths))
+
+    def note(self, path: str, data: bytes) -> None:
+        self.steps.other(f"note {path}", lambda: LocalStore.note(self, path, data))
+
+    def prune(self, directory: str) -> None:
+        self.steps.other(f"prune {directory}", lambda: LocalStore.prune(self, directory))
+
+    def make_directory(self, directory: str) -> None:
+        self.steps.other(f"make {directory}", lambda: LocalStore.make_directory(self, directory))
+
+
+def copied(directory: Path, to: Path) -> None:
+    shutil.copytree(directory, to, copy_function=_link, ignore=_hints)
+
+
+def _link(source: str, target: str) -> None:
+    Path(target).hardlink_to(source)
+
+
+def _hints(_directory: str, names: list[str]) -> set[str]:
+    return {HINT.rpartition("/")[2]} & set(names)
+
+
+def rows_of(database: Path) -> list[tuple[object, ...]]:
+    if not database.exists():
+        return []
+    with closing(sqlite3.connect(database)) as connection:
+        return connection.execute("SELECT * FROM lance_manifests").fetchall()
+
+
+def put_back(database: Path, rows: list[tuple[object, ...]]) -> None:
+    if not database.exists():
+        return
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("DELETE FROM lance_manifests")
+        if rows:
+            marks = ", ".join("?" * len(rows[0]))
+            connection.executemany(f"INSERT INTO lance_manifests VALUES ({marks})", rows)

@@ -1,0 +1,343 @@
+"""`python -m lance_core fsck`: what it says, how it ends, what it never takes from a command line, and its repairs."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lance_core import CommitUndecided, CorruptHead, Table
+from lance_core.__main__ import main
+from lance_core.format import naming
+from lance_core.format.ids import Version
+from lance_core.hint import HINT
+from lance_core.intents import path_of
+from tests.lance_core.world import cleaned
+
+SECRET = "s3cr3t-of-everybody"
+Shell = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
+    def asked(*arguments: object) -> tuple[int, str, str]:
+        try:
+            code = main(["fsck", *map(str, arguments)])
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return asked
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    table = Table.create(tmp_path / "t", rows(1, 2), durable=False)
+    for number in (3, 4, 5):
+        table = table.append(rows(number), intent=f"load {number}").table
+    return table
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64())})
+
+
+def ids(table: Table) -> list[int]:
+    return sorted(table.to_table()["id"].to_pylist())
+
+
+def files(table: Table) -> dict[str, bytes]:
+    root = Path(table.uri)
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def file(table: Table, path: str) -> Path:
+    return Path(table.uri) / path
+
+
+def manifest(table: Table, version: int) -> Path:
+    return file(table, naming.manifest_path(Version(version)))
+
+
+# Looking
+
+
+def test_a_clean_table(table: Table, shell: Shell) -> None:
+    code, said, _ = shell(table.uri)
+    assert code == 0
+    assert said == (f"{table.uri}: sound; 4 versions, 4 files; hashes hold for versions 1-3; the chain begins at 1\n")
+    assert shell(table.uri, "--all")[:2] == (code, said)
+    assert "; 1 version, 2 files; hashes hold for versions 1-2;" in shell(table.uri, "--version", 2)[1]
+    assert "; 1 version, 4 files; hashes hold for versions 3\n" in shell(table.uri, "--head")[1]
+
+
+def test_what_is_only_worth_knowing_is_no_reason_to_wake_anybody(table: Table, shell: Shell) -> None:
+    file(table, "data/left.lance").write_bytes(b"1234")
+    code, said, _ = shell(table.uri)
+    assert code == 0
+    assert "\ninfo\n  orphan\n    data/left.lance\n      no version names it (4 bytes" in said
+
+
+def test_what_is_wrong_is_grouped_the_worst_first(table: Table, shell: Shell) -> None:
+    table.tags.create("gone", 2)
+    manifest(table, 2).unlink()
+    file(table, table.fragments[0].files[0].place).unlink()
+    code, said, _ = shell(table.uri)
+    assert code == 1
+    assert said.index("\nerror\n  data_file\n") < said.index("\nwarning\n  dangling_tag\n")
+    assert "_refs/tags/gone.json" in said
+    assert "Delete the tag. Or: --repair tags" in said
+    found = json.loads(shell(table.uri, "--json")[1])
+    assert (found["sound"], found["clean"], found["versions"]) == (False, False, [1, 3, 4])
+    assert {each["rule"]: each["kind"] for each in found["findings"]} == {
+        "data_file": None,
+        "dangling_tag": "tags",
+        "orphan": None,
+    }
+    assert set(found["findings"][0]) == {"severity", "rule", "path", "version", "what", "repair", "kind"}
+    assert found["chain"] == {"verified": [3], "begins": [1]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["/nowhere/at/all"], "there is no Lance table at /nowhere/at/all"),
+        (["TABLE", "--version", "99"], "has no version 99; it has 1-4"),
+        (["TABLE", "--version", "0"], "versions count from 1"),
+        (["TABLE", "--version", "x"], "invalid int value"),
+        (["TABLE", "--head", "--version", "1"], "not allowed with"),
+        (["TABLE", "--repair", "everything"], "invalid choice: 'everything'"),
+        (["TABLE", "--apply"], "--apply does what --repair chooses"),
+        (["TABLE", "--storage-option", "aws_region"], "of the form KEY=VALUE"),
+        (["TABLE", "--storage-option-from", "aws_region=NOT_THERE"], "no variable 'NOT_THERE'"),
+        (["TABLE", "--manifest-store-from", "NOT_THERE"], "no variable 'NOT_THERE'"),
+        (["TABLE", "--manifest-store", "orders.db"], "the manifest store is no URL"),
+        (["gopher://x/y"], "unknown scheme 'gopher'"),
+        ([], "required: URI"),
+    ],
+)
+def test_where_it_cannot_look_it_ends_with_2(table: Table, shell: Shell, arguments: list[str], said: str) -> None:
+    before = files(table)
+    code, out, err = shell(*(table.uri if each == "TABLE" else each for each in arguments))
+    assert (code, out) == (2, "")
+    assert said in err
+    assert files(table) == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["t", "--storage-option", f"aws_secret_access_key={SECRET}"],
+        ["t", "--storage-option", f"AWS_SESSION_TOKEN={SECRET}"],
+        ["t", "--storage-option", f"azure_storage_account_key={SECRET}"],
+        ["t", "--storage-option", f"azure_storage_sas_token={SECRET}"],
+        ["t", "--storage-option", f"azure_client_secret={SECRET}"],
+        ["t", "--storage-option", f"google_service_account_key={SECRET}"],
+        ["t", "--storage-option", f"bearer_token={SECRET}"],
+        ["t", "--storage-option-from", f"aws_secret_access_key={SECRET}"],
+        ["t", "--manifest-store", f"postgresql://somebody:{SECRET}@127.0.0.1/orders"],
+        [f"s3://somebody:{SECRET}@bucket/orders"],
+        [f"az://container/orders?sig={SECRET}"],
+    ],
+)
+def test_a_secret_is_not_taken_from_a_command_line(shell: Shell, arguments: list[str]) -> None:
+    code, out, err = shell(*arguments)
+    assert (code, out) == (2, "")
+    if "--storage-option-from" in arguments:
+        return  # what was meant for a variable's name is named, so that it can be corrected
+    assert SECRET not in err
+    assert "-from" in err
+
+
+def test_it_is_taken_from_the_environment(
+    table: Table, shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("THE_KEY", SECRET)
+    monkeypatch.setenv("THE_DATABASE", f"sqlite:///{tmp_path}/m.db")
+    code, out, err = shell(
+        table.uri, "--storage-option-from", "aws_secret_access_key=THE_KEY", "--storage-option", "aws_region=eu-west-1",
+        "--manifest-store-from", "THE_DATABASE",
+    )  # fmt: skip
+    assert (code, err) == (1, "")
+    assert "past sqlite" in out
+    assert SECRET not in out
+
+
+def test_it_is_a_program(table: Table) -> None:
+    def asked(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "lance_core", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[3], check=False)
+
+    file(table, table.fragments[0].files[0].place).unlink()
+    assert asked("fsck", table.uri, "--json").returncode == 1
+    assert asked().returncode == 2
+
+
+# Repairing
+
+
+def test_no_repair_is_done_unless_it_is_said_twice(table: Table, shell: Shell) -> None:
+    table.tags.create("gone", 2)
+    manifest(table, 2).unlink()
+    before = files(table)
+    for arguments in ([], ["--repair", "tags"], ["--repair", "head", "entries", "transactions", "tags", "intents"]):
+        code, said, _ = shell(table.uri, *arguments)
+        assert code == 1
+        assert ("Delete the tag 'gone', of version 2." in said) is bool(arguments)
+    assert files(table) == before
+    code, said, _ = shell(table.uri, "--repair", "tags", "--apply")
+    assert code == 0
+    assert said.startswith("Done:\n  tags: Delete the tag 'gone', of version 2.\n    _refs/tags/gone.json is deleted\n")
+    assert {path for path in before if path not in files(table)} == {"_refs/tags/gone.json"}
+    assert shell(table.uri, "--repair", "tags", "--apply")[1].startswith("There is nothing of that kind to repair.")
+
+
+def test_a_damaged_head_is_moved_aside_and_never_by_itself(table: Table, shell: Shell) -> None:
+    path = manifest(table, 4)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-3])
+    before = files(table)
+    others = ["entries", "transactions", "tags", "intents", "hint"]
+    assert shell(table.uri, "--repair", *others, "--apply")[0] == 1
+    assert files(table) == before
+    with pytest.raises(CorruptHead):
+        table.refresh()
+    code, said, _ = shell(table.uri, "--repair", "head")
+    assert code == 1
+    assert "The table goes on from version 3, and what was committed as version 4 is no longer in it" in said
+    assert files(table) == before
+    assert shell(table.uri, "--head", "--repair", "head", "--apply")[0] == 0
+    after = files(table)
+    moved = f"{naming.manifest_path(Version(4))}.damaged"
+    assert after.pop(moved) == whole[:-3]
+    assert after.keys() == before.keys() - {naming.manifest_path(Version(4))}
+    assert all(after[name] == before[name] for name in after)
+    table = table.refresh()
+    assert (table.version, ids(table)) == (3, [1, 2, 3, 4])
+    with pytest.raises(CommitUndecided, match="landed as version 4, and the table ends at 3 now"):
+        table.append(rows(5), intent="load 5")
+    table = table.append(rows(6)).table
+    assert (table.version, ids(table)) == (4, [1, 2, 3, 4, 6])
+    assert lance.dataset(table.uri).count_rows() == 5
+    assert table.fsck().is_sound
+    rules = [finding.rule for finding in table.fsck().findings if finding.severity.value != "info"]
+    assert rules == ["intent_elsewhere"], "what stood in the damaged version is told"
+
+
+def test_a_head_is_moved_aside_again_under_another_name(table: Table, shell: Shell) -> None:
+    for expected in ("damaged", "damaged-2"):
+        path = manifest(table, table.refresh().version)
+        path.write_bytes(expected.encode())
+        assert f"{path.name}.{expected} now" in shell(table.uri, "--repair", "head", "--apply")[1]
+        assert path.with_name(f"{path.name}.{expected}").read_bytes() == expected.encode()
+        table.refresh().append(rows(9))
+
+
+def test_several_damaged_versions_at_the_end_are_moved_together(table: Table, shell: Shell) -> None:
+    for version in (3, 4):
+        manifest(table, version).write_bytes(b"nonsense")
+    assert shell(table.uri, "--repair", "head", "--apply")[0] in (0, 1)
+    assert table.refresh().version == 2
+    assert {path.name for path in file(table, "_versions").glob("*.damaged")} == {
+        f"{manifest(table, version).name}.damaged" for version in (3, 4)
+    }
+
+
+def test_nothing_is_moved_where_no_version_can_be_read_or_one_is_of_the_future(table: Table, shell: Shell) -> None:
+    for version in (1, 2, 3, 4):
+        manifest(table, version).write_bytes(b"nonsense")
+    code, said, _ = shell(table.uri, "--repair", "head", "--apply")
+    assert code == 1
+    assert said.startswith("There is nothing of that kind to repair.")
+    assert len(list(file(table, "_versions").glob("*.manifest"))) == 4
+
+
+def test_a_repair_looks_again_before_it_does_anything(table: Table) -> None:
+    """Somebody put the file back, or made the version, between the look and the repair."""
+    whole = manifest(table, 4).read_bytes()
+    manifest(table, 4).write_bytes(b"nonsense")
+    (finding,) = [each for each in Table.check(table.uri).findings if each.rule == "head"]
+    manifest(table, 4).write_bytes(whole)
+    assert finding.mend is not None
+    assert finding.mend.do() == "version 4 can be read now, and stays"
+    table.tags.create("two", 2)
+    away = manifest(table, 2).rename(manifest(table, 2).with_suffix(".away"))
+    (finding,) = [each for each in Table.check(table.uri).findings if each.rule == "dangling_tag"]
+    away.rename(manifest(table, 2))
+    assert finding.mend is not None
+    assert finding.mend.do() == "version 2 is there now, and _refs/tags/two.json stays"
+    assert table.fsck().is_clean
+
+
+def test_a_transaction_file_is_put_back(table: Table, shell: Shell) -> None:
+    name = table.manifest.transaction_file
+    file(table, f"_transactions/{name}").unlink()
+    code, said, _ = shell(table.uri)
+    assert code == 0
+    assert f"_transactions/{name} (version 4)\n      it is gone; version 4 has a copy inside" in said
+    assert shell(table.uri, "--repair", "transactions", "--apply")[0] == 0
+    assert file(table, f"_transactions/{name}").read_bytes() == table.manifest.inline_transaction
+    assert table.fsck().findings == ()
+
+
+def test_an_intent_that_landed_is_told_so(table: Table, shell: Shell) -> None:
+    """Its holder was gone before it could note it."""
+    record = file(table, path_of("load 5"))
+    told = json.loads(record.read_text())
+    record.write_text(json.dumps({**told, "landing": None}))
+    code, said, _ = shell(table.uri, "--repair", "intents")
+    assert code == 0
+    assert "the append of the intent 'load 5' landed as version 4" in said
+    assert shell(table.uri, "--repair", "intents", "--apply")[0] == 0
+    assert json.loads(record.read_text())["landing"] == told["landing"]
+    assert table.fsck().findings == ()
+    table = table.append(rows(7)).table
+    cleaned(table)
+    assert table.append(rows(5), intent="load 5").version == 4
+
+
+def test_an_intent_of_another_history_is_told(table: Table, shell: Shell) -> None:
+    """The table was put back to an earlier state, and went on otherwise."""
+    manifest(table, 4).unlink()
+    code, said, _ = shell(table.uri)
+    assert code == 1
+    assert "the append of the intent 'load 5' landed as version 4, and the table ends at 3: it was put back" in said
+    table.refresh().append(rows(50))
+    assert "landed as version 4, which is another change now" in shell(table.uri)[1]
+
+
+def test_a_record_that_is_damaged_is_told_as_cleanup_would(table: Table, shell: Shell) -> None:
+    file(table, path_of("load 5")).write_text("{")
+    code, said, _ = shell(table.uri)
+    assert code == 1
+    assert "\nerror\n  intent\n" in said
+    assert "Cleanup stops at it." in said
+
+
+@pytest.mark.parametrize(("note", "said"), [('{"version":2}', "it says version 2"), ("{", "it says nothing")])
+def test_a_stale_hint_is_written_anew(table: Table, shell: Shell, note: str, said: str) -> None:
+    file(table, HINT).write_text(note)
+    code, out, _ = shell(table.uri)
+    assert code == 0
+    assert f"{said}, and the newest is 4" in out
+    assert shell(table.uri, "--repair", "hint", "--apply")[0] == 0
+    assert json.loads(file(table, HINT).read_text()) == {"version": 4}
+    assert table.fsck().findings == ()
+
+
+def test_a_branch_is_a_table_to_look_at(table: Table, shell: Shell) -> None:
+    branch = table.branches.create("dev").append(rows(9)).table
+    code, said, _ = shell(branch.uri)
+    assert code == 0
+    assert said.startswith(f"{branch.uri}: sound; 2 versions")
+
+
+def test_a_clone_is_looked_at_with_its_bases(table: Table, shell: Shell, tmp_path: Path) -> None:
+    table.clone(tmp_path / "clone")
+    assert shell(tmp_path / "clone")[0] == 1
+    assert shell(tmp_path / "clone", "--base", table.uri)[0] == 0

@@ -1,0 +1,196 @@
+"""Every verb once on a table at `s3+ddb://`, whose versions are reserved in DynamoDB and whose files are objects. Lance
+reads what comes of it, and each version has its entry. Both are played by moto.
+"""
+
+from collections.abc import Callable
+
+import lance
+import pyarrow as pa
+import pytest
+from botocore.session import get_session
+
+from lance_core import Table
+from lance_core.format import naming
+from lance_core.format.ids import Version
+from lance_core.operations import Append, BasePath
+from lance_core.storage.buckets.bucket import Page
+from lance_core.storage.buckets.s3 import S3Bucket
+from lance_core.storage.manifests.dynamodb import DynamoDBManifestStore
+from tests.lance_core.world import cleaned
+
+BUCKET = "verbs"
+
+
+class Shared:
+    def __init__(self, aws: dict[str, str], dynamodb_table: str) -> None:
+        client = get_session().create_client(
+            "s3",
+            endpoint_url=aws["aws_endpoint"],
+            region_name=aws["aws_region"],
+            aws_access_key_id=aws["aws_access_key_id"],
+            aws_secret_access_key=aws["aws_secret_access_key"],
+        )
+        if not any(bucket["Name"] == BUCKET for bucket in client.list_buckets()["Buckets"]):
+            client.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": aws["aws_region"]})
+        self.table = dynamodb_table
+        self.key = f"{dynamodb_table}/orders"
+        self.options = aws
+        self.uri = self.at("orders")
+        self.entries = DynamoDBManifestStore(dynamodb_table, aws)
+
+    def at(self, name: str) -> str:
+        return f"s3+ddb://{BUCKET}/{self.table}/{name}?ddbTableName={self.table}"
+
+    def create(self) -> Table:
+        return Table.create(self.uri, rows(1, 2, 3, 4), storage_options=self.options, stable_row_ids=True)
+
+    def ours(self, **which: str) -> Table:
+        return Table.open(self.uri, storage_options=self.options, **which)  # type: ignore[arg-type]
+
+    def theirs(self) -> lance.LanceDataset:
+        return lance.dataset(self.uri, storage_options=self.options)
+
+    def check(self, expected: list[dict[str, object]]) -> None:
+        ours, theirs = self.ours(), self.theirs()
+        assert in_order(ours.to_table()) == in_order(theirs.to_table()) == expected
+        assert ours.version == theirs.version
+        newest = self.entries.newest(self.key)
+        assert newest is not None
+        assert (newest.version, newest.path) == (ours.version, naming.manifest_path(Version(ours.version)))
+        report = ours.fsck()
+        assert report.is_clean, str(report)
+
+
+@pytest.fixture
+def shared(aws: dict[str, str], dynamodb_table: str) -> Shared:
+    return Shared(aws, dynamodb_table)
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64()), "word": [f"w{number}" for number in ids]})
+
+
+def in_order(found: pa.Table) -> list[dict[str, object]]:
+    return sorted(found.to_pylist(), key=lambda row: row["id"])
+
+
+def as_rows(*ids: int, **more: object) -> list[dict[str, object]]:
+    return [{"id": number, "word": f"w{number}", **more} for number in ids]
+
+
+CHANGES: list[tuple[str, Callable[[Table], object], list[dict[str, object]]]] = [
+    ("append", lambda t: t.append(rows(5)), as_rows(1, 2, 3, 4, 5)),
+    ("overwrite", lambda t: t.overwrite(rows(7)), as_rows(7)),
+    ("delete", lambda t: t.delete("id > 2"), as_rows(1, 2)),
+    ("update", lambda t: t.update({"word": "'x'"}, where="id > 0"), [{"id": n, "word": "x"} for n in (1, 2, 3, 4)]),
+    ("upsert", lambda t: t.upsert(rows(4, 9), on="id"), as_rows(1, 2, 3, 4, 9)),
+    ("add_columns", lambda t: t.add_columns({"n": "7"}), as_rows(1, 2, 3, 4, n=7)),
+    (
+        "merge_columns",
+        lambda t: t.merge_columns(pa.table({"id": pa.array([1, 2, 3, 4], pa.int64()), "m": ["m"] * 4}), on="id"),
+        as_rows(1, 2, 3, 4, m="m"),
+    ),
+    ("drop_columns", lambda t: t.drop_columns(["word"]), [{"id": n} for n in (1, 2, 3, 4)]),
+    ("alter_column", lambda t: t.alter_column("id", type=pa.int32()), as_rows(1, 2, 3, 4)),
+    ("reorder_columns", lambda t: t.reorder_columns(["word", "id"]), as_rows(1, 2, 3, 4)),
+    ("set_config", lambda t: t.set_config({"a": "b"}), as_rows(1, 2, 3, 4)),
+    ("set_metadata", lambda t: t.set_metadata({"a": "b"}), as_rows(1, 2, 3, 4)),
+    ("set_schema_metadata", lambda t: t.set_schema_metadata({"a": "b"}), as_rows(1, 2, 3, 4)),
+    ("set_field_metadata", lambda t: t.set_field_metadata({"id": {"a": "b"}}), as_rows(1, 2, 3, 4)),
+    ("compact", lambda t: t.append(rows(5)).table.compact(), as_rows(1, 2, 3, 4, 5)),
+    ("restore", lambda t: t.delete("id = 1").table.restore(1), as_rows(1, 2, 3, 4)),
+    ("add_bases", lambda t: t.add_bases([BasePath("s3://elsewhere/x", 7)]), as_rows(1, 2, 3, 4)),
+]
+
+
+@pytest.mark.parametrize(("act", "expected"), [each[1:] for each in CHANGES], ids=[each[0] for each in CHANGES])
+def test_a_change(shared: Shared, act: Callable[[Table], object], expected: list[dict[str, object]]) -> None:
+    before = shared.create().version
+    act(shared.ours())
+    assert shared.ours().version > before
+    shared.check(expected)
+
+
+def test_an_intent_and_an_old_handle(shared: Shared) -> None:
+    old = shared.create()
+    first = old.append(rows(5), intent="five")
+    again = shared.ours().append(rows(5), intent="five")
+    assert (first.version, again.version, again.landed_before) == (2, 2, True)
+    assert old.delete("id = 1").version == 3
+    shared.check(as_rows(2, 3, 4, 5))
+
+
+def test_a_detached_version(shared: Shared) -> None:
+    table = shared.create()
+    fresh = table.append(rows(5)).table.transaction().operation  # type: ignore[union-attr]
+    assert isinstance(fresh, Append)
+    table = shared.ours().restore(1).table
+    beside = table.commit(fresh, detached=True)
+    assert shared.ours().version == 3
+    assert shared.ours().publish(beside.version).version == 4
+    shared.check(as_rows(1, 2, 3, 4, 5))
+
+
+def test_tags_branches_and_looking(shared: Shared) -> None:
+    table = shared.create().delete("id = 1").table
+    table.tags.create("first", 1)
+    table.tags.update("first", 2)
+    assert in_order(shared.ours(tag="first").to_table()) == as_rows(2, 3, 4)
+    branch = table.branches.create("dev").append(rows(8)).table
+    assert in_order(shared.ours(branch="dev").to_table()) == as_rows(2, 3, 4, 8)
+    assert branch.fsck().is_clean
+    table.branches.delete("dev")
+    assert shared.entries.newest(f"{shared.key}/tree/dev") is None
+    assert [info.operation for info in table.versions()] == ["Overwrite", "Delete"]
+    assert table.take([2, 0])["id"].to_pylist() == [4, 2]
+    assert table.changes(since=1)["_change"].to_pylist() == ["delete"]
+    assert table.count_rows("id > 2") == 2
+    assert "id > 2" in table.explain("id > 2")
+    table.tags.delete("first")
+    shared.check(as_rows(2, 3, 4))
+
+
+@pytest.mark.parametrize("shallow", [True, False])
+def test_a_clone(shared: Shared, shallow: bool) -> None:
+    table = shared.create()
+    place = shared.at("copy")
+    clone = table.clone(place, shallow=shallow).append(rows(5)).table
+    assert in_order(clone.to_table()) == as_rows(1, 2, 3, 4, 5)
+    assert in_order(lance.dataset(place, storage_options=shared.options).to_table()) == as_rows(1, 2, 3, 4, 5)
+    newest = shared.entries.newest(f"{shared.table}/copy")
+    assert newest is not None
+    assert newest.version == 2
+    shared.check(as_rows(1, 2, 3, 4))
+
+
+def test_cleanup_and_new_names(shared: Shared) -> None:
+    table = shared.create()
+    for number in (5, 6, 7):
+        table = table.append(rows(number)).table
+    table.tags.create("kept", 2)
+    assert cleaned(shared.ours()).versions == (1, 3)
+    assert [entry.version for entry in shared.entries.listed(shared.key)] == [2, 4]
+    assert shared.ours().migrate_manifest_names().version == 4
+    shared.check(as_rows(1, 2, 3, 4, 5, 6, 7))
+
+
+def test_the_newest_version_is_found_by_one_entry_and_one_short_page(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many versions there are: who opens the table, or commits, lists no more than a glance of them."""
+    table = shared.create()
+    for number in range(24):
+        table = table.set_metadata({"turn": str(number)}).table
+    pages: list[int] = []
+    page = S3Bucket.page
+
+    def counted(self: S3Bucket, prefix: str, *, deep: bool, after: str, following: str | None, limit: int) -> Page:
+        if prefix.endswith(f"{naming.VERSIONS}/"):
+            pages.append(limit)
+        return page(self, prefix, deep=deep, after=after, following=following, limit=limit)
+
+    monkeypatch.setattr(S3Bucket, "page", counted)
+    assert shared.ours().version == 25
+    assert pages == [20]
+    assert table.append(rows(9)).version == 26
+    assert pages == [20, 20]

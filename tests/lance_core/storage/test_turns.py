@@ -1,0 +1,101 @@
+"""Turns at a directory: one at a time, none for ever, and none that anybody depends on."""
+
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from lance_core.storage.local import LocalStore
+from lance_core.storage.store import TakesTurns
+from lance_core.storage.turns import turn
+
+HOLDS = """
+import sys
+from pathlib import Path
+from lance_core.storage.turns import turn
+with turn(Path(sys.argv[1])) as mine:
+    print(mine, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_one_has_a_turn_at_a_time(tmp_path: Path) -> None:
+    inside: list[int] = []
+    together: list[int] = []
+    turns: list[bool] = []
+
+    def work(_number: int) -> None:
+        for _ in range(20):
+            with turn(tmp_path, patience=60) as mine:
+                inside.append(1)
+                together.append(len(inside))
+                turns.append(mine)
+                inside.pop()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    assert set(together) == {1}
+    assert turns == [True] * 160
+
+
+def test_who_waited_long_enough_goes_on_without(tmp_path: Path) -> None:
+    with turn(tmp_path):
+        with turn(tmp_path, patience=0.01) as mine:
+            assert not mine
+        with turn(tmp_path, patience=0.01) as mine:
+            assert not mine
+    with turn(tmp_path, patience=60) as mine:
+        assert mine
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_turn_is_passed_on_by_one_that_gave_up(tmp_path: Path) -> None:
+    """Its thread gets the turn after all, and nobody is there to use it."""
+    with turn(tmp_path), turn(tmp_path, patience=0.01):
+        standing = [thread for thread in threading.enumerate() if thread.name == "waits for its turn"]
+        assert standing
+    for thread in standing:
+        thread.join(60)
+        assert not thread.is_alive()
+    with turn(tmp_path, patience=0) as mine:
+        assert mine
+
+
+def test_a_turn_ends_with_its_process(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLDS, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout
+        assert holder.stdout.readline() == "True\n"
+        with turn(tmp_path, patience=0.01) as mine:
+            assert not mine
+        holder.kill()
+        holder.wait()
+        with turn(tmp_path, patience=60) as mine:
+            assert mine
+
+
+@pytest.mark.parametrize("name", ["missing", "file"])
+def test_where_there_is_no_directory_there_is_no_turn(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    with turn(tmp_path / name) as mine:
+        assert not mine
+
+
+def test_a_local_store_takes_turns(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.make_directory("_versions")
+    assert isinstance(store, TakesTurns)
+    with store.turn("_versions") as mine:
+        assert mine
+        with turn(tmp_path / "_versions", patience=0.01) as also:
+            assert not also
+
+
+def test_an_error_in_a_turn_ends_it(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), turn(tmp_path):
+        raise ZeroDivisionError
+    with turn(tmp_path, patience=0.01) as mine:
+        assert mine

@@ -1,0 +1,335 @@
+"""Appends of several threads that meet at one table: what goes together, what everybody is told, and that one that is
+refused takes nobody along."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lance_core import CommitUndecided, IncompatibleConflict, LanceError, StorageError, Table, gathering
+from lance_core.commit import ATTEMPTS
+from lance_core.format import naming
+from lance_core.format.fragment import Fragment
+from lance_core.format.ids import Version
+from lance_core.format.operations import Append
+from lance_core.snapshot import Snapshot, load_transaction
+from lance_core.transactions.fold import parts_of
+from lance_core.writes import Written, begin, finish
+from tests.lance_core.world import Fault, FaultyStore, World, creating, fragment, ports
+
+EVERY_MANIFEST = creating(naming.VERSIONS + "/")
+
+
+@dataclass(eq=False)
+class _Told(threading.Event):
+    """Tells when somebody waits for it."""
+
+    waiting: threading.Semaphore
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waiting.release()
+        return super().wait(timeout)
+
+
+@dataclass
+class Meeting:
+    """The first writer stops at its put until so many others wait for it."""
+
+    store: FaultyStore
+    table: World
+    waiting: threading.Semaphore
+    pool: ThreadPoolExecutor
+    answers: list[Future[Written]] = field(default_factory=list)
+
+    def append(
+        self,
+        name: str,
+        *,
+        base: Snapshot | None = None,
+        intent: str | None = None,
+        brought: tuple[Fragment, ...] | None = None,
+        **properties: str,
+    ) -> None:
+        """In a thread of its own. After the first one, it returns when that one waits in line."""
+        number = len(self.answers) + 1
+        fragments = (fragment(self.store.inner, name),) if brought is None else brought
+
+        def work() -> Written:
+            at = base or self.table.at(1)
+            begun = begin(self.table.location(), at, verb=Append.name, intent=intent, ports=ports(number))
+            if isinstance(begun, Written):
+                return begun
+            return finish(begun, Append(fragments), properties=properties, attempts=ATTEMPTS)
+
+        self.answers.append(self.pool.submit(work))
+        if number > 1:
+            assert self.waiting.acquire(timeout=60)
+
+    def written(self) -> list[Written]:
+        return [answer.result(60) for answer in self.answers]
+
+    def parts(self, version: int) -> int:
+        transaction = load_transaction(self.table.location(), self.table.at(version).manifest)
+        assert transaction is not None
+        return len(parts_of(transaction))
+
+
+@contextmanager
+def meeting(monkeypatch: pytest.MonkeyPatch, others: int) -> Iterator[Meeting]:
+    waiting = threading.Semaphore(0)
+    arrived = threading.Event()
+    real = gathering._Waiting
+
+    def told(*args: Any) -> object:
+        made = real(*args)
+        made.called = _Told(waiting)
+        return made
+
+    monkeypatch.setattr(gathering, "_Waiting", told)
+    store = FaultyStore()
+    table = World(store)
+    table.create("first")
+    with ThreadPoolExecutor(others + 1) as pool:
+        held = Meeting(store, table, waiting, pool)
+        store.faults.append(Fault(EVERY_MANIFEST, "", lambda: arrived.wait(60)))
+        held.append("alone")
+        try:
+            yield held
+        finally:
+            arrived.set()
+        for answer in held.answers:
+            answer.exception(60)
+    assert not gathering._gates
+
+
+def test_those_who_come_meanwhile_share_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    with meeting(monkeypatch, 3) as held:
+        for name in ("a", "b", "c"):
+            held.append(name)
+    written = held.written()
+    assert [each.snapshot.version for each in written] == [2, 3, 3, 3]
+    assert [each.landing.rows_added for each in written] == [1, 1, 1, 1]
+    assert [each.landing.files for each in written] == [1, 1, 1, 1]
+    assert [each.rebased_over for each in written] == [(), (2,), (2,), (2,)]
+    assert [each.attempts for each in written] == [1, 1, 1, 1]
+    assert not any(each.landed_before for each in written)
+    assert held.table.names() == ["first", "alone", "a", "b", "c"]
+    assert held.parts(3) == 3
+
+
+def test_each_intent_is_found_in_the_version_that_it_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    with meeting(monkeypatch, 2) as held:
+        for name in ("a", "b"):
+            held.append(name, intent=name)
+    again = held.table.append("again", intent="a", writer=9)
+    assert (again.snapshot.version, again.landed_before) == (3, True)
+    assert again.landing == held.written()[1].landing
+    assert held.table.names() == ["first", "alone", "a", "b"]
+
+
+def test_an_intent_is_found_though_its_record_knows_of_no_landing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the process had been killed right after the put."""
+    with meeting(monkeypatch, 2) as held:
+        monkeypatch.setattr("lance_core.intents.note_landing", lambda *args, **named: None)
+        for name in ("a", "b"):
+            held.append(name, intent=name)
+    monkeypatch.undo()
+    again = held.table.append("again", intent="b", writer=9)
+    assert (again.snapshot.version, again.landed_before) == (3, True)
+    assert (again.landing.rows_added, again.landing.files) == (1, 1)
+    assert held.table.names() == ["first", "alone", "a", "b"]
+
+
+def test_appends_of_different_origin_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a version says of where it comes from is true of all its rows."""
+    with meeting(monkeypatch, 4) as held:
+        for name, run in (("a", "1"), ("b", "2"), ("c", "1"), ("d", "2")):
+            held.append(name, run=run)
+    assert [each.snapshot.version for each in held.written()] == [2, 3, 4, 3, 4]
+    for version, run in ((3, "1"), (4, "2")):
+        transaction = load_transaction(held.table.location(), held.table.at(version).manifest)
+        assert transaction is not None
+        assert transaction.properties["run"] == run
+
+
+def test_one_whose_rows_are_there_already_takes_nobody_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`b` brings a file that the first version has."""
+    with meeting(monkeypatch, 3) as held:
+        held.append("a")
+        held.append("b", brought=tuple(held.table.at(1).manifest.fragments))
+        held.append("c")
+    refused = held.answers[2].exception()
+    assert isinstance(refused, LanceError)
+    assert "first.lance" in str(refused)
+    versions = [held.answers[number].result().snapshot.version for number in (0, 1, 3)]
+    assert versions == [2, 3, 4]
+    assert held.table.names() == ["first", "alone", "a", "c"]
+
+
+def test_one_planned_before_an_overwrite_takes_nobody_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    with meeting(monkeypatch, 2) as held:
+        other = World(held.store.inner)
+        other.overwrite("anew", writer=7)  # version 2; the first one is stopped before it
+        held.append("old")
+        held.append("new", base=other.at(2))
+    assert isinstance(held.answers[0].exception(), IncompatibleConflict)
+    assert isinstance(held.answers[1].exception(), IncompatibleConflict)
+    assert held.answers[2].result().snapshot.version == 3
+    assert held.table.names() == ["anew", "new"]
+
+
+def test_where_the_whole_cannot_be_put_each_tries_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    with meeting(monkeypatch, 3) as held:
+        for name in ("a", "b", "c"):
+            held.append(name)
+        held.store.faults.append(Fault(_second_version(held.store), "fails"))
+    assert [each.snapshot.version for each in held.written()] == [2, 3, 4, 5]
+    assert held.table.names() == ["first", "alone", "a", "b", "c"]
+
+
+def test_each_is_told_what_came_between_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with meeting(monkeypatch, 2) as held:
+        other = World(held.store.inner)
+        other.append("theirs", writer=7)  # version 2; the first one is stopped before it
+        held.append("old")
+        held.append("new", base=other.at(2))
+    assert [each.rebased_over for each in held.written()] == [(2,), (2, 3), (3,)]
+    assert [each.snapshot.version for each in held.written()] == [3, 4, 4]
+
+
+def test_who_was_stopped_when_it_had_been_taken_along_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it goes with cannot be put; it has no place in the line again."""
+    stopped: list[gathering._Waiting] = []
+
+    def stop() -> None:
+        ((key, gate),) = gathering._gates.items()
+        gathering._give_up(key, gate, stopped[0])
+        stopped[0].answer = StorageError("nobody reads this")
+        stopped[0].called.set()
+        stopped[0].answer = None
+
+    with meeting(monkeypatch, 3) as held:
+        held.append("a")
+        held.append("b")
+        (gate,) = gathering._gates.values()
+        stopped.append(gate.waiting[1])
+        held.append("c")
+        held.store.faults.append(Fault(_second_version(held.store), "fails", stop))
+    assert held.answers[1].result().snapshot.version == 3
+    assert held.answers[3].result().snapshot.version == 4
+    assert held.table.names() == ["first", "alone", "a", "c"]
+
+
+def test_nobody_is_told_more_than_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shared put is not answered, and then the store fails: none of those in it may believe anything."""
+    with meeting(monkeypatch, 2) as held:
+        held.append("a", intent="a")
+        held.append("b", intent="b")
+        held.store.faults.append(Fault(_second_version(held.store), "lost", lambda: _fails(held.store)))
+    for number in (1, 2):
+        undecided = held.answers[number].exception()
+        assert isinstance(undecided, CommitUndecided)
+        assert undecided.version == 3
+    held.store.faults.clear()
+    for name in ("a", "b"):
+        again = held.table.append("again", intent=name, writer=9)
+        assert (again.snapshot.version, again.landed_before) == (3, True)
+    assert held.table.names() == ["first", "alone", "a", "b"]
+
+
+def _second_version(store: FaultyStore) -> Callable[[str, str], bool]:
+    return lambda call, path: call == "create" and path == naming.manifest_path(Version(3))
+
+
+def _fails(store: FaultyStore) -> None:
+    store.faults += [Fault(lambda call, path: True, "fails")] * 20
+
+
+def test_an_append_that_landed_elsewhere_is_not_put_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process holds the same intent, and was first."""
+    with meeting(monkeypatch, 2) as held:
+        held.append("a", intent="a")
+        held.append("b", intent="b")
+        other = World(held.store.inner)
+        assert other.append("twin", intent="a", base=1, writer=8).snapshot.version == 2
+    alone, twin, b = held.written()
+    assert (twin.snapshot.version, twin.landing.rows_added) == (2, 1)
+    assert held.table.names().count("a") + held.table.names().count("twin") == 1
+    assert sorted(held.table.names()) == ["alone", "b", "first", "twin"]
+    assert {alone.snapshot.version, b.snapshot.version} == {3, 4}
+
+
+def test_when_the_one_that_commits_is_stopped_the_others_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    with meeting(monkeypatch, 3) as held:
+        for name in ("a", "b"):
+            held.append(name, intent=name)
+        held.append("c", run="other")
+        held.store.faults.append(Fault(_second_version(held.store), "", stop))
+    assert isinstance(held.answers[1].exception(), KeyboardInterrupt)
+    assert isinstance(held.answers[2].exception(), CommitUndecided)
+    assert held.answers[3].result().snapshot.version == 3
+    assert held.table.append("again", intent="b", writer=9).snapshot.version == 4
+
+
+def test_who_is_stopped_while_it_waits_leaves_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with meeting(monkeypatch, 2) as held:
+        held.append("a")
+        (gate,) = gathering._gates.values()
+        (waiting,) = gate.waiting
+        (key,) = gathering._gates
+        gathering._give_up(key, gate, waiting)
+        waiting.answer = StorageError("nobody reads this")
+        waiting.called.set()
+        held.append("b")
+    assert held.answers[2].result().snapshot.version == 3
+    assert held.table.names() == ["first", "alone", "b"]
+
+
+def test_a_commit_within_a_commit_does_not_wait_for_itself() -> None:
+    store = FaultyStore()
+    table = World(store)
+    table.create("first")
+    store.faults.append(Fault(EVERY_MANIFEST, "", lambda: table.append("inner", writer=2)))
+    assert table.append("outer").snapshot.version == 3
+    assert table.names() == ["first", "inner", "outer"]
+
+
+def test_many_threads_on_a_real_table(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    Table.create(uri, pa.table({"id": [0]}), durable=False)
+    start = threading.Barrier(8)
+
+    def work(number: int) -> Sequence[tuple[int, int, bool]]:
+        start.wait(60)
+        told = []
+        for turn in range(8):
+            value = number * 100 + turn
+            made = Table.open(uri, durable=False).append(pa.table({"id": [value]}), intent=f"of {value}")
+            assert value in made.table.to_table()["id"].to_pylist()
+            told.append((value, made.version, made.landed_before))
+        return told
+
+    with ThreadPoolExecutor(8) as pool:
+        told = [each for one in pool.map(work, range(8)) for each in one]
+    ours, theirs = Table.open(uri), lance.dataset(uri)
+    rows = sorted([0, *(value for value, _, _ in told)])
+    assert sorted(ours.to_table()["id"].to_pylist()) == sorted(theirs.to_table()["id"].to_pylist()) == rows
+    assert ours.version < 65  # some of them went together
+    assert not any(before for _, _, before in told)
+    for value, version, _ in told:
+        again = Table.open(uri, durable=False).append(pa.table({"id": [value]}), intent=f"of {value}")
+        assert (again.version, again.landed_before) == (version, True)
+    assert ours.fsck().errors == ()

@@ -1,0 +1,359 @@
+"""Hundreds of names that lead out of a table, in every place where a table stores a name; and whether any is followed.
+
+Runs as a program of its own, since what it looks through, an audit hook, stays for as long as its process:
+
+    python -m tests.security.hostile PLACE [EVERY]
+
+Around the table in PLACE lie files that would be read with pleasure: data files, manifests, transactions. A name may be
+refused, or turn out to be nobody's. It may not open anything outside the table, nor be read as if it were there.
+`EVERY` takes only every so many of them. Prints what went wrong, as JSON. Start at `FIELDS`.
+"""
+
+import itertools
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from lance_core import LanceError, Table
+from lance_core.data import blob_places
+from lance_core.format import framing, refs
+from lance_core.format._pb import table_pb2
+from lance_core.format.fragment_reuse import content_of, reuse_entry
+from lance_core.format.ids import Version
+from lance_core.location import locate
+from lance_core.storage.local import LocalStore
+from lance_core.storage.manifests.manifest_store import Entry, checked
+
+CANARY = "canary.lance"
+_DOTS = (
+    "..",
+    "%2e%2e",
+    "%2E.",
+    "%252e%252e",
+    "\uff0e\uff0e",
+    "\u2024\u2024",
+    "\u2026",
+    "..;",
+    "..%00",
+    "..\0",
+    ".. ",
+    "....",
+    ". .",
+    "..\u200b",
+)
+_STEPS = ("/", "\\", "//", "/./", "%2f", "%5c", "%252f", "\u2215", "\uff0f", "\t/")
+_ROOTED = ("/", "//", "///", "\\\\", "C:\\", "C:/", "c:", "~/", "~root/", "$HOME/", "${HOME}/", "%HOME%\\", "./", " /")
+_SCHEMES = (
+    "file://", "file:///", "FILE:///", "file:", "file://localhost/", "file://elsewhere/", "s3://bucket/", "@0/", "@1/",
+    "gs://bucket/", "az://container/", "abfss://c@account.dfs.core.windows.net/", "http://169.254.169.254/latest/",
+    "https://example.org/", "memory://", "data:,", "s3a://bucket/", "simplecache::file:///", "jar:file:///", "@-1/",
+    "\\\\?\\", "\\\\server\\share\\", "hdfs://host/", "gopher://host/", "ftp://host/", "javascript:", "@0x1/", "@/",
+    "@999999999999/",
+)  # fmt: skip
+_ODD = (
+    "", " ", ".", "..", "/", "\\", "\0", "\n", "a\n", "a\r", "\u202eecnal", "a/", "/a", "a//b", "a/./b", "a/../b",
+    "a/..", "-/../a", ".hidden", ".tmp-1", "a/.hidden", "nul", "CON", "a:b", "a|b", "a*b", "a?b", "a#b", "a%b", "a;b",
+    "\u00e9", "\u540d\u524d", "x" * 300, "x/" * 200 + "x", "x" * 70_000, "../" * 400 + "etc/passwd", "\ud7ff",
+    "\U0010ffff", "a\x7f", "a\x1b[2J",
+)  # fmt: skip
+
+
+def names(canary: Path) -> list[str]:
+    """At least five hundred; a good part of them would reach the canary if they were taken at their word."""
+    ups = [
+        step.join([dots] * times) + step + target
+        for dots, step, times, target in itertools.product(_DOTS, _STEPS, (1, 2, 3), (CANARY,))
+    ]
+    real = [f"{'../' * times}{canary.name}" for times in range(1, 9)]
+    real += [f"{start}{'/..' * times}/{canary.name}" for start in ("a", "data", "a/b") for times in range(1, 5)]
+    whole = [
+        str(canary),
+        quote(str(canary)),
+        f"file://{canary}",
+        f"file://localhost{canary}",
+        f"/.{canary}",
+        f"/{canary}",
+    ]
+    rooted = [start + str(canary).lstrip("/") for start in (*_ROOTED, *_SCHEMES)]
+    return list(dict.fromkeys([*real, *whole, *rooted, *ups, *_ODD, *(start + CANARY for start in _SCHEMES)]))
+
+
+class Watch:
+    """What this process opens and lists."""
+
+    def __init__(self, forbidden: Path) -> None:
+        self._forbidden = str(forbidden)
+        self.seen: list[str] = []
+        sys.addaudithook(self._hook)
+
+    def _hook(self, event: str, arguments: tuple[object, ...]) -> None:
+        if event in ("open", "os.listdir", "os.scandir", "os.remove", "os.rename", "os.link", "os.mkdir", "os.rmdir"):
+            told = [str(each) for each in arguments if isinstance(each, str | bytes | Path)]
+            self.seen += [f"{event} {each}" for each in told if each.startswith(self._forbidden)]
+        if event.startswith("socket.connect") or event == "socket.getaddrinfo":
+            self.seen.append(f"{event} {arguments!r}")
+
+
+@dataclass
+class Subject:
+    """A table whose newest version can say anything."""
+
+    table: Table
+    outside: Path
+    manifest: Path = field(init=False)
+    whole: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.manifest = Path(self.table.uri, self.table.manifest.path)
+        self.whole = self.manifest.read_bytes()
+
+    def forged(self, change: Callable[[table_pb2.Manifest], None], section: bytes | None = None) -> Table:
+        message = table_pb2.Manifest.FromString(framing.manifest_message(self.whole, path="m"))
+        change(message)
+        message.ClearField("transaction_section")
+        message.ClearField("index_section")
+        if section is not None:
+            message.index_section = 0
+        self.manifest.write_bytes(framing.frame(section, None, message.SerializeToString()))
+        return Table.open(self.table.uri, durable=False)
+
+
+Use = Callable[[Subject, str], object]
+
+
+def _data(subject: Subject, name: str) -> object:
+    return subject.forged(lambda m: setattr(m.fragments[0].files[0], "path", name)).to_table()
+
+
+def _legacy_data(subject: Subject, name: str) -> object:
+    def change(message: table_pb2.Manifest) -> None:
+        file = message.fragments[0].files[0]
+        file.path, file.file_major_version, file.file_minor_version = name, 0, 1
+
+    return subject.forged(change).to_table()
+
+
+def _data_in_base(subject: Subject, name: str) -> object:
+    """The table itself is the base, which anybody may read."""
+
+    def change(message: table_pb2.Manifest) -> None:
+        message.base_paths.add(id=1, path=subject.table.uri, is_dataset_root=False)
+        message.fragments[0].files[0].path = name
+        message.fragments[0].files[0].base_id = 1
+
+    return subject.forged(change).to_table()
+
+
+def _base(is_root: bool) -> Use:
+    def use(subject: Subject, name: str) -> object:
+        def change(message: table_pb2.Manifest) -> None:
+            message.base_paths.add(id=1, path=name or "/", is_dataset_root=is_root)
+            message.fragments[0].files[0].path = CANARY
+            message.fragments[0].files[0].base_id = 1
+
+        return subject.forged(change).to_table()
+
+    return use
+
+
+def _deletions_in_base(subject: Subject, name: str) -> object:
+    def change(message: table_pb2.Manifest) -> None:
+        message.base_paths.add(id=1, path=name or "/", is_dataset_root=True)
+        message.reader_feature_flags |= 1
+        message.writer_feature_flags |= 1
+        message.fragments[0].deletion_file.base_id = 1
+        message.fragments[0].deletion_file.num_deleted_rows = 1
+
+    return subject.forged(change).to_table()
+
+
+def _transaction(subject: Subject, name: str) -> object:
+    """One that nobody has is none."""
+    found = subject.forged(lambda m: setattr(m, "transaction_file", name)).transaction()
+    return _refused(found is None)
+
+
+def _lineage(which: str) -> Use:
+    def use(subject: Subject, name: str) -> object:
+        def change(message: table_pb2.Manifest) -> None:
+            message.reader_feature_flags |= 2
+            message.writer_feature_flags |= 2
+            file = getattr(message.fragments[0], which)
+            file.path, file.size = name, 4
+
+        return subject.forged(change).to_table(with_row_id=True)
+
+    return use
+
+
+def _branch(subject: Subject, name: str) -> object:
+    """A manifest that says which branch it is: the way to its main line, where the references are."""
+    table = subject.forged(lambda m: setattr(m, "branch", name))
+    return table.tags.list()
+
+
+def _index_file(subject: Subject, name: str) -> object:
+    index = table_pb2.IndexMetadata(name="i", fields=[0], dataset_version=1, uuid=table_pb2.UUID(uuid=b"0" * 16))
+    index.files.add(path=name, size_bytes=1)
+    section = table_pb2.IndexSection(indices=[index]).SerializeToString()
+    target = subject.outside / "clone"
+    try:
+        return subject.forged(lambda m: None, section).clone(str(target), shallow=False)
+    finally:
+        shutil.rmtree(target, ignore_errors=True)
+
+
+def _reuse_file(subject: Subject, name: str) -> object:
+    index = table_pb2.IndexMetadata(name="__lance_frag_reuse", dataset_version=1, uuid=table_pb2.UUID(uuid=b"0" * 16))
+    details = table_pb2.FragmentReuseIndexDetails()
+    details.external.path, details.external.size = name, 1
+    index.index_details.type_url = "/lance.table.FragmentReuseIndexDetails"
+    index.index_details.value = details.SerializeToString()
+    table = subject.forged(lambda m: None, table_pb2.IndexSection(indices=[index]).SerializeToString())
+    entry = reuse_entry(table.indices)
+    assert entry is not None
+    content_of(entry)
+    return table.compact(remap="none")
+
+
+def _tag(subject: Subject, name: str) -> object:
+    path = Path(subject.table.uri, "_refs/tags/t.json")
+    path.write_text(json.dumps({"branch": name, "version": 1, "manifestSize": 1}))
+    return subject.table.at(tag="t")
+
+
+def _parent(subject: Subject, name: str) -> object:
+    path = Path(subject.table.uri, "_refs/branches/b.json")
+    path.write_text(json.dumps({"parentBranch": name, "parentVersion": 1, "createAt": 1, "manifestSize": 1}))
+    try:
+        return subject.table.branches.list() and _refused(refs.is_branch_name(name))
+    finally:
+        path.unlink()
+
+
+def _given_tag(subject: Subject, name: str) -> object:
+    return subject.table.at(tag=name)
+
+
+def _given_branch(subject: Subject, name: str) -> object:
+    return Table.open(subject.table.uri, branch=name)
+
+
+def _new_branch(subject: Subject, name: str) -> object:
+    """Some letters are no more than strange."""
+    made = subject.table.branches.create(name)
+    _refused(refs.is_branch_name(name))
+    return made
+
+
+def _hint(subject: Subject, name: str) -> object:
+    """It is never believed: what is read is the table as it is."""
+    Path(subject.table.uri, "_versions/latest_version_hint.json").write_text(json.dumps({"version": name}))
+    found = Table.open(subject.table.uri).to_table()
+    return _refused(found.num_rows == 3)
+
+
+def _entry(subject: Subject, name: str) -> object:
+    return checked(Entry(Version(1), name), what="a manifest store")
+
+
+def _blob(subject: Subject, name: str) -> object:
+    """A blob that the table only refers to."""
+    store, path = locate(subject.table.uri).outside(name, None)
+    return store.read(path)
+
+
+def _blob_below(subject: Subject, name: str) -> object:
+    """One that is said to be below a base path, which is the table's own directory here."""
+    blob_places.check_below(name, path="m")
+    return LocalStore(Path(subject.table.uri)).read(name)
+
+
+def _refused(holds: bool) -> bool:
+    """Nothing was followed, without an error: that is an answer too."""
+    if holds:
+        raise LanceError("as if it were not there")
+    return holds
+
+
+FIELDS: Mapping[str, Use] = {
+    "data file": _data,
+    "data file of format 0.1": _legacy_data,
+    "data file in a base": _data_in_base,
+    "base of files": _base(is_root=False),
+    "base that is a table": _base(is_root=True),
+    "base of a deletion file": _deletions_in_base,
+    "transaction file": _transaction,
+    "row ids": _lineage("external_row_ids"),
+    "versions in which rows were created": _lineage("external_created_at_versions"),
+    "versions in which rows changed": _lineage("external_last_updated_at_versions"),
+    "branch of a manifest": _branch,
+    "file of an index": _index_file,
+    "notes of a fragment reuse index": _reuse_file,
+    "branch of a tag": _tag,
+    "parent of a branch": _parent,
+    "name of a tag": _given_tag,
+    "name of a branch": _given_branch,
+    "name of a new branch": _new_branch,
+    "hint": _hint,
+    "entry of a manifest store": _entry,
+    "blob outside": _blob,
+    "blob below a base": _blob_below,
+}
+
+
+def run(place: Path, every: int) -> Iterator[tuple[int, str | None]]:
+    """For each field and name what went wrong, if anything did."""
+    outside, inside = place / "outside", place / "a" / "b"
+    inside.mkdir(parents=True)
+    outside.mkdir()
+    rows = pa.table({"id": [1, 2, 3]})
+    table = Table.create(inside / "t", rows, durable=False)
+    canary = place / CANARY
+    for path in (canary, place / "a" / CANARY, inside / CANARY, outside / CANARY):
+        path.write_bytes(next(Path(table.uri, "data").iterdir()).read_bytes())
+    subject = Subject(table, outside)
+    Path(table.uri, "_refs/tags").mkdir(parents=True)
+    Path(table.uri, "_refs/branches").mkdir(parents=True)
+    hostile = names(canary)
+    assert len(hostile) >= 500
+    uses = [(where, use, name) for where, use in FIELDS.items() for name in hostile[::every]]
+    for _where, use, _name in uses[:: len(hostile[::every])]:  # what is loaded on first use is not looked at
+        _tried(use, subject, "x.lance")
+    watch = Watch(place)
+    allowed = (f" {table.uri}", f" {outside}/clone")
+    for where, use, name in uses:
+        watch.seen.clear()
+        problem = _tried(use, subject, name)
+        if opened := [each for each in watch.seen if not any(mark in each for mark in allowed)]:
+            problem = f"opened {opened}"
+        yield 1, None if problem is None else f"{where}: {name[:80]!r}: {problem}"
+
+
+def _tried(use: Use, subject: Subject, name: str) -> str | None:
+    try:
+        found = use(subject, name)
+    except LanceError:
+        return None
+    except Exception as error:  # noqa: BLE001 - that there is no other kind is what is asked
+        return f"{type(error).__name__}: {error}"[:300]
+    return f"was followed: {str(found)[:200]}"
+
+
+def main() -> None:
+    place, every = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1
+    tried, found = 0, []
+    for count, problem in run(place, every):
+        tried += count
+        found += [problem] if problem else []
+    print(json.dumps({"tried": tried, "found": found}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""T-HAMMER: many processes at one table, killed at any moment, on this machine's disk and in an object store behind a
+network that loses, delays and cuts what passes. The processes and their judge are in `tests/histories/hammer*.py`.
+"""
+
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.histories.hammer import Played, hammer
+from tests.histories.hammer import Size as Processes
+from tests.histories.hammer_judge import judge
+from tests.histories.hammer_places import Place, local_place, s3_place
+from tests.torture.report import Report
+
+ATTEMPTS_MEAN_MAX = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    local: Processes
+    s3: Processes
+    faults: float = 0.05
+    """What part of all requests something becomes of."""
+
+
+PR = Size(local=Processes(writers=4, works=8, kills=8), s3=Processes(writers=3, works=4, kills=2))
+NIGHTLY = Size(local=Processes(writers=8, works=100, kills=200), s3=Processes(writers=8, works=25, kills=20))
+
+
+def run(size: Size) -> Report:
+    begun = time.perf_counter()
+    found: list[str] = []
+    told: dict[str, str] = {}
+
+    def play(name: str, place: Place, processes: Processes) -> int:
+        played = hammer(place, processes)
+        wrong = [*judge(place, processes, played), *_too_often(played)]
+        found.extend(f"{name}, {processes}: {each}; chance decides, so run it some times" for each in wrong)
+        told.update({f"{name}: {what}": figure for what, figure in played.told().items()})
+        return len(played.answers)
+
+    with tempfile.TemporaryDirectory() as directory:
+        tried = play("local", local_place(Path(directory)), size.local)
+    with s3_place(size.faults, size.s3.seed) as place:
+        tried += play("s3", place, size.s3)
+    return Report("hammer", tried, time.perf_counter() - begun, tuple(found), told)
+
+
+def _too_often(played: Played) -> list[str]:
+    attempts = [answer.attempts for answer in played.answers if answer.version and not answer.landed_before]
+    mean = statistics.fmean(attempts) if attempts else 0
+    return [f"{mean:.2f} attempts for a commit"] if mean > ATTEMPTS_MEAN_MAX else []
