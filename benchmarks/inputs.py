@@ -35,6 +35,8 @@ _WORDS = (
     "requests",
 )
 _COMMENTS = 4096
+_STRIDE = 7_919
+"""A prime: multiples of it, round and round, meet every row once."""
 _FIRST_DAY, _LAST_DAY = 8035, 10_561
 """1992 to 1998, in days since 1970."""
 
@@ -47,6 +49,24 @@ def lineitem(kept: Path, rows: int) -> Path:
 def vectors(kept: Path, rows: int) -> Path:
     """An id and 128 floats a row, normally distributed: nothing for a compressor."""
     return _kept(kept / f"vectors-{rows}-{_RECIPE}", rows, _vectors)
+
+
+def events(kept: Path, rows: int) -> Path:
+    """Four columns, about 40 bytes a row: an id, a small number, a float without a fraction, a short string."""
+    return _kept(kept / f"events-{rows}-{_RECIPE}", rows, _events)
+
+
+def scores(kept: Path, rows: int, rows_per_fragment: int) -> Path:
+    """A number for every event, in any order, with its id, and its address in a table of fragments of that size."""
+
+    def made(start: int, count: int) -> pa.Table:
+        places = np.random.default_rng(start).permutation(np.arange(start, start + count, dtype=np.int64))
+        # A bijection over all rows, so that neighbours of one file lie all over the table.
+        ids = (places * _STRIDE) % rows if rows % _STRIDE else places
+        addresses = (ids // rows_per_fragment << 32) | ids % rows_per_fragment
+        return pa.table({"id": ids, "_rowaddr": addresses, "score": (ids % 1000).astype(np.float64)})
+
+    return _kept(kept / f"scores-{rows}-{rows_per_fragment}-{_RECIPE}", rows, made)
 
 
 def _kept(directory: Path, rows: int, make: Callable[[int, int], pa.Table]) -> Path:
@@ -85,6 +105,19 @@ def _lineitem(start: int, rows: int) -> pa.Table:
             "l_shipinstruct": _one_of(random, _INSTRUCTIONS, rows),
             "l_shipmode": _one_of(random, _MODES, rows),
             "l_comment": _one_of(random, comments, rows),
+        }
+    )
+
+
+def _events(start: int, rows: int) -> pa.Table:
+    random = np.random.default_rng(start)
+    number = np.arange(start, start + rows, dtype=np.int64)
+    return pa.table(
+        {
+            "id": number,
+            "k": random.integers(0, 1000, rows, dtype=np.int32),
+            "x": random.integers(0, 1_000_000, rows).astype(np.float64),
+            "s": _one_of(random, [f"event-{each:011d}" for each in range(_COMMENTS)], rows),
         }
     )
 

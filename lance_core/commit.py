@@ -77,8 +77,9 @@ def commit(
     """Put `ours` into exactly one version.
     `since` is where history is searched for an earlier landing of it; `begun` is before its first file was written."""
     store = location.own_store
-    with store.turn(naming.VERSIONS) if isinstance(store, TakesTurns) else nullcontext():
-        return _commit(location, ours, base, since, attempts, ports, begun)
+    turn = store.turn(naming.VERSIONS) if isinstance(store, TakesTurns) else nullcontext()
+    with Watch(location, ours.uuid, begun, ports) as watch, turn:
+        return _commit(location, ours, base, since, attempts, ports, watch)
 
 
 def _commit(
@@ -88,7 +89,7 @@ def _commit(
     since: Version,
     attempts: int,
     ports: Ports,
-    begun: Moment | None,
+    watch: Watch,
 ) -> Outcome:
     loaded = base if isinstance(base, Snapshot) else None
     planned_on = loaded.manifest if loaded else None
@@ -99,8 +100,8 @@ def _commit(
     new_keys = NewKeys(ours)
     noted = _Noted()
     pace = Pace(ports)
-    watch = Watch(location, ours.uuid, begun, ports)
-    for attempt in range(attempts + 1):
+    attempt = 0
+    while True:
         stood_still = watch.looks()
         try:
             history = _look(location, since, loaded, known, taken, there)
@@ -125,7 +126,7 @@ def _commit(
         if history and loaded is None:
             raise AlreadyExists(f"there is a table at {location.uri} already, at version {history.head.version}")
         others = [landed for landed in known if landed.version > ours.read_version]
-        others = new_keys.looked_for(others, history.head if history else None)
+        others = new_keys.told(others, history.head if history else None)
         finding = judge(ours, others)
         if finding.blocks:
             raise _conflict(location, ours, finding)
@@ -144,7 +145,9 @@ def _commit(
             manifest = apply(head, rebased.transaction, occasion, fetched=fetched.manifest)
             for path, data in files.items():
                 location.store.put(path, data)
-            watch.puts(manifest, before)
+            if not watch.puts(manifest, before, files):
+                taken, pace = None, Pace(ports)
+                continue  # it took a while: who looks again now is not late with its put
             put = location.store.create(manifest.path, manifest.encode())
         except RetryableConflict as error:
             raise _met(location, ours, error) from error
@@ -168,7 +171,7 @@ def _commit(
         slot = manifest.version
         if not at_once:
             pace.lost()
-    raise AssertionError("the last turn returns or raises")
+        attempt += 1
 
 
 def _look(

@@ -6,8 +6,13 @@ Nobody waits for company: who comes alone commits alone. Under load the versions
 one put and one round of syncs serves all who share a version. Each of them gets its own answer, and is found by its own
 uuid afterwards (`transactions/fold.py`). Where what was folded cannot land as a whole, each goes on by itself: one that
 is refused takes nobody along.
+
+Whoever has come is in one place at a time: leading, in the line, in the company of the one who leads, or answered. Who
+leaves, by whatever way, passes the lead on and puts those of its company who have no answer back into the line
+(`_leave`). Who stood in the line for too long steps out, and commits beside the others, which is slower and as right.
 """
 
+import os
 import threading
 from collections import deque
 from collections.abc import Hashable, Sequence
@@ -25,6 +30,19 @@ from lance_core.transactions.apply import Birth
 from lance_core.transactions.fold import can_fold, fold
 
 _TOGETHER_MAX = 256
+_PATIENCE_SECONDS = 60.0
+_OF_ONE = (
+    LanceError,
+    ArithmeticError,
+    AssertionError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What may be wrong with one of them alone, until each has tried by itself."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,11 +57,8 @@ class _Waiting:
     ports: Ports
     begun: Moment | None
     alone: bool = False
-    leads: bool = False
-    gone: bool = False
-    """Nobody waits for its answer any more."""
     called: threading.Event = field(default_factory=threading.Event)
-    """To fetch the answer, or, where there is none, to be the next to commit."""
+    """To fetch the answer, or, where there is none, to lead."""
     answer: Outcome | LanceError | None = None
 
     def given(self) -> Outcome:
@@ -53,26 +68,41 @@ class _Waiting:
         return self.answer
 
     def goes_with(self, other: "_Waiting") -> bool:
-        """A repetition of what was begun earlier has its own history to search, and goes alone."""
+        """A repetition of what was begun earlier has its own history to search, and goes alone; so does who may reach
+        other places."""
         return (
-            not (self.alone or other.alone)
-            and isinstance(other.base, Snapshot)
-            and other.since == other.ours.read_version
+            self._may_be_folded
+            and other._may_be_folded
+            and self.location.access == other.location.access
             and can_fold(self.ours, other.ours)
         )
 
+    @property
+    def _may_be_folded(self) -> bool:
+        return not self.alone and isinstance(self.base, Snapshot) and self.since == self.ours.read_version
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, eq=False)
 class _Gate:
     """Where the appends to one table pass, one commit at a time. There is one as long as somebody is in it."""
 
-    leader: int
-    """The thread that is committing."""
+    leader: _Waiting
+    thread: int
     waiting: deque[_Waiting] = field(default_factory=deque)
 
 
 _lock = threading.Lock()
 _gates: dict[Hashable, _Gate] = {}
+
+
+def _forget() -> None:
+    """In a forked process: those who wait are threads of the other one."""
+    global _lock
+    _lock = threading.Lock()
+    _gates.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def commit_append(
@@ -88,30 +118,19 @@ def commit_append(
     """As `commit`, which see."""
     me = _Waiting(location, ours, base, since, attempts, ports, begun)
     key = _key(location)
-    with _lock:
-        gate = _gates.get(key)
-        if gate is None:
-            gate = _gates[key] = _Gate(threading.get_ident())
-            first = True
-        elif gate.leader == threading.get_ident():
-            return _commit(me)  # from within a commit of this thread's: whoever does that cannot wait for it
-        else:
-            gate.waiting.append(me)
-            first = False
-    if not first:
-        try:
-            me.called.wait()
-        except BaseException:
-            _give_up(key, gate, me)
-            raise
-        if not me.leads:
-            return me.given()
-    company: Sequence[_Waiting] = ()
+    gate = _enter(key, me)
+    if gate is None:
+        return _commit(me)
+    company: list[_Waiting] = []
     try:
-        company = _company(gate, me)
+        if gate.leader is not me and not _called(gate, me):
+            return _commit(me)
+        if me.answer is not None:
+            return me.given()
+        _gather(gate, me, company)
         return _lead([me, *company])
     finally:
-        _pass_on(key, gate, company)
+        _leave(key, gate, me, company)
 
 
 def _key(location: Location) -> Hashable:
@@ -124,44 +143,60 @@ def _key(location: Location) -> Hashable:
     return location.uri, store
 
 
-def _company(gate: _Gate, leader: _Waiting) -> Sequence[_Waiting]:
-    """Those who can go with the leader, taken out of the line."""
+def _enter(key: Hashable, me: _Waiting) -> _Gate | None:
+    """None from within a commit of this thread's: whoever does that cannot wait for it."""
     with _lock:
-        gate.leader = threading.get_ident()
-        found: list[_Waiting] = []
+        gate = _gates.get(key)
+        if gate is None:
+            gate = _gates[key] = _Gate(me, threading.get_ident())
+        elif gate.thread == threading.get_ident():
+            return None
+        else:
+            gate.waiting.append(me)
+        return gate
+
+
+def _called(gate: _Gate, me: _Waiting) -> bool:
+    """Whether it was called, and did not step out of the line. Who was taken along waits for as long as it takes."""
+    while not me.called.wait(_PATIENCE_SECONDS):
+        with _lock:
+            if me in gate.waiting:
+                gate.waiting.remove(me)
+                return False
+    return True
+
+
+def _gather(gate: _Gate, leader: _Waiting, company: list[_Waiting]) -> None:
+    """Those who can go with the leader, out of the line. Each is in the company before it is out."""
+    with _lock:
+        gate.thread = threading.get_ident()
         for each in list(gate.waiting):
-            if len(found) + 1 < _TOGETHER_MAX and all(one.goes_with(each) for one in (leader, *found)):
-                found.append(each)
+            if len(company) + 1 < _TOGETHER_MAX and all(one.goes_with(each) for one in (leader, *company)):
+                company.append(each)
                 gate.waiting.remove(each)
-    return found
 
 
-def _pass_on(key: Hashable, gate: _Gate, company: Sequence[_Waiting]) -> None:
-    """Those who have their answer go and fetch it; those who have none are the next ones, each by itself."""
+def _leave(key: Hashable, gate: _Gate, me: _Waiting, company: Sequence[_Waiting]) -> None:
+    """Those of the company who have their answer go and fetch it; those who have none are the next ones, each by
+    itself."""
     with _lock:
-        left = [each for each in company if each.answer is None and not each.gone]
+        if me in gate.waiting:
+            gate.waiting.remove(me)  # it was interrupted
+        if gate.leader is not me:
+            return  # if it was taken along, it may land all the same, and whoever leads need not know
+        left = [each for each in company if each.answer is None and each not in gate.waiting]
         for each in left:
             each.alone = True
         gate.waiting.extendleft(reversed(left))
         if gate.waiting:
-            following = gate.waiting.popleft()
-            following.leads = True
-            following.called.set()
-        else:
+            gate.leader = gate.waiting.popleft()
+            gate.thread = 0
+            gate.leader.called.set()
+        elif _gates.get(key) is gate:
             del _gates[key]
     for each in company:
         if each.answer is not None:
             each.called.set()
-
-
-def _give_up(key: Hashable, gate: _Gate, me: _Waiting) -> None:
-    """Somebody who was interrupted while it waited. If it was taken along already, it may land all the same."""
-    with _lock:
-        me.gone = True
-        if me in gate.waiting:
-            gate.waiting.remove(me)
-    if me.leads:
-        _pass_on(key, gate, ())
 
 
 def _lead(group: Sequence[_Waiting]) -> Outcome:
@@ -178,7 +213,7 @@ def _lead(group: Sequence[_Waiting]) -> Outcome:
         for each in others:
             each.answer = CommitUndecided(str(error), uuid=error.uuid, version=error.version)
         raise
-    except LanceError:
+    except _OF_ONE:
         return _commit(leader)
     except BaseException:
         for each in others:
@@ -201,9 +236,10 @@ def _interrupted(one: _Waiting, uuid: str) -> CommitUndecided:
 
 
 def _share(outcome: Outcome, one: _Waiting) -> Outcome:
-    """As if it had come alone."""
+    """As if it had come alone: by its own way to the table, and with what came between for it."""
     over = tuple(version for version in outcome.rebased_over if version > one.ours.read_version)
-    return replace(outcome, operation=one.ours.operation, rebased_over=over)
+    snapshot = replace(outcome.snapshot, location=one.location.of(outcome.snapshot.manifest))
+    return replace(outcome, snapshot=snapshot, operation=one.ours.operation, rebased_over=over)
 
 
 def _commit(one: _Waiting) -> Outcome:

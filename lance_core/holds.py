@@ -13,18 +13,22 @@ its work is done. One that a killed process left behind counts for `REMEMBERED`,
 import json
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import TypeGuard, TypeVar
 
-from lance_core.errors import Corrupt, NotFound, StorageError
-from lance_core.format import naming
+from lance_core.errors import Corrupt, LanceError, NotFound, StorageError
+from lance_core.format import naming, weight
 from lance_core.limits import INTENT_BYTES
 from lance_core.ports import Ports
 from lance_core.storage.store import ObjectInfo, Store, read_whole, with_facts
 
 REMEMBERED = timedelta(days=30)
-_HOLDS = f"{naming.OWN}/holds"
-_NOTICES = f"{naming.OWN}/notices"
+HOLDS = f"{naming.OWN}/holds"
+NOTICES = f"{naming.OWN}/notices"
+_IN_ONE = 100_000
+"""Names in one hold or notice, so that whoever has to read it may (`limits.py`)."""
+_Kind = TypeVar("_Kind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,10 @@ class Hold:
     version: int | None = None
     files: tuple[str, ...] = ()
 
+    def parts(self) -> "Iterator[Hold]":
+        """One that may be too long for its readers, as several."""
+        return (replace(self, files=self.files[piece]) for piece in _pieces(len(self.files)))
+
 
 @dataclass(frozen=True, slots=True)
 class Notice:
@@ -44,15 +52,24 @@ class Notice:
     files: tuple[str, ...]
     """Those that no version names; what only the versions name goes with them."""
 
+    def parts(self) -> "Iterator[Notice]":
+        for piece in _pieces(max(len(self.versions), len(self.files))):
+            yield Notice(self.versions[piece], self.files[piece])
+
+
+def _pieces(count: int) -> Iterator[slice]:
+    """At least one."""
+    return (slice(start, start + _IN_ONE) for start in range(0, max(count, 1), _IN_ONE))
+
 
 def hold(store: Store, wanted: Hold, ports: Ports) -> str:
     """The name of the hold, for `release`. Refused where a cleanup may be removing what is wanted: ask for it before
     looking whether it is there."""
-    path = f"{_HOLDS}/{ports.new_uuid().hex}.json"
+    path = f"{HOLDS}/{ports.new_uuid().hex}.json"
     store.put(path, json.dumps({"what": wanted.what, "version": wanted.version, "files": wanted.files}).encode())
     try:
         check_stays(store, wanted)
-    except StorageError:
+    except LanceError:
         release(store, path)
         raise
     return path
@@ -65,28 +82,39 @@ def release(store: Store, path: str) -> None:
 
 
 def held(store: Store, *, now: datetime) -> Iterator[Hold]:
-    for listed, record in _records(store, _HOLDS):
-        if now - listed.modified > REMEMBERED:
-            continue
-        what, version, files = record.get("what"), record.get("version"), record.get("files")
-        if not isinstance(what, str) or not isinstance(version, int | None) or not isinstance(files, list):
-            raise Corrupt("is not the record of a hold", path=listed.path, field="hold")
-        yield Hold(what, version, tuple(map(str, files)))
+    for listed in with_facts(store.list(HOLDS)):
+        if now - listed.modified <= REMEMBERED:
+            with suppress(NotFound):
+                yield read_hold(store, listed.path)
+
+
+def read_hold(store: Store, path: str) -> Hold:
+    record = _record(store, path)
+    what, version, files = record.get("what"), record.get("version"), record.get("files")
+    if not isinstance(what, str) or not (version is None or type(version) is int) or not _are(files, str):
+        raise Corrupt("is not the record of a hold", path=path, field="hold")
+    return Hold(what, version, tuple(files))
 
 
 def give_notice(store: Store, notice: Notice, ports: Ports) -> str:
     """The name of the notice, for `release`."""
-    path = f"{_NOTICES}/{ports.new_uuid().hex}.json"
+    path = f"{NOTICES}/{ports.new_uuid().hex}.json"
     store.put(path, json.dumps({"versions": notice.versions, "files": notice.files}).encode())
     return path
 
 
 def notices(store: Store) -> Iterator[tuple[ObjectInfo, Notice]]:
-    for listed, record in _records(store, _NOTICES):
-        versions, files = record.get("versions"), record.get("files")
-        if not (isinstance(versions, list) and isinstance(files, list)):
-            raise Corrupt("is not the notice of a cleanup", path=listed.path, field="notice")
-        yield listed, Notice(tuple(map(int, versions)), tuple(map(str, files)))
+    for listed in with_facts(store.list(NOTICES)):
+        with suppress(NotFound):
+            yield listed, read_notice(store, listed.path)
+
+
+def read_notice(store: Store, path: str) -> Notice:
+    record = _record(store, path)
+    versions, files = record.get("versions"), record.get("files")
+    if not (_are(versions, int) and _are(files, str)):
+        raise Corrupt("is not the notice of a cleanup", path=path, field="notice")
+    return Notice(tuple(versions), tuple(files))
 
 
 def check_stays(store: Store, wanted: Hold) -> None:
@@ -105,14 +133,18 @@ def _going(store: Store, notice: ObjectInfo, thing: str, what: str) -> StorageEr
     )
 
 
-def _records(store: Store, directory: str) -> Iterator[tuple[ObjectInfo, dict[str, object]]]:
-    for listed in with_facts(store.list(directory)):
-        try:
-            record = json.loads(read_whole(store, listed.path, INTENT_BYTES))
-        except NotFound:
-            continue
-        except (ValueError, RecursionError) as error:
-            raise Corrupt(f"is no JSON: {error}", path=listed.path, field="record") from error
-        if not isinstance(record, dict):
-            raise Corrupt("is no JSON object", path=listed.path, field="record")
-        yield listed, record
+def _record(store: Store, path: str) -> dict[str, object]:
+    data = read_whole(store, path, INTENT_BYTES)
+    weight.check_json(data, path=path)
+    try:
+        record = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise Corrupt(f"is no JSON: {error}", path=path, field="record") from error
+    if not isinstance(record, dict):
+        raise Corrupt("is no JSON object", path=path, field="record")
+    return record
+
+
+def _are(values: object, kind: type[_Kind]) -> TypeGuard[list[_Kind]]:
+    """A truth value is no number here."""
+    return isinstance(values, list) and all(type(value) is kind for value in values)

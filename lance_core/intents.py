@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 from lance_core.errors import Corrupt, InvalidInput, NotFound, StorageError
-from lance_core.format import naming
+from lance_core.format import naming, weight
 from lance_core.format.ids import Version
 from lance_core.limits import INTENT_BYTES
 from lance_core.storage.store import ObjectInfo, Put, Store, read_whole, with_facts
@@ -82,11 +82,12 @@ def claim(store: Store, intent: str, *, verb: str, base: Version, uuid: str, now
 
 
 def beat(store: Store, record: IntentRecord, *, files: Sequence[str], now_ns: int) -> None:
-    """Tell that the work is alive and which files it has written; a landing noted meanwhile stays."""
+    """Tell that the work is alive and which files it has written; a landing noted meanwhile stays. One that is
+    noted between the look and the put is lost here, and found in the history by the commit that follows."""
     path = path_of(record.intent)
     if _decode(read_whole(store, path, INTENT_BYTES), path, record.intent).landing:
         return
-    store.put(path_of(record.intent), _encode(replace(record, files=tuple(files), heartbeat_ns=now_ns)))
+    store.put(path, _encode(replace(record, files=tuple(files), heartbeat_ns=now_ns)))
 
 
 def move_base(store: Store, record: IntentRecord, base: Version) -> None:
@@ -121,6 +122,7 @@ def _encode(record: IntentRecord) -> bytes:
 
 
 def _decode(data: bytes, path: str, intent: str | None = None) -> IntentRecord:
+    weight.check_json(data, path=path)
     try:
         fields = json.loads(data)
         landing = fields.pop("landing")

@@ -71,6 +71,8 @@ LINEAGE_BYTES = Limit.of("LINEAGE_BYTES", 64 * _MIB, "bytes in one sequence of r
 LINEAGE_BYTES_TOGETHER = Limit.of("LINEAGE_BYTES_TOGETHER", 256 * _MIB, "bytes of such sequences beside its fragments")
 INDEX_DETAILS_BYTES = Limit.of("INDEX_DETAILS_BYTES", 256 * _MIB, "bytes in the notes of a fragment reuse index")
 
+JSON_PARTS = Limit.of("JSON_PARTS", 1_000_000, "commas and brackets in a record of JSON")
+"""An empty object is written with three bytes and takes 64 in memory; what such a record lists are names."""
 SMALL_PARTS = Limit.of("SMALL_PARTS", 2_000_000, "parts of less than 16 bytes in one message")
 """Each becomes an object of some 130 bytes, however few bytes say so; a fragment has two or three."""
 FRAGMENTS = Limit.of("FRAGMENTS", 2_000_000, "fragments")

@@ -4,13 +4,14 @@ They lie at the root of the main line, whichever line asks. What their bytes are
 takes a commit and is `offshoots.py`'s. Nothing that a reference says is followed before its form was checked.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from lance_core import given
-from lance_core.errors import AlreadyExists, InvalidInput, NotFound, StorageError
+from lance_core.errors import AlreadyExists, Corrupt, InvalidInput, NotFound, StorageError
 from lance_core.format import refs
 from lance_core.format.ids import Version
 from lance_core.format.refs import Branch, Tag
@@ -192,6 +193,18 @@ def _tag(store: Store, path: str) -> Tag:
 
 def _branch(store: Store, name: str, path: str) -> Branch:
     return refs.decode_branch(read_whole(store, path, REFERENCE_BYTES), name=name, path=path)
+
+
+def read_clone(store: Store, path: str) -> tuple[Version, str]:
+    """Which version a clone begins at, and where the clone is."""
+    try:
+        record = json.loads(read_whole(store, path, REFERENCE_BYTES))
+        version, uri = record["version"], record["uri"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise Corrupt(f"is not the record of a clone: {error}", path=path, field="clone") from error
+    if type(version) is not int or not isinstance(uri, str):
+        raise Corrupt("is not the record of a clone: a field is of another type", path=path, field="clone")
+    return Version(version), uri
 
 
 def _load_as_of(location: Location, timestamp: datetime) -> Snapshot:

@@ -7,8 +7,11 @@ old enough to go. Cleanup leaves versions of less than a minute and files of les
 than that asks nothing. Start with `Watch`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from types import TracebackType
+from typing import TypeVar
 
 from lance_core import holds
 from lance_core.errors import CommitUndecided, LanceError, NotFound
@@ -27,6 +30,9 @@ _AT_WORK_NS = 20 * 10**9
 """A third of the age at which cleanup touches a version."""
 _YOUNG_NS = 30 * 60 * 10**9
 """Half of the age at which it touches a file that no version names."""
+_AT_ONCE = 8
+_Thing = TypeVar("_Thing")
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +51,8 @@ class Moment:
 
 
 class Watch:
-    """Over one commit, from its first look to its version. `begun` is before the first of its files was written; None:
-    just now."""
+    """Over one commit, from its first look to its end. `begun` is before the first of its files was written; None:
+    just now. What it holds it lets go when it ends, unless a put of it may still land."""
 
     def __init__(self, location: Location, uuid: str, begun: Moment | None, ports: Ports) -> None:
         self._location = location
@@ -54,7 +60,21 @@ class Watch:
         self._ports = ports
         self._looked = Moment.now(ports)
         self._begun = begun or self._looked
+        self._written: dict[str, Moment] = {}
+        """By this commit itself, which is at work on it since then."""
+        self._assured: set[str] = set()
+        """Names of files that were held and found there."""
         self._held: list[str] = []
+
+    def __enter__(self) -> "Watch":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        is_decided = error is None or (isinstance(error, LanceError) and not isinstance(error, CommitUndecided))
+        for held in self._held if is_decided else ():
+            holds.release(self._location.own_store, held)
 
     def looks(self) -> bool:
         """A turn begins. Whether the one before took so long that what it put may have been cleaned up."""
@@ -62,13 +82,20 @@ class Watch:
         self._looked = Moment.now(self._ports)
         return stood_still
 
-    def puts(self, manifest: Manifest, before: Manifest | None) -> None:
-        """The next call puts this version: what it adds must be there, and stay until it is named."""
+    def puts(self, manifest: Manifest, before: Manifest | None, written: Collection[str]) -> bool:
+        """A call is about to put this version: what it adds must be there, and stay until it is named. `written` was
+        in this turn. False if that had to be looked at, which is done once for each file: others may have gone on
+        meanwhile."""
+        self._written |= dict.fromkeys(written, self._looked)
         if not self._begun.is_past(_YOUNG_NS, self._ports):
-            return
-        added = sorted(named_by(manifest).own - (named_by(before).own if before else frozenset()))
-        self._held.append(holds.hold(self._location.own_store, Hold("this commit", files=tuple(added)), self._ports))
-        self._check_files(added)
+            return True
+        added = named_by(manifest).own - (named_by(before).own if before else frozenset()) - self._assured
+        old = sorted(name for name in added if self._written.get(name, self._begun).is_past(_YOUNG_NS, self._ports))
+        for part in Hold("this commit", files=tuple(old)).parts() if old else ():
+            self._held.append(holds.hold(self._location.own_store, part, self._ports))
+        self._check_files(old)
+        self._assured.update(old)
+        return not old
 
     def landed(self, manifest: Manifest, scheme: NamingScheme) -> None:
         """The put was answered. Whether it stands is asked only if it is long ago that we looked."""
@@ -84,8 +111,6 @@ class Watch:
                     uuid=self._uuid,
                     version=manifest.version,
                 )
-        for held in self._held:
-            holds.release(self._location.own_store, held)
 
     def _check_files(self, keys: Sequence[str]) -> None:
         if missing := _missing(self._location, keys):
@@ -134,6 +159,16 @@ def _named_before(location: Location, manifest: Manifest, scheme: NamingScheme) 
 
 def _missing(location: Location, keys: Sequence[str]) -> list[str]:
     store = location.own_store
-    return [
-        key for key in keys if not (store.list(key) if key.startswith(naming.INDICES) else store.head(key) is not None)
-    ]
+
+    def is_there(key: str) -> bool:
+        return bool(store.list(key)) if key.startswith(naming.INDICES) else store.head(key) is not None
+
+    return [key for key, there in zip(keys, several_at_once(is_there, keys), strict=True) if not there]
+
+
+def several_at_once(look: Callable[[_Thing], _Answer], things: Sequence[_Thing]) -> Sequence[_Answer]:
+    """Calls to a store that do not wait for each other."""
+    if len(things) <= _AT_ONCE:
+        return [look(thing) for thing in things]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(look, things))

@@ -8,7 +8,6 @@ The Spark ops and the methods of `Table` are the same three steps, with the midd
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -27,12 +26,10 @@ from lance_core.intents import IntentRecord, Landing
 from lance_core.location import Location, check_publishing
 from lance_core.ports import Ports
 from lance_core.snapshot import Snapshot, history_since, load_at, load_latest, load_transaction
-from lance_core.standing import Moment, what_is_wrong
+from lance_core.standing import Moment, several_at_once, what_is_wrong
 from lance_core.transactions.apply import Birth
 from lance_core.transactions.figures import RowsChanged, files_written, rows_changed
 from lance_core.transactions.fold import found_in
-
-_HEADS_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,13 +159,19 @@ def finish(begun: Begun, operation: Operation, *, properties: Mapping[str, str],
 
 @contextmanager
 def restoring(location: Location, operation: Operation, ports: Ports) -> Iterator[None]:
-    """Files of an old version are to be named once more: no cleanup may take them meanwhile. Where it ends with an
-    error a put may still be under way, and the hold is left to be forgotten."""
+    """Files of an old version are to be named once more: no cleanup may take them meanwhile. Where it ends undecided a
+    put may still be under way, and the hold is left to be forgotten."""
     if not isinstance(operation, Restore):
         yield
         return
     held = hold(location.own_store, Hold("restoring it", operation.version), ports)
-    yield
+    try:
+        yield
+    except CommitUndecided:
+        raise
+    except LanceError:
+        release(location.own_store, held)
+        raise
     release(location.own_store, held)
 
 
@@ -205,13 +208,7 @@ def check_files(location: Location, files: Sequence[DataFile]) -> None:
                 f"{file.size} that its writer reported; write it again, then commit"
             )
 
-    if len(files) <= _HEADS_AT_ONCE:
-        for file in files:
-            check(file)
-        return
-    with ThreadPoolExecutor(_HEADS_AT_ONCE) as pool:
-        for _ in pool.map(check, files):
-            pass
+    several_at_once(check, files)
 
 
 def written(begun: Begun, outcome: Outcome) -> Written:

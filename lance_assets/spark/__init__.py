@@ -9,22 +9,48 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lance_assets.spark.changing import delete
-    from lance_assets.spark.reading import read
+    from lance_assets.spark.changing import compact, delete, update, upsert
+    from lance_assets.spark.columns import map_columns, merge_columns
+    from lance_assets.spark.reading import aggregate, count_rows, read
     from lance_assets.spark.session import live_session, open_session
     from lance_assets.spark.settings import SparkSettings
+    from lance_assets.spark.source import LanceDataSource
     from lance_assets.spark.writing import append, overwrite
 
-__all__ = ["SparkSettings", "append", "delete", "live_session", "open_session", "overwrite", "read"]
+__all__ = [
+    "LanceDataSource",
+    "SparkSettings",
+    "aggregate",
+    "append",
+    "compact",
+    "count_rows",
+    "delete",
+    "live_session",
+    "map_columns",
+    "merge_columns",
+    "open_session",
+    "overwrite",
+    "read",
+    "update",
+    "upsert",
+]
 
 _HOMES = {
     "SparkSettings": "lance_assets.spark.settings",
     "live_session": "lance_assets.spark.session",
     "open_session": "lance_assets.spark.session",
     "append": "lance_assets.spark.writing",
+    "compact": "lance_assets.spark.changing",
     "delete": "lance_assets.spark.changing",
+    "update": "lance_assets.spark.changing",
+    "upsert": "lance_assets.spark.changing",
+    "map_columns": "lance_assets.spark.columns",
+    "merge_columns": "lance_assets.spark.columns",
     "overwrite": "lance_assets.spark.writing",
     "read": "lance_assets.spark.reading",
+    "aggregate": "lance_assets.spark.reading",
+    "count_rows": "lance_assets.spark.reading",
+    "LanceDataSource": "lance_assets.spark.source",
 }
 
 

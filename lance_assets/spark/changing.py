@@ -4,14 +4,24 @@ Which rows an op touches is decided by Lance's SQL, in the workers, by the evalu
 SQL never decides it. When somebody else was in the way, the job is run again on the newest version.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from lance_assets.spark.jobs import SparkRunner
+from lance_assets.spark.types import stored_schema
 from lance_core import Committed
+from lance_core.tasks import compact as compacting
 from lance_core.tasks import delete as deleting
+from lance_core.tasks import update as updating
+from lance_core.tasks import upsert as upserting
 from lance_core.tasks.changes import ATTEMPTS, How, ManifestStore, Where
+from lance_core.tasks.compact import GROUPS_AT_ONCE
+from lance_core.tasks.upsert import Rules
+from lance_core.tasks.write import BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits
+
+_WRITTEN = "fragment binary, refusal string"
 
 
 def delete(
@@ -31,6 +41,98 @@ def delete(
     return deleting.delete(
         Where(uri, branch, storage_options, manifest_store),
         predicate,
+        how=How(intent, properties, retries),
+        runner=SparkRunner(spark),
+    )
+
+
+def update(
+    spark: SparkSession,
+    uri: str,
+    values: Mapping[str, str],
+    where: str | None = None,
+    *,
+    branch: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    manifest_store: ManifestStore | str | None = None,
+    intent: str | None = None,
+    properties: Mapping[str, str] | None = None,
+    retries: int = ATTEMPTS,
+    max_rows_per_file: int = ROWS_PER_FILE_MAX,
+    max_bytes_per_file: int = BYTES_PER_FILE_MAX,
+) -> Committed:
+    """Give columns new values, `{column: SQL}`, in the rows that match `where`; in all rows without it. Both are
+    Lance's SQL. Rows are moved to new files or their columns rewritten in place, whichever is cheaper for the table."""
+    return updating.update(
+        Where(uri, branch, storage_options, manifest_store),
+        values,
+        where,
+        limits=FileLimits(max_rows_per_file, max_bytes_per_file),
+        how=How(intent, properties, retries),
+        runner=SparkRunner(spark),
+    )
+
+
+def upsert(
+    df: DataFrame,
+    uri: str,
+    on: str | Sequence[str],
+    *,
+    matched: str = "update",
+    matched_if: str | None = None,
+    insert: bool = True,
+    delete_unmatched: bool | str | None = False,
+    branch: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    manifest_store: ManifestStore | str | None = None,
+    intent: str | None = None,
+    properties: Mapping[str, str] | None = None,
+    retries: int = ATTEMPTS,
+    max_rows_per_file: int = ROWS_PER_FILE_MAX,
+    max_bytes_per_file: int = BYTES_PER_FILE_MAX,
+) -> Committed:
+    """Bring the rows of `df` by the key columns `on`. A row that is there already: `matched` says "update", "delete",
+    "fail" or "ignore"; `matched_if`, over `source.x` and `target.x`, says for which. The others are inserted. Rows that
+    nothing matched can go, all or those of a condition (`delete_unmatched`). Conditions are Lance's SQL.
+
+    `df` runs once, also where the upsert has to be planned again, and its rows are kept beside the table's until then.
+    """
+    rules = Rules.of(on, matched=matched, matched_if=matched_if, insert=insert, delete_unmatched=delete_unmatched)
+    return upserting.upsert(
+        Where(uri, branch, storage_options, manifest_store),
+        stored_schema(df.schema),
+        lambda task: df.mapInArrow(task, _WRITTEN).toArrow(),
+        rules,
+        limits=FileLimits(max_rows_per_file, max_bytes_per_file),
+        how=How(intent, properties, retries),
+        runner=SparkRunner(df.sparkSession),
+    )
+
+
+def compact(
+    spark: SparkSession,
+    uri: str,
+    *,
+    target_rows: int = ROWS_PER_FILE_MAX,
+    materialize_deletions: bool = True,
+    remap: Literal["now", "reuse", "none"] | None = None,
+    batch: int = GROUPS_AT_ONCE,
+    branch: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    manifest_store: ManifestStore | str | None = None,
+    intent: str | None = None,
+    properties: Mapping[str, str] | None = None,
+    retries: int = ATTEMPTS,
+) -> Committed:
+    """Write small fragments, and those with many deleted rows, anew as full ones; what becomes of indices, says
+    `Table.compact`. So many groups (`batch`) as make a commit are written at a time, and what is committed stays if the
+    job is lost; what is told is the sum, and the version of the last commit."""
+    return compacting.compact(
+        Where(uri, branch, storage_options, manifest_store),
+        target_rows=target_rows,
+        materialize_deletions=materialize_deletions,
+        remap=remap,
+        batch=batch,
         how=How(intent, properties, retries),
         runner=SparkRunner(spark),
     )

@@ -1,15 +1,19 @@
-"""Lance tables as DataFrames: planned on the driver, read by executors, pinned to one version."""
+"""Lance tables as DataFrames: planned on the driver, read by executors, pinned to one version.
+
+Which rows match is decided by Lance's SQL, in the workers, by the evaluator that one process uses. Counting and
+aggregating read rows in the workers too, and bring no row to Spark: start with `read`, then `aggregate`.
+"""
 
 from collections.abc import Mapping, Sequence
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from lance_assets.spark.jobs import slots
+from lance_assets.spark.jobs import SparkRunner, slots
 from lance_assets.spark.types import spark_schema, transport_schema
-from lance_core import Table
-from lance_core.tasks.read import ReadTask, plan_read
-
-_TASKS_PER_SLOT = 4
+from lance_core.tasks import aggregate as aggregating
+from lance_core.tasks import read as plans
+from lance_core.tasks.read import ManifestStore, ReadTask, Which, plan_read
 
 
 def read(
@@ -17,23 +21,70 @@ def read(
     uri: str,
     *,
     columns: Sequence[str] | None = None,
+    filter: str | None = None,
     version: int | None = None,
+    tag: str | None = None,
+    branch: str | None = None,
+    with_row_id: bool = False,
+    with_row_address: bool = False,
     storage_options: Mapping[str, str] | None = None,
+    manifest_store: ManifestStore | str | None = None,
+    bases: Sequence[str] = (),
 ) -> DataFrame:
-    """The newest version, or the one that is named. The DataFrame keeps reading it, whatever is committed since."""
-    table = Table.open(uri, version=version, storage_options=storage_options)
-    if columns is not None and not columns:
-        # Rows without columns do not travel as Arrow; how many there are the driver knows.
-        return spark.range(table.count_rows()).select()
+    """The newest version, or the one that is named by its number or by a tag. The DataFrame keeps reading it, whatever
+    is committed since. `filter` is a condition in Lance's SQL: only rows that match leave the workers, and of the
+    others only the columns that it needs are read. Addresses and ids of rows come as `bigint`."""
+    base = Which(uri, version, tag, branch, storage_options, manifest_store, tuple(bases)).snapshot()
     plan = plan_read(
-        table,
+        base,
         columns=columns,
+        filter=filter,
+        with_row_id=with_row_id,
+        with_row_address=with_row_address,
         transport=transport_schema,
-        groups_max=slots(spark) * _TASKS_PER_SLOT,
-        storage_options=storage_options,
+        slots=slots(spark),
     )
+    if not plan.arrow.names:
+        # Rows without columns do not travel as Arrow; how many there are is a number.
+        return spark.range(plans.count_rows(base, filter, runner=lambda: SparkRunner(spark))).select()
     schema = spark_schema(plan.arrow)
-    if not plan.groups:
+    if not plan.parts:
         return spark.createDataFrame([], schema)
-    groups = len(plan.groups)
-    return spark.range(0, groups, 1, groups).mapInArrow(ReadTask(plan), schema)
+    parts = len(plan.parts)
+    return spark.range(0, parts, 1, parts).mapInArrow(ReadTask(plan), schema)
+
+
+def count_rows(
+    spark: SparkSession,
+    uri: str,
+    filter: str | None = None,
+    *,
+    version: int | None = None,
+    tag: str | None = None,
+    branch: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    manifest_store: ManifestStore | str | None = None,
+    bases: Sequence[str] = (),
+) -> int:
+    """How many rows there are: from the manifest, without a job. With a condition in Lance's SQL, how many match: the
+    workers count them, and read nothing but its columns."""
+    base = Which(uri, version, tag, branch, storage_options, manifest_store, tuple(bases)).snapshot()
+    return plans.count_rows(base, filter, runner=lambda: SparkRunner(spark))
+
+
+def aggregate(
+    spark: SparkSession,
+    uri: str,
+    sql: str,
+    *,
+    version: int | None = None,
+    tag: str | None = None,
+    branch: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    manifest_store: ManifestStore | str | None = None,
+    bases: Sequence[str] = (),
+) -> pa.Table:
+    """What a query with aggregates gives, such as `select city, avg(age) from dataset where age > 17 group by city`.
+    The table is called `dataset` in it. Workers aggregate what they read; the driver puts their groups together."""
+    base = Which(uri, version, tag, branch, storage_options, manifest_store, tuple(bases)).snapshot()
+    return aggregating.aggregate(base, sql, runner=lambda: SparkRunner(spark))

@@ -15,6 +15,7 @@ from lance_core.tasks.write import (
     BYTES_PER_FILE_MAX,
     ROWS_PER_FILE_MAX,
     FileLimits,
+    ManifestStore,
     PlannedWrite,
     WriteTask,
     begin_append,
@@ -29,7 +30,9 @@ def append(
     uri: str,
     *,
     create: bool = True,
+    branch: str | None = None,
     storage_options: Mapping[str, str] | None = None,
+    manifest_store: ManifestStore | str | None = None,
     intent: str | None = None,
     properties: Mapping[str, str] | None = None,
     retries: int = ATTEMPTS,
@@ -47,6 +50,8 @@ def append(
         intent=intent,
         limits=FileLimits(max_rows_per_file, max_bytes_per_file),
         storage_options=storage_options,
+        manifest_store=manifest_store,
+        branch=branch,
     )
     return _write(df, planned, properties, retries)
 
@@ -56,7 +61,9 @@ def overwrite(
     uri: str,
     *,
     replace_schema: bool = False,
+    branch: str | None = None,
     storage_options: Mapping[str, str] | None = None,
+    manifest_store: ManifestStore | str | None = None,
     intent: str | None = None,
     properties: Mapping[str, str] | None = None,
     retries: int = ATTEMPTS,
@@ -72,6 +79,8 @@ def overwrite(
         intent=intent,
         limits=FileLimits(max_rows_per_file, max_bytes_per_file),
         storage_options=storage_options,
+        manifest_store=manifest_store,
+        branch=branch,
     )
     return _write(df, planned, properties, retries)
 

@@ -12,7 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from lance_core import given
+from lance_core.data.blob_files import is_v2
 from lance_core.data.blob_writing import stored_schema
+from lance_core.data.conform import Conversion, conform
 from lance_core.data.incoming import Incoming
 from lance_core.data.layout import check_storable
 from lance_core.edit.column_files import Placed, live_rows, with_columns
@@ -31,6 +33,7 @@ from lance_core.snapshot import Snapshot
 Compute: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch | pa.Table]
 NewColumns: TypeAlias = Mapping[str, str] | pa.Field | Sequence[pa.Field] | pa.Schema | Compute
 _FIRST_WITH_ADDED_CHILDREN = StorageVersion(2, 2)
+_BLOB = b"lance-encoding:blob"
 _PARENTS = ("struct", "list.struct", "large_list.struct")
 
 
@@ -64,7 +67,7 @@ def merge_columns(base: Snapshot, data: Incoming, on: str | Sequence[str], *, po
         check_key_type(name, stored.arrow.field(name).type, what=what)
     if not keys or not added.names:
         raise InvalidInput(f"{what}: a merge of columns needs a key to join on and, in the data, a column besides it")
-    new = _new_fields(base, added)
+    new = new_fields(base, added)
     rows = _with_keys_like(pa.Table.from_batches(data.batches, data.schema), stored.arrow, keys, what)
     values = rows.select(added.names).combine_chunks()
 
@@ -85,20 +88,20 @@ def merge_columns(base: Snapshot, data: Incoming, on: str | Sequence[str], *, po
             position += each.batch.num_rows
         taken = (Placed(_taken(values, partners), each.offsets) for each, partners in joined)
         fragments.append(with_columns(base, fragment, taken, new, ports=ports))
-    return _merged(base, fragments, new.fields)
+    return merged(base, fragments, new.fields)
 
 
 def _by_sql(base: Snapshot, expressions: Mapping[str, str], ports: Ports) -> Merge:
     readable = with_metadata_columns(base.manifest.schema.arrow)
     projection = Projection.parse(expressions, readable)
-    new = _new_fields(base, projection.schema_over(readable))
+    new = new_fields(base, projection.schema_over(readable))
 
     def computed(fragment: Fragment) -> Iterator[Placed]:
         for rows in live_rows(base, fragment, projection.columns, base.manifest.schema):
             yield Placed(projection.evaluate(rows.batch), rows.offsets)
 
     fragments = [with_columns(base, each, computed(each), new, ports=ports) for each in base.manifest.fragments]
-    return _merged(base, fragments, new.fields)
+    return merged(base, fragments, new.fields)
 
 
 def _by_function(
@@ -120,7 +123,8 @@ def _by_function(
                     of = f"fragment {fragment.id}, {rows.batch.num_rows:,} rows of version {base.version}"
                     error.add_note(f"{base.location.uri}: the function for new columns raised this on {of}")
                     raise
-                yield Placed(_checked(result, rows.batch, base), rows.offsets)
+                where = f"fragment {fragment.id}, rows {rows.offsets[0]} to {rows.offsets[-1]}"
+                yield Placed(_checked(result, rows.batch, base, where, schema), rows.offsets)
 
     fragments = list(base.manifest.fragments)
     begun: dict[int, Iterator[Placed]] = {}
@@ -133,45 +137,48 @@ def _by_function(
                 break
         else:
             none = pa.RecordBatch.from_pylist([], schema=pa.schema([readable.field(name) for name in columns]))
-            schema = _checked(compute(none), none, base).schema
-    new = _new_fields(base, schema)
+            schema = _checked(compute(none), none, base, "no rows", None).schema
+    new = new_fields(base, schema)
     written = [
-        with_columns(base, fragment, _alike(begun.get(number) or computed(fragment), new.arrow, base), new, ports=ports)
+        with_columns(base, fragment, _alike(begun.get(number) or computed(fragment), new.arrow), new, ports=ports)
         for number, fragment in enumerate(fragments)
     ]
-    return _merged(base, written, new.fields)
+    return merged(base, written, new.fields)
 
 
-def _checked(result: pa.RecordBatch | pa.Table, shown: pa.RecordBatch, base: Snapshot) -> pa.RecordBatch:
+def _checked(
+    result: pa.RecordBatch | pa.Table, shown: pa.RecordBatch, base: Snapshot, where: str, expected: pa.Schema | None
+) -> pa.RecordBatch:
+    """`where` are the rows that it was given."""
+    told = f"{base.location.uri}: {where}: the function for new columns"
     if not isinstance(result, pa.RecordBatch):
         try:
             table = pa.table(result)
         except (TypeError, ValueError) as error:
             raise InvalidInput(
-                f"{base.location.uri}: the function for new columns returned {type(result)}; return a record batch, or "
-                "a table, with a row for each row it was given"
+                f"{told} returned {type(result)}; return a record batch, or a table, with a row for each row it was "
+                "given"
             ) from error
         result = pa.RecordBatch.from_arrays([column.combine_chunks() for column in table.columns], schema=table.schema)
     if result.num_rows != shown.num_rows:
         raise InvalidInput(
-            f"{base.location.uri}: the function for new columns was given {shown.num_rows} rows and returned "
-            f"{result.num_rows}; it has to return one for each, in their order"
+            f"{told} was given {shown.num_rows} rows and returned {result.num_rows}; it has to return one for each, in "
+            "their order"
         )
+    if expected is not None and sorted(result.schema.names) != sorted(expected.names):
+        got, names = ", ".join(result.schema.names), ", ".join(expected.names)
+        raise SchemaMismatch(
+            f"{told} returned the columns {got}; expected are {names}", column=got, expected=names, got=got
+        )
+    for field in expected or ():
+        if not is_v2(field) and _BLOB not in (field.metadata or {}):  # of those, another type is given than stored
+            conform(result, pa.schema([field]), conversion=Conversion.EXACT, what=f"{told} returned what does not fit")
     return result
 
 
-def _alike(results: Iterator[Placed], schema: pa.Schema, base: Snapshot) -> Iterator[Placed]:
-    """In the order of the schema, and with nothing else; types are looked at when they are written."""
+def _alike(results: Iterator[Placed], schema: pa.Schema) -> Iterator[Placed]:
+    """In the order of the schema."""
     for each in results:
-        names = each.batch.schema.names
-        if sorted(names) != sorted(schema.names):
-            raise SchemaMismatch(
-                f"{base.location.uri}: the function for new columns returned the columns {', '.join(names)}; expected "
-                f"are {', '.join(schema.names)}",
-                column=names[0] if names else "",
-                expected=", ".join(schema.names),
-                got=", ".join(names),
-            )
         yield Placed(each.batch.select(schema.names), each.offsets)
 
 
@@ -233,7 +240,7 @@ def _numbered(field: Field, ids: Iterator[int]) -> Field:
     return Field(number, field.name, field.logical_type, field.nullable, field.metadata, children)
 
 
-def _new_fields(base: Snapshot, arrow: pa.Schema) -> TableSchema:
+def new_fields(base: Snapshot, arrow: pa.Schema) -> TableSchema:
     names = base.manifest.schema.arrow.names
     if not arrow.names:
         raise InvalidInput(f"{base.location.uri}: no new column is given; name at least one")
@@ -253,7 +260,7 @@ def _next_id(base: Snapshot) -> int:
     return field_ids.highest(manifest.schema, manifest.message.fragments, manifest.config) + 1
 
 
-def _merged(base: Snapshot, fragments: Sequence[Fragment], new: Sequence[Field]) -> Merge:
+def merged(base: Snapshot, fragments: Sequence[Fragment], new: Sequence[Field]) -> Merge:
     old = base.manifest.schema
     schema = TableSchema((*old.fields, *new), old.metadata)
     return Merge(tuple(fragments), schema, preserves_nullability=all(field.nullable for field in new))

@@ -1,7 +1,7 @@
 """Changed rows on disk, in both ways of the format: moved to new fragments, or given new columns where they are.
 
 Shared by update and upsert, which say which rows change and how new values come about. Rows that move keep their
-stable ids. Which way is cheaper is decided in `is_cheaper_in_place`; why there are two, in
+stable ids. Which way is cheaper is decided in `is_cheaper`; why there are two, in
 `001-move-rows-or-rewrite-columns.md`.
 """
 
@@ -67,13 +67,20 @@ class Changes:
 
 
 def is_cheaper_in_place(changes: Changes) -> bool:
-    """By the bytes that have to be written, roughly: whole columns of some fragments, or whole rows. An index on a
-    column that changes would forget these fragments, so with one it takes half of their rows."""
     rows = sum(part.fragment.physical_rows for part in changes.parts)
     changed = sum(len(part.offsets) for part in changes.parts)
-    if _is_indexed(changes) and 2 * changed < rows:
+    return is_cheaper(changes.base, changes.columns, rows=rows, changed=changed)
+
+
+def is_cheaper(base: Snapshot, columns: Sequence[str], *, rows: int, changed: int) -> bool:
+    """By the bytes that have to be written, roughly: whole columns of the fragments where any row changes, which have
+    so many rows, or whole rows. An index on a column that changes would forget these fragments, so with one it takes
+    half of their rows."""
+    schema = base.manifest.schema
+    fields = TableSchema(tuple(map(schema.field, columns)), schema.metadata)
+    if _is_indexed(base, fields) and 2 * changed < rows:
         return False
-    return 0 < rows * _width(changes.fields) <= changed * _width(changes.schema)
+    return 0 < rows * _width(fields) <= changed * _width(schema)
 
 
 def move_rows(
@@ -281,11 +288,9 @@ def _with_row_ids(fragments: Sequence[Fragment], ids: npt.NDArray[np.uint64]) ->
     return tuple(after)
 
 
-def _is_indexed(changes: Changes) -> bool:
-    ids = set(ids_of(changes.fields.fields))
-    manifest = changes.base.manifest
-    indices = manifest.indices
-    return any(ids & set(index.field_ids) for index in indices)
+def _is_indexed(base: Snapshot, fields: TableSchema) -> bool:
+    ids = set(ids_of(fields.fields))
+    return any(ids & set(index.field_ids) for index in base.manifest.indices)
 
 
 def _width(schema: TableSchema) -> int:

@@ -4,6 +4,7 @@ The predicate's columns are read first; of the rows that match, what their new s
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -23,28 +24,54 @@ from lance_core.scan.columns import check_condition, conditional
 from lance_core.snapshot import Snapshot
 
 
-def update(base: Snapshot, values: Mapping[str, str], where: str | None, *, limits: FileLimits, ports: Ports) -> Update:
-    """All expressions see the row as it was, so two columns may change places."""
-    schema, what = base.manifest.schema, base.location.uri
-    given.mapping(values, "values")
-    given.names(list(values), "values")
-    if not values:
-        raise InvalidInput(f"{what}: an update names no column; give at least one, as in {{'price': 'price * 2'}}")
-    check_columns(values, schema, what=what, where="the update")
-    columns = tuple(field.name for field in schema.fields if field.name in values)
-    types = {name: _wanted(schema.field(name), schema.arrow.field(name)) for name in columns}
-    projection = Projection.parse({name: values[name] for name in columns}, schema.arrow, types=types)
-    predicate = None if where is None else Predicate.parse(where, conditional(base.manifest))
-    check_condition(base.manifest, predicate.columns if predicate else (), what="the condition")
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was asked for, and that it makes sense for this version."""
+
+    columns: tuple[str, ...]
+    """Those that get new values, in the order of the schema."""
+    projection: Projection
+    predicate: Predicate | None
+
+    @classmethod
+    def of(cls, base: Snapshot, values: Mapping[str, str], where: str | None) -> "Asked":
+        schema, what = base.manifest.schema, base.location.uri
+        given.mapping(values, "values")
+        given.names(list(values), "values")
+        if not values:
+            raise InvalidInput(f"{what}: an update names no column; give at least one, as in {{'price': 'price * 2'}}")
+        check_columns(values, schema, what=what, where="the update")
+        columns = tuple(field.name for field in schema.fields if field.name in values)
+        types = {name: _wanted(schema.field(name), schema.arrow.field(name)) for name in columns}
+        projection = Projection.parse({name: values[name] for name in columns}, schema.arrow, types=types)
+        predicate = None if where is None else Predicate.parse(where, conditional(base.manifest))
+        check_condition(base.manifest, predicate.columns if predicate else (), what="the condition")
+        return cls(columns, projection, predicate)
+
+
+def update(
+    base: Snapshot,
+    values: Mapping[str, str],
+    where: str | None,
+    *,
+    limits: FileLimits,
+    ports: Ports,
+    in_place: bool | None = None,
+) -> Update:
+    """All expressions see the row as it was, so two columns may change places. `in_place` says in which way it is done,
+    where that was decided for more than this."""
+    asked = Asked.of(base, values, where)
+    projection = asked.projection
 
     def evaluated(rows: pa.RecordBatch, places: npt.NDArray[np.int64]) -> pa.RecordBatch:
         # An expression that reads no column has as many values as a batch that has none says it has rows.
         shown = rows if rows.num_columns else pa.RecordBatch.from_arrays([pa.array(places)], names=["place"])
         return projection.evaluate(shown)
 
-    parts = [Change(fragment, offsets, evaluated) for fragment, offsets in matching(base, predicate) if len(offsets)]
-    changes = Changes(base, columns, projection.columns, tuple(parts))
-    if is_cheaper_in_place(changes):
+    found = matching(base, asked.predicate)
+    parts = [Change(fragment, offsets, evaluated) for fragment, offsets in found if len(offsets)]
+    changes = Changes(base, asked.columns, projection.columns, tuple(parts))
+    if is_cheaper_in_place(changes) if in_place is None else in_place:
         return rewrite_columns(changes, (), limits=limits, ports=ports)
     return move_rows(changes, {}, (), assigned=ids_of(changes.fields.fields), limits=limits, ports=ports)
 

@@ -33,6 +33,8 @@ class Compiled:
     encoded: bytes
     names: tuple[tuple[str, str], ...]
     type: pa.DataType
+    relation: str | None = None
+    """What it calls the table that its columns are of, where it is part of a query."""
 
     @property
     def expr(self) -> "Expr":
@@ -78,21 +80,22 @@ def compile_expr(
     *,
     spelt: Mapping[str, str],
     cast_to: pa.DataType | None = None,
+    relation: str | None = None,
 ) -> Compiled:
     seen = batches.shown_schema(schema, spelt)
     try:
         if (
             cast_to is not None
-            and engine.type_of(expr, seen) != cast_to
+            and engine.type_of(expr, seen, relation) != cast_to
             and not _is_stored_as(expr, cast_to, schema, spelt)
         ):
             expr = expr.cast(cast_to)
-        expr = engine.simplify(expr, seen)
+        expr = engine.simplify(expr, seen, relation)
         check(expr)
         names = tuple((name, spelt.get(name, name)) for name in sorted(columns_in(expr)))
         if expr.variant_name() == "Column":
-            return Compiled(sql, engine.encode(expr), names, schema.field(names[0][1]).type)
-        return Compiled(sql, engine.encode(expr), names, engine.type_of(expr, seen))
+            return Compiled(sql, engine.encode(expr), names, schema.field(names[0][1]).type, relation)
+        return Compiled(sql, engine.encode(expr), names, engine.type_of(expr, seen, relation), relation)
     except Misfit as error:
         raise misfit(what, sql, str(error)) from error
     except EngineError as error:
@@ -131,7 +134,8 @@ def _found(what: str, compiled: Mapping[str, Compiled], parts: Sequence[pa.Recor
         raise InvalidInput(f"{what} reads column {missing[0]!r}, which the batch does not have")
     shown = [batches.shown(part, names) for part in parts]
     try:
-        return engine.evaluate({name: each.expr for name, each in compiled.items()}, shown)
+        (relation,) = {each.relation for each in compiled.values()}
+        return engine.evaluate({name: each.expr for name, each in compiled.items()}, shown, relation)
     except EngineError as error:
         raise failure(what, ", ".join(each.sql for each in compiled.values()), str(error)) from error
 

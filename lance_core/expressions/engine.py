@@ -5,7 +5,7 @@ and panics; here both become `EngineError`, which stays inside the room: whoever
 into an error for the caller. What Lance means that DataFusion does not is not here: see `resolve.py`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
@@ -15,7 +15,8 @@ import pyarrow as pa
 from lance_core.expressions.json_functions import FUNCTIONS
 
 if TYPE_CHECKING:
-    from datafusion import DataFrame, Expr, SessionContext
+    from datafusion import DataFrame, Expr, LogicalPlan, SessionContext
+    from datafusion.expr import SortExpr
 
 # Rules that move expressions between plan nodes; without them the simplified one stays where it is looked for.
 _RULES_THAT_MOVE = (
@@ -43,20 +44,21 @@ def parse(sql: str, schema: pa.Schema) -> "Expr":
         return _empty(schema).parse_sql_expr(sql)
 
 
-def simplify(expr: "Expr", schema: pa.Schema) -> "Expr":
-    """Typed, constants folded (the clock read, if it was asked for), and known to be executable."""
+def simplify(expr: "Expr", schema: pa.Schema, relation: str | None = None) -> "Expr":
+    """Typed, constants folded (the clock read, if it was asked for), and known to be executable. `relation` is what
+    the expression calls the table, where it names one."""
     from datafusion import Expr
 
     with _told():
-        frame = _empty(schema).select(expr.alias("it"))
+        frame = _empty(schema, relation).select(expr.alias("it"))
         frame.execution_plan()
         plan = frame.optimized_logical_plan().to_variant()
         return Expr(plan.projections()[0].rex_call_operands()[0])
 
 
-def type_of(expr: "Expr", schema: pa.Schema) -> pa.DataType:
+def type_of(expr: "Expr", schema: pa.Schema, relation: str | None = None) -> pa.DataType:
     with _told():
-        return _empty(schema).select(expr.alias("it")).schema().field(0).type
+        return _empty(schema, relation).select(expr.alias("it")).schema().field(0).type
 
 
 def can_be_null(expr: "Expr", schema: pa.Schema) -> bool:
@@ -65,15 +67,17 @@ def can_be_null(expr: "Expr", schema: pa.Schema) -> bool:
         return bool(_empty(schema).select(expr.alias("it")).schema().field(0).nullable)
 
 
-def evaluate(exprs: Mapping[str, "Expr"], batches: Sequence[pa.RecordBatch]) -> tuple[pa.Array, ...]:
+def evaluate(
+    exprs: Mapping[str, "Expr"], batches: Sequence[pa.RecordBatch], relation: str | None = None
+) -> tuple[pa.Array, ...]:
     """One array an expression, as long as the batches, which have one schema, are together. What a call costs beside
     its rows is as much as tens of thousands of them."""
     filled = [batch for batch in batches if batch.num_rows]
     if not filled:
-        return tuple(pa.nulls(0, type_of(expr, batches[0].schema)) for expr in exprs.values())
+        return tuple(pa.nulls(0, type_of(expr, batches[0].schema, relation)) for expr in exprs.values())
     with _told():
-        frame = _runner().read_batches(filled).select(*(expr.alias(name) for name, expr in exprs.items()))
-        found = frame.collect()
+        frame = _called(_runner().read_batches(filled), relation)
+        found = frame.select(*(expr.alias(name) for name, expr in exprs.items())).collect()
     if len(found) == 1:
         return tuple(found[0].columns)
     return tuple(pa.concat_arrays([part.column(index) for part in found]) for index in range(len(exprs)))
@@ -129,8 +133,83 @@ def call(function: str, arguments: Sequence["Expr"]) -> "Expr":
         return _runner().udf(function)(*arguments)
 
 
-def _empty(schema: pa.Schema) -> "DataFrame":
-    return _planner().read_batch(pa.RecordBatch.from_arrays([pa.nulls(0, each.type) for each in schema], schema=schema))
+def query(sql: str, table: str, schema: pa.Schema) -> "tuple[LogicalPlan, pa.Schema]":
+    """What a query over one table asks for, as written, and what it gives. Nothing but a query is planned."""
+    from datafusion import SQLOptions
+
+    with _told():
+        context = _context({})
+        context.register_record_batches(table, [[_no_rows(schema)]])
+        only = SQLOptions().with_allow_ddl(False).with_allow_dml(False).with_allow_statements(False)
+        frame = context.sql_with_options(sql, only)
+        return frame.logical_plan(), frame.schema()
+
+
+def function_of(aggregate: "Expr") -> tuple[str, list["Expr"]] | None:
+    """Its name and what it is given; None where it is asked for more than that: distinct values, a filter, an order."""
+    with _told():
+        found = aggregate.to_variant()
+        name, given = found.aggregate_type(), [wrapped(each) for each in found.args()]
+        plain = aggregated(name, given)
+    return (name, given) if plain.canonical_name() == aggregate.canonical_name() else None
+
+
+def aggregated(name: str, given: Sequence["Expr"]) -> "Expr":
+    with _told():
+        return _runner().udaf(name)(*given)
+
+
+def grouped(
+    groups: Mapping[str, "Expr"],
+    measures: Mapping[str, "Expr"],
+    batches: Sequence[pa.RecordBatch],
+    relation: str | None = None,
+) -> pa.Table:
+    """A row for each group; without groups one row, of no batch with rows too."""
+    with _told():
+        frame = _called(_runner().read_batches(list(batches)), relation)
+        by, what = ([expr.alias(name) for name, expr in each.items()] for each in (groups, measures))
+        return frame.aggregate(by, what).to_arrow_table()
+
+
+def grouped_schema(groups: Sequence["Expr"], measures: Sequence["Expr"], schema: pa.Schema, relation: str) -> pa.Schema:
+    """As a query has it, under the names that its other parts use."""
+    with _told():
+        return _empty(schema, relation).aggregate(list(groups), list(measures)).schema()
+
+
+def wrapped(raw: "Expr") -> "Expr":
+    """The parts of a plan come without their methods."""
+    from datafusion import Expr
+
+    return Expr(getattr(raw, "expr", raw))
+
+
+def sort_keys(raw: Sequence["SortExpr"]) -> "list[SortExpr]":
+    from datafusion.expr import SortExpr
+
+    return [SortExpr(wrapped(each.expr()), each.ascending(), each.nulls_first()) for each in raw]
+
+
+def replayed(table: pa.Table, relation: str, steps: Sequence[Callable[["DataFrame"], "DataFrame"]]) -> pa.Table:
+    with _told():
+        batches = table.to_batches() or [_no_rows(table.schema)]
+        frame = _called(_context({}).read_batches(batches), relation)
+        for step in steps:
+            frame = step(frame)
+        return frame.to_arrow_table()
+
+
+def _empty(schema: pa.Schema, relation: str | None = None) -> "DataFrame":
+    return _called(_planner().read_batch(_no_rows(schema)), relation)
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.nulls(0, each.type) for each in schema], schema=schema)
+
+
+def _called(frame: "DataFrame", relation: str | None) -> "DataFrame":
+    return frame if relation is None else frame.alias(relation)
 
 
 @cache

@@ -5,7 +5,7 @@ A frozen value that pickles small. Its `tree` is what planners, indices and conf
 """
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,9 +16,10 @@ from lance_core.expressions import engine
 from lance_core.expressions.batches import folded_names, shown_schema
 from lance_core.expressions.compiled import Compiled, compile_expr, compile_sql, run_condition
 from lance_core.expressions.engine import EngineError
+from lance_core.expressions.literals import Misfit
 from lance_core.expressions.membership import Membership, membership
-from lance_core.expressions.refusals import refusal
-from lance_core.expressions.resolve import columns_in, operands, shown_text
+from lance_core.expressions.refusals import misfit, refusal
+from lance_core.expressions.resolve import check, columns_in, operands, resolve, shown_text
 from lance_core.expressions.tree import Node, read, renamed, write
 
 if TYPE_CHECKING:
@@ -66,6 +67,19 @@ class Predicate:
             raise refusal(_WHAT, compiled.sql, f"not boolean but {compiled.type}", schema)
         return cls(compiled, pa.schema([schema.field(column).with_name(name) for name, column in compiled.names]))
 
+    @classmethod
+    def of_query(cls, expr: "Expr", schema: pa.Schema, *, spelt: Mapping[str, str], relation: str) -> "Predicate":
+        """The condition of a query, whose columns are of the table that it calls `relation`."""
+        what, text = "the query's condition", shown_text(expr)
+        try:
+            check(expr)
+            expr = resolve(expr, shown_schema(schema, spelt))
+        except Misfit as error:
+            raise misfit(what, text, str(error)) from error
+        except EngineError as error:
+            raise refusal(what, text, str(error), schema) from error
+        return cls._from(compile_expr(what, text, expr, schema, spelt=spelt, relation=relation), schema)
+
     @property
     def sql(self) -> str:
         return self.compiled.sql
@@ -89,7 +103,9 @@ class Predicate:
         read_by_it = columns_in(expr)
         names = tuple(pair for pair in self.compiled.names if pair[0] in read_by_it)
         fields = pa.schema([self.schema.field(name) for name, _ in names])
-        return Predicate(Compiled(shown_text(expr), engine.encode(expr), names, pa.bool_()), fields)
+        return Predicate(
+            Compiled(shown_text(expr), engine.encode(expr), names, pa.bool_(), self.compiled.relation), fields
+        )
 
     def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
         """Which rows match, without nulls. The batch may have more columns than are read."""

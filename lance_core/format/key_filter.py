@@ -68,26 +68,6 @@ def may_share_keys(one: bytes, other: bytes) -> bool:
     return bool((words & _words(second.bloom)).all(axis=1).any())
 
 
-def fields_of(encoded: bytes) -> tuple[int, ...]:
-    """Of which columns it holds keys; none where that cannot be told."""
-    try:
-        return tuple(transaction_pb2.Transaction.KeyExistenceFilter.FromString(encoded).field_ids)
-    except DecodeError:
-        return ()
-
-
-def may_hold_any(encoded: bytes, columns: Sequence[pa.Array]) -> bool:
-    """False only where none of these keys, given as to `key_filter`, is in it."""
-    message = transaction_pb2.Transaction.KeyExistenceFilter.FromString(encoded)
-    hashes = np.unique(_hashes(columns))
-    if message.WhichOneof("data") == "exact":
-        return bool(np.isin(hashes, np.array(message.exact.key_hashes, dtype=np.uint64)).any())
-    if not _is_ours(message.bloom):
-        return True
-    block, bits = _places(hashes)
-    return bool(((_words(message.bloom)[block] & bits) == bits).all(axis=1).any())
-
-
 def key_filter(field_ids: Sequence[int], columns: Sequence[pa.Array], *, exact: bool) -> bytes:
     """The encoded filter of these keys: one array a key column, no nulls, no floats (their bits are compared). `exact`
     asks for the hashes themselves, where there are few."""
@@ -98,9 +78,39 @@ def key_filter(field_ids: Sequence[int], columns: Sequence[pa.Array], *, exact: 
         message.exact.SetInParent()
         return message.SerializeToString()
     words = np.zeros((_BLOCKS, _WORDS_PER_BLOCK), dtype=np.uint32)
+    _add(words, hashes)
+    return _bloom(message, words)
+
+
+def joined_filters(field_ids: Sequence[int], filters: Sequence[bytes], *, exact: bool) -> bytes:
+    """Of keys in several portions, each of whose filters `key_filter` made: the filter of them all."""
+    message = transaction_pb2.Transaction.KeyExistenceFilter(field_ids=field_ids)
+    parts = [transaction_pb2.Transaction.KeyExistenceFilter.FromString(each) for each in filters]
+    hashes = np.unique(np.array([each for part in parts for each in part.exact.key_hashes], dtype=np.uint64))
+    blooms = [part.bloom for part in parts if part.WhichOneof("data") == "bloom"]
+    if exact and not blooms and len(hashes) <= _EXACT_MAX:
+        message.exact.key_hashes.extend(hashes.tolist())
+        message.exact.SetInParent()
+        return message.SerializeToString()
+    words = np.zeros((_BLOCKS, _WORDS_PER_BLOCK), dtype=np.uint32)
+    for bloom in blooms:
+        words |= _words(bloom)
+    _add(words, hashes)
+    return _bloom(message, words)
+
+
+def hashes_of(columns: Sequence[pa.Array]) -> Hashes:
+    """Of keys, given as to `key_filter`: a number for each."""
+    return _hashes(columns)
+
+
+def _add(words: npt.NDArray[np.uint32], hashes: Hashes) -> None:
     block, bits = _places(hashes)
     for number in range(_WORDS_PER_BLOCK):
         np.bitwise_or.at(words[:, number], block, bits[:, number])
+
+
+def _bloom(message: transaction_pb2.Transaction.KeyExistenceFilter, words: npt.NDArray[np.uint32]) -> bytes:
     message.bloom.bitmap = words.astype("<u4").tobytes()
     message.bloom.num_bits = words.nbytes * 8
     message.bloom.number_of_items = _ITEMS

@@ -6,9 +6,11 @@ is planned anew (`transactions/conflicts.py`).
 """
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Protocol
+
+import pyarrow as pa
 
 from lance_core.format._pb import transaction_pb2
 from lance_core.format.base_path import BasePath
@@ -24,7 +26,7 @@ class Append:
 
     fragments: tuple[Fragment, ...]
     meets: bool | None = field(default=None, compare=False)
-    """Whether it may bring a key that the upsert beside it inserts, where somebody looked. Not part of the transaction
+    """Whether it brings a key that the upsert beside it brings too, where somebody looked. Not part of the transaction
     that is written."""
     name: ClassVar[str] = "Append"
 
@@ -72,6 +74,17 @@ class Progress:
     generation: int
 
 
+class KeysBrought(Protocol):
+    """Those of the rows that an upsert was given, all of them."""
+
+    @property
+    def fields(self) -> tuple[int, ...]:
+        """The key columns."""
+
+    def has_any(self, columns: Sequence[pa.ChunkedArray]) -> bool:
+        """Whether one of these rows, told by its key columns, has such a key."""
+
+
 @dataclass(frozen=True, slots=True)
 class Update:
     """Change rows, add rows, remove rows, at once."""
@@ -92,6 +105,8 @@ class Update:
     """What it took from the logs in front of the table."""
     affected: Rows | None = field(default=None, compare=False)
     """The rows that it moves, changes or removes, as in `Delete`."""
+    keys_brought: KeysBrought | None = field(default=None, compare=False, repr=False)
+    """With them, rows that others append meanwhile can be told from those that it should have seen."""
     removes_rest: bool = field(default=False, compare=False)
     """Whether rows that nothing matched go: then it has to have seen what other upserts insert. Not part of the
     transaction that is written."""

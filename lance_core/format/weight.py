@@ -9,7 +9,7 @@ ever look like it. What is too short to hold too many is not looked at at all.
 import numpy as np
 import numpy.typing as npt
 
-from lance_core.limits import SMALL_PARTS
+from lance_core.limits import JSON_PARTS, SMALL_PARTS
 
 _BYTES_OF_A_PART = 2
 _SMALL = 16
@@ -33,6 +33,11 @@ def check(message: bytes, *, path: str) -> None:
     count = small_parts(data)
     if count > SMALL_PARTS.most:
         raise SMALL_PARTS.exceeded(f"perhaps {count:,}", path=path)
+
+
+def check_json(text: bytes, *, path: str) -> None:
+    """The same for a record of JSON: whatever is in it is behind one of these. Names that have them are counted too."""
+    JSON_PARTS.check(sum(text.count(mark) for mark in (b",", b"[", b"{")), path=path)
 
 
 def small_parts(data: _Bytes) -> int:

@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from urllib.parse import parse_qsl
 
 from lance_core import given
 from lance_core.errors import InvalidInput, LanceError
@@ -28,7 +29,9 @@ DESCRIPTION = (
     "where something was found, 2 where it could not look."
 )
 CLEAN, FOUND, FAILED = 0, 1, 2
-_PASSWORD = re.compile(r"://[^/@?]*:[^/@]*@")
+_PASSWORD = re.compile(r"://[^/@?]*:[^@]*@")
+"""It may have any character in it but the one that ends it."""
+_SECRET_WORDS = ("pass", "secret", "token")
 _QUERY_OF_DYNAMODB = "s3+ddb://"
 
 
@@ -50,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--base", metavar="PLACE", action="append", default=[], help="outside the table, and may be read; repeatable")
     add("--json", action="store_true", help="one object, for programs")
     kinds = [kind.value for kind in Kind]
-    add("--repair", metavar="KIND", action="extend", nargs="+", choices=kinds, default=[], help=", ".join(kinds))
+    add("--repair", metavar="KIND", action="append", choices=kinds, default=[], help=f"{', '.join(kinds)}; repeatable")
     add("--apply", action="store_true", help="do the chosen repairs, which are only told otherwise")
 
 
@@ -115,7 +118,7 @@ def _location(arguments: argparse.Namespace, environment: Mapping[str, str]) -> 
         key, variable = _pair(text, "--storage-option-from", "KEY=VARIABLE")
         options[key] = _variable(variable, environment)
     manifests: str | None = arguments.manifest_store
-    if manifests is not None and _PASSWORD.search(manifests):
+    if manifests is not None and _has_password(manifests):
         raise InvalidInput(
             "the URL of the manifest store has a password, and a command line is seen by everybody on this machine; "
             "put it into the environment, and name it: --manifest-store-from VARIABLE"
@@ -123,6 +126,11 @@ def _location(arguments: argparse.Namespace, environment: Mapping[str, str]) -> 
     if arguments.manifest_store_from is not None:
         manifests = _variable(arguments.manifest_store_from, environment)
     return locate(uri, storage_options=options, bases=arguments.base, manifest_store=manifests)
+
+
+def _has_password(url: str) -> bool:
+    asked = [name.lower() for name, _value in parse_qsl(url.partition("?")[2], keep_blank_values=True)]
+    return bool(_PASSWORD.search(url)) or any(word in name for name in asked for word in _SECRET_WORDS)
 
 
 def _extent(arguments: argparse.Namespace) -> Extent | Version:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from lance_core.errors import Corrupt, LanceError
+from lance_core.errors import Corrupt
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.fsck.report import Finding, Kind, Mend, Severity
@@ -33,8 +33,8 @@ def of_table(published: PublishedStore) -> Iterator[Finding]:
     manifests, key = published.manifests, published.key
     try:
         entries = {entry.version: entry for entry in manifests.listed(key)}
-    except LanceError as error:
-        yield _finding(Severity.ERROR, "entries", key, f"the entries could not be looked at: {error}", "Try again.")
+    except Corrupt as error:
+        yield _finding(Severity.ERROR, "entries", key, error.what, "Correct it, or remove it if it is of no version.")
         return
     paths = _manifests(published)
     newest = max(paths, default=Version(0))

@@ -20,7 +20,7 @@ from lance_core.fsck.report import Finding, Report, Severity
 from lance_core.inventory import Line, listed, named_by, named_by_other_lines
 from lance_core.location import Location
 from lance_core.snapshot import Snapshot, load_transaction, ranges
-from lance_core.transactions.fold import parts_of
+from lance_core.transactions.fold import parts_of, uuids_of
 
 _WORST_FIRST = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 
@@ -120,6 +120,8 @@ def _of_the_newest(found: _Round, extent: Extent | Version) -> Iterator[Finding]
             yield from _orphans(line, found.names)
     if extent is Extent.ALL:
         yield from records.of_intents(found.location, found.uuids, found.newest)
+        yield from records.of_work_under_way(found.location)
+        yield from references.of_clones(found.location.store)
 
 
 def _extent(location: Location, numbers: Sequence[Version], extent: Extent | Version) -> Sequence[Version]:
@@ -186,8 +188,10 @@ def _record(snapshot: Snapshot, transaction: Transaction | None, uuids: dict[str
     if transaction is None:
         what = "nothing says what made it: no change that was planned before it can be committed after it"
         yield manifests.warning(manifest, "transaction", what, "It passes, once such changes are planned again.")
-    elif (first := uuids.setdefault(transaction.uuid, manifest.version)) != manifest.version:
-        what = f"version {first} holds the same transaction, {transaction.uuid}: its rows may be there twice"
+    elif twice := [
+        uuid for uuid in uuids_of(transaction) if uuids.setdefault(uuid, manifest.version) != manifest.version
+    ]:
+        what = f"version {uuids[twice[0]]} holds the same transaction, {twice[0]}: its rows may be there twice"
         yield manifests.error(manifest, "transaction_twice", what, "Compare both versions; delete what came twice.")
     for part in parts_of(transaction) if transaction else ():
         if (first := uuids.setdefault(part.uuid, manifest.version)) != manifest.version:

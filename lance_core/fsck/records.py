@@ -1,11 +1,11 @@
-"""What is kept beside the versions to help those who commit: records of intents, transaction files, the hint. Rows do
-not depend on them; a repetition, an older engine or the time to open does.
+"""What is kept beside the versions to help those who commit: records of intents and of work under way, transaction
+files, the hint. Rows do not depend on them; a repetition, an older engine or the time to open does.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-from lance_core import hint, intents
+from lance_core import hint, holds, intents
 from lance_core.errors import Corrupt, LanceError, NotFound
 from lance_core.format import naming
 from lance_core.format.ids import Version
@@ -53,6 +53,31 @@ def of_intents(location: Location, made: Mapping[str, Version], newest: Snapshot
         elif noted in kept and landed != noted:
             what = f"{named} landed as version {noted}, which is another change now: the table was put back"
             yield Finding(Severity.WARNING, "intent_elsewhere", info.path, what, _ELSEWHERE)
+
+
+def of_work_under_way(location: Location) -> Iterator[Finding]:
+    """What those who remove and those who use have told each other (`holds.py`)."""
+    reading: Mapping[str, Callable[[Store, str], object]] = {
+        holds.HOLDS: holds.read_hold,
+        holds.NOTICES: holds.read_notice,
+    }
+    store = location.store
+    for directory, read in reading.items():
+        for info in store.list(directory):
+            mend = None
+            try:
+                read(store, info.path)
+                continue
+            except NotFound:
+                continue
+            except Corrupt as error:
+                what = error.what
+                does = f"Delete {info.path}, which is no hold and no notice."
+                mend = Mend(Kind.HOLDS, does, partial(_delete, store, info.path, read))
+            except LanceError as error:
+                what = f"it could not be looked at: {error}"
+            repair = "Cleanup stops at it. See to it that nobody is at work on this table, and remove it."
+            yield Finding(Severity.ERROR, "work_under_way", info.path, what, repair, mend=mend)
 
 
 def of_transaction(
@@ -103,6 +128,17 @@ def _note(location: Location, newest: Snapshot, record: IntentRecord) -> str:
     if written is None:
         return f"it is in no version up to {newest.version} any more, and stays as it is"
     return f"it says now that it landed as version {written.landing.version}"
+
+
+def _delete(store: Store, path: str, read: Callable[[Store, str], object]) -> str:
+    try:
+        read(store, path)
+    except NotFound:
+        return f"{path} is gone already"
+    except Corrupt:
+        store.delete(path)
+        return f"{path} is deleted"
+    return f"{path} can be read now, and stays"
 
 
 def _put_back(store: Store, path: str, data: bytes) -> str:

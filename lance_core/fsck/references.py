@@ -10,8 +10,8 @@ from lance_core.format.refs import Tag
 from lance_core.fsck.report import Finding, Kind, Mend, Severity
 from lance_core.inventory import Line
 from lance_core.limits import REFERENCE_BYTES
-from lance_core.refs import named
-from lance_core.storage.store import read_whole
+from lance_core.refs import named, read_clone
+from lance_core.storage.store import Store, read_whole
 
 
 def of_line(line: Line) -> Iterator[Finding]:
@@ -43,6 +43,17 @@ def of_line(line: Line) -> Iterator[Finding]:
         if line.branch is None and all(map(naming.is_detached, _versions_of(line, name))):
             what = f"branch {name!r} has no version"
             yield Finding(Severity.WARNING, "empty_branch", path, what, "Delete the branch.")
+
+
+def of_clones(store: Store) -> Iterator[Finding]:
+    """What other tables begin at versions of this line."""
+    for info in store.list(refs.CLONES):
+        try:
+            read_clone(store, info.path)
+        except NotFound:
+            continue
+        except LanceError as error:
+            yield _unreadable(info.path, error)
 
 
 def _unreadable(path: str, error: LanceError) -> Finding:

@@ -30,6 +30,8 @@ class Kind(enum.Enum):
     """Tags of versions that do not exist, deleted."""
     INTENTS = "intents"
     """Records of intents that landed, told so."""
+    HOLDS = "holds"
+    """Holds and notices that are none, deleted."""
     HINT = "hint"
     """The note that spares a listing, brought up to date."""
 

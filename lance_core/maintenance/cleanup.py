@@ -10,11 +10,11 @@ that is so young that a commit may still be at work on its number. No argument m
 and a minute. Start with `clean`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from lance_core import given
+from lance_core import given, work
 from lance_core.errors import InvalidInput, NotFound, StorageError
 from lance_core.format import naming
 from lance_core.format.ids import Version
@@ -23,7 +23,7 @@ from lance_core.holds import REMEMBERED, Notice, give_notice, notices, release
 from lance_core.inventory import Line, key_of, line_of, listed, named_by, named_by_other_lines
 from lance_core.limits import MANIFEST_BYTES
 from lance_core.location import Location, check_publishing
-from lance_core.maintenance.protection import of_work_under_way, outlived_intents, reasons
+from lance_core.maintenance.protection import of_work_under_way, outlived_intents, outlived_work, reasons
 from lance_core.ports import Ports
 from lance_core.snapshot import Snapshot, list_versions
 from lance_core.storage.store import ObjectInfo, Put, read_whole, with_facts
@@ -70,7 +70,7 @@ class CleanupReport:
     orphans: tuple[str, ...]
     """Files that no version names, older than the grace period."""
     intents: tuple[str, ...]
-    """Records of writes that landed so long ago that nobody repeats them."""
+    """Records of writes that landed, or were left unfinished, so long ago that nobody repeats them."""
     bytes: int
     kept: Mapping[Version, tuple[str, ...]]
     """Versions that are old enough to go, and the tags, branches and clones that keep them."""
@@ -135,7 +135,7 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, p
         versions=choice.versions,
         files=(*paths.values(), *(info.path for info in found.leaving)),
         orphans=tuple(info.path for info in found.orphans),
-        intents=tuple(outlived_intents(location.store, now=now)),
+        intents=(*outlived_intents(location.store, now=now), *outlived_work(location.store, now=now)),
         bytes=sum(sizes.values()),
         kept=choice.kept,
         seems_wrong=len(found.orphans) > _ORPHANS_SHARE * found.known,
@@ -148,10 +148,11 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, p
             "like a mistake than like leftovers. Nothing was removed. Look at what a dry run lists; if it is right, "
             "force it"
         )
-    notice = None
+    given_notice = []
     if report.versions or report.orphans:
         keys = sorted({key for path in report.orphans if (key := key_of(path))})
-        notice = give_notice(location.store, Notice(report.versions, tuple(keys)), ports)
+        for part in Notice(report.versions, tuple(keys)).parts():
+            given_notice.append(give_notice(location.store, part, ports))
     put_back = _remove_manifests(line, paths, now=now)
     # Whatever was committed, named or begun meanwhile, a restored version above all, keeps what it needs.
     newer = [path for version, (path, _age) in _manifests(location, now=now).items() if version not in versions]
@@ -162,9 +163,9 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, p
     for path in (*_in_order(report.files), *report.orphans, *report.intents):
         if path not in spared:
             location.store.delete(path)
-            if path.startswith(naming.INDICES) or path.endswith(".blob"):
+            if path.startswith((naming.INDICES, work.DIRECTORY)) or path.endswith(".blob"):
                 prune(location.store, path.rpartition("/")[0])
-    _take_back_notices(location, notice, now=now)
+    _take_back_notices(location, given_notice, now=now)
     return replace(
         report,
         versions=tuple(version for version in choice.versions if version not in put_back),
@@ -284,11 +285,11 @@ def _remove_manifests(line: Line, paths: Mapping[Version, str], *, now: datetime
     return put_back
 
 
-def _take_back_notices(location: Location, own: str | None, *, now: datetime) -> None:
+def _take_back_notices(location: Location, own: Collection[str], *, now: datetime) -> None:
     """Ours, and what is left of others that died, once all that they gave notice of is gone."""
-    if own is not None:
-        release(location.store, own)
-    others = [(info, notice) for info, notice in notices(location.store) if info.path != own]
+    for path in own:
+        release(location.store, path)
+    others = [(info, notice) for info, notice in notices(location.store) if info.path not in own]
     if not others:
         return
     there = _manifests(location, now=now).keys()

@@ -3,19 +3,18 @@
 All of it is read anew whenever it is asked for, since it may change while a cleanup runs. Nothing is written here.
 """
 
-import json
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime, timedelta
 
-from lance_core import intents
-from lance_core.errors import Corrupt, NotFound
+from lance_core import intents, work
+from lance_core.errors import NotFound
 from lance_core.format import naming, refs
 from lance_core.format.ids import Version
 from lance_core.holds import held
 from lance_core.inventory import Line
-from lance_core.limits import REFERENCE_BYTES
-from lance_core.refs import read_branches, read_tags
-from lance_core.storage.store import Store, read_whole
+from lance_core.refs import read_branches, read_clone, read_tags
+from lance_core.storage.store import Store
 
 INTENT_MEMORY = timedelta(days=30)
 
@@ -38,12 +37,15 @@ def reasons(line: Line, *, now: datetime) -> dict[Version, list[str]]:
 
 
 def of_work_under_way(store: Store, *, now: datetime, patience: timedelta) -> set[str]:
-    """Files that are about to be named, and those of intentions that have not landed and were heard of within
-    `patience`."""
+    """Files that are about to be named, and those of intentions that have not landed, and of work that may be gone on
+    with, which were heard of within `patience`."""
     found = {file for hold in held(store, now=now) for file in hold.files}
     for listed, record in intents.records(store):
         if record.landing is None and now - listed.modified < patience:
             found |= {f"{naming.DATA}/{file}" for file in record.files}
+    for directory, last in work.heard_of(store).items():
+        if now - last < patience:
+            found |= {file.place for each in work.done(store, directory) for file in each.files[-1:]}
     return found
 
 
@@ -56,12 +58,13 @@ def outlived_intents(store: Store, *, now: datetime) -> list[str]:
     ]
 
 
+def outlived_work(store: Store, *, now: datetime) -> list[str]:
+    """Records of work that nobody went on with for so long that nobody will."""
+    old = [directory for directory, last in work.heard_of(store).items() if now - last > INTENT_MEMORY]
+    return [info.path for directory in old for info in store.list(directory)]
+
+
 def _clones(store: Store) -> Iterator[tuple[Version, str]]:
     for listed in store.list(refs.CLONES):
-        try:
-            record = json.loads(read_whole(store, listed.path, REFERENCE_BYTES))
-            yield Version(int(record["version"])), str(record["uri"])
-        except NotFound:
-            continue
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-            raise Corrupt(f"is not the record of a clone: {error}", path=listed.path, field="clone") from error
+        with suppress(NotFound):
+            yield read_clone(store, listed.path)

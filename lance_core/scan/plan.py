@@ -104,13 +104,14 @@ def plan_scan(
     manifest: Manifest,
     *,
     columns: Sequence[str] | None,
-    filter: str | None = None,
+    filter: str | Predicate | None = None,
     limit: int | None = None,
     offset: int | None = None,
     with_row_id: bool = False,
     with_row_address: bool = False,
 ) -> ScanPlan:
-    """All columns where none are named; fragments that hold no wanted row are left out."""
+    """All columns where none are named; fragments that hold no wanted row are left out. A filter that was parsed before
+    is one that others evaluate too: it must mean the same to all of them."""
     given: tuple[object, ...] = (limit, offset)
     for number in given:
         if not isinstance(number, Integral | None) or isinstance(number, bool):
@@ -126,7 +127,7 @@ def plan_scan(
         if limit is not None or offset:
             tasks = tuple(_window(manifest, offset or 0, limit))
         return replace(plan_columns(manifest, (column.name for column in output)), tasks=tasks)
-    predicate = Predicate.parse(filter, conditional(manifest))
+    predicate = filter if isinstance(filter, Predicate) else Predicate.parse(filter, conditional(manifest))
     check_condition(manifest, predicate.columns, what="the filter")
     needed = pruned(schema, resolved(schema, predicate.columns))
     rest = pruned(schema, (column for column in output if column.path[0] not in needed.arrow.names))

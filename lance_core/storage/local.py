@@ -32,6 +32,8 @@ from lance_core.storage.turns import turn
 
 _TEMPORARY = ".tmp"
 _WITHOUT_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS)
+_NOT_LINKED = (errno.EACCES, errno.EDQUOT, errno.ENAMETOOLONG, errno.ENOSPC, errno.EROFS)
+"""The answers of a file system that has looked and did nothing."""
 _Identity: TypeAlias = tuple[int, int]
 _anchored: dict[Path, _Identity] = {}
 """Directories whose entry in their parent this process has synced. A directory made anew is another one."""
@@ -141,6 +143,8 @@ class LocalStore:
                     f"{target.parent} is on a file system without hard links: without them two writers could "
                     "both believe that they were first. Put the table on a local disk or an object store"
                 ) from error
+            if error.errno in _NOT_LINKED:
+                raise _failed("write", target, error) from error
             return Put.UNKNOWN
         finally:
             with suppress(OSError):  # a leftover that every listing ignores; the answer matters more

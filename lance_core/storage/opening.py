@@ -101,10 +101,7 @@ def _path_in(rest: str, shown: str) -> str:
     """Of a file URI, what is behind its two slashes."""
     host, slash, path = rest.partition("/")
     if host not in ("", "localhost"):
-        raise InvalidInput(
-            f"{shown} names the host {host.rpartition('@')[2]!r}; a local path begins with a third slash, as in "
-            "file:///data/orders"
-        )
+        raise InvalidInput(f"{shown} names a host; a local path begins with a third slash, as in file:///data/orders")
     if "?" in path or "#" in path:
         raise InvalidInput(f"{shown} has a query or a fragment, and a file has neither; write ? as %3F and # as %23")
     if "%00" in path:
@@ -141,6 +138,9 @@ def without_secrets(uri: str) -> str:
     scheme, separator, rest = uri.partition("://")
     if not separator:
         return uri
+    before, at, after = rest.rpartition("@")
+    if at and ":" in before.partition("/")[0]:  # a password may have any character in it
+        rest = "***" if {"?", "#"} & set(before) else after
     rest = rest.partition("?")[0].partition("#")[0]
     authority, slash, path = rest.partition("/")
     user, at, host = authority.rpartition("@")

@@ -6,6 +6,7 @@ the place of every secret that this process has been given for a store. Nothing 
 """
 
 import logging
+import traceback
 from collections.abc import Iterable
 
 from lance_core.storage.options import hidden
@@ -31,16 +32,29 @@ _TALKATIVE = (
     "azure.identity",
 )
 _KEPT = 1024
+_NO_TEXT = "a message whose arguments do not fit it; left out, since nobody can tell what is secret in them"
+_NOT_A_TEXT = (
+    ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
+"""What arguments that do not fit raise, or such as fail to say what they are."""
 _known: dict[str, None] = {}
 """In the order in which they came: those that are renewed push out the oldest."""
 
 
 class _Mask(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
-        text = record.getMessage()
+        try:
+            text = record.getMessage()
+        except _NOT_A_TEXT:  # whoever logs goes on, as if nobody looked
+            text, record.msg, record.args = "", _NO_TEXT, None
         masked = hidden(text, _known)
         if masked != text:
             record.msg, record.args = masked, None
+        if record.exc_info and record.exc_info[0] is not None:
+            kind, error, trace = record.exc_info
+            told = "".join(traceback.format_exception(kind, error, trace)).rstrip("\n")
+            if (masked := hidden(told, _known)) != told:
+                record.exc_info, record.exc_text = None, masked
         return True
 
 

@@ -22,7 +22,7 @@ from lance_core.storage.manifests.manifest_store import ManifestStore
 from lance_core.table import committed_of
 from lance_core.tasks.parts import PartTask, Runner, Whole, Work, results_of, spread
 
-_TASKS_PER_SLOT = 4
+TASKS_PER_SLOT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def over_fragments(
     base: Snapshot, fragments: Sequence[Fragment], work: Work, runner: Runner
 ) -> Mapping[int, list[bytes]]:
     """What `work` gave back for each part of these fragments, by the number of the part."""
-    return over_parts(base, spread(fragments, runner.slots * _TASKS_PER_SLOT), work, runner)
+    return over_parts(base, spread(fragments, runner.slots * TASKS_PER_SLOT), work, runner)
 
 
 def over_parts(

@@ -54,3 +54,16 @@ def join_deletes(parts: Sequence[Operation], predicate: str) -> op.Delete:
         predicate=predicate,
         affected={number: rows for part in deletes for number, rows in (part.affected or {}).items()},
     )
+
+
+def join_updates(parts: Sequence[Operation], whole: op.Update) -> op.Update:
+    """`whole` says what all parts say alike."""
+    updates = [part for part in parts if isinstance(part, op.Update)]
+    return replace(
+        whole,
+        removed_ids=tuple(chain.from_iterable(part.removed_ids for part in updates)),
+        updated=tuple(chain.from_iterable(part.updated for part in updates)),
+        new=tuple(chain.from_iterable(part.new for part in updates)),
+        updated_offsets={number: rows for part in updates for number, rows in part.updated_offsets.items()},
+        affected={number: rows for part in updates for number, rows in (part.affected or {}).items()},
+    )

@@ -1,107 +1,241 @@
 """A scan whose fragments are read by workers, all of them at the version that the driver pinned.
 
-driver    plan_read(table, ...) -> ReadPlan, with its fragments in groups
-workers   ReadTask(plan)(batches with a column of group numbers) -> rows, in the types of `transport`
+    driver    Which(uri, ...).snapshot()             the version that is meant, looked up once
+              plan_read(base, ...) -> ReadPlan       what is read, in parts: fragments, or rows of a large one
+    workers   ReadTask(plan)(batches of numbers)     rows of each part, in the types of `transport`
+
+What is read of a part is planned by `scan/plan.py` as for a whole table. A condition was parsed on the driver, so that
+every worker evaluates the same one, `now()` included. Counting rows goes the same way, without the rows.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from lance_core import given
 from lance_core.data.conform import Conversion, conform
-from lance_core.data.read import read_fragment
-from lance_core.format.base_path import BasePath
-from lance_core.format.fragment import Fragment
-from lance_core.format.schema import TableSchema
+from lance_core.errors import Unsupported
+from lance_core.expressions import Predicate
 from lance_core.location import locate
-from lance_core.scan.plan import plan_scan
-from lance_core.table import Table
-from lance_core.tasks.stamp import Stamp
+from lance_core.refs import find
+from lance_core.scan.plan import ScanPlan, ScanTask, plan_scan
+from lance_core.scan.read import count, scan
+from lance_core.snapshot import Snapshot, load_at, load_latest
+from lance_core.storage.manifests.manifest_store import ManifestStore
+from lance_core.tasks.parts import PartTask, Runner, Whole, results_of
+
+_PARTS_PER_SLOT = 4
+_PART_ROWS_MIN = 65_536
+_PART_BYTES_MIN = 8 * 1024**2
+_OWN_ROWS_MIN = 4_194_304
+_OWN_BYTES_MIN = 16 * 1024**2
+"""Where no row leaves the workers, a task is done with so many bytes in about the time that it takes to start."""
+_PART_BYTES_MAX = 256 * 1024**2
+_SIGNED_FRAGMENTS = 1 << 31
+
+Ranges = tuple[tuple[int, int | None], ...]
+"""Which live rows of each fragment of a part: how many are skipped, and how many are taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Which:
+    """The version that is to be read; the newest where nothing says."""
+
+    uri: str
+    version: int | None = None
+    tag: str | None = None
+    branch: str | None = None
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
+    manifest_store: ManifestStore | str | None = field(default=None, repr=False)
+    bases: tuple[str, ...] = ()
+
+    def snapshot(self) -> Snapshot:
+        location = locate(
+            self.uri, storage_options=self.storage_options, bases=self.bases, manifest_store=self.manifest_store
+        )
+        number = None if self.version is None else given.version_number(self.version)
+        if self.tag is None and self.branch is None:
+            return load_latest(location) if number is None else load_at(location, number)
+        return find(location, version=number, tag=self.tag, branch=self.branch)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one task reads. Picklable."""
+
+    fragments: tuple[bytes, ...]
+    ranges: Ranges
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is read of every part."""
+
+    columns: tuple[str, ...]
+    predicate: Predicate | None = None
+
+    def of(self, part: Snapshot, ranges: Ranges) -> ScanPlan:
+        plan = plan_scan(part.manifest, columns=self.columns, filter=self.predicate)
+        tasks = zip(part.manifest.fragments, ranges, strict=True)
+        return replace(plan, tasks=tuple(ScanTask(fragment, skip, take) for fragment, (skip, take) in tasks))
+
+
+@dataclass(frozen=True, slots=True)
+class ReadWork:
+    """What a worker needs to read any part."""
+
+    whole: Whole
+    wanted: Wanted
+    transport: pa.Schema
+    """What the batches look like on their way: the types that the other side can hold."""
+
+    def rows(self, part: Part, transport: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
+        """`transport` where who asks knows better what it takes."""
+        self.whole.stamp.check()
+        snapshot = self.whole.part(part.fragments)
+        for batch in scan(snapshot.location, self.wanted.of(snapshot, part.ranges)):
+            yield conform(batch, transport or self.transport, conversion=Conversion.CAST, what=self.whole.uri)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    uri: str
-    manifest: str
-    """Path of the manifest that was planned on, for messages."""
-    schema: TableSchema
-    columns: tuple[str, ...]
+    work: ReadWork
+    parts: tuple[Part, ...]
     arrow: pa.Schema
-    """What the table stores in these columns."""
-    transport: pa.Schema
-    """What the batches look like on their way: the types that the other side can hold."""
-    groups: tuple[tuple[bytes, ...], ...]
-    """Encoded fragments, for one task each."""
-    stamp: Stamp
-    branch: str | None = None
-    base_paths: tuple[BasePath, ...] = ()
-    """Other places where files of this version lie."""
-    bases: tuple[str, ...] = ()
-    """Which of them the caller allowed."""
-    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What the table stores in these columns. Addresses and ids of rows, which are unsigned, are told as signed ones:
+    none is so large that it matters."""
+
+    def without_parts(self) -> "ReadPlan":
+        """For workers that are told each part by itself."""
+        return replace(self, parts=())
 
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """Runs in a worker: numbers of groups in, their rows out."""
+    """Runs in a worker: numbers of parts in, their rows out."""
 
     plan: ReadPlan
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        plan = self.plan
-        plan.stamp.check()
-        location = locate(plan.uri, storage_options=plan.storage_options, bases=plan.bases)
-        location = location.with_bases(plan.base_paths, plan.branch, path=plan.manifest)
         for batch in batches:
-            for group in batch.column(0).to_pylist():
-                for encoded in plan.groups[group]:
-                    for rows in read_fragment(
-                        location.store,
-                        location.codec,
-                        Fragment.decode(encoded),
-                        plan.schema,
-                        columns=plan.columns,
-                        path=f"{plan.uri}/{plan.manifest}",
-                        describe_blobs=True,
-                    ):
-                        if rows.batch.num_rows:
-                            yield conform(rows.batch, plan.transport, conversion=Conversion.CAST, what=plan.uri)
+            for number in batch.column(0).to_pylist():
+                yield from self.plan.work.rows(self.plan.parts[number])
 
 
 def plan_read(
-    table: Table,
+    base: Snapshot,
     *,
-    columns: Sequence[str] | None,
     transport: Callable[[pa.Schema], pa.Schema],
-    groups_max: int,
-    storage_options: Mapping[str, str] | None = None,
+    slots: int,
+    columns: Sequence[str] | None = None,
+    filter: str | Predicate | None = None,
+    with_row_id: bool = False,
+    with_row_address: bool = False,
 ) -> ReadPlan:
-    """Fragments in scan order, in at most `groups_max` groups of about equally many rows. `transport` says which
-    types the other side can hold, for the types that are stored. Of blobs comes where they are, as in `to_table`."""
-    plan = plan_scan(table.manifest, columns=columns)
-    arrow = plan.schema
-    fragments = [task.fragment for task in plan.tasks]
-    rows_per_group = max(1, -(-sum(fragment.physical_rows for fragment in fragments) // groups_max))
-    groups: list[list[bytes]] = []
-    room = 0
-    for fragment in fragments:
-        if room <= 0:
-            groups.append([])
-            room = rows_per_group
-        groups[-1].append(fragment.encode())
-        room -= fragment.physical_rows
-    return ReadPlan(
-        uri=table.uri,
-        manifest=table.manifest.path,
-        schema=table.manifest.schema,
-        columns=plan.columns,
-        arrow=arrow,
-        transport=transport(arrow),
-        groups=tuple(map(tuple, groups)),
-        stamp=Stamp.of_this_process(),
-        branch=table.branch,
-        base_paths=table.manifest.base_paths,
-        bases=table.bases,
-        storage_options=dict(storage_options or {}),
+    """In scan order. `transport` says which types the other side can hold, for the types that are stored. Of blobs
+    comes where they are, as in `to_table`."""
+    plan = plan_scan(
+        base.manifest, columns=columns, filter=filter, with_row_id=with_row_id, with_row_address=with_row_address
     )
+    if not all(column.is_stored for column in plan.output) and base.manifest.max_fragment_id >= _SIGNED_FRAGMENTS:
+        raise Unsupported(
+            f"{base.location.uri} has fragments with numbers above {_SIGNED_FRAGMENTS}, whose rows have addresses that "
+            "a signed number does not hold; read it without them"
+        )
+    told = [column.arrow if column.is_stored else column.arrow.with_type(pa.int64()) for column in plan.output]
+    arrow = pa.schema(told, plan.schema.metadata)
+    work = ReadWork(Whole.of(base), Wanted(plan.columns, plan.predicate), transport(arrow))
+    return ReadPlan(work, cut(plan, slots, leaves=plan.predicate is None), arrow)
+
+
+def cut(plan: ScanPlan, slots: int, *, leaves: bool = True) -> tuple[Part, ...]:
+    """A scan in parts of about equally many rows: neighbours together, large fragments in pieces. So many that every
+    slot has a few, so few that a task is worth its start, none larger than a worker should hold at once. `leaves` says
+    that somebody else goes on with all the rows."""
+    rows_min, bytes_min = (_PART_ROWS_MIN, _PART_BYTES_MIN) if leaves else (_OWN_ROWS_MIN, _OWN_BYTES_MIN)
+    sizes = plan.piece_sizes()
+    total = sum(task.fragment.live_rows for task in plan.tasks)
+    spread, fair = (-(-total // max(1, slots * each)) for each in (_PARTS_PER_SLOT, 1))
+    parts: list[list[ScanTask]] = []
+    room = 0
+    for task in plan.tasks:
+        width = max(1, sizes.row_bytes(task.fragment))
+        least = min(rows_min, max(1, bytes_min // width), max(fair, _PART_ROWS_MIN))
+        most = max(1, _PART_BYTES_MAX // width)
+        rows, target = task.fragment.live_rows, min(most, max(least, spread))
+        pieces = max(1, -(-rows // target))
+        if pieces > 1:
+            step = -(-rows // pieces)
+            parts += [[ScanTask(task.fragment, skip, min(step, rows - skip))] for skip in range(0, rows, step)]
+            room = 0
+            continue
+        if room <= 0:
+            parts.append([])
+            room = target
+        parts[-1].append(task)
+        room -= max(1, rows)
+    return tuple(
+        Part(tuple(each.fragment.encode() for each in part), tuple((each.skip, each.take) for each in part))
+        for part in parts
+    )
+
+
+def over_cut(base: Snapshot, plan: ScanPlan, work: "PartWork", runner: Runner) -> Mapping[int, list[bytes]]:
+    """What `work` gave back for each part of a scan, by the number of the part."""
+    parts = cut(plan, runner.slots, leaves=False)
+    if not parts:
+        return {}
+    task = PartTask(
+        Whole.of(base),
+        tuple(part.fragments for part in parts),
+        _OnRanges(work, tuple(part.ranges for part in parts)),
+    )
+    return results_of(runner.run(task, len(parts)), len(parts), uri=base.location.uri)
+
+
+PartWork = Callable[[Snapshot, Ranges], Iterable[bytes]]
+"""What is done with rows of a part. Picklable."""
+
+
+@dataclass(frozen=True, slots=True)
+class _OnRanges:
+    work: PartWork
+    ranges: tuple[Ranges, ...]
+
+    def __call__(self, part: Snapshot, number: int) -> Iterable[bytes]:
+        return self.work(part, self.ranges[number])
+
+
+def count_rows(base: Snapshot, filter: str | None, *, runner: Callable[[], Runner]) -> int:
+    """From the manifest alone, unless only rows that match are wanted."""
+    if filter is None:
+        return base.manifest.row_count()
+    plan = plan_scan(base.manifest, columns=(), filter=filter)
+    results = over_cut(base, plan, _Count(Wanted((), plan.predicate)), runner())
+    return sum(int.from_bytes(each, "little") for part in results.values() for each in part)
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    wanted: Wanted
+
+    def __call__(self, part: Snapshot, ranges: Ranges) -> Iterator[bytes]:
+        yield count(part.location, self.wanted.of(part, ranges)).to_bytes(8, "little")
+
+
+__all__ = [
+    "ManifestStore",
+    "Part",
+    "PartWork",
+    "Ranges",
+    "ReadPlan",
+    "ReadTask",
+    "ReadWork",
+    "Wanted",
+    "Which",
+    "count_rows",
+    "cut",
+    "over_cut",
+    "plan_read",
+]

@@ -29,6 +29,7 @@ from lance_core.format.schema import TableSchema
 from lance_core.identity import TABLE_ID
 from lance_core.location import Location, locate, published_config
 from lance_core.ports import SYSTEM
+from lance_core.refs import line
 from lance_core.snapshot import Snapshot, load_latest
 from lance_core.storage.manifests.manifest_store import ManifestStore
 from lance_core.table import STORAGE_VERSION, committed_of
@@ -88,7 +89,7 @@ class PlannedWrite:
 
     plan: WritePlan
     replaces: bool
-    _begun: Begun
+    begun: Begun
 
     def finish(
         self,
@@ -100,18 +101,18 @@ class PlannedWrite:
         """`results` is all that the workers gave back, in any order."""
         given.check(retries=retries)
         properties = given.properties(properties)
-        written = tuple(map(Fragment.decode, _fragments(results)))
-        creates = isinstance(self._begun.base, Birth)
+        written = tuple(map(Fragment.decode, fragments_of(results)))
+        creates = isinstance(self.begun.base, Birth)
         if self.replaces or creates:
-            born = {TABLE_ID: self._begun.uuid, **published_config(self._begun.location)}
+            born = {TABLE_ID: self.begun.uuid, **published_config(self.begun.location)}
             config = born if creates else {}
             operation: Append | Overwrite = Overwrite(written, self.plan.schema, config)
         elif not written:
-            return committed_of(writes.nothing_to_write(self._begun))
+            return committed_of(writes.nothing_to_write(self.begun))
         else:
             operation = Append(written)
         try:
-            return committed_of(writes.finish(self._begun, operation, properties=properties, attempts=retries))
+            return committed_of(writes.finish(self.begun, operation, properties=properties, attempts=retries))
         except AlreadyExists as error:
             raise RetryableConflict(
                 f"{self.plan.uri} did not exist when this write was planned, and was created meanwhile; repeat it",
@@ -126,7 +127,8 @@ def _told(error: SchemaMismatch) -> str:
     return json.dumps([str(error), error.column, error.expected, error.got])
 
 
-def _fragments(results: pa.Table) -> list[bytes]:
+def fragments_of(results: pa.Table) -> list[bytes]:
+    """Encoded; what workers refused is raised."""
     for refusal in results["refusal"].to_pylist():
         if refusal is not None:
             message, column, expected, got = json.loads(refusal)
@@ -144,10 +146,12 @@ def begin_append(
     limits: FileLimits,
     storage_options: Mapping[str, str] | None = None,
     manifest_store: ManifestStore | str | None = None,
+    branch: str | None = None,
     durable: bool = True,
 ) -> PlannedWrite | Committed:
     """`incoming` is what a new table would store; a table that exists decides by its own schema."""
     location = locate(uri, storage_options=storage_options, durable=durable, manifest_store=manifest_store)
+    location = line(location, branch)
     base = _base(location, create=create)
     if isinstance(base, Birth):
         schema = TableSchema.from_arrow(stored_schema(incoming, _storage_version(base)))
@@ -175,10 +179,12 @@ def begin_overwrite(
     limits: FileLimits,
     storage_options: Mapping[str, str] | None = None,
     manifest_store: ManifestStore | str | None = None,
+    branch: str | None = None,
     durable: bool = True,
 ) -> PlannedWrite | Committed:
     """Keeps the stored schema, which knows what `incoming` has forgotten, unless it is to be replaced."""
     location = locate(uri, storage_options=storage_options, durable=durable, manifest_store=manifest_store)
+    location = line(location, branch)
     base = _base(location, create=True)
     if isinstance(base, Birth) or replace_schema:
         schema = TableSchema.from_arrow(stored_schema(incoming, _storage_version(base)))
@@ -247,9 +253,11 @@ __all__ = [
     "BYTES_PER_FILE_MAX",
     "ROWS_PER_FILE_MAX",
     "FileLimits",
+    "ManifestStore",
     "PlannedWrite",
     "WritePlan",
     "WriteTask",
     "begin_append",
     "begin_overwrite",
+    "fragments_of",
 ]

@@ -14,6 +14,8 @@ from lance_core.format.operations import Append
 from lance_core.format.transaction import Transaction
 
 TOGETHER = "lance_assets.together"
+_PART_CHARACTERS = 80
+"""More than a part takes, and each has a fragment at least: a longer text is not looked into."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,7 @@ def can_fold(one: Transaction, other: Transaction) -> bool:
     return (
         isinstance(one.operation, Append)
         and isinstance(other.operation, Append)
+        and bool(one.operation.fragments and other.operation.fragments)
         and one.uuid != other.uuid
         and one.properties == other.properties
         and TOGETHER not in one.properties
@@ -47,7 +50,7 @@ def fold(ours: Sequence[Transaction], uuid: str) -> Transaction:
 def parts_of(transaction: Transaction) -> tuple[Part, ...]:
     """None of one that was made as a whole. What another writer put under our name and does not add up says nothing."""
     told, operation = transaction.properties.get(TOGETHER), transaction.operation
-    if told is None or not isinstance(operation, Append):
+    if told is None or not isinstance(operation, Append) or len(told) > _PART_CHARACTERS * len(operation.fragments):
         return ()
     counts = _counts(told)
     if sum(counts.values()) != len(operation.fragments):
@@ -81,5 +84,5 @@ def _counts(told: str) -> Mapping[str, int]:
         counts = dict(pairs)
     except (ValueError, TypeError, RecursionError):
         return {}
-    sound = all(isinstance(uuid, str) and type(count) is int and count >= 0 for uuid, count in counts.items())
+    sound = all(isinstance(uuid, str) and type(count) is int and count > 0 for uuid, count in counts.items())
     return counts if sound and len(counts) == len(pairs) else {}

@@ -11,7 +11,7 @@ from benchmarks.workloads import commit
 
 
 def test_every_file_is_a_workload_under_its_own_name() -> None:
-    named = {"commit", "group", "proxy", "read", "rebase", "spark_append", "versions", "writers"}
+    named = {"commit", "group", "proxy", "read", "rebase", "spark_append", "spark_changes", "versions", "writers"}
     assert named <= set(workloads.names())
     for name in workloads.names():
         assert workloads.load(name).summary

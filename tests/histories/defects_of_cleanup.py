@@ -171,7 +171,7 @@ def _gaps_not_looked_for(patch: pytest.MonkeyPatch) -> None:
 
 
 def _old_files_not_held(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Watch, "puts", lambda self, manifest, before: None)
+    patch.setattr(Watch, "puts", lambda self, manifest, before, written: True)
 
 
 def _tags_not_looked_at_again(patch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,8 @@ import pyarrow as pa
 from lance_core import writes
 from lance_core.data.read import load_deletions
 from lance_core.edit.deletions import rows_as_bitmap, with_deleted
+from lance_core.edit.upsert import Brought
+from lance_core.edit.upsert_join import Held
 from lance_core.errors import InvalidInput
 from lance_core.format import field_ids, naming
 from lance_core.format import operations as op
@@ -239,7 +241,11 @@ class Verb:
         updated, removed, affected = self._without(base, meant, ports)
         new_rows = (disk.fragment(base.location, ports, after, ids),)
         disk.planned[new_rows[0].files[0].path] = base.version
-        return op.Update(removed, updated, new_rows, inserted_keys=keys, affected=affected)
+        brought = Brought((NAME,), Held(pa.table({"name": sorted(self.roots)}), ["name"], what="the simulation"))
+        return op.Update(
+            removed, updated, new_rows, inserted_keys=keys, affected=affected,
+            keys_brought=brought if self.kind == "upsert" else None,
+        )  # fmt: skip
 
     def _rewrite_column(self, base: Snapshot, disk: Disk, ports: Ports) -> Operation | None:
         meant = self._meant(base, disk)

@@ -1,11 +1,12 @@
 """Appends of several threads that meet at one table: what goes together, what everybody is told, and that one that is
 refused takes nobody along."""
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lance_core import CommitUndecided, IncompatibleConflict, LanceError, StorageError, Table, gathering
+from lance_core import CommitUndecided, IncompatibleConflict, LanceError, Table, gathering
 from lance_core.commit import ATTEMPTS
 from lance_core.format import naming
 from lance_core.format.fragment import Fragment
@@ -21,23 +22,25 @@ from lance_core.format.ids import Version
 from lance_core.format.operations import Append
 from lance_core.snapshot import Snapshot, load_transaction
 from lance_core.transactions.fold import parts_of
+from lance_core.transactions.invariants import InvariantViolation
 from lance_core.writes import Written, begin, finish
 from tests.lance_core.world import Fault, FaultyStore, World, creating, fragment, ports
 
 EVERY_MANIFEST = creating(naming.VERSIONS + "/")
 
 
-@dataclass(eq=False)
 class _Told(threading.Event):
-    """Tells when somebody waits for it."""
+    """Tells when somebody waits for it, and interrupts whom it is told to."""
 
-    waiting: threading.Semaphore
-
-    def __post_init__(self) -> None:
+    def __init__(self, waiting: threading.Semaphore, *, stops: bool) -> None:
         super().__init__()
+        self._waiting = waiting
+        self._stops = stops
 
     def wait(self, timeout: float | None = None) -> bool:
-        self.waiting.release()
+        self._waiting.release()
+        if self._stops:
+            raise KeyboardInterrupt
         return super().wait(timeout)
 
 
@@ -50,6 +53,8 @@ class Meeting:
     waiting: threading.Semaphore
     pool: ThreadPoolExecutor
     answers: list[Future[Written]] = field(default_factory=list)
+    stopped: bool = False
+    """Whether the next one that waits is interrupted."""
 
     def append(
         self,
@@ -58,6 +63,8 @@ class Meeting:
         base: Snapshot | None = None,
         intent: str | None = None,
         brought: tuple[Fragment, ...] | None = None,
+        bases: tuple[str, ...] = (),
+        stopped: bool = False,
         **properties: str,
     ) -> None:
         """In a thread of its own. After the first one, it returns when that one waits in line."""
@@ -66,11 +73,14 @@ class Meeting:
 
         def work() -> Written:
             at = base or self.table.at(1)
-            begun = begin(self.table.location(), at, verb=Append.name, intent=intent, ports=ports(number))
+            location = self.table.location()
+            location = replace(location, access=replace(location.access, bases=bases))
+            begun = begin(location, at, verb=Append.name, intent=intent, ports=ports(number))
             if isinstance(begun, Written):
                 return begun
             return finish(begun, Append(fragments), properties=properties, attempts=ATTEMPTS)
 
+        self.stopped = stopped
         self.answers.append(self.pool.submit(work))
         if number > 1:
             assert self.waiting.acquire(timeout=60)
@@ -87,27 +97,36 @@ class Meeting:
 @contextmanager
 def meeting(monkeypatch: pytest.MonkeyPatch, others: int) -> Iterator[Meeting]:
     waiting = threading.Semaphore(0)
-    arrived = threading.Event()
+    there, arrived = threading.Event(), threading.Event()
     real = gathering._Waiting
 
     def told(*args: Any) -> object:
         made = real(*args)
-        made.called = _Told(waiting)
+        made.called = _Told(waiting, stops=bool(held) and held[0].stopped)
         return made
 
+    held: list[Meeting] = []
+
     monkeypatch.setattr(gathering, "_Waiting", told)
+
+    def stop_there() -> None:
+        there.set()
+        arrived.wait(60)
+
     store = FaultyStore()
     table = World(store)
     table.create("first")
     with ThreadPoolExecutor(others + 1) as pool:
-        held = Meeting(store, table, waiting, pool)
-        store.faults.append(Fault(EVERY_MANIFEST, "", lambda: arrived.wait(60)))
-        held.append("alone")
+        made = Meeting(store, table, waiting, pool)
+        held.append(made)
+        store.faults.append(Fault(EVERY_MANIFEST, "", stop_there))
+        made.append("alone")
+        assert there.wait(60)
         try:
-            yield held
+            yield made
         finally:
             arrived.set()
-        for answer in held.answers:
+        for answer in made.answers:
             answer.exception(60)
     assert not gathering._gates
 
@@ -207,27 +226,53 @@ def test_each_is_told_what_came_between_for_it(monkeypatch: pytest.MonkeyPatch) 
     assert [each.snapshot.version for each in held.written()] == [3, 4, 4]
 
 
-def test_who_was_stopped_when_it_had_been_taken_along_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it goes with cannot be put; it has no place in the line again."""
-    stopped: list[gathering._Waiting] = []
-
-    def stop() -> None:
-        ((key, gate),) = gathering._gates.items()
-        gathering._give_up(key, gate, stopped[0])
-        stopped[0].answer = StorageError("nobody reads this")
-        stopped[0].called.set()
-        stopped[0].answer = None
-
-    with meeting(monkeypatch, 3) as held:
+def test_an_error_of_one_that_nobody_foresaw_takes_nobody_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    with meeting(monkeypatch, 2) as held:
         held.append("a")
         held.append("b")
-        (gate,) = gathering._gates.values()
-        stopped.append(gate.waiting[1])
-        held.append("c")
-        held.store.faults.append(Fault(_second_version(held.store), "fails", stop))
-    assert held.answers[1].result().snapshot.version == 3
-    assert held.answers[3].result().snapshot.version == 4
-    assert held.table.names() == ["first", "alone", "a", "c"]
+        held.store.faults.append(Fault(_second_version(held.store), "", _raises(InvariantViolation("seen to"))))
+    assert [each.snapshot.version for each in held.written()] == [2, 3, 4]
+    assert held.table.names() == ["first", "alone", "a", "b"]
+
+
+def test_who_may_reach_other_places_goes_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And each is given the table by its own way."""
+    with meeting(monkeypatch, 3) as held:
+        for name, bases in (("a", ("/elsewhere",)), ("b", ()), ("c", ("/elsewhere",))):
+            held.append(name, bases=bases)
+    written = held.written()
+    assert [each.snapshot.version for each in written] == [2, 3, 4, 3]
+    assert [each.snapshot.location.access.bases for each in written] == [(), ("/elsewhere",), (), ("/elsewhere",)]
+
+
+def test_who_stood_in_line_for_too_long_steps_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gathering, "_PATIENCE_SECONDS", 0.01)
+    with meeting(monkeypatch, 1) as held:
+        held.append("impatient")
+        assert held.answers[1].result(60).snapshot.version == 2
+    assert held.answers[0].result().snapshot.version == 3
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning", "ignore:lance is not fork-safe")
+def test_a_forked_process_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever was committing when it was forked is a thread of its parent."""
+    with meeting(monkeypatch, 0) as held:
+        child = os.fork()
+        if child == 0:
+            try:
+                held.store.faults.clear()
+                os._exit(held.table.append("child", writer=7).snapshot.version)
+            finally:
+                os._exit(9)
+        _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 2
+
+
+def _raises(error: BaseException) -> Callable[[], None]:
+    def stop() -> None:
+        raise error
+
+    return stop
 
 
 def test_nobody_is_told_more_than_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,14 +331,9 @@ def test_when_the_one_that_commits_is_stopped_the_others_are_told(monkeypatch: p
 
 def test_who_is_stopped_while_it_waits_leaves_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with meeting(monkeypatch, 2) as held:
-        held.append("a")
-        (gate,) = gathering._gates.values()
-        (waiting,) = gate.waiting
-        (key,) = gathering._gates
-        gathering._give_up(key, gate, waiting)
-        waiting.answer = StorageError("nobody reads this")
-        waiting.called.set()
+        held.append("a", stopped=True)
         held.append("b")
+    assert isinstance(held.answers[1].exception(), KeyboardInterrupt)
     assert held.answers[2].result().snapshot.version == 3
     assert held.table.names() == ["first", "alone", "b"]
 

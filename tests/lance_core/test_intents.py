@@ -339,3 +339,20 @@ def test_records_are_swept_when_they_landed_and_are_old(tmp_path: Path) -> None:
     assert table.append(rows(2), intent="open").landed_before
     assert table.append(rows(2), intent="landed just now").landed_before
     assert not table.append(rows(2), intent="landed long ago").landed_before, "as if it were a new one"
+
+
+def test_a_landing_that_is_noted_between_the_look_and_the_put_of_another_holder_is_noted_again() -> None:
+    """It is written over by whoever tells its files, and found by its commit."""
+    table, store = world()
+    told: list[Version] = []
+
+    def the_other_lands() -> None:
+        other = World(store.inner)
+        told.append(other.append("theirs", intent="load 7", writer=2).snapshot.version)
+
+    store.faults.append(Fault(calling("put", INTENTS), "", the_other_lands))
+    mine = table.append("mine", intent="load 7")
+    assert (told, mine.snapshot.version, table.names()) == ([2], 2, ["first", "theirs"])
+    landing = record(store, "load 7")["landing"]
+    assert isinstance(landing, dict)
+    assert landing["version"] == 2

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from lance_core import CommitUndecided, NotFound
+from lance_core import CommitUndecided, NotFound, RetryableConflict
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.naming import NamingScheme
@@ -25,15 +25,25 @@ class Paused:
         self.world = World(self.stored)
         self.world.create("a")
 
-    def append(self, before_the_put: Callable[[], None], *, begun_ago: timedelta = timedelta(0)) -> None:
-        store = FaultyStore(self.stored, [Fault(creating(naming.VERSIONS), "", before_the_put)])
+    def append(
+        self,
+        before_the_put: Callable[[], object],
+        *,
+        begun_ago: timedelta = timedelta(0),
+        attempts: int = 10,
+        lost: int = 1,
+        outcome: str = "",
+    ) -> FaultyStore:
+        """`before_the_put` happens as often as `lost` says."""
+        store = FaultyStore(self.stored, [Fault(creating(naming.VERSIONS), outcome, before_the_put)] * lost)
         given = replace(ports(5), elapsed_ns=lambda: int(self.now.timestamp() * 1e9), now_ns=lambda: 0)
         mine = World(store)
         begun = begin(mine.location(), mine.at(), verb="append", intent=None, ports=given)
         assert isinstance(begun, Begun)
         operation = Append(mine.fragments("late"))
         self.now += begun_ago
-        finish(begun, operation, properties={}, attempts=10)
+        finish(begun, operation, properties={}, attempts=attempts)
+        return store
 
     def removed(self, *versions: int) -> None:
         for version in versions:
@@ -85,6 +95,55 @@ def test_who_took_long_holds_its_files_and_looks_whether_they_are_there() -> Non
     assert len(held) == 1
     assert not paused.stored.list("_lance_assets/holds")
     assert paused.world.names() == ["a", "late"]
+
+
+def test_who_took_long_looks_once_however_many_races_it_loses() -> None:
+    """And not right before a put, which would lose it the next one too."""
+    paused = Paused()
+    writers = iter(range(10, 20))
+
+    def somebody_is_first() -> None:
+        paused.world.append(f"of_{(writer := next(writers))}", writer=writer)
+
+    store = paused.append(somebody_is_first, begun_ago=timedelta(hours=1), lost=4)
+    assert len(paused.world.names()) == 6
+    assert [call for call, path in store.calls if "/holds/" in path] == ["put", "delete"]
+    late = [at for at, (call, path) in enumerate(store.calls) if (call, path) == ("head", "data/late.lance")]
+    puts = [at for at, (call, path) in enumerate(store.calls) if call == "create" and path.startswith(naming.VERSIONS)]
+    assert len(late) == 2, "once before the commit, once while it is held"
+    assert any(store.calls[at][0] in ("list", "read") for at in range(late[-1] + 1, puts[0])), "looked again"
+
+
+def test_to_look_at_old_files_is_no_attempt() -> None:
+    paused = Paused()
+    paused.append(lambda: None, begun_ago=timedelta(hours=1), attempts=1)
+    assert paused.world.names() == ["a", "late"]
+
+
+def test_what_was_held_is_let_go_when_it_is_known_that_nothing_landed() -> None:
+    paused = Paused()
+    with pytest.raises(RetryableConflict, match="lost the race"):
+        paused.append(lambda: paused.world.append("b", writer=9), begun_ago=timedelta(hours=1), attempts=1)
+    assert not paused.stored.list("_lance_assets/holds")
+
+
+def test_it_is_held_on_while_a_put_may_still_land() -> None:
+    paused = Paused()
+    with pytest.raises(CommitUndecided):
+        paused.append(lambda: None, begun_ago=timedelta(hours=1), attempts=1, outcome="late")
+    assert len(paused.stored.list("_lance_assets/holds")) == 1
+
+
+@pytest.mark.parametrize("versions", ['["x"]', "[null]", "[1e400]", "[true]", "[[]]"])
+def test_a_notice_that_is_none_leaves_what_landed_undecided(versions: str) -> None:
+    paused = Paused()
+
+    def stands_still() -> None:
+        paused.now += timedelta(hours=2)
+        paused.stored.put("_lance_assets/notices/a.json", b'{"versions": %s, "files": []}' % versions.encode())
+
+    with pytest.raises(CommitUndecided, match="is not the notice of a cleanup"):
+        paused.append(stands_still)
 
 
 def test_who_took_long_and_misses_a_file_commits_nothing() -> None:

@@ -11,7 +11,9 @@ import pytest
 
 from lance_core import InvalidInput, Unsupported
 from lance_core.format import deletion_arrow, weight
-from lance_core.limits import DELETED_ROWS_AS_ARROW, FRAGMENTS, SMALL_PARTS, Limit
+from lance_core.holds import read_hold, read_notice
+from lance_core.intents import read as read_intent
+from lance_core.limits import DELETED_ROWS_AS_ARROW, FRAGMENTS, JSON_PARTS, SMALL_PARTS, Limit
 from lance_core.storage.memory import MemoryStore
 from lance_core.storage.store import read_whole
 from tests.security.bombs import BOMBS, READ
@@ -22,6 +24,17 @@ MEGABYTES_MAX = 300
 SECONDS_MAX = 20.0
 """On a machine that does much else; on an idle one a second at most."""
 REFUSALS = ("Corrupt", "CorruptHead", "StorageError", "Unsupported")
+
+
+@pytest.mark.parametrize("part", ["{}", "[]", "0", '"":[]'])
+def test_a_record_of_small_things_is_not_read(part: str) -> None:
+    """Three bytes of JSON can take twenty times that in memory."""
+    store = MemoryStore()
+    listed = ",".join([part] * JSON_PARTS.most)
+    store.put("a.json", f'{{"files": [{{{listed}}}]}}'.encode() if ":" in part else f'{{"files": [{listed}]}}'.encode())
+    for read in (read_hold, read_notice, read_intent):
+        with pytest.raises(Unsupported, match="LANCE_ASSETS_JSON_PARTS_MAX"):
+            read(store, "a.json")
 
 
 def test_none_of_them_hurts(tmp_path: Path) -> None:

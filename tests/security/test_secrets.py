@@ -73,6 +73,8 @@ KINDS: dict[str, Given] = {
     "google token": Given("gs://bucket/t", {**GOOGLE, "google_storage_token": secret("token")}),
     "a broken google key": Given("gs://bucket/t", {**GOOGLE, "google_service_account_key": f"{{{secret('half')}"}),
     "user and password in a URI": Given(f"s3://me:{secret('word')}@bucket/t", AWS),
+    "a password with a slash": Given(f"s3://me:a/b{secret('word')}@bucket/t", AWS),
+    "a password with a question mark": Given(f"s3+ddb://me:a?b{secret('word')}@bucket/t", AWS),
     "a presigned URL": Given(f"https://host/t?X-Amz-Signature={secret('signature')}", {}),
     "a query in a URI": Given(f"s3://bucket/t?token={secret('query')}", AWS),
     "an endpoint with a password": Given("s3://bucket/t", {**AWS, "aws_endpoint": f"http://me:{secret('word')}@host"}),
@@ -83,6 +85,9 @@ KINDS: dict[str, Given] = {
     "a number that is none": Given("s3://bucket/t", {**AWS, "client_max_retries": secret("number")}),
     "a flag that is none": Given("s3://bucket/t", {**AWS, "aws_skip_signature": secret("flag")}),
     "a SQL database": Given("{place}/t", {}, f"postgresql+psycopg://me:{secret('word')}@127.0.0.1:1/db"),
+    "a SQL database with its password in the query": Given(
+        "{place}/t", {}, f"postgresql+psycopg://127.0.0.1:1/db?user=me&password={secret('word')}"
+    ),
     "a SQL URL that is none": Given("{place}/t", {}, f"me:{secret('word')}@127.0.0.1/db"),
     "a SQL dialect that is none": Given("{place}/t", {}, f"nosuch://me:{secret('word')}@127.0.0.1/db"),
     "dynamodb": Given(

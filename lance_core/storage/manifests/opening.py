@@ -7,6 +7,7 @@ from lance_core.errors import InvalidInput
 from lance_core.storage.manifests.dynamodb import DynamoDBManifestStore
 from lance_core.storage.manifests.manifest_store import ManifestStore
 from lance_core.storage.manifests.sql import SqlManifestStore
+from lance_core.storage.opening import without_secrets
 
 _IN_THE_URI = "s3+ddb://"
 _QUERY = "ddbTableName"
@@ -48,6 +49,6 @@ def split_uri(uri: str) -> tuple[str, str | None]:
     asked = parse_qsl(query)
     if len(asked) != 1 or asked[0][0] != _QUERY or not asked[0][1]:
         raise InvalidInput(
-            f"s3+ddb://{place.rpartition('@')[2]} names its table of DynamoDB with ?{_QUERY}=..., and with nothing else"
+            f"{without_secrets(uri)} names its table of DynamoDB with ?{_QUERY}=..., and with nothing else"
         )
     return f"s3://{place}", f"dynamodb://{asked[0][1]}"

@@ -8,7 +8,7 @@ SQLAlchemy is loaded when the first database is used. Every statement is a trans
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from lance_core.errors import InvalidInput, MissingPiece, StorageError, Unsupported
 from lance_core.format.ids import Version
 from lance_core.storage.manifests.manifest_store import COMMITTER, Entry
+from lance_core.storage.options import hidden
 from lance_core.storage.store import Put
 
 if TYPE_CHECKING:
@@ -156,9 +157,16 @@ class SqlManifestStore:
     def _failed(self, what: str, error: "SQLAlchemyError") -> StorageError:
         """With what the database said, less the password, should it have repeated that."""
         said = str(getattr(error, "orig", None) or type(error).__name__).strip().partition("\n")[0]
-        if password := _parsed(self.url).password:
-            said = said.replace(str(password), "***")
-        return StorageError(f"{self.description}: could not {what}: {said}")
+        return StorageError(f"{self.description}: could not {what}: {hidden(said, _secrets(_parsed(self.url)))}")
+
+
+def _secrets(url: "URL") -> Iterator[str]:
+    """What drivers take in the query too, as `password` and otherwise."""
+    if url.password:
+        yield str(url.password)
+    for name, values in url.normalized_query.items():
+        if any(word in name.lower() for word in ("pass", "secret", "token")):
+            yield from values
 
 
 def _parsed(text: str) -> "URL":

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from lance_assets.spark import delete
+from lance_assets.spark import compact, delete, read, update, upsert
 from lance_core import InvalidInput, Table
 
 
@@ -35,3 +35,51 @@ def test_a_condition_that_does_not_parse_is_told_on_the_driver(spark: SparkSessi
     with pytest.raises(InvalidInput, match="character"):
         delete(spark, uri, "id = = 3")
     assert Table.open(uri).version == 1
+
+
+def test_rows_are_updated_by_the_workers(spark: SparkSession, tmp_path: Path) -> None:
+    uri = made(tmp_path)
+    moved = update(spark, uri, {"name": "upper(name)"}, "id % 100 = 7", intent="monday")
+    assert (moved.operation, moved.table.count_rows("name >= 'N' and name < 'O'")) == ("Update", 10)
+    assert update(spark, uri, {"name": "'x'"}, intent="monday").landed_before
+    in_place = update(spark, uri, {"name": "concat(name, '!')"})
+    rows = lance.dataset(uri).to_table().sort_by("id")
+    assert rows["name"].to_pylist() == [f"{'N' if n % 100 == 7 else 'n'}{n % 7}!" for n in range(1000)]
+    assert in_place.table.fsck().is_sound
+
+
+def test_rows_are_brought_by_key(spark: SparkSession, tmp_path: Path) -> None:
+    uri = made(tmp_path)
+    df = spark.range(0, 1100, 10, 3).selectExpr("id", "concat('u', id) as name")
+    committed = upsert(df, uri, "id", matched_if="target.name != 'n0'", delete_unmatched="id % 10 = 1", intent="x")
+    expected = {n: f"n{n % 7}" for n in range(1000) if n % 10 != 1}
+    expected |= {n: f"u{n}" for n in range(0, 1100, 10) if n % 7 or n >= 1000}
+    rows = lance.dataset(uri).to_table()
+    assert dict(zip(rows["id"].to_pylist(), rows["name"].to_pylist(), strict=True)) == expected
+    assert rows.num_rows == len(expected)
+    assert upsert(df, uri, "id", intent="x").landed_before
+    assert committed.table.fsck().is_sound
+
+
+def test_a_key_that_comes_twice_is_told_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:
+    uri = made(tmp_path)
+    df = spark.range(0, 50, 1, 2).selectExpr("id % 49 as id", "'x' as name")
+    with pytest.raises(InvalidInput, match=r"more than once.*id = 0"):
+        upsert(df, uri, "id")
+    assert Table.open(uri).version == 1
+
+
+def test_a_table_rewritten_from_itself_reads_one_version(spark: SparkSession, tmp_path: Path) -> None:
+    uri = made(tmp_path)
+    df = read(spark, uri).selectExpr("id", "concat(name, '+') as name")
+    upsert(df, uri, ["id"], insert=False)
+    assert Table.open(uri).count_rows("name like '%+'") == 1000
+
+
+def test_small_files_are_written_anew_by_the_workers(spark: SparkSession, tmp_path: Path) -> None:
+    uri = made(tmp_path)
+    before = Table.open(uri).to_table()
+    committed = compact(spark, uri, target_rows=300, batch=2)
+    assert [each.physical_rows for each in committed.table.fragments] == [300, 300, 400]
+    assert committed.files == 3
+    assert lance.dataset(uri).to_table() == before

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from lance_assets.spark import append, read
+from lance_assets.spark import aggregate, append, count_rows, read
 from lance_core import InvalidInput, NotFound, Table, Unsupported
 
 
@@ -104,3 +104,54 @@ def test_what_is_not_there(spark: SparkSession, tmp_path: Path) -> None:
         read(spark, uri_in(tmp_path), version=7)
     with pytest.raises(InvalidInput, match="no column 'citi'; did you mean 'city'"):
         read(spark, uri_in(tmp_path), columns=["citi"])
+
+
+def thousand(folder: Path) -> Table:
+    rows = pa.table({"id": range(1000), "s": [f"r{n % 10}" for n in range(1000)], "x": [n / 4 for n in range(1000)]})
+    return Table.create(uri_in(folder), rows, max_rows_per_file=100).delete("id % 4 = 1").table
+
+
+def test_a_filter_is_lances_and_is_evaluated_by_the_workers(spark: SparkSession, tmp_path: Path) -> None:
+    table = thousand(tmp_path)
+    condition = "regexp_match(s, '^r[12]$') and id / 2 > 100"
+    frame = read(spark, table.uri, columns=["x", "id"], filter=condition)
+    assert frame.columns == ["x", "id"]
+    assert [row.id for row in frame.collect()] == table.to_table(["id"], condition)["id"].to_pylist()
+    assert read(spark, table.uri, columns=[], filter=condition).count() == table.count_rows(condition)
+    assert read(spark, table.uri, filter="false").count() == 0
+    with pytest.raises(InvalidInput, match="no column 'ids'"):
+        read(spark, table.uri, filter="ids = 3")
+
+
+def test_addresses_are_signed_numbers(spark: SparkSession, tmp_path: Path) -> None:
+    table = thousand(tmp_path)
+    frame = read(spark, table.uri, columns=["id"], with_row_address=True, with_row_id=True)
+    assert dict(frame.dtypes) == {"id": "bigint", "_rowid": "bigint", "_rowaddr": "bigint"}
+    rows = frame.where("id > 990").collect()
+    alone = table.to_table(["id"], "id > 990", with_row_address=True)
+    assert [(row.id, row._rowaddr) for row in rows] == [(row["id"], row["_rowaddr"]) for row in alone.to_pylist()]
+
+
+def test_tags_and_branches(spark: SparkSession, tmp_path: Path) -> None:
+    table = thousand(tmp_path)
+    table.tags.create("first", 1)
+    table.branches.create("dev")
+    more = spark.createDataFrame([(5000, "new", 1.0)], "id bigint, s string, x double")
+    committed = append(more, table.uri, branch="dev")
+    assert committed.table.branch == "dev"
+    counts = [
+        read(spark, table.uri, columns=["id"], **which).count()
+        for which in ({"tag": "first"}, {"branch": "dev"}, {"version": 1}, {})
+    ]
+    assert counts == [1000, 751, 1000, 750]
+
+
+def test_rows_are_counted_and_aggregated_by_the_workers(spark: SparkSession, tmp_path: Path) -> None:
+    table = thousand(tmp_path)
+    assert count_rows(spark, table.uri) == 750
+    assert count_rows(spark, table.uri, "s = 'r2' and x > 3") == table.count_rows("s = 'r2' and x > 3")
+    sql = "select s, count(*) n, avg(x) a from dataset where id >= 500 group by s having count(*) > 30 order by s desc"
+    theirs = pa.Table.from_batches(lance.dataset(table.uri).sql(sql).build().to_batch_records())
+    assert aggregate(spark, table.uri, sql).to_pylist() == theirs.to_pylist()
+    with pytest.raises(InvalidInput, match="median"):
+        aggregate(spark, table.uri, "select median(x) from dataset")

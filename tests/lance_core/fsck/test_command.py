@@ -10,7 +10,7 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lance_core import CommitUndecided, CorruptHead, Table
+from lance_core import CommitUndecided, Corrupt, CorruptHead, Table
 from lance_core.__main__ import main
 from lance_core.format import naming
 from lance_core.format.ids import Version
@@ -141,7 +141,12 @@ def test_where_it_cannot_look_it_ends_with_2(table: Table, shell: Shell, argumen
         ["t", "--storage-option", f"bearer_token={SECRET}"],
         ["t", "--storage-option-from", f"aws_secret_access_key={SECRET}"],
         ["t", "--manifest-store", f"postgresql://somebody:{SECRET}@127.0.0.1/orders"],
+        ["t", "--manifest-store", f"postgresql://somebody:a/b?c{SECRET}@127.0.0.1/orders"],
+        ["t", "--manifest-store", f"postgresql://127.0.0.1/orders?user=me&password={SECRET}"],
+        ["t", "--manifest-store", f"postgresql://127.0.0.1/orders?pass%77ord={SECRET}"],
         [f"s3://somebody:{SECRET}@bucket/orders"],
+        [f"s3://somebody:a/b{SECRET}@bucket/orders"],
+        [f"s3+ddb://somebody:a?b{SECRET}@bucket/orders"],
         [f"az://container/orders?sig={SECRET}"],
     ],
 )
@@ -181,11 +186,15 @@ def test_it_is_a_program(table: Table) -> None:
 # Repairing
 
 
+def repairs(*kinds: str) -> list[str]:
+    return [word for kind in kinds for word in ("--repair", kind)]
+
+
 def test_no_repair_is_done_unless_it_is_said_twice(table: Table, shell: Shell) -> None:
     table.tags.create("gone", 2)
     manifest(table, 2).unlink()
     before = files(table)
-    for arguments in ([], ["--repair", "tags"], ["--repair", "head", "entries", "transactions", "tags", "intents"]):
+    for arguments in ([], ["--repair", "tags"], repairs("head", "entries", "transactions", "tags", "intents")):
         code, said, _ = shell(table.uri, *arguments)
         assert code == 1
         assert ("Delete the tag 'gone', of version 2." in said) is bool(arguments)
@@ -194,6 +203,7 @@ def test_no_repair_is_done_unless_it_is_said_twice(table: Table, shell: Shell) -
     assert code == 0
     assert said.startswith("Done:\n  tags: Delete the tag 'gone', of version 2.\n    _refs/tags/gone.json is deleted\n")
     assert {path for path in before if path not in files(table)} == {"_refs/tags/gone.json"}
+    assert shell("--repair", "tags", table.uri)[0] == 0, "the URI may come last"
     assert shell(table.uri, "--repair", "tags", "--apply")[1].startswith("There is nothing of that kind to repair.")
 
 
@@ -202,8 +212,7 @@ def test_a_damaged_head_is_moved_aside_and_never_by_itself(table: Table, shell: 
     whole = path.read_bytes()
     path.write_bytes(whole[:-3])
     before = files(table)
-    others = ["entries", "transactions", "tags", "intents", "hint"]
-    assert shell(table.uri, "--repair", *others, "--apply")[0] == 1
+    assert shell(table.uri, *repairs("entries", "transactions", "tags", "intents", "holds", "hint"), "--apply")[0] == 1
     assert files(table) == before
     with pytest.raises(CorruptHead):
         table.refresh()
@@ -317,6 +326,43 @@ def test_a_record_that_is_damaged_is_told_as_cleanup_would(table: Table, shell: 
     assert code == 1
     assert "\nerror\n  intent\n" in said
     assert "Cleanup stops at it." in said
+
+
+@pytest.mark.parametrize(
+    ("directory", "record"),
+    [
+        ("notices", '{"versions": ["x"], "files": []}'),
+        ("notices", '{"versions": [1e400], "files": []}'),
+        ("holds", '{"what": "x", "version": true, "files": []}'),
+        ("holds", "["),
+    ],
+)
+def test_a_word_of_work_under_way_that_is_none_is_deleted_if_it_is_chosen(
+    table: Table, shell: Shell, directory: str, record: str
+) -> None:
+    path = file(table, f"_lance_assets/{directory}/a.json")
+    path.parent.mkdir()
+    path.write_text(record)
+    with pytest.raises(Corrupt, match=rf"{directory}/a\.json"):
+        table.cleanup()
+    code, said, _ = shell(table.uri, "--repair", "holds")
+    assert (code, path.exists()) == (1, True)
+    assert "\nerror\n  work_under_way\n" in said
+    path.write_text('{"what": "x", "version": 1, "versions": [1], "files": []}')
+    assert shell(table.uri, "--repair", "holds", "--apply")[0] == 0
+    assert path.exists(), "it can be read now"
+    path.write_text(record)
+    assert shell(table.uri, "--repair", "holds", "--apply")[0] == 0
+    assert not path.exists()
+
+
+def test_the_record_of_a_clone_that_is_none_is_told(table: Table, shell: Shell) -> None:
+    path = file(table, "_lance_assets/clones/a.json")
+    path.parent.mkdir()
+    path.write_text('{"version": 1e400, "uri": "x"}')
+    code, said, _ = shell(table.uri)
+    assert code == 1
+    assert "_lance_assets/clones/a.json\n      is not the record of a clone" in said
 
 
 @pytest.mark.parametrize(("note", "said"), [('{"version":2}', "it says version 2"), ("{", "it says nothing")])

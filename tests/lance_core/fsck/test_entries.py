@@ -265,3 +265,12 @@ def test_from_a_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         assert main([*command, *arguments]) == code
         said = capsys.readouterr().out
         assert ("entries: Enter version 4 into sqlite" in said) is bool(arguments)
+
+
+def test_a_manifest_store_that_is_down_is_no_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"sqlite:///{tmp_path}/manifests.db"
+    place = Place(tmp_path / "orders", SqlManifestStore(url))
+    assert main(["fsck", str(place.root), "--manifest-store", "postgresql+psycopg://127.0.0.1:1/orders"]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("could not look: ")

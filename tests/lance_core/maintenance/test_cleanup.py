@@ -14,10 +14,10 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lance_core import Corrupt, InvalidInput, StorageError, Table
+from lance_core import Corrupt, InvalidInput, StorageError, Table, holds
 from lance_core.data.lance_codec import LanceCodec
 from lance_core.format.ids import Version
-from lance_core.holds import Hold, hold, release
+from lance_core.holds import Hold, Notice, hold, release
 from lance_core.location import Location
 from lance_core.maintenance import cleanup
 from lance_core.maintenance.cleanup import CleanupReport, Retention, choose
@@ -512,3 +512,20 @@ def test_a_listing_that_misses_the_newest_harms_nothing(place: str) -> None:
     assert versions(place) == [6, 7]
     assert f"data/{stay}" in files(place)
     check_whole(place)
+
+
+def test_what_is_too_much_for_one_notice_is_told_in_several(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has to read them can."""
+    monkeypatch.setattr(holds, "_IN_ONE", 2)
+    names = tuple(orphan(place, f"data/00001111000011110000111{number}ab.lance", 30 * DAY) for number in range(5))
+    told: list[Notice] = []
+
+    def look() -> None:
+        told.extend(notice for _info, notice in holds.notices(LocalStore(Path(place))))
+
+    report = clean(place, Fault(calling("delete", "_versions"), "", look), keep=1)
+    assert report.orphans == names
+    assert len(told) == 3
+    assert sorted(file for notice in told for file in notice.files) == sorted(names)
+    assert sorted(version for notice in told for version in notice.versions) == list(report.versions)
+    assert not list((Path(place) / "_lance_assets/notices").iterdir())

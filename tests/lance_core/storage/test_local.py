@@ -195,13 +195,24 @@ def test_a_replayed_link_is_ours(root: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert LocalStore(root).create("a/name", b"x") is Put.CREATED
 
 
-@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.ETIMEDOUT])
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT])
 def test_a_link_that_may_have_happened_is_unknown(code: int, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(source: Path, target: Path) -> None:
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "link", fail)
     assert LocalStore(root).create("a/name", b"x") is Put.UNKNOWN
+    assert list((root / "a").iterdir()) == []
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EDQUOT, errno.ENAMETOOLONG, errno.ENOSPC, errno.EROFS])
+def test_a_link_that_was_refused_did_not_happen(code: int, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(source: Path, target: Path) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "link", fail)
+    with pytest.raises(StorageError, match=r"could not write .*name"):
+        LocalStore(root).create("a/name", b"x")
     assert list((root / "a").iterdir()) == []
 
 

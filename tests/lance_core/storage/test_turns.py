@@ -1,5 +1,6 @@
 """Turns at a directory: one at a time, none for ever, and none that anybody depends on."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -20,6 +21,10 @@ with turn(Path(sys.argv[1])) as mine:
     print(mine, flush=True)
     sys.stdin.read()
 """
+
+
+def standing() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "waits for its turn"]
 
 
 def test_one_has_a_turn_at_a_time(tmp_path: Path) -> None:
@@ -45,19 +50,43 @@ def test_who_waited_long_enough_goes_on_without(tmp_path: Path) -> None:
     with turn(tmp_path):
         with turn(tmp_path, patience=0.01) as mine:
             assert not mine
-        with turn(tmp_path, patience=0.01) as mine:
-            assert not mine
+        before = len(standing())
+        for _ in range(50):  # at once, without a thread and a descriptor each
+            with turn(tmp_path, patience=3600) as mine:
+                assert not mine
+        assert len(standing()) == before == 1
+    for thread in standing():
+        thread.join(60)
     with turn(tmp_path, patience=60) as mine:
         assert mine
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning", "ignore:lance is not fork-safe")
+def test_a_forked_process_keeps_no_turn_of_its_parent(tmp_path: Path) -> None:
+    """It lives on when the turn is over, and its parent may be killed in the middle of one."""
+    reading, writing = os.pipe()
+    with turn(tmp_path):
+        child = os.fork()
+        if child == 0:
+            os.close(writing)
+            os.read(reading, 1)  # until the test is over
+            os._exit(0)
+    try:
+        with turn(tmp_path, patience=0) as mine:
+            assert mine
+    finally:
+        os.close(writing)
+        os.close(reading)
+        os.waitpid(child, 0)
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_turn_is_passed_on_by_one_that_gave_up(tmp_path: Path) -> None:
     """Its thread gets the turn after all, and nobody is there to use it."""
     with turn(tmp_path), turn(tmp_path, patience=0.01):
-        standing = [thread for thread in threading.enumerate() if thread.name == "waits for its turn"]
-        assert standing
-    for thread in standing:
+        left = standing()
+        assert left
+    for thread in left:
         thread.join(60)
         assert not thread.is_alive()
     with turn(tmp_path, patience=0) as mine:

@@ -1,0 +1,160 @@
+"""New columns for Lance tables: computed by a function in the workers, or taken from a DataFrame.
+
+No file that is there is touched: each fragment gets one more, with the new columns alone, and all of them are seen in
+one version. A function is given rows that never were in the JVM; a DataFrame's are sorted and joined by it, and written
+as they come. What is checked, written and committed is decided in `lance_core.tasks`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from lance_assets.spark.jobs import SparkRunner, slots
+from lance_assets.spark.types import spark_schema, stored_schema, transport_schema
+from lance_core import Committed
+from lance_core.tasks import map_columns as mapping
+from lance_core.tasks import merge_columns as merging
+from lance_core.tasks.addressed import FillTask, KeysTask, runs
+from lance_core.tasks.changes import ATTEMPTS, How, ManifestStore, Where
+
+NewSchema: TypeAlias = pa.Schema | T.StructType
+_RESULT = "part bigint, result binary, refusal string"
+_ADDRESS = "_rowaddr"
+_RUNS_MAX = 100
+_FRAGMENT_BITS = 32
+
+
+def map_columns(
+    spark: SparkSession,
+    uri: str,
+    fn: Callable[[pa.RecordBatch], pa.RecordBatch | pa.Table],
+    *,
+    read_columns: Sequence[str] | None,
+    schema: NewSchema,
+    resume_key: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    branch: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    manifest_store: ManifestStore | str | None = None,
+    intent: str | None = None,
+    properties: Mapping[str, str] | None = None,
+    retries: int = ATTEMPTS,
+) -> Committed:
+    """Columns of `schema` that `fn` computes: it is given Arrow batches of `read_columns` (None: of all), and returns
+    one with a row for each, in their order. It runs in the workers, one task a fragment; deleted rows are not shown.
+
+    With a `resume_key` each finished fragment is noted, and the same key again does only what is left: fragments whose
+    files or read columns have changed since are done again. A key lands once, like an intent, and is one if none is
+    given. Others may append, delete, update or compact meanwhile: what is new to the table is filled before the
+    commit. `progress` is told how many fragments are done, and of how many, from a thread of its own.
+    """
+    return mapping.map_columns(
+        Where(uri, branch, storage_options, manifest_store),
+        mapping.Computation(fn, read_columns, _arrow(schema)),
+        resume_key=resume_key,
+        progress=progress,
+        how=How(intent, properties, retries),
+        runner=SparkRunner(spark),
+    )
+
+
+def merge_columns(
+    df: DataFrame,
+    uri: str,
+    *,
+    on: str | Sequence[str] = _ADDRESS,
+    schema: NewSchema | None = None,
+    missing: str | None = None,
+    version: int | None = None,
+    branch: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    manifest_store: ManifestStore | str | None = None,
+    intent: str | None = None,
+    properties: Mapping[str, str] | None = None,
+    retries: int = ATTEMPTS,
+) -> Committed:
+    """All columns of `df` but those of `on` become columns of the table, in the types of `schema` where it is given:
+    Spark knows no fixed sizes. A column of vectors may be binary, the bytes of its numbers; lists are slower.
+
+    On `_rowaddr`, a value for every row of the version that the addresses are of (`version`; the newest if not given):
+    a row without one is an error, or null with `missing="null"`. Addresses that are doubled, of deleted rows or of
+    another version are errors, and so are rows that others added, moved or compacted meanwhile.
+
+    On keys, rows of the table without a partner are null, and null keys have none. A key of the table that `df` has
+    twice is an error. `df` is computed once more for rows that others add meanwhile.
+    """
+    return merging.merge_columns(
+        Where(uri, branch, storage_options, manifest_store),
+        _SparkRows(df),
+        merging.Wanted.of(on, None if schema is None else _arrow(schema), missing, version),
+        how=How(intent, properties, retries),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _SparkRows:
+    df: DataFrame
+
+    @property
+    def schema(self) -> pa.Schema:
+        return stored_schema(self.df.schema)
+
+    @property
+    def slots(self) -> int:
+        return slots(self.df.sparkSession)
+
+    def transport(self, schema: pa.Schema) -> pa.Schema:
+        return transport_schema(schema)
+
+    def by_address(self, values: Sequence[str], task: FillTask) -> pa.Table:
+        rows = self.df.select(_named(_ADDRESS).cast("bigint").alias(_ADDRESS), *map(_named, values))
+        return _filled(rows, task)
+
+    def by_key(self, keys: Sequence[str], values: Sequence[str], there: KeysTask, task: FillTask) -> pa.Table:
+        parts = len(there.parts)
+        found = self.df.sparkSession.range(0, parts, 1, parts).mapInArrow(there, spark_schema(there.schema))
+        ours = found.toDF(*(f"table_{place}" for place in range(len(keys))), _ADDRESS)
+        theirs = self.df.select(*map(_named, (*keys, *values))).toDF(
+            *(f"key_{place}" for place in range(len(keys))), *(f"value_{place}" for place in range(len(values)))
+        )
+        equal = [
+            _equal(ours[f"table_{place}"], theirs[f"key_{place}"], there.transport.field(place).type)
+            for place in range(len(keys))
+        ]
+        joined = ours.join(theirs, equal, "inner")
+        return _filled(joined.select(_ADDRESS, *(f"value_{place}" for place in range(len(values)))), task)
+
+
+def _filled(rows: DataFrame, task: FillTask) -> pa.Table:
+    """All rows of a fragment in one partition, and by number where Spark's hash would put some together."""
+    fragments = sorted(task.fragments)
+    fragment = F.shiftrightunsigned(F.col(_ADDRESS), _FRAGMENT_BITS)
+    place = fragment
+    steps = runs(fragments)
+    if len(steps) <= _RUNS_MAX:
+        for first, last, before in steps:
+            place = F.when(fragment.between(first, last), fragment - (first - before)).otherwise(place)
+    partition = F.coalesce(F.pmod(place, F.lit(len(fragments))), F.lit(0)).cast("int")
+    ordered = rows.repartitionById(len(fragments), partition).sortWithinPartitions(_ADDRESS)
+    return ordered.mapInArrow(task, _RESULT).toArrow()
+
+
+def _equal(ours: Column, theirs: Column, kind: pa.DataType) -> Column:
+    """What counts as equal is what Lance counts: to Spark the two zeros of floating point are one key."""
+    if not pa.types.is_floating(kind):
+        return ours == theirs
+    return ours.cast("double").cast("string") == theirs.cast("double").cast("string")
+
+
+def _named(name: str) -> Column:
+    """A column of this name, dots and all."""
+    return F.col(f"`{name.replace('`', '``')}`")
+
+
+def _arrow(schema: NewSchema) -> pa.Schema:
+    return stored_schema(schema) if isinstance(schema, T.StructType) else schema

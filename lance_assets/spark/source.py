@@ -1,0 +1,238 @@
+"""The data source `lance`: `spark.read.format("lance")` and `df.write.format("lance")`, over the same plans as the ops.
+
+    spark.read.format("lance").option("columns", "id, city").option("filter", "age > 17").load(uri)
+    df.write.format("lance").mode("append").save(uri)
+
+Spark calls each method in a process of its own, so what must be the same for all travels in pickles: the version that
+a DataFrame reads, and the uuid of a write. It prunes no columns by itself and gives nothing back: where that matters
+use `read`, `append` and the other functions. Importing this module is cheap; `pyspark_lance` does, so that Spark finds
+the format without being told. Start with `LanceDataSource`.
+"""
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pyspark.sql import datasource as ds
+from pyspark.sql.types import StructType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from lance_core.tasks.handed_on import HandedOn
+    from lance_core.tasks.read import Part, ReadPlan
+
+_SLOTS = 8
+"""How many tasks run at once is not known where Spark plans."""
+_STORAGE, _PROPERTY = "storage.", "property."
+_FLAGS = {"true": True, "false": False}
+
+
+class LanceDataSource(ds.DataSource):
+    """Options of both directions: `branch`, `manifest_store`, and `storage.` before the name of a storage option.
+
+    Reading: `version` or `tag`, `columns` (names with commas between), `filter` (Lance's SQL, evaluated by the
+    workers), `with_row_id`, `with_row_address`, `bases` (with commas). Spark's own filters are Spark's to evaluate.
+
+    Writing, with mode "append" or "overwrite": `intent`, `property.` before the name of a property of the version,
+    `replace_schema`, `create`, `max_rows_per_file`, `max_bytes_per_file`.
+    """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._pinned: tuple[int, str | None] | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        return "lance"
+
+    def schema(self) -> StructType:
+        from lance_assets.spark.types import spark_schema
+
+        return spark_schema(self._plan(None).arrow)
+
+    def reader(self, schema: StructType) -> ds.DataSourceReader:
+        return LanceReader(schema, self._plan(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> ds.DataSourceArrowWriter:
+        from lance_assets.spark.types import stored_schema
+        from lance_core import Committed
+        from lance_core.tasks.handed_on import HandedOn
+        from lance_core.tasks.write import (
+            BYTES_PER_FILE_MAX,
+            ROWS_PER_FILE_MAX,
+            FileLimits,
+            begin_append,
+            begin_overwrite,
+        )
+
+        uri, incoming = self._uri(), stored_schema(schema)
+        limits = FileLimits(
+            self._number("max_rows_per_file", None) or ROWS_PER_FILE_MAX,
+            self._number("max_bytes_per_file", None) or BYTES_PER_FILE_MAX,
+        )
+        intent, branch, store = (self.options.get(name) for name in ("intent", "branch", "manifest_store"))
+        storage = self._under(_STORAGE)
+        if overwrite:
+            planned = begin_overwrite(
+                uri,
+                incoming,
+                replace_schema=self._flag("replace_schema"),
+                intent=intent,
+                limits=limits,
+                storage_options=storage,
+                manifest_store=store,
+                branch=branch,
+            )
+        else:
+            planned = begin_append(
+                uri,
+                incoming,
+                create=self._flag("create", "true"),
+                intent=intent,
+                limits=limits,
+                storage_options=storage,
+                manifest_store=store,
+                branch=branch,
+            )
+        handed = None if isinstance(planned, Committed) else HandedOn.of(planned, manifest_store=store)
+        return LanceWriter(handed, self._under(_PROPERTY))
+
+    def _plan(self, schema: StructType | None) -> "ReadPlan":
+        """Of the version that this was first asked for; all copies made since agree on it."""
+        from lance_assets.spark.types import spark_schema, transport_schema
+        from lance_core.tasks.read import Which, plan_read
+
+        tag, branch, store = (self.options.get(name) for name in ("tag", "branch", "manifest_store"))
+        version = self._number("version", None)
+        if self._pinned is not None:
+            (version, branch), tag = self._pinned, None
+        bases = self._names("bases") or ()
+        base = Which(self._uri(), version, tag, branch, self._under(_STORAGE), store, bases).snapshot()
+        self._pinned = (int(base.version), base.manifest.branch)
+        plan = plan_read(
+            base,
+            transport=transport_schema,
+            slots=_SLOTS,
+            columns=self._names("columns") if schema is None else schema.fieldNames(),
+            filter=self.options.get("filter"),
+            with_row_id=schema is None and self._flag("with_row_id"),
+            with_row_address=schema is None and self._flag("with_row_address"),
+        )
+        if schema is not None:
+            _check_same(spark_schema(plan.arrow), schema)
+        return plan
+
+    def _uri(self) -> str:
+        from lance_core import InvalidInput
+
+        if uri := self.options.get("path"):
+            return uri
+        raise InvalidInput(
+            'the format "lance" is told no path: give one by load(uri) or save(uri). A table of Spark\'s catalog loses '
+            "its options on the way; make a view: CREATE TEMPORARY VIEW v USING lance OPTIONS (path '...')"
+        )
+
+    def _under(self, prefix: str) -> dict[str, str]:
+        return {key.removeprefix(prefix): value for key, value in self.options.items() if key.startswith(prefix)}
+
+    def _names(self, option: str) -> tuple[str, ...] | None:
+        given = self.options.get(option)
+        return None if given is None else tuple(name.strip() for name in given.split(",") if name.strip())
+
+    def _flag(self, option: str, default: str = "false") -> bool:
+        from lance_core import InvalidInput
+
+        given = self.options.get(option, default)
+        if given.lower() not in _FLAGS:
+            raise InvalidInput(f"the option {option} is {given!r}: it is true or false")
+        return _FLAGS[given.lower()]
+
+    def _number(self, option: str, default: int | None) -> int | None:
+        from lance_core import InvalidInput
+
+        given = self.options.get(option)
+        if given is None:
+            return default
+        try:
+            return int(given)
+        except ValueError:
+            raise InvalidInput(f"the option {option} is {given!r}: it is a whole number") from None
+
+
+class LancePartition(ds.InputPartition):
+    def __init__(self, part: "Part") -> None:
+        super().__init__(part)
+        self.part = part
+
+    def __repr__(self) -> str:
+        return f"LancePartition({len(self.part.fragments)} fragments)"
+
+
+class LanceReader(ds.DataSourceReader):
+    """It must not have `pushFilters`; why is told in decision 1 of this package."""
+
+    def __init__(self, schema: StructType, plan: "ReadPlan") -> None:
+        self._schema = schema
+        self._plan = plan
+
+    def partitions(self) -> list[ds.InputPartition]:
+        return [LancePartition(part) for part in self._plan.parts]
+
+    def read(self, partition: ds.InputPartition | None) -> "Iterator[pa.RecordBatch]":
+        """Where there is nothing to read, Spark asks for one partition all the same."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        if not isinstance(partition, LancePartition):
+            return iter(())
+        return self._plan.work.rows(partition.part, to_arrow_schema(self._schema, timezone="UTC"))
+
+    def __getstate__(self) -> dict[str, object]:
+        """Workers are given their parts one by one."""
+        return {"_schema": self._schema, "_plan": self._plan.without_parts()}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+
+
+@dataclass(frozen=True, slots=True)
+class LanceMessage(ds.WriterCommitMessage):
+    written: bytes = field(repr=False)
+
+
+class LanceWriter(ds.DataSourceArrowWriter):
+    """Workers write files, one process commits them. Where the same intent has landed before, nothing is written."""
+
+    def __init__(self, handed: "HandedOn | None", properties: Mapping[str, str]) -> None:
+        self._handed = handed
+        self._properties = dict(properties)
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> LanceMessage:
+        return LanceMessage(self._handed.written(iterator) if self._handed else b"")
+
+    def commit(self, messages: list[ds.WriterCommitMessage | None]) -> None:
+        from lance_core import StorageError
+        from lance_core.tasks.handed_on import results
+
+        if self._handed is None:
+            return
+        if not all(isinstance(message, LanceMessage) for message in messages):
+            raise StorageError(f"{self._handed.plan.uri}: Spark gave back less than its tasks wrote; write again")
+        written = [message.written for message in messages if isinstance(message, LanceMessage)]
+        self._handed.planned().finish(results(written), properties=self._properties)
+
+    def abort(self, messages: list[ds.WriterCommitMessage | None]) -> None:
+        """Nothing. Spark asks for it after a commit that failed too, which may have landed: its files may be in use.
+        What no version names is cleaned up later."""
+
+
+def _check_same(stored: StructType, asked: StructType) -> None:
+    """Of a schema that Spark was given for the columns: their names choose, their types must be what they are."""
+    from lance_core import InvalidInput
+
+    for ours, theirs in zip(stored, asked, strict=True):
+        if ours.dataType.simpleString() != theirs.dataType.simpleString():
+            raise InvalidInput(
+                f"column {ours.name!r} is asked for as {theirs.dataType.simpleString()}, and it is "
+                f"{ours.dataType.simpleString()} to Spark; ask for that, and cast it afterwards"
+            )

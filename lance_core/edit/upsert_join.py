@@ -1,0 +1,281 @@
+"""What an upsert finds: rows of the table that rows which came are for, and what becomes of them by the rules.
+
+The rows that came are a `Source`, in memory or not. The table is read by its key columns and those of the conditions,
+many fragments at a time. What is done about it is in `upsert.py`.
+"""
+
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_core import given
+from lance_core.edit.joining import NOTHING, Numbers, SourceKeys
+from lance_core.edit.matching import Offsets, rows_of
+from lance_core.edit.rewriting import in_one_piece
+from lance_core.errors import InvalidInput
+from lance_core.expressions import Predicate
+from lance_core.format.fragment import Fragment
+from lance_core.format.ids import FragmentId
+from lance_core.format.schema import TableSchema
+from lance_core.scan.columns import check_condition, conditional
+from lance_core.scan.row_columns import ROW_OFFSET
+from lance_core.snapshot import Snapshot
+
+_ROWS_AT_ONCE = 1 << 20
+_SOURCE, _TARGET = "source", "target"
+
+
+class Matched(enum.Enum):
+    """What happens to a row of the table whose key comes."""
+
+    UPDATE = "update"
+    DELETE = "delete"
+    FAIL = "fail"
+    IGNORE = "ignore"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What was asked for; conditions are in Lance's SQL."""
+
+    on: tuple[str, ...]
+    matched: Matched
+    matched_if: str | None
+    insert: bool
+    delete_unmatched: bool | str
+
+    @classmethod
+    def of(
+        cls,
+        on: str | Sequence[str],
+        *,
+        matched: str,
+        matched_if: str | None,
+        insert: bool,
+        delete_unmatched: bool | str | None,
+    ) -> "Rules":
+        keys = given.keys(on, "on")
+        if not keys or len(set(keys)) != len(keys):
+            raise InvalidInput(f"on={list(keys)}: name the columns that tell rows apart, each once")
+        rule = given.choice(Matched, matched, "matched")
+        if matched_if is not None and rule not in (Matched.UPDATE, Matched.DELETE):
+            raise InvalidInput(f"matched_if= says which rows to update or delete, and matched={matched!r} does neither")
+        if delete_unmatched is None:
+            delete_unmatched = False
+        elif not isinstance(delete_unmatched, str):
+            delete_unmatched = given.flag(delete_unmatched, "delete_unmatched")
+        return cls(keys, rule, matched_if, given.flag(insert, "insert"), delete_unmatched)
+
+
+class Source(Protocol):
+    """Rows that came, by their number, in the types that the table stores."""
+
+    @property
+    def columns(self) -> pa.Schema: ...
+
+    @property
+    def count(self) -> int: ...
+
+    def rows_for(self, keys: Sequence[pa.ChunkedArray]) -> Numbers:
+        """For each row of the table, by its key columns: the row with that key, or -1."""
+
+    def take(self, rows: Numbers, names: Sequence[str]) -> pa.Table:
+        """These rows, in this order."""
+
+
+class Held:
+    """A source in memory, each key there once."""
+
+    def __init__(self, rows: pa.Table, on: Sequence[str], *, what: str) -> None:
+        self._rows = rows
+        self._keys = SourceKeys(rows, on, what=what)
+
+    @property
+    def columns(self) -> pa.Schema:
+        return self._rows.schema
+
+    @property
+    def count(self) -> int:
+        return int(self._rows.num_rows)
+
+    def rows_for(self, keys: Sequence[pa.ChunkedArray]) -> Numbers:
+        return self._keys.rows_for(keys)
+
+    def take(self, rows: Numbers, names: Sequence[str]) -> pa.Table:
+        return self._rows.select(list(names)).take(pa.array(rows))
+
+    def named(self, rows: Numbers) -> str:
+        """Their keys for people, of a few."""
+        return self._keys.named(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What the join found in one fragment."""
+
+    met: npt.NDArray[np.int64]
+    """Rows that came and have a match in it."""
+    offsets: Offsets
+    """Of its rows that change, and `rows_for`, which of those that came are for them."""
+    rows_for: npt.NDArray[np.int64]
+    gone: Offsets
+
+
+@dataclass(slots=True)
+class Seen:
+    """What a plan found, for the next one of the same change. Fragments that are as they were need not be read again:
+    others commit while a large table is read, and who had to read it all each time would never be first."""
+
+    schema: TableSchema | None = None
+    parts: dict[bytes, Part] = field(default_factory=dict)
+    """By the fragment, all that the manifest says of it."""
+
+
+@dataclass(slots=True)
+class Found:
+    """What the join found: rows of the table that change, with the rows that come for them; rows that go; and which
+    rows that came had a match."""
+
+    changed: list[tuple[Fragment, Offsets, npt.NDArray[np.int64]]]
+    removed: dict[FragmentId, Offsets]
+    met: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    doomed: Predicate | None
+    matched_if: "Condition | None"
+
+    @classmethod
+    def of(cls, base: Snapshot, source: pa.Schema, rules: Rules) -> "Conditions":
+        """What the rules say in SQL, after checking it; `source` are the columns that come."""
+        schema = conditional(base.manifest)
+        unmatched = rules.delete_unmatched
+        doomed = Predicate.parse(unmatched, schema) if isinstance(unmatched, str) else None
+        condition = Condition.of(rules.matched_if, source, schema) if rules.matched_if is not None else None
+        read = dict.fromkeys((*rules.on, *(doomed.columns if doomed else ())))
+        check_condition(base.manifest, read, what="the condition on unmatched rows")
+        targets = [name for name in condition.target.names if f"{_TARGET}.{name}" in condition.sql] if condition else []
+        check_condition(base.manifest, targets, what="matched_if=")
+        return cls(doomed, condition)
+
+    def columns(self, rules: Rules) -> list[str]:
+        """Of the table, to be read for the join."""
+        doomed, condition = self.doomed, self.matched_if
+        of_condition = condition.target.names if condition else ()
+        return list(dict.fromkeys((*rules.on, *(doomed.columns if doomed else ()), *of_condition, ROW_OFFSET)))
+
+
+def join(base: Snapshot, source: Source, rules: Rules, seen: Seen) -> Found:
+    conditions = Conditions.of(base, source.columns, rules)
+    doomed, condition, unmatched = conditions.doomed, conditions.matched_if, rules.delete_unmatched
+    columns = conditions.columns(rules)
+
+    def part_of(table: pa.Table, its: npt.NDArray[np.int64]) -> Part:
+        """`its` are the rows that came, by the rows of the table."""
+        met = matches = np.flatnonzero(its != NOTHING)
+        if condition and len(matches) and rules.matched in (Matched.UPDATE, Matched.DELETE):
+            matches = matches[condition.holds(source, its[matches], table, matches)]
+        changed = matches if rules.matched is Matched.UPDATE else matches[:0]
+        gone = matches if rules.matched is Matched.DELETE else matches[:0]
+        if unmatched is not False:
+            leaves = its == NOTHING
+            if doomed:
+                leaves &= _mask(doomed, table)
+            gone = np.union1d(gone, np.flatnonzero(leaves))
+        offsets = table[ROW_OFFSET].to_numpy().astype(np.int64)
+        return Part(its[met], offsets[changed], its[changed], offsets[gone])
+
+    known = seen.parts if seen.schema == base.manifest.schema else {}
+    fragments = {fragment.encode(): fragment for fragment in base.manifest.fragments}
+    parts = {key: known[key] for key in fragments if key in known}
+    unread = {key: fragment for key, fragment in fragments.items() if key not in parts}
+    for group in _groups(unread, max(_ROWS_AT_ONCE, source.count)):
+        read = [(key, pa.Table.from_batches(rows_of(base, unread[key], columns))) for key in group]
+        together = [pa.chunked_array([c for _, t in read for c in t[name].chunks]) for name in rules.on]
+        rows_for = source.rows_for(together)
+        start = 0
+        for key, table in read:
+            parts[key] = part_of(table, rows_for[start : start + table.num_rows])
+            start += table.num_rows
+    seen.schema, seen.parts = base.manifest.schema, parts
+    found = Found([], {}, np.zeros(source.count, dtype=np.bool_))
+    for key, fragment in fragments.items():
+        part = parts[key]
+        found.met[part.met] = True
+        if len(part.offsets):
+            found.changed.append((fragment, part.offsets, part.rows_for))
+        if len(part.gone):
+            found.removed[fragment.id] = part.gone
+    return found
+
+
+def _groups(fragments: Mapping[bytes, Fragment], rows_max: int) -> Iterator[list[bytes]]:
+    """Those that are read together, so that the keys that come are not prepared for each small one again."""
+    group: list[bytes] = []
+    rows = 0
+    for key, fragment in fragments.items():
+        if group and rows + fragment.physical_rows > rows_max:
+            yield group
+            group, rows = [], 0
+        group.append(key)
+        rows += fragment.physical_rows
+    if group:
+        yield group
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """`matched_if`, over rows that are two structs: `source.x` is what comes, `target.x` what is there."""
+
+    sql: str
+    predicate: Predicate
+    source: pa.Schema
+    target: pa.Schema
+
+    @classmethod
+    def of(cls, sql: str, source: pa.Schema, target: pa.Schema) -> "Condition":
+        try:
+            Predicate.parse(sql, _pair(source, target))
+        except InvalidInput as error:
+            raise InvalidInput(f"matched_if: {error}. Its columns are written source.x and target.x") from error
+        # The engine says which of the two it reads, not which fields: a name that is nowhere in the text is not read.
+        read = [pa.schema([field for field in side if field.name in sql]) for side in (source, target)]
+        return cls(sql, Predicate.parse(sql, _pair(*read)), *read)
+
+    def holds(
+        self, source: Source, source_rows: Numbers, target: pa.Table, target_rows: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.bool_]:
+        sides = (
+            source.take(source_rows, self.source.names),
+            target.select(self.target.names).take(pa.array(target_rows)),
+        )
+        structs = [_structs(side, len(target_rows)) for side in sides]
+        batch = pa.RecordBatch.from_arrays(structs, schema=_pair(self.source, self.target))
+        return np.asarray(self.predicate.mask(batch).to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def _pair(source: pa.Schema, target: pa.Schema) -> pa.Schema:
+    return pa.schema([(_SOURCE, pa.struct(list(source))), (_TARGET, pa.struct(list(target)))])
+
+
+def _structs(table: pa.Table, count: int) -> pa.Array:
+    fields = list(table.schema)
+    if not fields:
+        return pa.array([{}] * count, pa.struct([]))
+    return pa.StructArray.from_arrays(arrays(table), fields=fields)
+
+
+def _mask(predicate: Predicate, table: pa.Table) -> npt.NDArray[np.bool_]:
+    masks = [predicate.mask(batch).to_numpy(zero_copy_only=False) for batch in table.to_batches()]
+    return np.concatenate([np.empty(0, dtype=np.bool_), *masks])
+
+
+def arrays(table: pa.Table) -> list[pa.Array]:
+    """Each column in one piece."""
+    return [in_one_piece(column.chunks) if column.num_chunks else pa.nulls(0, column.type) for column in table.columns]

@@ -1,0 +1,219 @@
+"""A query with aggregates over one table, taken apart: which rows it reads, how they are grouped, what comes after.
+
+    select city, count(*) as n from dataset where age > 17 group by city having count(*) > 2 order by n
+           ───── after ──────              ─ where ─  ── aggregation ─  ───────────── after ──────────
+
+Rows are grouped wherever they are (`Aggregation`, which travels); what comes after is done once, with the groups of
+all. The query is parsed and planned by DataFusion, and what is looked at is its plan, never its text. The condition is
+one of Lance's, like any other. What cannot be taken apart is refused by name.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import pyarrow as pa
+
+from lance_core.errors import InvalidInput
+from lance_core.expressions import batches, engine
+from lance_core.expressions.aggregation import FUNCTIONS, Aggregation, Measure
+from lance_core.expressions.compiled import Compiled, compile_expr
+from lance_core.expressions.engine import EngineError
+from lance_core.expressions.literals import Misfit
+from lance_core.expressions.predicate import Predicate
+from lance_core.expressions.refusals import misfit, refusal
+from lance_core.expressions.resolve import check, joined, shown_text
+
+if TYPE_CHECKING:
+    from datafusion import DataFrame, Expr, LogicalPlan
+    from datafusion.expr import Aggregate, Filter, Limit, Projection, Sort, SubqueryAlias
+
+TABLE = "dataset"
+"""What a query calls the table, as in Lance."""
+_WHAT = "query"
+
+Step: TypeAlias = Callable[["DataFrame"], "DataFrame"]
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """
+    >>> people = pa.schema([("age", pa.int32()), ("city", pa.string())])
+    >>> query = Query.parse("select city, max(age) as oldest from dataset where age > 17 group by city", people)
+    >>> query.where.columns, query.aggregation.columns
+    (('age',), ('age', 'city'))
+    """
+
+    sql: str
+    where: Predicate | None
+    aggregation: Aggregation
+    after: tuple[Step, ...]
+    schema: pa.Schema
+    """Of the answer."""
+
+    @classmethod
+    def parse(cls, sql: str, schema: pa.Schema) -> "Query":
+        """Raises `InvalidInput` that says what is wrong, or what cannot be done in parts."""
+        if not isinstance(sql, str):
+            raise InvalidInput(f"{_WHAT} is {sql!r}; write it as a text of SQL: select count(*) from {TABLE}")
+        spelt = batches.spellings(sql, schema)
+        try:
+            plan, gives = engine.query(sql, TABLE, batches.shown_schema(schema, spelt))
+            return _taken_apart(sql, plan, gives, schema, spelt)
+        except Misfit as error:
+            raise misfit(_WHAT, sql, str(error)) from error
+        except EngineError as error:
+            if "not found" in str(error) and "table '" in str(error):
+                raise misfit(_WHAT, sql, f"the table is called {TABLE}: select ... from {TABLE}") from error
+            raise refusal(_WHAT, sql, str(error), schema) from error
+
+    def answer(self, together: pa.Table) -> pa.Table:
+        """From the groups of all rows."""
+        try:
+            groups = self.aggregation.finished(together)
+            found = engine.replayed(groups, self.aggregation.relation, self.after)
+            return found.rename_columns(self.schema.names).cast(self.schema)
+        except EngineError as error:
+            raise refusal(_WHAT, self.sql, str(error), together.schema) from error
+
+
+def _taken_apart(sql: str, plan: "LogicalPlan", gives: pa.Schema, schema: pa.Schema, spelt: Mapping[str, str]) -> Query:
+    above: list[LogicalPlan] = []
+    below = plan
+    while not _groups_rows(below):
+        above.append(below)
+        below = _input(below)
+    node = below.to_variant()
+    condition, relation = _rows_of(_input(below))
+    where = None if condition is None else Predicate.of_query(condition, schema, spelt=spelt, relation=relation)
+    groups, measures = _exprs(node.group_by_exprs()), _exprs(node.aggregate_exprs())
+    if any(each.variant_name() == "GroupingSet" for each in groups):
+        raise Misfit(f"grouping sets are not supported; {_SUPPORTED}")
+    told = engine.grouped_schema(groups, measures, batches.shown_schema(schema, spelt), relation)
+
+    def compiled(expr: "Expr") -> Compiled:
+        check(expr)
+        return compile_expr(_WHAT, shown_text(expr), expr, schema, spelt=spelt, relation=relation)
+
+    types = [field.type for field in told][len(groups) :]
+    aggregation = Aggregation(
+        relation,
+        tuple(map(compiled, groups)),
+        tuple(_measure(each, compiled, gives) for each, gives in zip(measures, types, strict=True)),
+        told,
+        schema,
+    )
+    return Query(sql, where, aggregation, tuple(_step(each) for each in reversed(above)), gives)
+
+
+def _groups_rows(plan: "LogicalPlan") -> bool:
+    """Whether it is the aggregate that is nearest to the rows."""
+    return _kind(plan) == "Aggregate" and not any(_holds_aggregate(each) for each in plan.inputs())
+
+
+def _holds_aggregate(plan: "LogicalPlan") -> bool:
+    return _kind(plan) == "Aggregate" or any(map(_holds_aggregate, plan.inputs()))
+
+
+def _input(plan: "LogicalPlan") -> "LogicalPlan":
+    below = plan.inputs()
+    if len(below) != 1 or _kind(plan) not in (*_STEPS, "Aggregate"):
+        kind = _kind(plan)
+        if kind in ("TableScan", "EmptyRelation"):
+            raise Misfit(f"it aggregates nothing; give rows by read(), and ask here for one of {_FUNCTIONS_TOLD}")
+        raise Misfit(f"{_INSTEAD.get(kind, kind)} cannot be put together from parts; {_SUPPORTED}")
+    return below[0]
+
+
+def _rows_of(plan: "LogicalPlan") -> "tuple[Expr | None, str]":
+    """The condition on the rows that are grouped, and what the table is called."""
+    conditions: list[Expr] = []
+    relation = TABLE
+    while (kind := _kind(plan)) != "TableScan":
+        node = plan.to_variant()
+        if kind == "Filter":
+            conditions += _exprs([node.predicate()])
+        elif kind == "SubqueryAlias" and _kind(plan.inputs()[0]) == "TableScan":
+            relation = node.alias()
+        else:
+            raise Misfit(f"{_INSTEAD.get(kind, kind)} below an aggregate is not supported; {_SUPPORTED}")
+        plan = plan.inputs()[0]
+    return (joined(conditions, "AND") if conditions else None), relation
+
+
+def _measure(expr: "Expr", compiled: "Callable[[Expr], Compiled]", gives: pa.DataType) -> Measure:
+    name = expr.canonical_name().replace(f"{TABLE}.", "")
+    if (found := engine.function_of(expr)) is None:
+        raise Misfit(
+            f"{name} cannot be put together from parts: what the function is given may be no more than an expression; "
+            "for a condition of its own write sum(case when ... then ... end), for distinct values group by them"
+        )
+    function, given = found
+    if function not in FUNCTIONS:
+        raise Misfit(f"{function}() cannot be put together from parts; {_SUPPORTED}")
+    measure = Measure(function, tuple(map(compiled, given)), gives)
+    if not measure.is_supported:
+        raise Misfit(f"{name} is of type {gives}, and such averages cannot be put together from parts; cast it")
+    return measure
+
+
+def _step(plan: "LogicalPlan") -> Step:
+    return _STEPS[_kind(plan)](plan.to_variant())
+
+
+def _projected(node: "Projection") -> Step:
+    return lambda frame: frame.select(*_exprs(node.projections()))
+
+
+def _filtered(node: "Filter") -> Step:
+    return lambda frame: frame.filter(*_exprs([node.predicate()]))
+
+
+def _sorted(node: "Sort") -> Step:
+    return lambda frame: frame.sort(*engine.sort_keys(node.sort_exprs()))
+
+
+def _limited(node: "Limit") -> Step:
+    skip, fetch = (None if each is None else engine.constant(engine.wrapped(each)).as_py() for each in _bounds(node))
+    most = sys.maxsize if fetch is None else fetch
+    return lambda frame: frame.limit(most, skip or 0)
+
+
+def _grouped_again(node: "Aggregate") -> Step:
+    return lambda frame: frame.aggregate(_exprs(node.group_by_exprs()), _exprs(node.aggregate_exprs()))
+
+
+def _renamed(node: "SubqueryAlias") -> Step:
+    return lambda frame: frame.alias(node.alias())
+
+
+def _bounds(node: "Limit") -> "tuple[Expr | None, Expr | None]":
+    return node.skip(), node.fetch()
+
+
+def _exprs(raw: "Iterable[Expr]") -> "list[Expr]":
+    return [engine.wrapped(each) for each in raw]
+
+
+def _kind(plan: "LogicalPlan") -> str:
+    return type(plan.to_variant()).__name__
+
+
+_STEPS: "Mapping[str, Callable[..., Step]]" = {
+    "Aggregate": _grouped_again,
+    "Filter": _filtered,
+    "Limit": _limited,
+    "Projection": _projected,
+    "Sort": _sorted,
+    "SubqueryAlias": _renamed,
+}
+_INSTEAD = {
+    "Distinct": "DISTINCT",
+    "Join": "a join",
+    "Projection": "a subquery",
+    "Union": "UNION",
+    "WindowExpr": "a window function",
+}
+_FUNCTIONS_TOLD = ", ".join(FUNCTIONS)
+_SUPPORTED = f"there are WHERE, GROUP BY, HAVING, ORDER BY, LIMIT and {_FUNCTIONS_TOLD}"

@@ -1,0 +1,101 @@
+"""The live rows of a group of fragments, written anew as full ones: with their ids and both versions of every row,
+where the table keeps those. The new fragments have no number yet. Start with `written`.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_core.data.conform import Conversion
+from lance_core.data.read import load_deletions
+from lance_core.data.write import FileLimits, write_fragments
+from lance_core.format.fragment import Fragment
+from lance_core.format.row_versions import RowVersions
+from lance_core.format.rowids import RowIdSequence
+from lance_core.maintenance.compaction_plan import Group, row_counts
+from lance_core.ports import Ports
+from lance_core.scan.read import rows_of
+from lance_core.snapshot import Snapshot
+
+Deleted = tuple[npt.NDArray[np.uint32] | None, ...]
+
+
+def written(base: Snapshot, group: Group, target_rows: int, ports: Ports) -> tuple[Fragment, ...]:
+    """Of a group without a live row, none."""
+    location, manifest = base.location, base.manifest
+    deleted = deleted_rows(base, group)
+    gone = sum(len(offsets) for offsets in deleted if offsets is not None)
+    alive = sum(fragment.physical_rows for fragment in group) - gone
+    rows = _Rows(base, group)
+    new: tuple[Fragment, ...] = ()
+    for count in row_counts(alive, target_rows):
+        new += write_fragments(
+            location.codec,
+            rows.take(count),
+            schema=manifest.schema,
+            version=manifest.storage_version,
+            limits=FileLimits(rows_max=count),
+            conversion=Conversion.EXACT,
+            new_uuid=ports.new_uuid,
+            what=location.uri,
+        )
+    assert sum(fragment.physical_rows for fragment in new) == alive, "every live row, and no other"
+    if not manifest.has_stable_row_ids:
+        return new
+    return tuple(_with_lineage(new, group, deleted, path=f"{location.uri}/{manifest.path}"))
+
+
+def deleted_rows(base: Snapshot, group: Group) -> Deleted:
+    """Of each fragment, the offsets; None where it has no deletion file."""
+    vectors = [load_deletions(base.location.store, fragment) for fragment in group]
+    return tuple(None if vector is None else vector.offsets for vector in vectors)
+
+
+class _Rows:
+    """The live rows of a group, one after another, a portion at a time."""
+
+    def __init__(self, base: Snapshot, group: Group) -> None:
+        columns = base.manifest.schema.arrow.names
+        self._batches = (
+            batch for fragment in group for batch in rows_of(base.location, base.manifest, fragment, columns)
+        )
+        self._left: pa.RecordBatch | None = None
+
+    def take(self, count: int) -> Iterator[pa.RecordBatch]:
+        while count:
+            batch = next(self._batches, None) if self._left is None else self._left
+            if batch is None:
+                return
+            self._left = batch.slice(count) if batch.num_rows > count else None
+            batch = batch.slice(0, count)
+            count -= batch.num_rows
+            yield batch
+
+
+def _with_lineage(new: Sequence[Fragment], group: Group, deleted: Deleted, *, path: str) -> Iterator[Fragment]:
+    """What the rows were called, and since when, cut anew. Where no versions were noted, they are now."""
+    ids, created, updated = [], [], []
+    for fragment, gone in zip(group, deleted, strict=True):
+        rows = fragment.physical_rows
+        none = np.empty(0, dtype=np.uint32) if gone is None else gone
+        assert fragment.row_ids is not None, "the table has stable row ids"
+        ids.append(RowIdSequence.decode(fragment.row_ids, rows=rows, path=path).delete(none))
+        created.append(RowVersions.decode(fragment.created_at, rows=rows, path=path, field="created_at").delete(none))
+        versions = RowVersions.decode(fragment.last_updated_at, rows=rows, path=path, field="last_updated_at")
+        updated.append(versions.delete(none))
+    all_ids, all_created, all_updated = (
+        RowIdSequence.concat(ids),
+        RowVersions.concat(created),
+        RowVersions.concat(updated),
+    )
+    start = 0
+    for fragment in new:
+        stop = start + fragment.physical_rows
+        yield fragment.with_lineage(
+            row_ids=all_ids.slice(start, stop).encode(),
+            created_at=all_created.slice(start, stop).encode(),
+            last_updated_at=all_updated.slice(start, stop).encode(),
+        )
+        start = stop

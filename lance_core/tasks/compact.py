@@ -1,0 +1,133 @@
+"""A compaction whose groups are written by workers, and committed a batch at a time.
+
+The plan is made once, on the driver. What a batch has committed stays, whatever becomes of the next one. When somebody
+was in the way of a batch, groups whose fragments are as they were keep their files; of the others what is left is
+planned and written once more. Fragments that come meanwhile are left for the next compaction.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from lance_core import given, writes
+from lance_core.committed import Committed
+from lance_core.format.fragment import Fragment
+from lance_core.format.operations import Rewrite
+from lance_core.format.schema import TableSchema
+from lance_core.maintenance import compaction
+from lance_core.maintenance.compaction import Remap, Written
+from lance_core.maintenance.compaction_plan import Group, mixes
+from lance_core.maintenance.compaction_write import written
+from lance_core.ports import SYSTEM
+from lance_core.snapshot import Snapshot
+from lance_core.table import committed_of
+from lance_core.tasks.changes import How, Where, changed, over_parts
+from lance_core.tasks.parts import Runner
+
+GROUPS_AT_ONCE = 64
+_VERB = "compact"
+
+
+def compact(
+    where: Where,
+    *,
+    target_rows: int,
+    materialize_deletions: bool,
+    remap: str | None,
+    batch: int,
+    how: How,
+    runner: Runner,
+) -> Committed:
+    """The intent is that of the last batch: a run that was cut short is gone on with by repeating it."""
+    shape = _Shape(target_rows, materialize_deletions, None if remap is None else Remap.of(remap))
+    batch = given.whole_number(batch, "batch", at_least=1, too_small="a commit has at least one group")
+    given.check(intent=how.intent, retries=how.retries)
+    base = where.newest()
+    base.manifest.check_writable()
+    groups = shape.groups(base)
+    batches = [groups[start : start + batch] for start in range(0, len(groups), batch)] or [()]
+    if len(batches) > 1:
+        begun = writes.begin(base.location, base, verb=_VERB, intent=how.intent, ports=SYSTEM)
+        if isinstance(begun, writes.Written):
+            return committed_of(begun)
+        compaction.check(base, groups, shape.remap)  # of all, before the first of them is committed
+    done: list[Committed] = []
+    for number, some in enumerate(batches):
+        its = how if number == len(batches) - 1 else replace(how, intent=None)
+        plan = _Batch(some, shape, runner).plan
+        done.append(changed(where, its, _VERB, plan, operation=Rewrite.name))
+    return _together(done)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What was asked for."""
+
+    target_rows: int
+    materialize_deletions: bool
+    remap: Remap | None
+
+    def groups(self, base: Snapshot, among: Sequence[Fragment] | None = None) -> tuple[Group, ...]:
+        return compaction.planned(
+            base, target_rows=self.target_rows, materialize_deletions=self.materialize_deletions, among=among
+        )
+
+
+@dataclass(slots=True)
+class _Batch:
+    groups: tuple[Group, ...]
+    shape: _Shape
+    runner: Runner
+    _under: TableSchema | None = None
+    _files: dict[tuple[bytes, ...], tuple[Fragment, ...]] = field(default_factory=dict)
+    """What was written for a group, by its fragments with all that the manifest said of them."""
+
+    def plan(self, base: Snapshot) -> Rewrite | None:
+        self.groups = tuple(self._still(base))
+        if not self.groups:
+            return None
+        compaction.check(base, self.groups, self.shape.remap)
+        known = self._files if self._under == base.manifest.schema else {}
+        todo = [group for group in self.groups if _key(group) not in known]
+        parts = tuple(_key(group) for group in todo)
+        results = over_parts(base, parts, _Group(self.shape.target_rows), self.runner)
+        fresh = {part: tuple(map(Fragment.decode, results.get(number, ()))) for number, part in enumerate(parts)}
+        self._under, self._files = base.manifest.schema, known | fresh
+        groups = [Written(group, self._files[_key(group)]) for group in self.groups]
+        return compaction.rewrite(base, groups, self.shape.remap, SYSTEM)
+
+    def _still(self, base: Snapshot) -> Iterator[Group]:
+        """The groups as they are in this version; of those that it has changed, what is worth it."""
+        alive = {fragment.id: fragment for fragment in base.manifest.fragments}
+        covered = compaction.coverage(base)
+        for group in self.groups:
+            now = tuple(alive[fragment.id] for fragment in group if fragment.id in alive)
+            if _key(now) == _key(group) and not mixes(group, covered):
+                yield group
+            else:
+                yield from self.shape.groups(base, now)
+
+
+def _key(group: Group) -> tuple[bytes, ...]:
+    return tuple(fragment.encode() for fragment in group)
+
+
+def _together(done: Sequence[Committed]) -> Committed:
+    return replace(
+        done[-1],
+        rows_added=sum(each.rows_added for each in done),
+        rows_removed=sum(each.rows_removed for each in done),
+        files=sum(each.files for each in done),
+        bytes=sum(each.bytes for each in done),
+        attempts=sum(each.attempts for each in done),
+        rebased_over=tuple(version for each in done for version in each.rebased_over),
+        uncovered=tuple(sorted({name for each in done for name in each.uncovered})),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    target_rows: int
+
+    def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
+        for fragment in written(part, tuple(part.manifest.fragments), self.target_rows, SYSTEM):
+            yield fragment.encode()

@@ -1,0 +1,211 @@
+"""Columns that a function computes from others, by workers: fragment by fragment, each noted when it is done.
+
+    begin     under a `resume_key`: what an earlier run has noted, as far as it still fits
+    run       a task for each fragment that is left; its worker writes the file, then the record (`lance_core/work.py`)
+    commit    one version with the whole columns; where others were in the way, only what is new to them is run again
+
+Nothing of it is seen before it is finished (`001-a-column-appears-whole.md`).
+"""
+
+import base64
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from threading import Event
+
+import pyarrow as pa
+
+from lance_core import given, work
+from lance_core.committed import Committed
+from lance_core.edit.columns import Compute, add_columns, new_fields
+from lance_core.errors import InvalidInput, StorageError
+from lance_core.expressions import with_metadata_columns
+from lance_core.format.field_paths import unknown
+from lance_core.format.fragment import Fragment
+from lance_core.format.operations import Merge
+from lance_core.holds import Hold, hold, release
+from lance_core.ports import SYSTEM
+from lance_core.snapshot import Snapshot
+from lance_core.storage.store import Store
+from lance_core.tasks.changes import How, Where, changed, over_parts
+from lance_core.tasks.filling import fits, merge_of, unfilled
+from lance_core.tasks.parts import Runner
+
+Progress = Callable[[int, int], None]
+"""Is told how many fragments are done, and of how many."""
+_HEADS_AT_ONCE = 8
+_LOOK_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Computation:
+    """What is to be computed."""
+
+    compute: Compute
+    read_columns: Sequence[str] | None
+    """None: all of the version on which it begins."""
+    schema: pa.Schema
+    """Of the new columns."""
+
+    def checked(self) -> "Computation":
+        if not callable(self.compute):
+            raise InvalidInput(f"fn is a function from a record batch to one of new columns, not {type(self.compute)}")
+        read = None if self.read_columns is None else given.names(self.read_columns, "read_columns")
+        return Computation(self.compute, read, given.schema(self.schema, "schema"))
+
+
+def map_columns(
+    where: Where,
+    computation: Computation,
+    *,
+    resume_key: str | None,
+    progress: Progress | None,
+    how: How,
+    runner: Runner,
+) -> Committed:
+    """A resume key lands once, like an intent, and is one if none is given."""
+    computation = computation.checked()
+    if resume_key is not None:
+        work.check_key(resume_key)
+        how = how if how.intent is not None else replace(how, intent=f"map_columns {resume_key}")
+    run = _Run(computation, resume_key, progress, runner)
+    committed = changed(where, how, "map_columns", run.plan, operation=Merge.name)
+    run.finish(where)
+    return committed
+
+
+@dataclass
+class _Run:
+    """What is known while it is planned, and planned again."""
+
+    computation: Computation
+    resume_key: str | None
+    progress: Progress | None
+    runner: Runner
+    filled: dict[int, Fragment] = field(default_factory=dict)
+    directory: str | None = None
+    store: Store | None = None
+    """Of the table; None before it begins."""
+    holds: str | None = None
+
+    def plan(self, base: Snapshot) -> Merge:
+        new_fields(base, self.computation.schema)  # what is wrong with them is told before a task runs
+        columns = self._columns(base)
+        if self.store is None:
+            self._begin(base)
+        fragments = base.manifest.fragments
+        self.filled = {
+            each.id: self.filled[each.id]
+            for each in fragments
+            if each.id in self.filled and fits(base, unfilled(self.filled[each.id]), each, columns)
+        }
+        left = [each for each in fragments if each.id not in self.filled]
+        if left:
+            task = _Part(self.computation.compute, columns, self.computation.schema, self.directory)
+            with self._watched(base.location.own_store, [each.id for each in left]):
+                results = over_parts(base, tuple((each.encode(),) for each in left), task, self.runner)
+            done = (Fragment.decode(result) for each in results.values() for result in each)
+            self.filled |= {each.id: each for each in done}
+        if missing := [each.id for each in fragments if each.id not in self.filled]:
+            raise StorageError(f"{base.location.uri}: no worker answered for fragment {missing[0]}")
+        return merge_of(base, self.computation.schema, self.filled)
+
+    def finish(self, where: Where) -> None:
+        if self.resume_key is None and self.directory is None:
+            return
+        store = self.store or where.newest().location.own_store
+        if self.resume_key is not None:
+            work.sweep(store, work.directory_of(self.resume_key))
+        elif self.directory is not None:
+            work.sweep(store, self.directory)
+        if self.holds is not None:
+            release(store, self.holds)
+
+    def _columns(self, base: Snapshot) -> tuple[str, ...]:
+        stored = base.manifest.schema.arrow
+        if self.computation.read_columns is None:
+            self.computation = replace(self.computation, read_columns=tuple(stored.names))
+        assert self.computation.read_columns is not None
+        readable = with_metadata_columns(stored).names
+        for name in self.computation.read_columns:
+            if name not in readable:
+                raise InvalidInput(f"{base.location.uri}: {unknown(name, stored.names)}")
+        return tuple(self.computation.read_columns)
+
+    def _begin(self, base: Snapshot) -> None:
+        store, computation = base.location.own_store, self.computation
+        self.store = store
+        if self.resume_key is None:
+            # Who waits is told by the records too.
+            self.directory = None if self.progress is None else work.directory_of(str(uuid.uuid4()))
+            return
+        self.directory = work.directory_of(self.resume_key)
+        columns = base64.b64encode(computation.schema.serialize()).decode()
+        read = computation.read_columns or ()
+        told = {"read_columns": ", ".join(read), "storage_version": str(base.manifest.storage_version)}
+        work.claim(store, self.resume_key, {"schema": columns, **told})
+        noted = {each.id: each for each in work.done(store, self.directory) if each.files}
+        if noted:
+            paths = tuple(each.files[-1].place for each in noted.values())
+            self.holds = hold(store, Hold("going on with new columns", files=paths), SYSTEM)  # before it is looked for
+        there = {each.id: each for each in base.manifest.fragments}
+        with ThreadPoolExecutor(_HEADS_AT_ONCE) as pool:
+            whole = list(pool.map(lambda each: _is_whole(store, each), noted.values()))
+        for each, is_whole in zip(noted.values(), whole, strict=True):
+            if is_whole and each.id in there and fits(base, unfilled(each), there[each.id], read):
+                self.filled[each.id] = each
+            else:
+                work.forget(store, self.directory, each.id)
+
+    @contextmanager
+    def _watched(self, store: Store, left: list[int]) -> Iterator[None]:
+        """While the tasks run, their records are counted."""
+        progress, directory = self.progress, self.directory
+        if progress is None or directory is None:
+            yield
+            return
+        done, over, wanted = len(self.filled), Event(), set(left)
+
+        def watch() -> None:
+            told = done
+            progress(told, done + len(left))
+            while not over.wait(_LOOK_SECONDS):
+                with suppress(StorageError):
+                    found = done + len(work.numbers(store, directory) & wanted)
+                    if found > told:
+                        progress(found, done + len(left))
+                        told = found
+
+        with ThreadPoolExecutor(1) as pool:
+            watching = pool.submit(watch)
+            try:
+                yield
+            finally:
+                over.set()
+            watching.result()
+        progress(done + len(left), done + len(left))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    compute: Compute
+    read_columns: tuple[str, ...]
+    schema: pa.Schema
+    directory: str | None
+
+    def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
+        filled = add_columns(
+            part, self.compute, schema=self.schema, read_columns=list(self.read_columns), ports=SYSTEM
+        ).fragments
+        for each in filled:
+            if self.directory is not None:
+                work.note(part.location.own_store, self.directory, each)
+            yield each.encode()
+
+
+def _is_whole(store: Store, filled: Fragment) -> bool:
+    file = filled.files[-1]
+    found = store.head(file.place)
+    return found is not None and found.size == file.size

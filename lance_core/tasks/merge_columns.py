@@ -1,0 +1,274 @@
+"""Columns from rows that somebody else has, such as a DataFrame: by the address of the row they are for, or by key.
+
+    by address   sorted by it, written as they come; every row of the version they are of gets its value
+    by key       the workers read the keys of the table, with addresses; joined, the rest is as above
+
+Whoever has the rows sorts and joins them (`Rows`); what is written, and whether it may be committed, is decided here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import pyarrow as pa
+
+from lance_core import given
+from lance_core.committed import Committed
+from lance_core.data.blob_writing import schema_as_stored
+from lance_core.data.conform import Conversion, columns_to_write
+from lance_core.data.conversions import obstacle
+from lance_core.edit.columns import new_fields
+from lance_core.edit.joining import check_key_type
+from lance_core.errors import IncompatibleConflict, InvalidInput, SchemaMismatch
+from lance_core.format import operations as op
+from lance_core.format.field_paths import unknown
+from lance_core.format.fragment import Fragment
+from lance_core.format.ids import Version
+from lance_core.format.operations import Merge, Operation, UpdateMode
+from lance_core.scan.row_columns import ROW_ADDRESS
+from lance_core.snapshot import Snapshot, history_since, load_at
+from lance_core.tasks.addressed import FillTask, KeysTask, Missing, lacking, unpacks
+from lance_core.tasks.changes import How, Where, changed
+from lance_core.tasks.filling import fits, merge_of, unfilled
+from lance_core.tasks.parts import Whole, results_of, spread
+
+_TASKS_PER_SLOT = 4
+
+
+class Rows(Protocol):
+    """The rows, with whoever can sort, join and spread them."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """As a new table would store them."""
+
+    @property
+    def slots(self) -> int:
+        """How many tasks run at once."""
+
+    def transport(self, schema: pa.Schema) -> pa.Schema:
+        """The types that it can hold, for what a table stores."""
+
+    def by_address(self, values: Sequence[str], task: FillTask) -> pa.Table:
+        """The task over the address and these columns: ascending, all rows of a fragment in one call of it."""
+
+    def by_key(self, keys: Sequence[str], values: Sequence[str], there: KeysTask, task: FillTask) -> pa.Table:
+        """The same, of the rows joined with what `there` gives for each of its parts, by equal keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    on: tuple[str, ...]
+    schema: pa.Schema | None
+    """Of the new columns; None: as the rows have them."""
+    missing: Missing
+    version: int | None
+    """Of which the addresses are; None: the newest."""
+
+    @classmethod
+    def of(cls, on: object, schema: pa.Schema | None, missing: str | None, version: int | None) -> "Wanted":
+        keys = given.keys(on, "on")
+        by_address = keys == (ROW_ADDRESS,)
+        if missing not in (None, "error", "null"):
+            raise InvalidInput(f"missing={missing!r}: it is 'error', or 'null' for rows without a value")
+        if ROW_ADDRESS in keys and not by_address:
+            raise InvalidInput(f"rows are joined by {ROW_ADDRESS} or by keys of the table, not by both")
+        if not by_address and (missing == "error" or version is not None):
+            raise InvalidInput(f"missing='error' and version= are for rows with their {ROW_ADDRESS}, not for keys")
+        default: Missing = "error" if by_address else "null"
+        chosen: Missing = default if missing is None else "null" if missing == "null" else "error"
+        checked = None if schema is None else given.schema(schema, "schema")
+        return cls(keys, checked, chosen, None if version is None else given.version_number(version))
+
+    @property
+    def by_address(self) -> bool:
+        return self.on == (ROW_ADDRESS,)
+
+
+def merge_columns(where: Where, rows: Rows, wanted: Wanted, *, how: How) -> Committed:
+    columns = _columns(rows.schema, wanted, what=where.uri)
+    merging = _ByAddress(rows, wanted, columns) if wanted.by_address else _ByKey(rows, wanted, columns)
+    return changed(where, how, "merge_columns", merging.plan, operation=Merge.name)
+
+
+@dataclass
+class _ByAddress:
+    rows: Rows
+    wanted: Wanted
+    columns: pa.Schema
+    pinned: Snapshot | None = None
+    filled: dict[int, Fragment] = field(default_factory=dict)
+
+    def plan(self, base: Snapshot) -> Merge:
+        _check(base, self.rows.schema, self.columns)
+        if self.pinned is None:
+            self._fill(base if self.wanted.version is None else load_at(base.location, _version(self.wanted)))
+        assert self.pinned is not None
+        self._follow(base, self.pinned)
+        return merge_of(base, self.columns, self.filled)
+
+    def _fill(self, pinned: Snapshot) -> None:
+        self.pinned = pinned
+        fragments = pinned.manifest.fragments
+        if fragments:
+            task = _task(pinned, fragments, self.columns, self.wanted)
+            self.filled = _filled(self.rows.by_address(self.columns.names, task), pinned, fragments)
+        without = [each for each in fragments if each.id not in self.filled and each.live_rows]
+        if without and self.wanted.missing == "error":
+            raise lacking(f"{pinned.location.uri} ({pinned.manifest.path})", without[0].id, 0)
+        _check_nullable(self.columns, without)
+
+    def _follow(self, base: Snapshot, pinned: Snapshot) -> None:
+        """That what was filled is still what the rows are, and that no others came who have a right to a value."""
+        if base.version == pinned.version:
+            return
+        history = history_since(base.location, pinned.version, base=base)
+        for landed in history.others if history else ():
+            made = landed.transaction.operation if landed.transaction else None
+            if landed.version <= base.version and _moves_rows(made):
+                raise _conflict(base, made, landed.version, "rows were moved to other addresses")
+        known = {each.id: each for each in pinned.manifest.fragments}
+        for now in base.manifest.fragments:
+            then = known.get(now.id)
+            if then is None and self.wanted.missing == "error":
+                what = "rows were added, and there is no value for them. With missing='null' they have none"
+                raise _conflict(base, None, base.version, what)
+            if then is not None and not fits(base, then, now, ()):
+                raise _conflict(base, None, base.version, f"fragment {now.id} is another one")
+
+
+@dataclass
+class _ByKey:
+    rows: Rows
+    wanted: Wanted
+    columns: pa.Schema
+    filled: dict[int, Fragment] = field(default_factory=dict)
+    unmatched: dict[int, Fragment] = field(default_factory=dict)
+
+    def plan(self, base: Snapshot) -> Merge:
+        _check(base, self.rows.schema, self.columns)
+        keys = self._keys(base)
+        there: dict[int, Fragment] = {each.id: each for each in base.manifest.fragments}
+        self.filled = {
+            number: each
+            for number, each in self.filled.items()
+            if number in there and fits(base, unfilled(each), there[number], self.wanted.on)
+        }
+        self.unmatched = {
+            number: each
+            for number, each in self.unmatched.items()
+            if number in there and fits(base, each, there[number], self.wanted.on)
+        }
+        left = [each for number, each in there.items() if number not in self.filled and number not in self.unmatched]
+        if left:
+            task = _task(base, left, self.columns, self.wanted)
+            parts = spread(left, self.rows.slots * _TASKS_PER_SLOT)
+            reading = KeysTask(task.whole, parts, self.wanted.on, keys)
+            came_back = self.rows.by_key(self.wanted.on, self.columns.names, reading, task)
+            found = _filled(came_back, base, left)
+            self.filled |= found
+            self.unmatched |= {each.id: each for each in left if each.id not in found}
+        _check_nullable(self.columns, [each for each in self.unmatched.values() if each.live_rows])
+        return merge_of(base, self.columns, self.filled)
+
+    def _keys(self, base: Snapshot) -> pa.Schema:
+        """As the table stores them, in types that can travel."""
+        stored, what = base.manifest.schema.arrow, base.location.uri
+        for name in self.wanted.on:
+            if name not in stored.names:
+                raise InvalidInput(f"{what}: cannot join on {name!r}, for in the table {unknown(name, stored.names)}")
+            expected, got = stored.field(name).type, self.rows.schema.field(name).type
+            check_key_type(name, expected, what=what)
+            if obstacle(got, expected, name):
+                raise SchemaMismatch(
+                    f"{what}: the key {name!r} is a {expected} in the table and a {got} in the data; cast it",
+                    column=name,
+                    expected=str(expected),
+                    got=str(got),
+                )
+        return self.rows.transport(pa.schema([stored.field(name) for name in self.wanted.on]))
+
+
+def _columns(rows: pa.Schema, wanted: Wanted, *, what: str) -> pa.Schema:
+    """What is new, in the types that it will have."""
+    for name in wanted.on:
+        if name not in rows.names:
+            raise InvalidInput(f"{what}: cannot join on {name!r}, for in the data {unknown(name, rows.names)}")
+    names = [name for name in rows.names if name not in wanted.on]
+    if twice := sorted({name for name in rows.names if rows.names.count(name) > 1}):
+        raise InvalidInput(f"{what}: the data has two columns named {twice[0]!r}")
+    if not names:
+        raise InvalidInput(f"{what}: a merge of columns needs, in the data, a column besides {', '.join(wanted.on)}")
+    if wanted.schema is None:
+        return pa.schema([rows.field(name) for name in names])
+    if sorted(wanted.schema.names) != sorted(names):
+        raise InvalidInput(
+            f"{what}: schema= has the columns {', '.join(wanted.schema.names)}, and the data {', '.join(names)}"
+        )
+    return wanted.schema
+
+
+def _check(base: Snapshot, rows: pa.Schema, columns: pa.Schema) -> None:
+    """What is wrong with the new columns is told before a task runs."""
+    new = new_fields(base, columns)
+    coming = [
+        pa.field(name, new.arrow.field(name).type) if unpacks(rows.field(name).type, new.arrow.field(name).type)
+        else rows.field(name)
+        for name in columns.names
+    ]  # fmt: skip
+    incoming = schema_as_stored(pa.schema(coming), new)
+    columns_to_write(incoming, new, conversion=Conversion.CAST, what=base.location.uri)
+
+
+def _check_nullable(columns: pa.Schema, without: Sequence[Fragment]) -> None:
+    for each in columns:
+        if without and not each.nullable:
+            raise InvalidInput(
+                f"column {each.name!r} is not nullable, and no row of fragment {without[0].id} has a value for it"
+            )
+
+
+def _task(base: Snapshot, fragments: Sequence[Fragment], columns: pa.Schema, wanted: Wanted) -> FillTask:
+    encoded = {int(each.id): each.encode() for each in fragments}
+    keys = () if wanted.by_address else wanted.on
+    return FillTask(Whole.of(base), encoded, columns, wanted.missing, keys)
+
+
+def _filled(came_back: pa.Table, base: Snapshot, fragments: Sequence[Fragment]) -> dict[int, Fragment]:
+    beyond = max((int(each.id) for each in fragments), default=-1) + 1
+    results = results_of(came_back, beyond, uri=base.location.uri)
+    found = {}
+    for number, each in results.items():
+        (encoded,) = each  # one task has all rows of a fragment
+        found[number] = Fragment.decode(encoded)
+    return found
+
+
+def _version(wanted: Wanted) -> Version:
+    assert wanted.version is not None
+    return Version(wanted.version)
+
+
+def _moves_rows(operation: Operation | None) -> bool:
+    """Whether rows that were there may be elsewhere now, or be other rows. What nobody knows may have moved them."""
+    match operation:
+        case op.Append() | op.Delete() | op.CreateIndex() | op.Merge() | op.Project() | op.DataReplacement():
+            return False
+        case op.ReserveFragments() | op.UpdateConfig() | op.UpdateBases() | op.UpdateMemWalState():
+            return False
+        case op.Update():
+            return bool(operation.new) and operation.mode is not UpdateMode.REWRITE_COLUMNS
+        case _:
+            return True
+
+
+def _conflict(base: Snapshot, theirs: Operation | None, version: int, what: str) -> IncompatibleConflict:
+    name = "another change" if theirs is None else theirs.name
+    return IncompatibleConflict(
+        f"{base.location.uri}: the new columns are for rows by their address, and up to version {version} ({name}) "
+        f"{what}. Read the rows again, then merge their columns; no compaction or update should run meanwhile",
+        ours=Merge.name,
+        theirs=name,
+        version=version,
+        rule="addresses_stay",
+    )

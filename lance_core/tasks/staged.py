@@ -1,0 +1,171 @@
+"""Rows that came for a change, in files of their own beside the table's until the change has landed.
+
+They are written once, in the table's types, and read by every worker that needs some of them: so they are the same rows
+for all, and when somebody was in the way they need not be made again. No version ever names these files; what a crash
+leaves of them is an orphan like any other.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from lance_core.data.comparable import comparable
+from lance_core.data.read import FragmentReader
+from lance_core.edit.joining import NOTHING, Numbers, SourceKeys
+from lance_core.edit.rewriting import in_one_piece
+from lance_core.errors import StorageError
+from lance_core.format.fragment import Fragment
+from lance_core.format.key_filter import hashes_of
+from lance_core.format.schema import TableSchema
+from lance_core.location import Location
+from lance_core.snapshot import Snapshot
+
+PORTION_ROWS = 1 << 22
+"""So many keys are looked up at once; what a worker holds does not grow beyond that."""
+_HELD_BYTES = 1 << 26
+HELD_ROWS = 1 << 20
+_FEW = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    fields: TableSchema
+    """What comes, of the table's columns."""
+    on: tuple[str, ...]
+    fragments: tuple[bytes, ...]
+    """Encoded, and numbered in their order."""
+    portion_rows: int
+
+    @classmethod
+    def of(cls, encoded: Sequence[bytes], fields: TableSchema, on: tuple[str, ...]) -> "Staged":
+        """Rows are told by their number, in this order."""
+        numbered = (Fragment.decode(each).with_id(number).encode() for number, each in enumerate(encoded))
+        return cls(fields, on, tuple(numbered), PORTION_ROWS)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(field.name for field in self.fields.fields)
+
+    def decoded(self) -> tuple[Fragment, ...]:
+        return tuple(map(Fragment.decode, self.fragments))
+
+    def portions(self) -> tuple[range, ...]:
+        """Numbers of fragments."""
+        found: list[range] = []
+        rows = 0
+        for number, fragment in enumerate(self.decoded()):
+            if not found or rows + fragment.physical_rows > self.portion_rows:
+                found.append(range(number, number))
+                rows = 0
+            found[-1] = range(found[-1].start, number + 1)
+            rows += fragment.physical_rows
+        return tuple(found)
+
+    def discard(self, location: Location) -> None:
+        for fragment in self.decoded():
+            for file in fragment.files:
+                with suppress(StorageError):  # a cleanup will find it
+                    location.store.delete(file.place)
+
+
+class StagedRows:
+    """The same rows to who works with them: a `Source` of an upsert."""
+
+    def __init__(self, base: Snapshot, staged: Staged) -> None:
+        self._base = base
+        self._staged = staged
+        self._fragments = staged.decoded()
+        self._first = np.cumsum([0, *(fragment.physical_rows for fragment in self._fragments)])
+        self._portions = staged.portions()
+        self._keys: SourceKeys | None = None
+        self._whole: pa.Table | None = None
+
+    @property
+    def columns(self) -> pa.Schema:
+        return self._staged.fields.arrow
+
+    @property
+    def count(self) -> int:
+        return int(self._first[-1])
+
+    def rows_for(self, keys: Sequence[pa.ChunkedArray]) -> Numbers:
+        found = np.full(len(keys[0]), NOTHING, dtype=np.int64)
+        for portion in self._portions:
+            its = self._keys_of(portion).rows_for(keys)
+            found = np.where(its == NOTHING, found, its + self._first[portion.start])
+        return found
+
+    def take(self, rows: Numbers, names: Sequence[str]) -> pa.Table:
+        if not names:
+            return pa.table({})
+        if self._is_small():
+            if self._whole is None:
+                self._whole = self.read(range(len(self._fragments)), self._staged.columns)
+            return self._whole.select(list(names)).take(pa.array(rows))
+        wanted, places = np.unique(rows, return_inverse=True)
+        reader = self.reader(names)
+        batches = []
+        for number, fragment in enumerate(self._fragments):
+            start, stop = np.searchsorted(wanted, self._first[number : number + 2])
+            if start < stop:
+                some = wanted[start:stop] - self._first[number]
+                batches += [batch for _, batch in reader.pieces(fragment, some)]
+        return _table(batches, reader.arrow).take(pa.array(places))
+
+    def named(self, rows: Numbers) -> str:
+        """The keys of these rows for people, a few of them."""
+        few = self.take(rows[:_FEW], self._staged.on)
+        return SourceKeys(few, self._staged.on, what="").named(np.arange(few.num_rows))
+
+    def check_unique(self, number: int, among: int) -> None:
+        """Of all keys those that fall to this number `among` so many: whether each is there once."""
+        some = []
+        for fragment in range(len(self._fragments)):
+            keys = self.read(range(fragment, fragment + 1), self._staged.on).drop_null()
+            if among > 1 and keys.num_rows:
+                columns = [in_one_piece(column.chunks) for column in map(comparable, keys.columns)]
+                keys = keys.filter(pa.array(hashes_of(columns) % np.uint64(among) == number))
+            some.append(keys)
+        if some:
+            SourceKeys(pa.concat_tables(some), self._staged.on, what=self._base.location.uri)
+
+    def read(self, fragments: range, names: Sequence[str]) -> pa.Table:
+        reader = self.reader(names)
+        batches = [rows.batch for number in fragments for rows in reader.live(self._fragments[number], None)]
+        return _table(batches, reader.arrow)
+
+    def reader(self, names: Sequence[str]) -> FragmentReader:
+        location, schema = self._base.location, self._base.manifest.schema
+        wanted = TableSchema(tuple(map(schema.field, names)), schema.metadata)
+        return FragmentReader(location.store, location.codec, schema, wanted, path=f"{location.uri}, what came for it")
+
+    def _keys_of(self, portion: range) -> SourceKeys:
+        if self._keys is not None:
+            return self._keys
+        keys = SourceKeys(self.read(portion, self._staged.on), self._staged.on, what=self._base.location.uri)
+        if len(self._portions) == 1:
+            self._keys = keys
+        return keys
+
+    def _is_small(self) -> bool:
+        return self.count <= HELD_ROWS and sum(each.file_bytes for each in self._fragments) <= _HELD_BYTES
+
+
+def staged_rows(base: Snapshot, staged: Staged) -> StagedRows:
+    """In a worker, which is given one part of a table after another: what the last one needed, it has."""
+    asked = (base.location.uri, base.manifest.schema, staged)
+    for before, rows in _last:
+        if before == asked:
+            return rows
+    _last[:] = [(asked, StagedRows(base, staged))]
+    return _last[0][1]
+
+
+_last: list[tuple[tuple[str, TableSchema, Staged], StagedRows]] = []
+
+
+def _table(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_batches(batches, schema)

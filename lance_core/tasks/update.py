@@ -1,0 +1,103 @@
+"""An update whose rows are found and written by workers.
+
+    workers   how many rows match in which fragments
+    driver    which of the two ways is cheaper for the whole table
+    workers   that way, each for its fragments: moved rows in new files, or new columns beside the others
+    driver    one operation for all
+
+The first step is left out where all rows change.
+"""
+
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from lance_core.committed import Committed
+from lance_core.data.write import FileLimits
+from lance_core.edit import update as in_one_process
+from lance_core.edit.matching import matching
+from lance_core.edit.rewriting import ids_of, is_cheaper
+from lance_core.edit.update import Asked
+from lance_core.expressions import Predicate
+from lance_core.format.operations import Update, UpdateMode
+from lance_core.ports import SYSTEM
+from lance_core.scan.columns import conditional
+from lance_core.snapshot import Snapshot
+from lance_core.tasks import operations
+from lance_core.tasks.changes import TASKS_PER_SLOT, How, Where, changed
+from lance_core.tasks.kept import Kept
+from lance_core.tasks.parts import Runner
+
+_COUNTED = struct.Struct("<QQ")
+_ROWS_WORTH_A_FILE = 1 << 16
+
+
+def update(
+    where: Where,
+    values: Mapping[str, str],
+    condition: str | None,
+    *,
+    limits: FileLimits,
+    how: How,
+    runner: Runner,
+) -> Committed:
+    kept, counts = Kept(), Kept()
+
+    def plan(base: Snapshot) -> Update:
+        asked = Asked.of(base, values, condition)  # what is wrong with it is told before a task runs
+        found = _counted(base, condition, counts, runner)
+        fragments = [fragment for fragment in base.manifest.fragments if fragment.id in found]
+        rows, matched = sum(fragment.physical_rows for fragment in fragments), sum(found.values())
+        in_place = is_cheaper(base, asked.columns, rows=rows, changed=matched)
+        part = _Part(tuple(values.items()), condition, limits, in_place)
+        results = kept.over_fragments(base, fragments, parts_for(matched, runner), part, runner)
+        return operations.join_updates(operations.planned(results), _whole(base, asked, in_place))
+
+    return changed(where, how, "update", plan, operation=Update.name)
+
+
+def parts_for(rows: int, runner: Runner) -> int:
+    """For work that writes so many rows: each part makes a file, so few rows are not spread wider than helps."""
+    return max(runner.slots, min(runner.slots * TASKS_PER_SLOT, rows // _ROWS_WORTH_A_FILE))
+
+
+def _counted(base: Snapshot, condition: str | None, kept: Kept, runner: Runner) -> dict[int, int]:
+    """Rows that match, of each fragment that has any."""
+    fragments = base.manifest.fragments
+    if condition is None:
+        return {fragment.id: fragment.live_rows for fragment in fragments if fragment.live_rows}
+    results = kept.over_fragments(base, fragments, runner.slots * TASKS_PER_SLOT, _Count(condition), runner)
+    return dict(_COUNTED.unpack(each) for _part, found in sorted(results.items()) for each in found)
+
+
+def _whole(base: Snapshot, asked: Asked, in_place: bool) -> Update:
+    fields = ids_of(map(base.manifest.schema.field, asked.columns))
+    if in_place:
+        return Update(fields_modified=fields, mode=UpdateMode.REWRITE_COLUMNS)
+    return Update(fields_assigned=fields)
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    condition: str
+
+    def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
+        predicate = Predicate.parse(self.condition, conditional(part.manifest))
+        for fragment, offsets in matching(part, predicate):
+            if len(offsets):
+                yield _COUNTED.pack(fragment.id, len(offsets))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    values: tuple[tuple[str, str], ...]
+    condition: str | None
+    limits: FileLimits
+    in_place: bool
+
+    def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
+        planned = in_one_process.update(
+            part, dict(self.values), self.condition, limits=self.limits, ports=SYSTEM, in_place=self.in_place
+        )
+        if planned.affected:
+            yield operations.encode(planned)

@@ -1,0 +1,254 @@
+"""An upsert whose rows come from workers, and whose table is read and written by workers.
+
+    workers   the rows that come, in files of their own (`staged.py`)
+    workers   each part of the table finds its rows among those, writes what changes, and says which it met
+    workers   the rows that no part met, written as new ones
+    driver    one operation for all
+
+No row of the table goes anywhere but to the worker that reads it; see `002-the-source-comes-to-the-fragments.md`. Rows
+that come with some columns only may stay where they are: which way is cheaper is decided on the driver, by counts of a
+first look.
+"""
+
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap, BitMap64
+
+from lance_core.committed import Committed
+from lance_core.data.blob_writing import schema_as_stored
+from lance_core.data.conform import Conversion
+from lance_core.data.write import FileLimits
+from lance_core.edit.deletions import rows_as_bitmap
+from lance_core.edit.rewriting import ids_of, is_cheaper, move_rows, rewrite_columns, write_rows
+from lance_core.edit.upsert import (
+    already_there,
+    changes_nothing,
+    changes_of,
+    columns_that_change,
+    columns_that_come,
+    keys_joined,
+    keys_of,
+    may_stay,
+    seeing,
+)
+from lance_core.edit.upsert_join import Conditions, Matched, Rules, Seen, join
+from lance_core.errors import InvalidInput
+from lance_core.format.deletion_vector import DeletionVector
+from lance_core.format.operations import Update, UpdateMode
+from lance_core.format.schema import TableSchema
+from lance_core.ports import SYSTEM
+from lance_core.snapshot import Snapshot
+from lance_core.tasks import operations
+from lance_core.tasks.changes import How, Where, changed, over_parts
+from lance_core.tasks.kept import Kept
+from lance_core.tasks.parts import Runner
+from lance_core.tasks.staged import Staged, StagedRows, staged_rows
+from lance_core.tasks.stamp import Stamp
+from lance_core.tasks.update import parts_for
+from lance_core.tasks.write import WritePlan, WriteTask, fragments_of
+
+Stage = Callable[[WriteTask], pa.Table]
+"""Runs the task over the rows that come; gives back what it gave back."""
+_LOOKED = struct.Struct("<QQ?")
+
+
+def upsert(
+    where: Where,
+    incoming: pa.Schema,
+    stage: Stage,
+    rules: Rules,
+    *,
+    limits: FileLimits,
+    how: How,
+    runner: Runner,
+) -> Committed:
+    """`incoming` is what a table would store of the rows that come."""
+    work = _Upsert(incoming, stage, rules, limits, runner)
+    try:
+        return changed(where, how, "upsert", work.plan, operation=Update.name)
+    finally:
+        work.discard()
+
+
+class _Upsert:
+    """One upsert, on the driver: what it has done it keeps from plan to plan."""
+
+    def __init__(self, incoming: pa.Schema, stage: Stage, rules: Rules, limits: FileLimits, runner: Runner) -> None:
+        self._incoming, self._stage, self._rules, self._limits, self._runner = incoming, stage, rules, limits, runner
+        self._staged: tuple[Snapshot, Staged] | None = None
+        self._looked, self._joined, self._inserted = Kept(), Kept(), Kept()
+
+    def plan(self, base: Snapshot) -> Update | None:
+        rules, schema = self._rules, base.manifest.schema
+        what, incoming = base.location.uri, schema_as_stored(self._incoming, schema)
+        fields = columns_that_come(incoming, schema, rules, Conversion.CAST, what)
+        Conditions.of(base, fields.arrow, rules)  # what is wrong with them is told before a task runs
+        if changes_nothing(rules):
+            return None
+        staged = self._staged_for(base, fields)
+        in_place = self._is_cheaper_in_place(base, staged)
+        met, parts = self._join(base, staged, in_place)
+        whole = Update(fields_assigned=ids_of(schema.fields))
+        if in_place:
+            changes = map(schema.field, columns_that_change(fields.arrow, schema, rules))
+            whole = Update(fields_modified=ids_of(changes), mode=UpdateMode.REWRITE_COLUMNS)
+        update = seeing(operations.join_updates(parts, whole), StagedRows(base, staged), rules, schema)
+        if not rules.insert:
+            return update
+        inserted = self._insert(base, staged, met)
+        filters = [each.inserted_keys for each in inserted if each.inserted_keys is not None]
+        new = tuple(fragment for each in inserted for fragment in each.new)
+        return replace(update, new=update.new + new, inserted_keys=keys_joined(filters, rules, schema))
+
+    def discard(self) -> None:
+        if self._staged is not None:
+            base, staged = self._staged
+            staged.discard(base.location)
+
+    def _staged_for(self, base: Snapshot, fields: TableSchema) -> Staged:
+        if self._staged is None:
+            task = WriteTask(_stage_plan(base, fields))
+            staged = Staged.of(fragments_of(self._stage(task)), fields, self._rules.on)
+            self._staged = base, staged
+            portions = len(staged.portions())
+            if portions > 1 or not base.manifest.fragments:  # else each part of the table finds it out
+                over_parts(base, ((),) * portions, _Unique(staged, portions), self._runner)
+        _, staged = self._staged
+        if staged.fields != fields:
+            raise InvalidInput(
+                f"{base.location.uri}: columns {', '.join(staged.columns)} were changed by somebody else while rows "
+                "were brought to them. Nothing was written; run it again"
+            )
+        return staged
+
+    def _is_cheaper_in_place(self, base: Snapshot, staged: Staged) -> bool:
+        """For rows with some columns only, from a first look; whole ones are written whole."""
+        rules, schema = self._rules, base.manifest.schema
+        columns = columns_that_change(staged.fields.arrow, schema, rules)
+        if not columns or rules.matched is not Matched.UPDATE or not may_stay(staged.fields.arrow, schema):
+            return False
+        results = self._over(base, staged, _Join(staged, rules, self._limits, None), self._looked)
+        looked = [_LOOKED.unpack(found[1]) for found in results.values()]
+        if any(removes for _, _, removes in looked):
+            return False
+        rows, changed_rows = sum(each[0] for each in looked), sum(each[1] for each in looked)
+        return is_cheaper(base, columns, rows=rows, changed=changed_rows)
+
+    def _join(self, base: Snapshot, staged: Staged, in_place: bool) -> tuple[BitMap64, list[Update]]:
+        rules = self._rules
+        results = self._over(base, staged, _Join(staged, rules, self._limits, in_place), self._joined)
+        met, parts = BitMap64(), []
+        for _part, found in sorted(results.items()):
+            met |= BitMap64.deserialize(found[0])
+            parts += [each for each in map(operations.decode, found[1:]) if isinstance(each, Update)]
+        if rules.matched is Matched.FAIL and met:
+            keys = StagedRows(base, staged).named(np.array(met, dtype=np.int64))
+            raise already_there(len(met), keys, what=base.location.uri)
+        return met, parts
+
+    def _insert(self, base: Snapshot, staged: Staged, met: BitMap64) -> list[Update]:
+        """The rows that no part met."""
+        numbers = np.array(met, dtype=np.int64)
+        first, known, todo, count = 0, [], [], 0
+        for fragment in staged.decoded():
+            rows = fragment.physical_rows
+            start, stop = np.searchsorted(numbers, (first, first + rows))
+            known.append(rows_as_bitmap(numbers[start:stop] - first))
+            if stop - start < rows:
+                todo.append(fragment)
+                count += rows - int(stop - start)
+            first += rows
+        work = _Insert(staged, tuple(known), self._rules, self._limits)
+        results = self._inserted.over_fragments(base, todo, parts_for(count, self._runner), work, self._runner)
+        return [each for each in operations.planned(results) if isinstance(each, Update)]
+
+    def _over(self, base: Snapshot, staged: Staged, work: "_Join", kept: Kept) -> Mapping[int, list[bytes]]:
+        rows = sum(fragment.physical_rows for fragment in staged.decoded())
+        return kept.over_fragments(base, base.manifest.fragments, parts_for(rows, self._runner), work, self._runner)
+
+
+def _stage_plan(base: Snapshot, fields: TableSchema) -> WritePlan:
+    location = base.location
+    return WritePlan(
+        uri=location.uri,
+        schema=fields,
+        storage_version=base.manifest.storage_version,
+        limits=FileLimits(),
+        durable=False,  # nobody needs them after a power loss
+        stamp=Stamp.of_this_process(),
+        storage_options=dict(location.access.storage_options),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Unique:
+    staged: Staged
+    among: int
+
+    def __call__(self, part: Snapshot, number: int) -> Iterator[bytes]:
+        StagedRows(part, self.staged).check_unique(number, self.among)
+        return iter(())
+
+
+@dataclass(frozen=True, slots=True)
+class _Join:
+    """Gives back the rows that it met, and the operation; or, where the way is not decided, counts."""
+
+    staged: Staged
+    rules: Rules
+    limits: FileLimits
+    in_place: bool | None
+
+    def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
+        rules = self.rules
+        source = staged_rows(part, self.staged)
+        found = join(part, source, rules, Seen())
+        yield bytes(BitMap64(np.flatnonzero(found.met).astype(np.uint64)).serialize())
+        changes = changes_of(part, source, found, rules)
+        if self.in_place is None:
+            rows = sum(each.fragment.physical_rows for each in changes.parts)
+            yield _LOOKED.pack(rows, sum(len(each.offsets) for each in changes.parts), bool(found.removed))
+        elif rules.matched is Matched.FAIL and found.met.any():
+            return  # it will be refused
+        elif self.in_place and changes.parts:
+            yield operations.encode(rewrite_columns(changes, (), limits=self.limits, ports=SYSTEM))
+        elif changes.parts or found.removed:
+            assigned: Sequence[int] = ids_of(part.manifest.schema.fields)
+            moved = move_rows(changes, found.removed, (), assigned=assigned, limits=self.limits, ports=SYSTEM)
+            yield operations.encode(moved)
+
+
+@dataclass(frozen=True, slots=True)
+class _Insert:
+    """Its part is one of the staged rows."""
+
+    staged: Staged
+    met: tuple[bytes, ...]
+    """Of each staged fragment, the rows that are not new."""
+    rules: Rules
+    limits: FileLimits
+
+    def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
+        on, schema = list(self.rules.on), part.manifest.schema
+        reader = StagedRows(part, self.staged).reader(self.staged.columns)
+        keys: list[pa.RecordBatch] = []
+
+        def new_rows() -> Iterator[pa.RecordBatch]:
+            for fragment in part.manifest.fragments:
+                known = DeletionVector(np.array(BitMap.deserialize(self.met[fragment.id]), dtype=np.uint32))
+                for rows in reader.live(fragment, known):
+                    if rows.batch.num_rows:
+                        keys.append(rows.batch.select(on))
+                        yield rows.batch
+
+        new = write_rows(part, new_rows(), limits=self.limits, ports=SYSTEM)
+        if new:
+            filtered = keys_of(pa.Table.from_batches(keys), self.rules, schema)
+            yield operations.encode(Update(new=new, inserted_keys=filtered))
+
+
+__all__ = ["Rules", "Stage", "upsert"]
