@@ -25,6 +25,8 @@ _FIELD_ID_MAX = 2**31 - 1
 _REUSE_TRANSITIONS = 116
 """Its field, which the schema of the messages leaves out: drafts use it for two operations."""
 _UUID_BYTES = 16
+_INDEX_VERSION_MAX = 2**31 - 1
+"""As an entry of a version holds it; here the wire has room for more."""
 
 
 def decode(message: _Message) -> Operation:
@@ -172,6 +174,8 @@ def _rewrite(message: _Message) -> Operation:
         groups.append(op.RewriteGroup(_fragments(old), _fragments(new)))
     rewritten = []
     for index in wire.rewritten_indices:
+        if index.new_index_version > _INDEX_VERSION_MAX:
+            raise Unsupported(f"a Rewrite with an index of version {index.new_index_version}, which no table can hold")
         after = table_pb2.IndexMetadata(uuid=index.new_id, files=index.new_index_files)
         after.index_version = index.new_index_version
         if index.HasField("new_index_details"):

@@ -80,7 +80,9 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("golden")
     for release in RELEASES:
         with tarfile.open(TABLES / f"{release}.tar.xz") as archive:
-            archive.extractall(root / release, filter="data")
+            if hasattr(tarfile, "data_filter"):  # Python 3.11 has it since 3.11.4
+                archive.extraction_filter = tarfile.data_filter
+            archive.extractall(root / release)
     return root
 
 

@@ -7,7 +7,7 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lance_core import Corrupt, Table
+from lance_core import Corrupt, Table, Unsupported
 from lance_core.format._pb import transaction_pb2
 from lance_core.format.fragment import DataFile, Fragment, StorageVersion
 from lance_core.format.ids import Version
@@ -90,3 +90,10 @@ def test_what_pylance_did_is_understood_and_says_the_same_again(tmp_path: Path) 
     for transaction in made:
         assert not isinstance(transaction.operation, Other)
         assert Transaction.decode(transaction.encode(), path="t") == transaction
+
+
+def test_an_index_version_that_no_table_can_hold_is_refused() -> None:
+    message = transaction_pb2.Transaction(uuid="x")
+    message.rewrite.rewritten_indices.add(new_index_version=2**31)
+    with pytest.raises(Unsupported, match="2147483648"):
+        Transaction.decode(message.SerializeToString(), path="t")
