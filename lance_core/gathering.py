@@ -57,6 +57,8 @@ class _Waiting:
     ports: Ports
     begun: Moment | None
     alone: bool = False
+    gone: bool = False
+    """Nobody waits for its answer any more: it has no place in the line again."""
     called: threading.Event = field(default_factory=threading.Event)
     """To fetch the answer, or, where there is none, to lead."""
     answer: Outcome | LanceError | None = None
@@ -182,9 +184,10 @@ def _leave(key: Hashable, gate: _Gate, me: _Waiting, company: Sequence[_Waiting]
     with _lock:
         if me in gate.waiting:
             gate.waiting.remove(me)  # it was interrupted
+        me.gone = True
         if gate.leader is not me:
-            return  # if it was taken along, it may land all the same, and whoever leads need not know
-        left = [each for each in company if each.answer is None and each not in gate.waiting]
+            return  # if it was taken along, it may land all the same
+        left = [each for each in company if each.answer is None and not each.gone and each not in gate.waiting]
         for each in left:
             each.alone = True
         gate.waiting.extendleft(reversed(left))

@@ -207,6 +207,31 @@ def test_one_planned_before_an_overwrite_takes_nobody_along(monkeypatch: pytest.
     assert held.table.names() == ["anew", "new"]
 
 
+def test_who_was_stopped_after_it_was_taken_along_never_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it goes with cannot be put, and whoever comes after it must not wait for it."""
+    taken: list[gathering._Waiting] = []
+
+    def let_go(stopped: gathering._Waiting) -> None:
+        stopped.answer = CommitUndecided("nobody reads this", uuid="", version=0)
+        stopped.called.set()
+
+    def stop() -> None:
+        ((key, gate),) = gathering._gates.items()
+        gathering._leave(key, gate, taken[0], ())
+
+    with meeting(monkeypatch, 3) as held:
+        held.append("a")
+        held.append("b")
+        (gate,) = gathering._gates.values()
+        taken.append(gate.waiting[1])
+        held.append("c")
+        held.store.faults.append(Fault(_second_version(held.store), "fails", stop))
+        held.answers.pop(2)  # its thread is let go when all is over, since it was not stopped in earnest
+        held.answers[2].add_done_callback(lambda _: let_go(taken[0]))
+    assert [answer.result().snapshot.version for answer in held.answers] == [2, 3, 4]
+    assert held.table.names() == ["first", "alone", "a", "c"]
+
+
 def test_where_the_whole_cannot_be_put_each_tries_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     with meeting(monkeypatch, 3) as held:
         for name in ("a", "b", "c"):
