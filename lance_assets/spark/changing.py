@@ -9,7 +9,7 @@ from typing import Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
-from lance_assets.spark.jobs import SparkRunner
+from lance_assets.spark.jobs import FRAGMENTS, SparkRunner
 from lance_assets.spark.types import stored_schema
 from lance_core import Committed
 from lance_core.tasks import compact as compacting
@@ -20,8 +20,6 @@ from lance_core.tasks.changes import ATTEMPTS, How, ManifestStore, Where
 from lance_core.tasks.compact import GROUPS_AT_ONCE
 from lance_core.tasks.upsert import Rules
 from lance_core.tasks.write import BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits
-
-_WRITTEN = "fragment binary, refusal string"
 
 
 def delete(
@@ -101,7 +99,7 @@ def upsert(
     return upserting.upsert(
         Where(uri, branch, storage_options, manifest_store),
         stored_schema(df.schema),
-        lambda task: df.mapInArrow(task, _WRITTEN).toArrow(),
+        lambda task: df.mapInArrow(task, FRAGMENTS).toArrow(),
         rules,
         limits=FileLimits(max_rows_per_file, max_bytes_per_file),
         how=How(intent, properties, retries),

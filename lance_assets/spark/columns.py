@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from lance_assets.spark.jobs import SparkRunner, slots
+from lance_assets.spark.jobs import PART_RESULTS, SparkRunner, slots
 from lance_assets.spark.types import spark_schema, stored_schema, transport_schema
 from lance_core import Committed
 from lance_core.tasks import map_columns as mapping
@@ -23,7 +23,6 @@ from lance_core.tasks.addressed import FillTask, KeysTask, runs
 from lance_core.tasks.changes import ATTEMPTS, How, ManifestStore, Where
 
 NewSchema: TypeAlias = pa.Schema | T.StructType
-_RESULT = "part bigint, result binary, refusal string"
 _ADDRESS = "_rowaddr"
 _RUNS_MAX = 100
 _FRAGMENT_BITS = 32
@@ -141,7 +140,7 @@ def _filled(rows: DataFrame, task: FillTask) -> pa.Table:
             place = F.when(fragment.between(first, last), fragment - (first - before)).otherwise(place)
     partition = F.coalesce(F.pmod(place, F.lit(len(fragments))), F.lit(0)).cast("int")
     ordered = rows.repartitionById(len(fragments), partition).sortWithinPartitions(_ADDRESS)
-    return ordered.mapInArrow(task, _RESULT).toArrow()
+    return ordered.mapInArrow(task, PART_RESULTS).toArrow()
 
 
 def _equal(ours: Column, theirs: Column, kind: pa.DataType) -> Column:

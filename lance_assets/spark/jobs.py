@@ -10,7 +10,9 @@ from pyspark.sql import SparkSession
 
 from lance_core.tasks.parts import PartTask
 
-_RESULT = "part bigint, result binary, refusal string"
+PART_RESULTS = "part bigint, result binary, refusal string"
+FRAGMENTS = "fragment binary, refusal string"
+"""What tasks give back, as Spark is told: `RESULT` of `lance_core.tasks.parts` and of `lance_core.tasks.write`."""
 _SLOTS_UNKNOWN = 8
 
 
@@ -23,7 +25,7 @@ class SparkRunner:
         return slots(self.spark)
 
     def run(self, task: PartTask, parts: int) -> pa.Table:
-        return self.spark.range(0, parts, 1, parts).mapInArrow(task, _RESULT).toArrow()
+        return self.spark.range(0, parts, 1, parts).mapInArrow(task, PART_RESULTS).toArrow()
 
 
 def slots(spark: SparkSession) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from lance_assets.spark.jobs import FRAGMENTS
 from lance_assets.spark.types import stored_schema
 from lance_core import Committed
 from lance_core.tasks.write import (
@@ -21,8 +22,6 @@ from lance_core.tasks.write import (
     begin_append,
     begin_overwrite,
 )
-
-_RESULT = "fragment binary, refusal string"
 
 
 def append(
@@ -90,5 +89,5 @@ def _write(
 ) -> Committed:
     if isinstance(planned, Committed):
         return planned
-    written: pa.Table = df.mapInArrow(WriteTask(planned.plan), _RESULT).toArrow()
+    written: pa.Table = df.mapInArrow(WriteTask(planned.plan), FRAGMENTS).toArrow()
     return planned.finish(written, properties=properties, retries=retries)
