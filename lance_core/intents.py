@@ -10,7 +10,7 @@ table and would not see the first attempt. Once landed, the record names the ver
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from lance_core.errors import Corrupt, InvalidInput, NotFound, StorageError
 from lance_core.format import naming, weight
@@ -52,6 +52,10 @@ class IntentRecord:
     @property
     def base(self) -> Version:
         return Version(self.base_version)
+
+
+_FIELDS = [field.name for field in fields(IntentRecord)]
+_FIELDS_OF_LANDING = [field.name for field in fields(Landing)]
 
 
 def path_of(intent: str) -> str:
@@ -118,16 +122,19 @@ def read(store: Store, path: str) -> IntentRecord:
 
 
 def _encode(record: IntentRecord) -> bytes:
-    return json.dumps(asdict(record), indent=1).encode()
+    landing = record.landing
+    members = {name: getattr(record, name) for name in _FIELDS}
+    members["landing"] = landing and {name: getattr(landing, name) for name in _FIELDS_OF_LANDING}
+    return json.dumps(members).encode()
 
 
 def _decode(data: bytes, path: str, intent: str | None = None) -> IntentRecord:
     weight.check_json(data, path=path)
     try:
-        fields = json.loads(data)
-        landing = fields.pop("landing")
-        files = tuple(fields.pop("files"))
-        record = IntentRecord(**fields, files=files, landing=Landing(**landing) if landing else None)
+        members = json.loads(data)
+        landing = members.pop("landing")
+        files = tuple(members.pop("files"))
+        record = IntentRecord(**members, files=files, landing=Landing(**landing) if landing else None)
         _check_types(record)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise Corrupt(f"is not the record of an intent: {error}", path=path, field="intent") from error

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from lance_core.errors import NotFound, StorageError
-from lance_core.storage.store import KnownObject, ObjectInfo, Put
+from lance_core.storage.store import KnownObject, ObjectInfo, Put, TakesTurns, TellsLastChange
 from lance_core.storage.turns import turn
 
 _TEMPORARY = ".tmp"
@@ -42,7 +42,7 @@ _SAME_MOMENT_NS = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class LocalStore:
+class LocalStore(TellsLastChange, TakesTurns):
     root: Path
     durable: bool = True
 

@@ -19,7 +19,7 @@ from lance_core.storage.buckets.bucket import Bucket, Found, Page
 from lance_core.storage.buckets.opened import opened
 from lance_core.storage.options import Settings, hidden, settings
 from lance_core.storage.place import SCHEMES, Place
-from lance_core.storage.store import KnownObject, ObjectInfo, Put
+from lance_core.storage.store import KnownObject, ListsInOrder, ObjectInfo, Put
 from lance_core.storage.trouble import Kind, Patience, Trouble
 
 _A = TypeVar("_A")
@@ -33,7 +33,7 @@ _proven: set[tuple[str, Settings]] = set()
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectStore:
+class ObjectStore(ListsInOrder):
     place: Place
     settings: Settings = field(repr=False)
     given: tuple[tuple[str, str], ...] = field(default=(), repr=False)

@@ -6,11 +6,12 @@ on the way, would come back as "exists".
 """
 
 import enum
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from lance_core.errors import NotFound
 from lance_core.limits import Limit
@@ -102,29 +103,36 @@ def read_whole(store: Store, path: str, limit: Limit) -> bytes:
     return data + store.read(path, first, size - first)
 
 
-@runtime_checkable
-class ListsInOrder(Protocol):
+class ListsInOrder(ABC):
     """A store whose listings begin with the first name, and need not be read to their end."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def first(self, directory: str, count: int) -> Sequence[ObjectInfo]:
         """So many of the objects right in a directory, the first ones by name: one request."""
 
 
-@runtime_checkable
-class TellsLastChange(Protocol):
+class TellsLastChange(ABC):
     """A store that lists a directory only as a whole, but knows when something last came or went in it. A small note
     about a directory, kept in it, can then spare the listing."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def note(self, path: str, data: bytes) -> None:
         """Like `put`, for what may be lost when the power goes."""
 
+    @abstractmethod
     def is_last_change(self, path: str) -> bool:
         """Whether nothing in this file's directory came, went or was renamed since the file was put there."""
 
 
-@runtime_checkable
-class TakesTurns(Protocol):
+class TakesTurns(ABC):
     """A store at which writers can wait for each other: nobody has to, but who does loses no race to those who do."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def turn(self, directory: str) -> AbstractContextManager[bool]:
         """The others' turns at this directory come before or after. False: it goes on without."""

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from lance_core import StorageError
 from lance_core.format import naming
-from lance_core.storage.store import ObjectInfo, Put
+from lance_core.storage.store import ListsInOrder, ObjectInfo, Put, TellsLastChange
 from tests.histories.baton import Baton, Killed
 from tests.histories.stored import Clock, Stored
 
@@ -165,14 +165,14 @@ class Network:
             self._call("settle", path)
 
 
-class InOrder(Network):
+class InOrder(Network, ListsInOrder):
     """As object stores list."""
 
     def first(self, directory: str, count: int) -> Sequence[ObjectInfo]:
         return self.list(directory)[:count]
 
 
-class Telling(Network):
+class Telling(Network, TellsLastChange):
     """As a local directory tells when it last changed."""
 
     def note(self, path: str, data: bytes) -> None:

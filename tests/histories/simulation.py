@@ -288,7 +288,7 @@ class Simulation:
         seen: set[int] = set()
         for fragment in snapshot.manifest.fragments:
             ids = self.disk.ids(fragment)
-            for at, row in self.disk.rows(snapshot, fragment).items():
+            for at, row in self.disk.rows_at_rest(snapshot, fragment).items():
                 root = row.partition(".")[0]
                 assert ids[at] not in seen, f"row id {ids[at]} is there twice in version {snapshot.version}"
                 assert names.setdefault(ids[at], root) == root, f"row id {ids[at]} was {names[ids[at]]}, and is {root}"

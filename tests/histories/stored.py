@@ -16,7 +16,7 @@ from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.inventory import named_by
 from lance_core.storage.memory import MemoryStore
-from lance_core.storage.store import Put
+from lance_core.storage.store import Put, TellsLastChange
 
 BEGINNING = datetime(2026, 10, 1, tzinfo=UTC)
 
@@ -95,7 +95,7 @@ def _files(root: str, manifest: Manifest) -> list[str]:
     return [f"{root}{key}" for key in named.own] + list(named.elsewhere)
 
 
-class Stored(MemoryStore):
+class Stored(MemoryStore, TellsLastChange):
     """`seen` is told of whatever comes and goes."""
 
     def __init__(self, clock: Clock, eye: Eye | None = None) -> None:

@@ -51,7 +51,7 @@ class _Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class PublishedStore:
+class PublishedStore(ListsInOrder):
     own: Store
     manifests: ManifestStore
     key: str
