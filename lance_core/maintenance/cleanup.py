@@ -1,6 +1,7 @@
 """Removing versions that nobody needs any more, and files that no version names.
 
     choose the versions -> what stays names, what goes names -> files -> (unless dry) notice -> manifests, then files
+    -> a look at what stayed (`aftermath.py`)
 
 Manifests go first: a cleanup that dies leaves files without a version, never a version without its files. What goes is
 told before references and work under way are looked at for the last time (`holds.py`), so that nobody begins to use
@@ -23,6 +24,7 @@ from lance_core.holds import REMEMBERED, Notice, give_notice, notices, release
 from lance_core.inventory import Line, key_of, line_of, listed, named_by, named_by_other_lines
 from lance_core.limits import MANIFEST_BYTES
 from lance_core.location import Location, check_publishing
+from lance_core.maintenance import aftermath
 from lance_core.maintenance.protection import of_work_under_way, outlived_intents, outlived_work, reasons
 from lance_core.ports import Ports
 from lance_core.snapshot import Snapshot, list_versions
@@ -166,6 +168,10 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, p
             if path.startswith((naming.INDICES, work.DIRECTORY)) or path.endswith(".blob"):
                 prune(location.store, path.rpartition("/")[0])
     _take_back_notices(location, given_notice, now=now)
+    removed = {path for path in (*report.files, *report.orphans) if path not in spared}
+    if removed:
+        stayed = [(version, path) for version, (path, _age) in manifests.items() if path not in removed]
+        aftermath.look(location, stayed, {key for path in removed if (key := key_of(path))}, ports)
     return replace(
         report,
         versions=tuple(version for version in choice.versions if version not in put_back),

@@ -1,0 +1,61 @@
+"""After a cleanup: a look whether what stayed can still be read, at a few versions and a few of their files.
+
+Nothing that goes is named by a version that stays; that is what the cleanup itself sees to. This look believes none of
+it: it reads versions anew and asks the store for files by name. It costs a few requests whatever the size of the table,
+so it finds a mistake that concerns many files, not one that concerns a single one; `fsck` looks at all.
+"""
+
+from collections.abc import Sequence, Set
+from typing import TypeVar
+
+from lance_core.errors import Corrupt, NotFound
+from lance_core.format import naming
+from lance_core.format.ids import Version
+from lance_core.format.manifest import Manifest
+from lance_core.inventory import named_by
+from lance_core.limits import MANIFEST_BYTES
+from lance_core.location import Location
+from lance_core.ports import Ports
+from lance_core.storage.store import read_whole
+
+VERSIONS = 3
+"""The newest, and others by chance."""
+FILES = 20
+"""Of each of them."""
+_T = TypeVar("_T")
+_READ = (naming.DATA, naming.DELETIONS, naming.INDICES)
+"""Without one of these a version cannot be read."""
+
+
+def look(location: Location, versions: Sequence[tuple[Version, str]], removed: Set[str], ports: Ports) -> None:
+    """`versions` that stayed, the newest last, with their manifests' paths; `removed` is what the cleanup took."""
+    for version, path in _some(versions, VERSIONS, ports):
+        try:
+            manifest = Manifest.decode(read_whole(location.store, path, MANIFEST_BYTES), path=path)
+        except NotFound:
+            continue  # another cleanup was at it
+        keys = sorted(key for key in named_by(manifest).own if key.startswith(_READ))
+        missing = [key for key in _some(keys, FILES, ports) if not _is_there(location, key)]
+        if missing and location.store.head(path) is not None:
+            taken = [key for key in missing if key in removed]
+            blame = f"this cleanup removed {taken[0]}" if taken else "this cleanup did not remove it"
+            raise Corrupt(
+                f"version {version} of {location.uri} stays and names {missing[0]}, which is not there ({blame}). Stop "
+                "cleaning this table up, look at it with `python -m lance_core fsck`, and restore what is missing from "
+                "a backup, or a version that is whole",
+                path=path,
+                field="fragments",
+            )
+
+
+def _some(of: Sequence[_T], count: int, ports: Ports) -> Sequence[_T]:
+    """The last one always."""
+    if len(of) <= count:
+        return of
+    return [*(of[int(ports.chance() * (len(of) - 1))] for _ in range(count - 1)), of[-1]]
+
+
+def _is_there(location: Location, key: str) -> bool:
+    if key.startswith(naming.INDICES):
+        return bool(location.store.list(key))
+    return location.store.head(key) is not None

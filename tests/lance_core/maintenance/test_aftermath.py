@@ -1,0 +1,77 @@
+"""The look after a cleanup: what it finds, whom it blames, and what it costs."""
+
+from collections.abc import Iterable
+from datetime import timedelta
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lance_core import Corrupt, Table
+from lance_core.location import Location
+from lance_core.maintenance import aftermath, cleanup
+from tests.lance_core.maintenance.test_cleanup import DAY, age
+
+NOTHING = timedelta(0)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> str:
+    uri = str(tmp_path / "t")
+    table = Table.create(uri, pa.table({"id": range(10)}))
+    for first in range(10, 60, 10):
+        table = table.append(pa.table({"id": range(first, first + 10)})).table
+    table.delete("id = 3")
+    age(uri, 20 * DAY)
+    return uri
+
+
+def test_a_cleanup_that_takes_what_is_needed_says_so(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = cleanup._named
+
+    def forgetful(location: Location, paths: Iterable[str], *, own_only: bool = False) -> set[str]:
+        return real(location, paths, own_only=own_only) if own_only else set()
+
+    monkeypatch.setattr(cleanup, "_named", forgetful)
+    with pytest.raises(Corrupt, match=r"version 7 of .* stays and names .*this cleanup removed .*fsck"):
+        Table.open(place).cleanup(keep=1)
+
+
+@pytest.mark.parametrize("kind", ["data/*.lance", "_deletions/*"])
+def test_what_was_gone_before_is_told_and_not_blamed(place: str, kind: str) -> None:
+    next(Path(place).glob(kind)).unlink()
+    with pytest.raises(Corrupt, match="this cleanup did not remove it"):
+        Table.open(place).cleanup(keep=1)
+
+
+def test_an_index_without_files_is_told(place: str) -> None:
+    lance.dataset(place).create_scalar_index("id", "BTREE")
+    age(place, 20 * DAY)
+    for path in Path(place, "_indices").rglob("*.*"):
+        path.unlink()
+    with pytest.raises(Corrupt, match="names _indices/"):
+        Table.open(place).cleanup(keep=1)
+
+
+def test_nothing_is_asked_where_nothing_went(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aftermath, "look", None)
+    assert Table.open(place).cleanup(keep=100).files == ()
+    assert Table.open(place).cleanup(keep=1, dry_run=True).versions == (1, 2, 3, 4, 5, 6)
+
+
+def test_it_asks_for_a_few_files_of_a_few_versions(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table.open(place)
+    for first in range(100, 140):
+        table = table.append(pa.table({"id": [first]})).table
+    age(place, 20 * DAY)
+    asked: list[str] = []
+    real = aftermath._is_there
+
+    def noted(location: Location, key: str) -> bool:
+        asked.append(key)
+        return real(location, key)
+
+    monkeypatch.setattr(aftermath, "_is_there", noted)
+    assert table.cleanup(keep=10).versions
+    assert len(asked) == aftermath.VERSIONS * aftermath.FILES
