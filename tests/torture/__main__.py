@@ -53,7 +53,14 @@ def _run(names: Sequence[str], size: str, processes: int) -> list[Report]:
             shares[name].append(report)
             for found in report.found:
                 print(f"FOUND by {name}: {found}", file=sys.stderr, flush=True)
-            if len(shares[name]) == HARNESSES[name].shares:
+            if len(shares[name]) < HARNESSES[name].shares:
+                told = f"{name}: {report.tried:,} in {report.seconds:.0f} s, part {len(shares[name])}"
+                print(
+                    f"{time.perf_counter() - start:8.0f} s  {told} of {HARNESSES[name].shares}",
+                    file=sys.stderr,
+                    flush=True,
+                )
+            else:
                 done[name] = together(shares[name], time.perf_counter() - begun[name])
                 print(f"{time.perf_counter() - start:8.0f} s  {name} is done", file=sys.stderr, flush=True)
     return [done[name] for name in names]
