@@ -15,7 +15,6 @@ link.
 """
 
 import errno
-import itertools
 import os
 import stat
 import uuid
@@ -78,7 +77,7 @@ class LocalStore(TellsLastChange, TakesTurns):
 
     def head(self, path: str) -> ObjectInfo | None:
         try:
-            return _info(path, os.stat(self.inside(path)))
+            return _info(path, os.stat(self._place(path)))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -87,7 +86,7 @@ class LocalStore(TellsLastChange, TakesTurns):
     def list(self, directory: str, start_after: str = "") -> Sequence[ObjectInfo]:
         found: list[_ListedFile] = []
         try:
-            with os.scandir(self.inside(directory)) as entries:
+            with os.scandir(self._place(directory)) as entries:
                 for entry in entries:
                     if entry.name > start_after and not entry.name.startswith(_TEMPORARY) and entry.is_file():
                         found.append(_ListedFile(f"{directory}/{entry.name}", entry))
@@ -121,7 +120,7 @@ class LocalStore(TellsLastChange, TakesTurns):
         target = self._target(path)
         try:
             os.replace(self._temporary(target, data), target)
-            self._sync_directory(target.parent)
+            self._sync_directory(os.path.dirname(target))
         except OSError as error:
             raise _failed("write", target, error) from error
 
@@ -140,7 +139,7 @@ class LocalStore(TellsLastChange, TakesTurns):
         except OSError as error:
             if error.errno in _WITHOUT_LINKS:
                 raise StorageError(
-                    f"{target.parent} is on a file system without hard links: without them two writers could "
+                    f"{os.path.dirname(target)} is on a file system without hard links: without them two writers could "
                     "both believe that they were first. Put the table on a local disk or an object store"
                 ) from error
             if error.errno in _NOT_LINKED:
@@ -148,16 +147,18 @@ class LocalStore(TellsLastChange, TakesTurns):
             return Put.UNKNOWN
         finally:
             with suppress(OSError):  # a leftover that every listing ignores; the answer matters more
-                temporary.unlink()
+                os.unlink(temporary)
         try:
-            self._sync_directory(target.parent)
+            self._sync_directory(os.path.dirname(target))
         except OSError:
             return Put.UNKNOWN
         return Put.CREATED
 
     def delete(self, path: str) -> None:
         try:
-            self._target(path).unlink(missing_ok=True)
+            os.unlink(self._target(path))
+        except FileNotFoundError:
+            return
         except OSError as error:
             raise _failed("delete", self.root / path, error) from error
 
@@ -167,10 +168,10 @@ class LocalStore(TellsLastChange, TakesTurns):
         if not self.durable:
             return
         try:
-            places = [self.inside(path) for path in paths]
+            places = [self._place(path) for path in paths]
             for place in places:
                 _sync(place)
-            for directory in {place.parent for place in places}:
+            for directory in {os.path.dirname(place) for place in places}:
                 self._sync_directory(directory)
         except OSError as error:
             raise _failed("make durable", self.root, error) from error
@@ -181,7 +182,8 @@ class LocalStore(TellsLastChange, TakesTurns):
         target = self._target(path)
         try:
             temporary = self._temporary(target, data, durable=False)
-            target.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                os.unlink(target)
             os.replace(temporary, target)
         except OSError as error:
             raise _failed("write", target, error) from error
@@ -189,9 +191,9 @@ class LocalStore(TellsLastChange, TakesTurns):
     def is_last_change(self, path: str) -> bool:
         """A rename notes its moment on the file and on its directory; whatever comes after moves the directory's on,
         and whatever copies a table sets both as it likes, hardly ever alike."""
-        target = self.root / path
+        target = os.path.join(self.root, path)
         try:
-            return abs(os.stat(target.parent).st_mtime_ns - os.stat(target).st_ctime_ns) <= _SAME_MOMENT_NS
+            return abs(os.stat(os.path.dirname(target)).st_mtime_ns - os.stat(target).st_ctime_ns) <= _SAME_MOMENT_NS
         except OSError:
             return False
 
@@ -214,24 +216,28 @@ class LocalStore(TellsLastChange, TakesTurns):
 
     def inside(self, path: str) -> Path:
         """Where `path` is, after every link was followed; it may not exist."""
+        return Path(self._place(path))
+
+    def _place(self, path: str) -> str:
+        """As text, since a small append asks for some twenty places."""
         if self._has_no_link_below(path):
-            return self.root / path
+            return os.path.join(self.root, path)
         root, place = os.path.realpath(self.root), os.path.realpath(self.root / path)
         if place != root and not place.startswith(os.path.join(root, "")):
             raise StorageError(
                 f"{self.root / path} is a link out of {self.root}, to {place}; what lies outside is not opened. If it "
                 "belongs there, put the file itself in the place of the link"
             )
-        return Path(place)
+        return place
 
-    def _target(self, path: str) -> Path:
+    def _target(self, path: str) -> str:
         """Where `path` is written or removed: a link in its place is replaced, one on the way is not followed out."""
         directory, _, name = path.rpartition("/")
-        return self.inside(directory) / name if directory else self.root / name
+        return os.path.join(self._place(directory) if directory else self.root, name)
 
     def _opened(self, path: str) -> int:
         """Of a file alone: to open a pipe would wait for whoever writes to it."""
-        descriptor = os.open(self.inside(path), os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(self._place(path), os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
             raise StorageError(f"could not read {self.root / path}: it is no file")
@@ -242,15 +248,20 @@ class LocalStore(TellsLastChange, TakesTurns):
         names = path.split("/")
         if "\0" in path or not {"", ".", ".."}.isdisjoint(names):
             return False
-        places = itertools.accumulate(names, lambda above, name: f"{above}/{name}", initial=str(self.root))
-        return not any(map(os.path.islink, itertools.islice(places, 1, None)))
+        place = str(self.root)
+        for name in names:
+            place = f"{place}/{name}"
+            if os.path.islink(place):
+                return False
+        return True
 
-    def _temporary(self, target: Path, data: bytes, *, durable: bool = True) -> Path:
-        temporary = target.parent / f"{_TEMPORARY}-{uuid.uuid4().hex}"
+    def _temporary(self, target: str, data: bytes, *, durable: bool = True) -> str:
+        directory = os.path.dirname(target)
+        temporary = f"{directory}/{_TEMPORARY}-{uuid.uuid4().hex}"
         try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         except FileNotFoundError:
-            self._make(target.parent)
+            self._make(Path(directory))
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
@@ -271,10 +282,10 @@ class LocalStore(TellsLastChange, TakesTurns):
                 _sync(new.parent)
                 _anchored[new] = _identity(new)
 
-    def _sync_directory(self, directory: Path) -> None:
+    def _sync_directory(self, directory: str) -> None:
         if self.durable:
             _sync(directory)
-            self._anchor(directory)
+            self._anchor(Path(directory))
 
     def _anchor(self, directory: Path) -> None:
         """What others made has entries that nobody may have synced: once per process, that is done for them."""
@@ -319,7 +330,7 @@ class _ListedFile:
             raise _failed("look at", Path(self._entry.path), error) from error
 
 
-def _sync(path: Path) -> None:
+def _sync(path: Path | str) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -338,7 +349,7 @@ def _identity(directory: Path) -> _Identity:
     return found.st_dev, found.st_ino
 
 
-def _is_same_file(one: Path, other: Path) -> bool:
+def _is_same_file(one: str, other: str) -> bool:
     try:
         return os.path.samefile(one, other)
     except FileNotFoundError:
@@ -349,5 +360,5 @@ def _info(path: str, found: os.stat_result) -> KnownObject:
     return KnownObject(path, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC))
 
 
-def _failed(what: str, path: Path, error: OSError) -> StorageError:
+def _failed(what: str, path: Path | str, error: OSError) -> StorageError:
     return StorageError(f"could not {what} {path}: {error.strerror or error}")

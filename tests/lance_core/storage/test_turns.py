@@ -102,6 +102,8 @@ def test_a_turn_ends_with_its_process(tmp_path: Path) -> None:
             assert not mine
         holder.kill()
         holder.wait()
+        for thread in standing():  # of the turn that was given up: it comes now, and is over
+            thread.join(60)
         with turn(tmp_path, patience=60) as mine:
             assert mine
 
