@@ -59,7 +59,7 @@ class Draft:
         number than the next, for one beside the line."""
         source = contents or head
         message = source.edit()
-        message.version = version or head.version + 1
+        message.version = version or _following(head)
         for name in _OF_ONE_VERSION:
             message.ClearField(name)
         if not message.data_format.version:
@@ -305,3 +305,10 @@ class Draft:
             both |= Feature.MIXED_FILE_VERSIONS
         message.reader_feature_flags = int(both)
         message.writer_feature_flags = int(both | Feature.TABLE_CONFIG if message.config else both)
+
+
+def _following(head: Manifest) -> Version:
+    number = Version(head.version + 1)
+    if naming.is_detached(number):
+        raise Corrupt(f"is version {head.version}, and no number of a line follows it", path=head.path, field="version")
+    return number

@@ -3,6 +3,7 @@
 import pyarrow as pa
 import pytest
 
+from lance_core.errors import Corrupt
 from lance_core.format._pb import rowids_pb2
 from lance_core.format.draft import Draft
 from lance_core.format.fragment import DataFile, Fragment, StorageVersion
@@ -157,3 +158,11 @@ def test_files_of_another_version_set_the_flag_for_mixed_ones() -> None:
     draft = Draft.after(born())
     draft.add([fresh(1, version=V20)], keep_ids=True)
     assert finished(draft).message.reader_feature_flags == 256
+
+
+@pytest.mark.parametrize("version", [2**63 - 1, 2**63, 2**64 - 1])
+def test_the_last_numbers_have_none_after_them(version: int) -> None:
+    message = born().edit()
+    message.version = version
+    with pytest.raises(Corrupt, match=f"m: is version {version}, and no number of a line follows it"):
+        Draft.after(Manifest.framed(message, index_section=None, transaction=None, path="m"))
