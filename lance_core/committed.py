@@ -18,9 +18,9 @@ class Committed:
     rows_added: int
     rows_removed: int
     files: int
-    """Data files written."""
+    """Data files written. One that several appends share is one of each."""
     bytes: int
-    """Their size."""
+    """Their size. That of a shared file is dealt out by rows."""
     attempts: int
     """Puts until one landed; 0 if none was needed."""
     rebased_over: tuple[Version, ...]

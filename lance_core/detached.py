@@ -9,6 +9,7 @@ Nobody meets a detached version who does not have its number. Nothing is written
 from collections.abc import Mapping
 from dataclasses import replace
 
+from lance_core.brought import check_files
 from lance_core.commit import Outcome
 from lance_core.errors import InvalidInput, NotFound, StorageError
 from lance_core.format import naming
@@ -24,7 +25,7 @@ from lance_core.snapshot import Snapshot, load_at, load_transaction
 from lance_core.storage.store import Put
 from lance_core.transactions.apply import Occasion, apply, filed
 from lance_core.transactions.figures import files_written
-from lance_core.writes import Begun, Written, check_files, check_on_the_line, finish, written
+from lance_core.writes import Begun, Written, check_on_the_line, finish, written
 
 _CREATES_MAX = 5
 

@@ -3,9 +3,9 @@
     the first one commits  ──►  those that came meanwhile are folded into one  ──►  the next ones  ──► ...
 
 Nobody waits for company: who comes alone commits alone. Under load the versions become fewer and larger, and one look,
-one put and one round of syncs serves all who share a version. Each of them gets its own answer, and is found by its own
-uuid afterwards (`transactions/fold.py`). Where what was folded cannot land as a whole, each goes on by itself: one that
-is refused takes nobody along.
+one put and one round of syncs serves all who share a version. Rows that are still in memory share a file too: whoever
+leads writes its own, and then those of all who come until that file is closed. Each of them gets its own answer, and is
+found by its own uuid afterwards (`transactions/fold.py`). How they become one commit is in `together.py`.
 
 Whoever has come is in one place at a time: leading, in the line, in the company of the one who leads, or answered. Who
 leaves, by whatever way, passes the lead on and puts those of its company who have no answer back into the line
@@ -16,81 +16,32 @@ import os
 import threading
 from collections import deque
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from lance_core.commit import Outcome, commit
-from lance_core.errors import CommitUndecided, LanceError
+from lance_core.brought import Room
+from lance_core.commit import Outcome
+from lance_core.data.write import HeldRows
 from lance_core.format.ids import Version
 from lance_core.format.transaction import Transaction
+from lance_core.intents import IntentRecord
 from lance_core.location import Location
 from lance_core.ports import Ports
 from lance_core.snapshot import Snapshot
 from lance_core.standing import Moment
+from lance_core.together import Waiting, alone, lead
 from lance_core.transactions.apply import Birth
-from lance_core.transactions.fold import can_fold, fold
+from lance_core.transactions.fold import PARTS_MAX
 
-_TOGETHER_MAX = 256
 _PATIENCE_SECONDS = 60.0
-_OF_ONE = (
-    LanceError,
-    ArithmeticError,
-    AssertionError,
-    LookupError,
-    MemoryError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
-"""What may be wrong with one of them alone, until each has tried by itself."""
-
-
-@dataclass(slots=True, eq=False)
-class _Waiting:
-    """One append, from when it comes to its answer."""
-
-    location: Location
-    ours: Transaction
-    base: Snapshot | Birth
-    since: Version
-    attempts: int
-    ports: Ports
-    begun: Moment | None
-    alone: bool = False
-    gone: bool = False
-    """Nobody waits for its answer any more: it has no place in the line again."""
-    called: threading.Event = field(default_factory=threading.Event)
-    """To fetch the answer, or, where there is none, to lead."""
-    answer: Outcome | LanceError | None = None
-
-    def given(self) -> Outcome:
-        assert self.answer is not None
-        if isinstance(self.answer, LanceError):
-            raise self.answer
-        return self.answer
-
-    def goes_with(self, other: "_Waiting") -> bool:
-        """A repetition of what was begun earlier has its own history to search, and goes alone; so does who may reach
-        other places."""
-        return (
-            self._may_be_folded
-            and other._may_be_folded
-            and self.location.access == other.location.access
-            and can_fold(self.ours, other.ours)
-        )
-
-    @property
-    def _may_be_folded(self) -> bool:
-        return not self.alone and isinstance(self.base, Snapshot) and self.since == self.ours.read_version
 
 
 @dataclass(slots=True, eq=False)
 class _Gate:
     """Where the appends to one table pass, one commit at a time. There is one as long as somebody is in it."""
 
-    leader: _Waiting
+    leader: Waiting
     thread: int
-    waiting: deque[_Waiting] = field(default_factory=deque)
+    waiting: deque[Waiting] = field(default_factory=deque)
 
 
 _lock = threading.Lock()
@@ -116,21 +67,23 @@ def commit_append(
     attempts: int,
     ports: Ports,
     begun: Moment | None = None,
+    rows: HeldRows | None = None,
+    record: IntentRecord | None = None,
 ) -> Outcome:
-    """As `commit`, which see."""
-    me = _Waiting(location, ours, base, since, attempts, ports, begun)
+    """As `commit`, which see; of `ours`, or of `rows` that are still to be written for it, and for `record`."""
+    me = Waiting(location, ours, base, since, attempts, ports, begun, rows, record)
     key = _key(location)
     gate = _enter(key, me)
     if gate is None:
-        return _commit(me)
-    company: list[_Waiting] = []
+        return alone(me)
+    company: list[Waiting] = []
     try:
         if gate.leader is not me and not _called(gate, me):
-            return _commit(me)
+            return alone(me)
         if me.answer is not None:
             return me.given()
-        _gather(gate, me, company)
-        return _lead([me, *company])
+        room = Room(me.rows) if me.rows else None
+        return lead(me, company, lambda: _gather(gate, me, company, room))
     finally:
         _leave(key, gate, me, company)
 
@@ -145,7 +98,7 @@ def _key(location: Location) -> Hashable:
     return location.uri, store
 
 
-def _enter(key: Hashable, me: _Waiting) -> _Gate | None:
+def _enter(key: Hashable, me: Waiting) -> _Gate | None:
     """None from within a commit of this thread's: whoever does that cannot wait for it."""
     with _lock:
         gate = _gates.get(key)
@@ -158,7 +111,7 @@ def _enter(key: Hashable, me: _Waiting) -> _Gate | None:
         return gate
 
 
-def _called(gate: _Gate, me: _Waiting) -> bool:
+def _called(gate: _Gate, me: Waiting) -> bool:
     """Whether it was called, and did not step out of the line. Who was taken along waits for as long as it takes."""
     while not me.called.wait(_PATIENCE_SECONDS):
         with _lock:
@@ -168,17 +121,25 @@ def _called(gate: _Gate, me: _Waiting) -> bool:
     return True
 
 
-def _gather(gate: _Gate, leader: _Waiting, company: list[_Waiting]) -> None:
-    """Those who can go with the leader, out of the line. Each is in the company before it is out."""
+def _gather(gate: _Gate, leader: Waiting, company: list[Waiting], room: Room | None) -> Sequence[Waiting]:
+    """Those who have come and can go with the leader, out of the line. Each is in the company before it is out. Rows
+    that are to be written need room in the file of the leader's."""
+    before = len(company)
     with _lock:
         gate.thread = threading.get_ident()
+        known = {each.ours.uuid for each in company}
         for each in list(gate.waiting):
-            if len(company) + 1 < _TOGETHER_MAX and all(one.goes_with(each) for one in (leader, *company)):
+            if len(company) + 1 == PARTS_MAX:
+                break
+            fits = leader.goes_with(each) and each.ours.uuid not in known
+            if fits and (each.rows is None or (room is not None and room.takes(each.rows))):
                 company.append(each)
+                known.add(each.ours.uuid)
                 gate.waiting.remove(each)
+    return company[before:]
 
 
-def _leave(key: Hashable, gate: _Gate, me: _Waiting, company: Sequence[_Waiting]) -> None:
+def _leave(key: Hashable, gate: _Gate, me: Waiting, company: Sequence[Waiting]) -> None:
     """Those of the company who have their answer go and fetch it; those who have none are the next ones, each by
     itself."""
     with _lock:
@@ -200,52 +161,3 @@ def _leave(key: Hashable, gate: _Gate, me: _Waiting, company: Sequence[_Waiting]
     for each in company:
         if each.answer is not None:
             each.called.set()
-
-
-def _lead(group: Sequence[_Waiting]) -> Outcome:
-    """The answer of the first; the others are given theirs, or left without where they have to try by themselves."""
-    leader, *others = group
-    if not others:
-        return _commit(leader)
-    oldest = min(group, key=lambda each: each.ours.read_version)
-    begun = min((each.begun for each in group if each.begun), key=lambda moment: moment.elapsed_ns, default=None)
-    folded = fold([each.ours for each in group], str(leader.ports.new_uuid()))
-    try:
-        outcome = _commit(replace(oldest, ours=folded, attempts=max(each.attempts for each in group), begun=begun))
-    except CommitUndecided as error:
-        for each in others:
-            each.answer = CommitUndecided(str(error), uuid=error.uuid, version=error.version)
-        raise
-    except _OF_ONE:
-        return _commit(leader)
-    except BaseException:
-        for each in others:
-            each.answer = _interrupted(each, folded.uuid)
-        raise
-    for each in others:
-        each.answer = _share(outcome, each)
-    return _share(outcome, leader)
-
-
-def _interrupted(one: _Waiting, uuid: str) -> CommitUndecided:
-    version = Version(one.ours.read_version + 1)
-    return CommitUndecided(
-        f"{one.location.uri}: whether this Append landed is not known: it was committed together with others, as "
-        f"transaction {uuid}, and the thread that did it was stopped. Look for it in the table's history, from version "
-        f"{version} on, before repeating it (with the same intent= that happens by itself), and delete nothing",
-        uuid=uuid,
-        version=version,
-    )
-
-
-def _share(outcome: Outcome, one: _Waiting) -> Outcome:
-    """As if it had come alone: by its own way to the table, and with what came between for it."""
-    over = tuple(version for version in outcome.rebased_over if version > one.ours.read_version)
-    snapshot = replace(outcome.snapshot, location=one.location.of(outcome.snapshot.manifest))
-    return replace(outcome, snapshot=snapshot, operation=one.ours.operation, rebased_over=over)
-
-
-def _commit(one: _Waiting) -> Outcome:
-    return commit(
-        one.location, one.ours, base=one.base, since=one.since, attempts=one.attempts, ports=one.ports, begun=one.begun
-    )

@@ -22,7 +22,7 @@ class VersionInfo:
     read_version: Version | None
     uuid: str | None
     together: tuple[str, ...]
-    """The uuids of the appends that share this version, where several do."""
+    """The uuids of the appends that share this version, where several do, in the order of their rows."""
     properties: Mapping[str, str]
     rows: int
     rows_added: int | None

@@ -5,7 +5,7 @@ A `Table` is one version and never changes; a writer returns the table after it 
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Literal
 
@@ -18,7 +18,14 @@ from lance_core.data.blob_writing import stored_schema
 from lance_core.data.conform import Conversion
 from lance_core.data.incoming import Incoming, Rows, incoming
 from lance_core.data.layout import check_storable
-from lance_core.data.write import BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits, write_fragments
+from lance_core.data.write import (
+    BYTES_PER_FILE_MAX,
+    ROWS_PER_FILE_MAX,
+    FileLimits,
+    HeldRows,
+    hold_rows,
+    write_fragments,
+)
 from lance_core.detached import commit_detached, publish
 from lance_core.edit import attempts, evolve, settings
 from lance_core.edit import columns as edit_columns
@@ -55,6 +62,9 @@ from lance_core.transactions.apply import Birth
 from lance_core.writes import Written
 
 STORAGE_VERSION = "2.2"
+_HELD_BYTES_MAX = 1024**2
+"""Of rows in memory that are written by whoever commits them. More are written before that, side by side with others'.
+"""
 
 
 class Table(TableReader):
@@ -128,9 +138,18 @@ class Table(TableReader):
         """Add rows. Columns are matched by name; nullable ones may be left out. No rows make no version."""
         limits = FileLimits(max_rows_per_file, max_bytes_per_file)
 
-        def plan(base: Snapshot) -> Append | None:
-            schema, version = base.manifest.schema, base.manifest.storage_version
-            fragments = _fragments(base.location, incoming(data).batches, schema, version, limits)
+        def plan(base: Snapshot) -> Append | HeldRows | None:
+            schema, version, rows = base.manifest.schema, base.manifest.storage_version, incoming(data)
+            if rows.bytes is not None and rows.bytes <= _HELD_BYTES_MAX:
+                return hold_rows(
+                    rows.batches,
+                    schema=schema,
+                    version=version,
+                    limits=limits,
+                    conversion=Conversion.EXACT,
+                    what=base.location.uri,
+                )
+            fragments = _fragments(base.location, rows.batches, schema, version, limits)
             return Append(fragments) if fragments else None
 
         return self._changed("append", plan, intent, properties, retries, again=False)
@@ -529,7 +548,7 @@ class Table(TableReader):
     def _changed(
         self,
         verb: str,
-        plan: Callable[[Snapshot], Operation | None],
+        plan: attempts.Plan,
         intent: str | None,
         properties: Mapping[str, str] | None,
         retries: int,

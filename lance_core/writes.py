@@ -4,18 +4,20 @@
     ...      the caller writes data files
     finish   check that the files are there, commit, remember the landing
 
+(`finish_append` also writes them, where the rows are in memory.)
+
 The Spark ops and the methods of `Table` are the same three steps, with the middle one done elsewhere.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from lance_core import intents
+from lance_core import brought, intents
 from lance_core.commit import Outcome, commit
+from lance_core.data.write import HeldRows
 from lance_core.errors import CommitUndecided, InvalidInput, LanceError, NotFound, StorageError
 from lance_core.format import naming
-from lance_core.format.fragment import DataFile
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.operations import Append, Operation, Restore, Rewrite
@@ -26,7 +28,7 @@ from lance_core.intents import IntentRecord, Landing
 from lance_core.location import Location, check_publishing
 from lance_core.ports import Ports
 from lance_core.snapshot import Snapshot, history_since, load_at, load_latest, load_transaction
-from lance_core.standing import Moment, several_at_once, what_is_wrong
+from lance_core.standing import Moment, what_is_wrong
 from lance_core.transactions.apply import Birth
 from lance_core.transactions.figures import RowsChanged, files_written, rows_changed
 from lance_core.transactions.fold import found_in
@@ -47,6 +49,11 @@ class Begun:
     @property
     def read_version(self) -> Version:
         return self.base.version if isinstance(self.base, Snapshot) else Version(0)
+
+    @property
+    def since(self) -> Version:
+        """Where an earlier landing of it is searched for."""
+        return min(self.read_version, self.record.base) if self.record else self.read_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +143,7 @@ def _unknown(location: Location, record: IntentRecord, version: Version, why: st
 
 def finish(begun: Begun, operation: Operation, *, properties: Mapping[str, str], attempts: int) -> Written:
     files = files_written(operation, begun.base.manifest if isinstance(begun.base, Snapshot) else None)
-    if begun.record:
-        paths = sorted(file.path for file in files)
-        intents.beat(begun.location.store, begun.record, files=paths, now_ns=begun.ports.now_ns())
-    check_files(begun.location, files)
-    since = min(begun.read_version, begun.record.base) if begun.record else begun.read_version
+    brought.told(begun.location, begun.record, files, begun.ports)
     ours = Transaction(begun.read_version, begun.uuid, operation, properties)
     land = commit_append if isinstance(operation, Append) else commit
     with restoring(begun.location, operation, begun.ports):
@@ -148,13 +151,29 @@ def finish(begun: Begun, operation: Operation, *, properties: Mapping[str, str],
             begun.location,
             ours,
             base=begun.base,
-            since=since,
+            since=begun.since,
             attempts=attempts,
             ports=begun.ports,
             begun=begun.moment,
         )
     done = written(begun, outcome)
     return replace(done, uncovered=operation.uncovered) if isinstance(operation, Rewrite) and outcome.attempts else done
+
+
+def finish_append(begun: Begun, rows: HeldRows, *, properties: Mapping[str, str], attempts: int) -> Written:
+    """Of rows that are not written yet: those of several who append at the same time go into one file."""
+    outcome = commit_append(
+        begun.location,
+        Transaction(begun.read_version, begun.uuid, Append(()), properties),
+        base=begun.base,
+        since=begun.since,
+        attempts=attempts,
+        ports=begun.ports,
+        begun=begun.moment,
+        rows=rows,
+        record=begun.record,
+    )
+    return written(begun, outcome)
 
 
 @contextmanager
@@ -191,24 +210,6 @@ def check_on_the_line(base: Snapshot) -> None:
             f"{base.location.uri}: version {base.version} is detached, and nothing is written upon such a one; publish "
             "it, or open a version of the table"
         )
-
-
-def check_files(location: Location, files: Sequence[DataFile]) -> None:
-    """A manifest must not name a file that is missing or cut short: look at each before it does."""
-
-    def check(file: DataFile) -> None:
-        found = location.store.head(file.place)
-        if found is None:
-            raise NotFound(
-                f"{location.uri}: the data file {file.path} of this commit does not exist; write it again, then commit"
-            )
-        if file.size is not None and found.size != file.size:
-            raise StorageError(
-                f"{location.uri}: the data file {file.path} of this commit has {found.size} bytes, not the "
-                f"{file.size} that its writer reported; write it again, then commit"
-            )
-
-    several_at_once(check, files)
 
 
 def written(begun: Begun, outcome: Outcome) -> Written:

@@ -17,6 +17,8 @@ class Incoming:
     schema: pa.Schema | None
     """None where there was not even one batch to tell."""
     batches: Iterable[pa.RecordBatch]
+    bytes: int | None = None
+    """How much they are, where they are in memory."""
 
     def held(self) -> "Incoming":
         """In memory, to be read more than once."""
@@ -35,9 +37,9 @@ def incoming(data: Rows | pa.Schema) -> Incoming:
     if isinstance(data, pa.Schema):
         return Incoming(data, iter(()))
     if isinstance(data, pa.RecordBatch):
-        return Incoming(data.schema, iter((data,)))
+        return Incoming(data.schema, iter((data,)), data.nbytes)
     if isinstance(data, pa.Table):
-        return Incoming(data.schema, iter(data.to_batches()))
+        return Incoming(data.schema, iter(data.to_batches()), data.nbytes)
     if isinstance(data, pa.RecordBatchReader):
         return Incoming(data.schema, iter(data))
     if isinstance(data, Iterable) and not isinstance(data, str | bytes | dict):

@@ -5,7 +5,7 @@ Names are fresh uuids, so that two attempts at the same work never touch each ot
 """
 
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -47,7 +47,59 @@ def write_fragments(
     what: str,
 ) -> tuple[Fragment, ...]:
     """One fragment a file, in the order of the rows; none for no rows. `what` names the table in errors."""
-    rolling = _RollingWriter(codec, version, limits, new_uuid)
+    rolling = RollingWriter(codec, version, limits, new_uuid)
+    for batch, columns in _conformed(batches, schema, version, conversion, what):
+        rolling.write(batch, columns)
+    return rolling.finish()
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRows:
+    """Rows that only have to be written: in memory, looked at, and as the files of the table store them."""
+
+    batches: tuple[pa.RecordBatch, ...]
+    columns: TableSchema
+    version: StorageVersion
+    limits: FileLimits
+    rows: int
+    bytes: int
+
+    def written(self, codec: DataCodec, new_uuid: Callable[[], uuid.UUID]) -> tuple[Fragment, ...]:
+        rolling = RollingWriter(codec, self.version, self.limits, new_uuid)
+        rolling.write_all(self)
+        return rolling.finish()
+
+    def may_share_with(self, other: "HeldRows") -> bool:
+        """Whether one file can hold both, as far as it has room."""
+        return (
+            self.columns.fields == other.columns.fields
+            and self.version == other.version
+            and self.limits == other.limits
+        )
+
+
+def hold_rows(
+    batches: Iterable[pa.RecordBatch],
+    *,
+    schema: TableSchema,
+    version: StorageVersion,
+    limits: FileLimits,
+    conversion: Conversion,
+    what: str,
+) -> HeldRows | None:
+    """What `write_fragments` would write, up to the first file; None for no rows."""
+    found = [each for each in _conformed(batches, schema, version, conversion, what) if each[0].num_rows]
+    if not found:
+        return None
+    held = tuple(batch for batch, _columns in found)
+    rows = sum(batch.num_rows for batch in held)
+    return HeldRows(held, found[0][1], version, limits, rows, sum(max(batch.nbytes, batch.num_rows) for batch in held))
+
+
+def _conformed(
+    batches: Iterable[pa.RecordBatch], schema: TableSchema, version: StorageVersion, conversion: Conversion, what: str
+) -> Iterator[tuple[pa.RecordBatch, TableSchema]]:
+    """Each with the columns that it fills, which are the same for all."""
     columns: TableSchema | None = None
     columns_arrow = pa.schema([])
     columns_given: pa.Schema | None = None
@@ -62,8 +114,7 @@ def write_fragments(
             columns_given = batch.schema
         batch = conform(batch, columns_arrow, conversion=conversion, what=what)
         check_no_null_structs(batch, version, what=what)
-        rolling.write(batch, columns)
-    return rolling.finish()
+        yield batch, columns
 
 
 def write_columns(
@@ -100,7 +151,9 @@ def _data_file(name: str, schema: TableSchema, version: StorageVersion, size: in
     )
 
 
-class _RollingWriter:
+class RollingWriter:
+    """One file after the other, each as large as the limits want it."""
+
     def __init__(
         self, codec: DataCodec, version: StorageVersion, limits: FileLimits, new_uuid: Callable[[], uuid.UUID]
     ) -> None:
@@ -114,6 +167,10 @@ class _RollingWriter:
         self._rows = 0
         self._bytes = 0
         self._columns: TableSchema | None = None
+
+    def write_all(self, held: HeldRows) -> None:
+        for batch in held.batches:
+            self.write(batch, held.columns)
 
     def write(self, batch: pa.RecordBatch, columns: TableSchema) -> None:
         while batch.num_rows:

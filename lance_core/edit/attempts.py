@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from lance_core import writes
+from lance_core.data.write import HeldRows
 from lance_core.errors import RetryableConflict
 from lance_core.format.operations import Operation
 from lance_core.pace import Pace
@@ -18,8 +19,8 @@ from lance_core.ports import Ports
 from lance_core.snapshot import Snapshot, load_latest
 from lance_core.writes import Begun, Written
 
-Plan = Callable[[Snapshot], Operation | None]
-"""Writes its files. None: there is nothing to change."""
+Plan = Callable[[Snapshot], Operation | HeldRows | None]
+"""Writes its files, or holds the rows of an append. None: there is nothing to change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,4 +69,6 @@ def _once(change: Change, begun: Begun, properties: Mapping[str, str], retries: 
     planned = change.plan(begun.base)
     if planned is None:
         return writes.nothing_to_write(begun, change.operation)
+    if isinstance(planned, HeldRows):
+        return writes.finish_append(begun, planned, properties=properties, attempts=retries)
     return writes.finish(begun, planned, properties=properties, attempts=retries)

@@ -94,6 +94,12 @@ class DataFile:
         message.fields[:] = [TOMBSTONE if field_id in field_ids else field_id for field_id in self._message.fields]
         return DataFile(message)
 
+    def with_size(self, size: int) -> "DataFile":
+        message = table_pb2.DataFile()
+        message.CopyFrom(self._message)
+        message.file_size_bytes = size
+        return DataFile(message)
+
     @property
     def path(self) -> str:
         """Relative to `data/` of the file's base; checked to stay there."""

@@ -2,47 +2,72 @@
 
     properties["lance_assets.together"] = [["<uuid of a part>", <how many of the fragments are its>], ...]
 
+Parts may also be the rows of one fragment, of a file that they share. Those follow each other, tell how many of its
+rows are theirs, and the first of them has the fragment: `["a",1,20],["b",0,5],["c",2]` are two parts of one fragment of
+25 rows, and one part of two fragments.
+
 The parts keep their order and their uuids, so whoever looks for one of them in the history finds what became of it. All
 of them have the same other properties: what a version says of where it comes from is true of all its rows. Pure.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
+from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Append
 from lance_core.format.transaction import Transaction
 
 TOGETHER = "lance_assets.together"
+PARTS_MAX = 256
 _PART_CHARACTERS = 80
-"""More than a part takes, and each has a fragment at least: a longer text is not looked into."""
+"""More than a part takes: a longer text is not looked into."""
+_Told: TypeAlias = tuple[str, int, int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     uuid: str
     append: Append
+    """As if it had come alone. Of a fragment that it shares this has its rows, and of the file's bytes as large a part
+    as of its rows."""
+    first_row: int | None = None
+    """Of the fragment that it shares, where it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A fragment of rows that several appends brought, one after the other."""
+
+    fragment: Fragment
+    rows: tuple[int, ...]
 
 
 def can_fold(one: Transaction, other: Transaction) -> bool:
     return (
         isinstance(one.operation, Append)
         and isinstance(other.operation, Append)
-        and bool(one.operation.fragments and other.operation.fragments)
         and one.uuid != other.uuid
         and one.properties == other.properties
         and TOGETHER not in one.properties
     )
 
 
-def fold(ours: Sequence[Transaction], uuid: str) -> Transaction:
-    """Planned on the oldest of what they were planned on: whatever stands beside it stands beside each of them."""
-    appends = [each.operation for each in ours if isinstance(each.operation, Append)]
-    parts = [[each.uuid, len(append.fragments)] for each, append in zip(ours, appends, strict=True)]
+def fold(ours: Sequence[Transaction], uuid: str, shared: Shared | None = None) -> Transaction:
+    """Planned on the oldest of what they were planned on: whatever stands beside it stands beside each of them. The
+    first of them are those who have the shared fragment, and nothing else."""
+    sharing = shared.rows if shared else ()
+    own = [each.operation.fragments for each in ours[len(sharing) :] if isinstance(each.operation, Append)]
+    parts: list[list[str | int]] = []
+    for number, (each, rows) in enumerate(zip(ours, sharing, strict=False)):
+        parts.append([each.uuid, 0 if number else 1, rows])
+    for each, fragments in zip(ours[len(sharing) :], own, strict=True):
+        parts.append([each.uuid, len(fragments)])
     return Transaction(
         read_version=min(each.read_version for each in ours),
         uuid=uuid,
-        operation=Append(tuple(fragment for append in appends for fragment in append.fragments)),
+        operation=Append((*((shared.fragment,) if shared else ()), *(each for fragments in own for each in fragments))),
         properties={**ours[0].properties, TOGETHER: json.dumps(parts, separators=(",", ":"))},
     )
 
@@ -50,15 +75,21 @@ def fold(ours: Sequence[Transaction], uuid: str) -> Transaction:
 def parts_of(transaction: Transaction) -> tuple[Part, ...]:
     """None of one that was made as a whole. What another writer put under our name and does not add up says nothing."""
     told, operation = transaction.properties.get(TOGETHER), transaction.operation
-    if told is None or not isinstance(operation, Append) or len(told) > _PART_CHARACTERS * len(operation.fragments):
+    if told is None or not isinstance(operation, Append) or len(told) > _PART_CHARACTERS * PARTS_MAX:
         return ()
-    counts = _counts(told)
-    if sum(counts.values()) != len(operation.fragments):
+    entries, fragments = _entries(told), operation.fragments
+    if not _adds_up(entries, fragments):
         return ()
-    parts, at = [], 0
-    for uuid, count in counts.items():
-        parts.append(Part(uuid, Append(operation.fragments[at : at + count])))
+    parts: list[Part] = []
+    at = row = 0
+    for uuid, count, rows in entries:
         at += count
+        if rows is None:
+            parts.append(Part(uuid, Append(fragments[at - count : at])))
+        else:
+            row = 0 if count else row
+            parts.append(Part(uuid, Append((_share(fragments[at - 1], row, rows),)), first_row=row))
+            row += rows
     return tuple(parts)
 
 
@@ -78,11 +109,49 @@ def found_in(transaction: Transaction, uuid: str) -> Transaction | None:
     return None
 
 
-def _counts(told: str) -> Mapping[str, int]:
+def _adds_up(entries: Sequence[_Told], fragments: Sequence[Fragment]) -> bool:
+    at, shared = 0, dict[int, int]()
+    for _uuid, count, rows in entries:
+        at += count
+        if rows is not None:
+            shared[at - 1] = shared.get(at - 1, 0) + rows
+    return at == len(fragments) and all(fragments[each].physical_rows == rows for each, rows in shared.items())
+
+
+def _share(fragment: Fragment, start: int, rows: int) -> Fragment:
+    """Its bytes are dealt out so that those of all are the file's."""
+    whole = fragment.physical_rows
+
+    def until(size: int, row: int) -> int:
+        return size * row // whole
+
+    files = [
+        file.with_size(until(file.size or 0, start + rows) - until(file.size or 0, start)) for file in fragment.files
+    ]
+    return Fragment.of(files=files, physical_rows=rows)
+
+
+def _entries(told: str) -> Sequence[_Told]:
+    """Empty where one of them cannot be."""
     try:
-        pairs = json.loads(told)
-        counts = dict(pairs)
+        entries = [_entry(each) for each in json.loads(told)]
     except (ValueError, TypeError, RecursionError):
-        return {}
-    sound = all(isinstance(uuid, str) and type(count) is int and count > 0 for uuid, count in counts.items())
-    return counts if sound and len(counts) == len(pairs) else {}
+        return ()
+    if len({uuid for uuid, _count, _rows in entries}) != len(entries):
+        return ()
+    shares = False
+    for _uuid, count, rows in entries:
+        if rows is not None and count == 0 and not shares:
+            return ()
+        shares = rows is not None
+    return entries
+
+
+def _entry(told: object) -> _Told:
+    match told:
+        case [str() as uuid, int() as count] if count > 0 and type(count) is int:
+            return uuid, count, None
+        case [str() as uuid, int() as count, int() as rows] if count in (0, 1) and rows > 0:
+            if type(count) is int and type(rows) is int:
+                return uuid, count, rows
+    raise ValueError("not a part")

@@ -12,6 +12,7 @@ from lance_core.operations import Append
 from lance_core.storage.manifests.manifest_store import ManifestStore
 from tests.histories.changes import CHANGES, ROWS, WORK, rows
 from tests.histories.places import Place
+from tests.lance_core.meeting import landed_together
 from tests.lance_core.transactions.moves import fragments
 from tests.lance_core.world import cleaned
 
@@ -103,6 +104,12 @@ def _on_branch(scene: Scene) -> Committed:
     return scene.table(branch="dev").append(rows(800, 1), intent=INTENT, properties=WORK)
 
 
+def _together(scene: Scene) -> object:
+    """Of three, in one file. Each has an intent of its own."""
+    brought = [rows(800 + number, 1 + number) for number in (0, 10, 20)]
+    return landed_together(scene.table(), *brought, intent=INTENT, properties=WORK)
+
+
 def _cleaned(scene: Scene) -> object:
     return cleaned(scene.table())
 
@@ -116,6 +123,7 @@ DEEDS: Mapping[str, Deed] = {
         "recast v", "make v mandatory", "config a=1", "metadata a=1", "schema metadata a", "field metadata v",
         "restore 1", "compact", "add base x",
     )},
+    "append together": Deed(_together, in_steps=True),
     "append to a branch": Deed(_on_branch, prepare=lambda scene: scene.table().branches.create("dev")),
     "tag": Deed(lambda scene: scene.table().tags.create("good", 2), once=False, done=(AlreadyExists,)),
     "move a tag": Deed(lambda scene: scene.table().tags.update("t", 3),

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pytest
 from pyroaring import BitMap
 
-from lance_core import LanceError, StorageError, commit, hint, intents, writes
+from lance_core import LanceError, StorageError, brought, commit, hint, intents, writes
+from lance_core.data.write import HeldRows
 from lance_core.edit import attempts
 from lance_core.edit.attempts import Change
 from lance_core.format import key_filter
@@ -156,13 +157,14 @@ def _keys_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _planned_again_on_what_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     """The re-run plans on the first version, and says that it was the newest."""
-    plans: dict[int, Operation | None] = {}
+    plans: dict[int, Operation | HeldRows | None] = {}
 
     def once(change: Change, begun: Begun, properties: Mapping[str, str], retries: int) -> writes.Written:
         if id(change) not in plans:
             assert isinstance(begun.base, Snapshot)
             plans[id(change)] = change.plan(begun.base)
         planned = plans[id(change)]
+        assert not isinstance(planned, HeldRows)
         if planned is None:
             return writes.nothing_to_write(begun, change.operation)
         return writes.finish(begun, planned, properties=properties, attempts=retries)
@@ -209,7 +211,7 @@ def _somebody_first_taken_for_us(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _files_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that was cut short is committed as it is."""
-    monkeypatch.setattr(writes, "check_files", lambda location, files: None)
+    monkeypatch.setattr(brought, "check_files", lambda location, files: None)
 
 
 def _landing_noted_under_the_next_version(monkeypatch: pytest.MonkeyPatch) -> None:

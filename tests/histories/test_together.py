@@ -5,18 +5,24 @@ from dataclasses import replace
 
 import pytest
 
-from lance_core import LanceError, commit, gathering
+from lance_core import LanceError, commit, together
+from lance_core.brought import write_together
+from lance_core.commit import Outcome
+from lance_core.data.write import HeldRows, RollingWriter
+from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Append
 from lance_core.format.transaction import Transaction
-from lance_core.transactions.fold import fold as fold_all
+from lance_core.location import Location
+from lance_core.ports import Ports
+from lance_core.together import Waiting
 from tests.histories.network import HARD
-from tests.histories.together import Together, gathered, shared_versions
+from tests.histories.together import Together, gathered, shared_files, shared_versions
 
 SEEDS = 60
 
 
 def test_every_promise_is_kept() -> None:
-    shared = 0
+    shared = files = 0
     for seed in range(SEEDS):
         try:
             simulation = gathered(seed).run()
@@ -24,7 +30,9 @@ def test_every_promise_is_kept() -> None:
         except AssertionError as error:
             raise AssertionError(f"gathered({seed}): {error}") from error
         shared += shared_versions(simulation)
+        files += shared_files(simulation)
     assert shared > SEEDS / 4, "hardly anything went together"
+    assert files > SEEDS / 4, "hardly a file was shared"
 
 
 def _no_look_for_the_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,13 +49,53 @@ def _everybody_has_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"lance_core.{room}.found_in", found_in)
 
 
-def _one_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fold(ours: Sequence[Transaction], uuid: str) -> Transaction:
-        folded = fold_all(ours, uuid)
-        assert isinstance(folded.operation, Append)
-        return replace(folded, operation=Append(folded.operation.fragments[1:]))
+def _a_fragment_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what was put together."""
+    real = together._commit
 
-    monkeypatch.setattr(gathering, "fold", fold)
+    def commit(one: Waiting) -> Outcome:
+        operation = one.ours.operation
+        assert isinstance(operation, Append)
+        if len(operation.fragments) > 1:
+            one = replace(one, ours=replace(one.ours, operation=Append(operation.fragments[1:])))
+        return real(one)
+
+    monkeypatch.setattr(together, "_commit", commit)
+
+
+def _the_last_rows_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those who share a file."""
+
+    def write(
+        location: Location, first: HeldRows, more: Callable[[], Sequence[HeldRows]], ports: Ports
+    ) -> tuple[Fragment, ...]:
+        came = [first]
+        while held := more():
+            came += held
+        writer = RollingWriter(location.codec, first.version, first.limits, ports.new_uuid)
+        for each in came[:-1] or came:
+            writer.write_all(each)
+        (made,) = writer.finish()
+        return (Fragment.of(files=made.files, physical_rows=sum(each.rows for each in came)),)
+
+    monkeypatch.setattr(together, "write_together", write)
+
+
+def _a_shared_file_is_kept_by_those_who_go_on_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What could not be committed as a whole is committed by each, as a whole."""
+    shared: list[tuple[Fragment, ...]] = []
+
+    def write(
+        location: Location, first: HeldRows, more: Callable[[], Sequence[HeldRows]], ports: Ports
+    ) -> tuple[Fragment, ...]:
+        shared.append(write_together(location, first, more, ports))
+        return shared[-1]
+
+    def alone(one: Waiting) -> Outcome:
+        return together._commit_written(one, shared[-1] if shared else ())
+
+    monkeypatch.setattr(together, "write_together", write)
+    monkeypatch.setattr(together, "alone", alone)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +103,9 @@ def _one_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         _no_look_for_the_parts,
         _everybody_has_the_whole,
-        _one_is_left_out,
+        _a_fragment_is_left_out,
+        _the_last_rows_are_not_written,
+        _a_shared_file_is_kept_by_those_who_go_on_alone,
     ],
     ids=lambda breaks: breaks.__name__.strip("_"),
 )

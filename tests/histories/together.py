@@ -4,26 +4,33 @@ writers of all other kinds, and others who hold the same intents.
     Together(seed).run().check()
 
 A crowd is one thread here, which leads what it gathered, as whoever is first does in `gathering.py`. So what is tried
-is the fold, its landing and its falling apart, and not who waits for whom.
+is the file they share, the fold, its landing and its falling apart, and not who waits for whom. Two of three bring rows
+that are in memory, the others a file of their own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from lance_core import CommitUndecided, LanceError, gathering
+import pyarrow as pa
+
+from lance_core import CommitUndecided, LanceError, together
+from lance_core.brought import Room, check_files
 from lance_core.commit import Outcome
+from lance_core.data.conform import Conversion
+from lance_core.data.write import FileLimits, HeldRows, hold_rows
 from lance_core.format.operations import Append
 from lance_core.format.transaction import Transaction
-from lance_core.gathering import _Waiting
-from lance_core.snapshot import load_latest
+from lance_core.snapshot import list_versions, load_latest, load_transaction
+from lance_core.together import Waiting
 from lance_core.transactions.figures import files_written
-from lance_core.transactions.fold import uuids_of
-from lance_core.writes import Begun, begin, check_files, written
+from lance_core.transactions.fold import parts_of, uuids_of
+from lance_core.writes import Begun, begin, written
 from tests.histories.baton import Killed
 from tests.histories.network import CALM, HARD
 from tests.histories.simulation import ATTEMPTS, TRIES, Answer, Simulation, Work
-from tests.histories.verbs import WORK, Verb
+from tests.histories.verbs import NAMES, SCHEMA, WORK, Verb
+from tests.lance_core.world import VERSION, World
 
-_Member = tuple[Work, Begun, _Waiting]
+_Member = tuple[Work, Begun, Waiting]
 
 
 class Together(Simulation):
@@ -69,29 +76,55 @@ class Together(Simulation):
                     work.answers.append(Answer.ACKNOWLEDGED)
                     continue
                 self._of_uuid[begun.uuid] = work.name
-                operation = work.verb.planning(self.disk, given)(base)
+                rows = self._held(work)
+                operation = Append(()) if rows else work.verb.planning(self.disk, given)(base)
                 assert isinstance(operation, Append)
                 check_files(self.location(), files_written(operation, base.manifest))
                 ours = Transaction(begun.read_version, begun.uuid, operation, {})
-                since = begun.record.base if begun.record else base.version
-                waiting = _Waiting(self.location(), ours, base, since, ATTEMPTS, given, begun.moment)
+                waiting = Waiting(
+                    self.location(), ours, base, begun.since, ATTEMPTS, given, begun.moment, rows, begun.record
+                )
                 group.append((work, begun, waiting))
             except LanceError as error:
                 self._refused(work, error)
         while group:
-            first, *others = group
-            company = [each for each in others if first[2].goes_with(each[2])]
-            self._lead([first, *company])
+            (work, begun, leader), *others = group
+            room = Room(leader.rows) if leader.rows else None
+            company = [each for each in others if self._goes_with(leader, each[2], room)]
+            self._lead((work, begun, leader), company)
             group = [each for each in others if each[2].answer is None]
             for _, _, waiting in company:
                 waiting.alone = waiting.answer is None
 
-    def _lead(self, group: list[_Member]) -> None:
-        leader = group[0][2]
+    def _held(self, work: Work) -> HeldRows | None:
+        """Of those who bring rows that are to be written when they are committed."""
+        if self.baton.random.random() < 1 / 3:
+            return None
+        names = work.verb.brought()
+        batch = pa.record_batch({NAMES[0]: list(names), NAMES[1]: [""] * len(names)})
+        return hold_rows(
+            [batch], schema=SCHEMA, version=VERSION, limits=FileLimits(), conversion=Conversion.EXACT, what=work.name
+        )
+
+    def _goes_with(self, leader: Waiting, other: Waiting, room: Room | None) -> bool:
+        has_place = other.rows is None or (room is not None and room.takes(other.rows))
+        return leader.goes_with(other) and has_place
+
+    def _lead(self, first: _Member, company: list[_Member]) -> None:
+        """They come one by one while the file is open."""
+        leader, others = first[2], [waiting for _, _, waiting in company]
+        came: list[Waiting] = []
+
+        def more() -> Sequence[Waiting]:
+            newcomers = others[len(came) : len(came) + 1] if leader.rows else others
+            came.extend(newcomers)
+            return newcomers
+
         try:
-            leader.answer = gathering._lead([waiting for _, _, waiting in group])
+            leader.answer = together.lead(leader, came, more)
         except LanceError as error:
             leader.answer = error
+        group = [first, *company]
         for work, begun, waiting in group:
             self._answered(work, begun, waiting.answer)
 
@@ -122,6 +155,16 @@ def shared_versions(simulation: Together) -> int:
     """How many versions hold more than one append, to know that something was tried."""
     names = [number for work in simulation.work for number in set(work.versions)]
     return len(names) - len(set(names))
+
+
+def shared_files(simulation: Together) -> int:
+    """How many versions have a file of several appends."""
+    world = World(simulation.eye.archive)
+    made = [
+        load_transaction(world.location(), world.at(number).manifest)
+        for number in list_versions(world.location()).numbers
+    ]
+    return sum(any(part.first_row for part in parts_of(each)) for each in made if each)
 
 
 def gathered(seed: int) -> Together:

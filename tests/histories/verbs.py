@@ -88,7 +88,7 @@ class Disk:
     def rows(self, base: Snapshot, fragment: Fragment) -> dict[int, str]:
         """Live ones, by their offset."""
         values = {
-            field_id: self.files[file.path][field_id]
+            field_id: self._values(base.location, fragment, file)[field_id]
             for file in fragment.files
             for field_id in file.field_ids
             if field_id in (NAME, DONE)
@@ -98,6 +98,15 @@ class Disk:
             deletions.alive(0, fragment.physical_rows)
         )  # fmt: skip
         return {int(at): ".".join(filter(None, (values[NAME][at], values[DONE][at]))) for at in alive}
+
+    def _values(self, location: Location, fragment: Fragment, file: DataFile) -> dict[int, list[str]]:
+        """Of a file that the product wrote they are read."""
+        if file.path not in self.files:
+            reader = location.codec.open(file.place)
+            assert reader.row_count == fragment.physical_rows, f"{file.path} has {reader.row_count} rows"
+            found = pa.Table.from_batches(reader.read([*NAMES.values()], 0, reader.row_count))
+            self.files[file.path] = {field_id: found[name].to_pylist() for field_id, name in NAMES.items()}
+        return self.files[file.path]
 
     def ids(self, fragment: Fragment) -> dict[int, int]:
         """Stable ones, by offset."""
@@ -158,7 +167,7 @@ class Verb:
         changed = tuple(f"{row}.{self.work}" for row in mine)
         match self.kind:
             case "append" | "append a key":
-                return replace(before, rows=(*rows, *self._brought()))
+                return replace(before, rows=(*rows, *self.brought()))
             case "delete":
                 return replace(before, rows=others)
             case "move" | "rewrite column":
@@ -168,7 +177,7 @@ class Verb:
                 new = tuple(f"{root}.{self.work}" for root in sorted(self.roots - there))
                 return replace(before, rows=(*others, *changed, *new))
             case "overwrite":
-                return replace(before, rows=self._brought(), columns=("name", "done"))
+                return replace(before, rows=self.brought(), columns=("name", "done"))
             case "restore":
                 return history[self.version]
             case "config":
@@ -180,7 +189,7 @@ class Verb:
         assert self.kind == "compact"
         return before
 
-    def _brought(self) -> tuple[str, ...]:
+    def brought(self) -> tuple[str, ...]:
         if self.kind == "append a key":
             return (min(self.roots),)
         return tuple(f"{self.work}-{number}" for number in range(2))
@@ -189,9 +198,9 @@ class Verb:
         def plan(base: Snapshot) -> Operation | None:
             match self.kind:
                 case "append" | "append a key":
-                    return op.Append((disk.fragment(base.location, ports, self._brought()),))
+                    return op.Append((disk.fragment(base.location, ports, self.brought()),))
                 case "overwrite":
-                    return op.Overwrite((disk.fragment(base.location, ports, self._brought()),), SCHEMA)
+                    return op.Overwrite((disk.fragment(base.location, ports, self.brought()),), SCHEMA)
                 case "delete":
                     return self._delete(base, disk, ports)
                 case "move" | "upsert":

@@ -3,132 +3,32 @@ refused takes nobody along."""
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import lance
 import pyarrow as pa
 import pytest
 
-from lance_core import CommitUndecided, IncompatibleConflict, LanceError, Table, gathering
-from lance_core.commit import ATTEMPTS
-from lance_core.format import naming
-from lance_core.format.fragment import Fragment
-from lance_core.format.ids import Version
-from lance_core.format.operations import Append
-from lance_core.snapshot import Snapshot, load_transaction
-from lance_core.transactions.fold import parts_of
+from lance_core import (
+    CommitUndecided,
+    IncompatibleConflict,
+    LanceError,
+    Table,
+    gathering,
+)
+from lance_core.snapshot import load_transaction
+from lance_core.together import Waiting
 from lance_core.transactions.invariants import InvariantViolation
-from lance_core.writes import Written, begin, finish
-from tests.lance_core.world import Fault, FaultyStore, World, creating, fragment, ports
-
-EVERY_MANIFEST = creating(naming.VERSIONS + "/")
-
-
-class _Told(threading.Event):
-    """Tells when somebody waits for it, and interrupts whom it is told to."""
-
-    def __init__(self, waiting: threading.Semaphore, *, stops: bool) -> None:
-        super().__init__()
-        self._waiting = waiting
-        self._stops = stops
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self._waiting.release()
-        if self._stops:
-            raise KeyboardInterrupt
-        return super().wait(timeout)
-
-
-@dataclass
-class Meeting:
-    """The first writer stops at its put until so many others wait for it."""
-
-    store: FaultyStore
-    table: World
-    waiting: threading.Semaphore
-    pool: ThreadPoolExecutor
-    answers: list[Future[Written]] = field(default_factory=list)
-    stopped: bool = False
-    """Whether the next one that waits is interrupted."""
-
-    def append(
-        self,
-        name: str,
-        *,
-        base: Snapshot | None = None,
-        intent: str | None = None,
-        brought: tuple[Fragment, ...] | None = None,
-        bases: tuple[str, ...] = (),
-        stopped: bool = False,
-        **properties: str,
-    ) -> None:
-        """In a thread of its own. After the first one, it returns when that one waits in line."""
-        number = len(self.answers) + 1
-        fragments = (fragment(self.store.inner, name),) if brought is None else brought
-
-        def work() -> Written:
-            at = base or self.table.at(1)
-            location = self.table.location()
-            location = replace(location, access=replace(location.access, bases=bases))
-            begun = begin(location, at, verb=Append.name, intent=intent, ports=ports(number))
-            if isinstance(begun, Written):
-                return begun
-            return finish(begun, Append(fragments), properties=properties, attempts=ATTEMPTS)
-
-        self.stopped = stopped
-        self.answers.append(self.pool.submit(work))
-        if number > 1:
-            assert self.waiting.acquire(timeout=60)
-
-    def written(self) -> list[Written]:
-        return [answer.result(60) for answer in self.answers]
-
-    def parts(self, version: int) -> int:
-        transaction = load_transaction(self.table.location(), self.table.at(version).manifest)
-        assert transaction is not None
-        return len(parts_of(transaction))
-
-
-@contextmanager
-def meeting(monkeypatch: pytest.MonkeyPatch, others: int) -> Iterator[Meeting]:
-    waiting = threading.Semaphore(0)
-    there, arrived = threading.Event(), threading.Event()
-    real = gathering._Waiting
-
-    def told(*args: Any) -> object:
-        made = real(*args)
-        made.called = _Told(waiting, stops=bool(held) and held[0].stopped)
-        return made
-
-    held: list[Meeting] = []
-
-    monkeypatch.setattr(gathering, "_Waiting", told)
-
-    def stop_there() -> None:
-        there.set()
-        arrived.wait(60)
-
-    store = FaultyStore()
-    table = World(store)
-    table.create("first")
-    with ThreadPoolExecutor(others + 1) as pool:
-        made = Meeting(store, table, waiting, pool)
-        held.append(made)
-        store.faults.append(Fault(EVERY_MANIFEST, "", stop_there))
-        made.append("alone")
-        assert there.wait(60)
-        try:
-            yield made
-        finally:
-            arrived.set()
-        for answer in made.answers:
-            answer.exception(60)
-    assert not gathering._gates
+from tests.lance_core.meeting import (
+    EVERY_MANIFEST,
+    fails_from_now_on,
+    meeting,
+    raising,
+    second_version,
+)
+from tests.lance_core.world import Fault, FaultyStore, World
 
 
 def test_those_who_come_meanwhile_share_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,9 +109,9 @@ def test_one_planned_before_an_overwrite_takes_nobody_along(monkeypatch: pytest.
 
 def test_who_was_stopped_after_it_was_taken_along_never_leads(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it goes with cannot be put, and whoever comes after it must not wait for it."""
-    taken: list[gathering._Waiting] = []
+    taken: list[Waiting] = []
 
-    def let_go(stopped: gathering._Waiting) -> None:
+    def let_go(stopped: Waiting) -> None:
         stopped.answer = CommitUndecided("nobody reads this", uuid="", version=0)
         stopped.called.set()
 
@@ -225,7 +125,7 @@ def test_who_was_stopped_after_it_was_taken_along_never_leads(monkeypatch: pytes
         (gate,) = gathering._gates.values()
         taken.append(gate.waiting[1])
         held.append("c")
-        held.store.faults.append(Fault(_second_version(held.store), "fails", stop))
+        held.store.faults.append(Fault(second_version(held.store), "fails", stop))
         held.answers.pop(2)  # its thread is let go when all is over, since it was not stopped in earnest
         held.answers[2].add_done_callback(lambda _: let_go(taken[0]))
     assert [answer.result().snapshot.version for answer in held.answers] == [2, 3, 4]
@@ -236,7 +136,7 @@ def test_where_the_whole_cannot_be_put_each_tries_by_itself(monkeypatch: pytest.
     with meeting(monkeypatch, 3) as held:
         for name in ("a", "b", "c"):
             held.append(name)
-        held.store.faults.append(Fault(_second_version(held.store), "fails"))
+        held.store.faults.append(Fault(second_version(held.store), "fails"))
     assert [each.snapshot.version for each in held.written()] == [2, 3, 4, 5]
     assert held.table.names() == ["first", "alone", "a", "b", "c"]
 
@@ -255,7 +155,7 @@ def test_an_error_of_one_that_nobody_foresaw_takes_nobody_along(monkeypatch: pyt
     with meeting(monkeypatch, 2) as held:
         held.append("a")
         held.append("b")
-        held.store.faults.append(Fault(_second_version(held.store), "", _raises(InvariantViolation("seen to"))))
+        held.store.faults.append(Fault(second_version(held.store), "", raising(InvariantViolation("seen to"))))
     assert [each.snapshot.version for each in held.written()] == [2, 3, 4]
     assert held.table.names() == ["first", "alone", "a", "b"]
 
@@ -293,19 +193,12 @@ def test_a_forked_process_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> N
     assert os.waitstatus_to_exitcode(status) == 2
 
 
-def _raises(error: BaseException) -> Callable[[], None]:
-    def stop() -> None:
-        raise error
-
-    return stop
-
-
 def test_nobody_is_told_more_than_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """The shared put is not answered, and then the store fails: none of those in it may believe anything."""
     with meeting(monkeypatch, 2) as held:
         held.append("a", intent="a")
         held.append("b", intent="b")
-        held.store.faults.append(Fault(_second_version(held.store), "lost", lambda: _fails(held.store)))
+        held.store.faults.append(Fault(second_version(held.store), "lost", lambda: fails_from_now_on(held.store)))
     for number in (1, 2):
         undecided = held.answers[number].exception()
         assert isinstance(undecided, CommitUndecided)
@@ -315,14 +208,6 @@ def test_nobody_is_told_more_than_is_known(monkeypatch: pytest.MonkeyPatch) -> N
         again = held.table.append("again", intent=name, writer=9)
         assert (again.snapshot.version, again.landed_before) == (3, True)
     assert held.table.names() == ["first", "alone", "a", "b"]
-
-
-def _second_version(store: FaultyStore) -> Callable[[str, str], bool]:
-    return lambda call, path: call == "create" and path == naming.manifest_path(Version(3))
-
-
-def _fails(store: FaultyStore) -> None:
-    store.faults += [Fault(lambda call, path: True, "fails")] * 20
 
 
 def test_an_append_that_landed_elsewhere_is_not_put_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,7 +232,7 @@ def test_when_the_one_that_commits_is_stopped_the_others_are_told(monkeypatch: p
         for name in ("a", "b"):
             held.append(name, intent=name)
         held.append("c", run="other")
-        held.store.faults.append(Fault(_second_version(held.store), "", stop))
+        held.store.faults.append(Fault(second_version(held.store), "", stop))
     assert isinstance(held.answers[1].exception(), KeyboardInterrupt)
     assert isinstance(held.answers[2].exception(), CommitUndecided)
     assert held.answers[3].result().snapshot.version == 3

@@ -9,7 +9,7 @@ import pytest
 from lance_core import InvalidInput, SchemaMismatch, Unsupported
 from lance_core.data.conform import Conversion
 from lance_core.data.ipc_codec import IpcCodec
-from lance_core.data.write import FileLimits, write_fragments
+from lance_core.data.write import FileLimits, HeldRows, hold_rows, write_fragments
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.schema import TableSchema
 from lance_core.storage.memory import MemoryStore
@@ -111,3 +111,36 @@ def test_what_cannot_be_stored_is_refused_before_the_first_file() -> None:
     with pytest.raises(Unsupported, match="storage version"):
         written(store, [batch(0, 1)], version=StorageVersion(0, 1))
     assert list(store.list("data")) == []
+
+
+def held(*columns: str, version: StorageVersion = V22, **limits: int) -> HeldRows:
+    rows = hold_rows(
+        [batch(0, 2).select(columns), batch(2, 2).select(columns), batch(2, 5).select(columns)],
+        schema=SCHEMA,
+        version=version,
+        limits=FileLimits(**limits),
+        conversion=Conversion.EXACT,
+        what="orders",
+    )
+    assert rows
+    return rows
+
+
+def test_rows_that_are_held_are_written_as_others_are() -> None:
+    store, ids = MemoryStore(), iter(range(1000))
+    made = held("a", "b", rows_max=4).written(IpcCodec(store), lambda: uuid.UUID(int=next(ids)))
+    assert [part.physical_rows for part in made] == [4, 1]
+    assert rows(store, made) == [0, 1, 2, 3, 4]
+    nothing = hold_rows(
+        [batch(0, 0)], schema=SCHEMA, version=V22, limits=FileLimits(), conversion=Conversion.EXACT, what="orders"
+    )  # fmt: skip
+    assert nothing is None
+
+
+def test_rows_share_a_file_of_the_same_columns_version_and_limits() -> None:
+    rows = held("a", "b")
+    assert (rows.rows, rows.bytes) == (5, held("b", "a").bytes)
+    assert rows.may_share_with(held("b", "a"))
+    assert not rows.may_share_with(held("a"))
+    assert not rows.may_share_with(held("a", "b", version=StorageVersion(2, 1)))
+    assert not rows.may_share_with(held("a", "b", rows_max=7))

@@ -1,0 +1,81 @@
+"""The files that a commit brings, on their way from the writer to the version that names them.
+
+    rows -> one file, or one that several appends share -> told to the intention -> looked at
+
+Here is what has to be done for them before a commit; how a batch becomes a file is in `data/write.py`, and who shares a
+file with whom is decided in `gathering.py`. Start with `check_files`.
+"""
+
+from collections.abc import Callable, Sequence
+
+from lance_core import intents
+from lance_core.data.write import HeldRows, RollingWriter
+from lance_core.errors import NotFound, StorageError
+from lance_core.format.fragment import DataFile, Fragment
+from lance_core.intents import IntentRecord
+from lance_core.location import Location
+from lance_core.ports import Ports
+from lance_core.standing import several_at_once
+
+SHARED_BYTES_MAX = 16 * 1024**2
+"""As Arrow holds them. Whoever comes first waits for what others bring."""
+
+
+class Room:
+    """What more rows a file can hold, of those that can be in one with the first."""
+
+    def __init__(self, first: HeldRows) -> None:
+        self._first = first
+        self._rows = first.rows
+        self._bytes = first.bytes
+
+    def takes(self, rows: HeldRows) -> bool:
+        """And has less from then on."""
+        limits = self._first.limits
+        fits = (
+            self._rows + rows.rows <= limits.rows_max
+            and self._bytes + rows.bytes <= min(limits.bytes_max, SHARED_BYTES_MAX)
+            and self._first.may_share_with(rows)
+        )
+        if fits:
+            self._rows += rows.rows
+            self._bytes += rows.bytes
+        return fits
+
+
+def write_together(
+    location: Location, first: HeldRows, more: Callable[[], Sequence[HeldRows]], ports: Ports
+) -> tuple[Fragment, ...]:
+    """The rows of the first, and of those that come until the file is closed."""
+    writer = RollingWriter(location.codec, first.version, first.limits, ports.new_uuid)
+    writer.write_all(first)  # to open a file takes long, and others go on meanwhile
+    while held := more():
+        for each in held:
+            writer.write_all(each)
+    return writer.finish()
+
+
+def told(location: Location, record: IntentRecord | None, files: Sequence[DataFile], ports: Ports) -> None:
+    """The intention learns of its files, which then have to be there."""
+    if record:
+        paths = sorted(file.path for file in files)
+        intents.beat(location.store, record, files=paths, now_ns=ports.now_ns())
+    check_files(location, files)
+
+
+def check_files(location: Location, files: Sequence[DataFile]) -> None:
+    """A manifest must not name a file that is missing or cut short: look at each before it does."""
+
+    def check(file: DataFile) -> None:
+        found = location.store.head(file.place)
+        if found is None:
+            raise NotFound(
+                f"{location.uri}: the data file {file.path} of this commit does not exist; write it again, then commit"
+            )
+        if file.size is not None and found.size != file.size:
+            raise StorageError(
+                f"{location.uri}: the data file {file.path} of this commit has {found.size} bytes, not the "
+                f"{file.size} that its writer reported; write it again, then commit"
+            )
+
+    several_at_once(check, files)

@@ -1,0 +1,221 @@
+"""Appends that meet at a table, in an order that a test says: for tests of the line and of what they become.
+
+The first writer stops at its put until `meeting` ends; those that come meanwhile wait for it. Start with `meeting`.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lance_core import (
+    Table,
+    gathering,
+)
+from lance_core.brought import Room
+from lance_core.commit import ATTEMPTS
+from lance_core.data.conform import Conversion
+from lance_core.data.ipc_codec import IpcCodec
+from lance_core.data.write import FileLimits, HeldRows, hold_rows
+from lance_core.format import naming
+from lance_core.format.fragment import Fragment
+from lance_core.format.ids import Version
+from lance_core.format.operations import Append
+from lance_core.format.transaction import Transaction
+from lance_core.ports import SYSTEM
+from lance_core.snapshot import Snapshot, load_transaction
+from lance_core.together import Waiting, alone, lead
+from lance_core.transactions.fold import parts_of
+from lance_core.writes import Begun, Written, begin, finish, finish_append, written
+from tests.lance_core.world import SCHEMA, VERSION, Fault, FaultyStore, World, creating, fragment, ports
+
+NO_LIMITS = FileLimits()
+EVERY_MANIFEST = creating(naming.VERSIONS + "/")
+
+
+class _Told(threading.Event):
+    """Tells when somebody waits for it, and interrupts whom it is told to."""
+
+    def __init__(self, waiting: threading.Semaphore, *, stops: bool) -> None:
+        super().__init__()
+        self._waiting = waiting
+        self._stops = stops
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._waiting.release()
+        if self._stops:
+            raise KeyboardInterrupt
+        return super().wait(timeout)
+
+
+@dataclass
+class Meeting:
+    """The first writer stops at its put until so many others wait for it."""
+
+    store: FaultyStore
+    table: World
+    waiting: threading.Semaphore
+    pool: ThreadPoolExecutor
+    answers: list[Future[Written]] = field(default_factory=list)
+    stopped: bool = False
+    """Whether the next one that waits is interrupted."""
+
+    def append(
+        self,
+        name: str,
+        *,
+        base: Snapshot | None = None,
+        intent: str | None = None,
+        brought: tuple[Fragment, ...] | None = None,
+        bases: tuple[str, ...] = (),
+        stopped: bool = False,
+        rows: Sequence[int] | None = None,
+        limits: FileLimits = NO_LIMITS,
+        **properties: str,
+    ) -> None:
+        """In a thread of its own, of a file or of rows that are in memory. After the first one, it returns when that
+        one waits in line."""
+        number = len(self.answers) + 1
+        fragments = (fragment(self.store.inner, name),) if brought is None and rows is None else brought or ()
+        held = None if rows is None else held_rows({"id": rows}, limits)
+
+        def work() -> Written:
+            at = base or self.table.at(1)
+            location = self.table.location()
+            location = replace(location, access=replace(location.access, bases=bases))
+            begun = begin(location, at, verb=Append.name, intent=intent, ports=ports(number))
+            if isinstance(begun, Written):
+                return begun
+            if held:
+                return finish_append(begun, held, properties=properties, attempts=ATTEMPTS)
+            return finish(begun, Append(fragments), properties=properties, attempts=ATTEMPTS)
+
+        self.stopped = stopped
+        self.answers.append(self.pool.submit(work))
+        if number > 1:
+            assert self.waiting.acquire(timeout=60)
+
+    def written(self) -> list[Written]:
+        return [answer.result(60) for answer in self.answers]
+
+    def rows(self) -> list[list[int]]:
+        """Of each file that was written here, in the newest version."""
+        codec = IpcCodec(self.store.inner)
+        files = [file for part in self.table.at().manifest.fragments for file in part.files]
+        written = [file.place for file in files if len(file.path) > len("a-name.lance")]
+        return [codec.open(place).table["id"].to_pylist() for place in written]
+
+    def parts(self, version: int) -> int:
+        transaction = load_transaction(self.table.location(), self.table.at(version).manifest)
+        assert transaction is not None
+        return len(parts_of(transaction))
+
+
+def held_rows(columns: dict[str, Sequence[int]], limits: FileLimits = NO_LIMITS) -> HeldRows:
+    batch = pa.record_batch(columns)
+    held = hold_rows(
+        [batch], schema=SCHEMA, version=VERSION, limits=limits, conversion=Conversion.EXACT, what="rows"
+    )  # fmt: skip
+    assert held
+    return held
+
+
+@contextmanager
+def meeting(monkeypatch: pytest.MonkeyPatch, others: int) -> Iterator[Meeting]:
+    waiting = threading.Semaphore(0)
+    there, arrived = threading.Event(), threading.Event()
+    real = Waiting
+
+    def told(*args: Any) -> object:
+        made = real(*args)
+        made.called = _Told(waiting, stops=bool(held) and held[0].stopped)
+        return made
+
+    held: list[Meeting] = []
+
+    monkeypatch.setattr("lance_core.gathering.Waiting", told)
+
+    def stop_there() -> None:
+        there.set()
+        arrived.wait(60)
+
+    store = FaultyStore()
+    table = World(store)
+    table.create("first")
+    with ThreadPoolExecutor(others + 1) as pool:
+        made = Meeting(store, table, waiting, pool)
+        held.append(made)
+        store.faults.append(Fault(EVERY_MANIFEST, "", stop_there))
+        made.append("alone")
+        assert there.wait(60)
+        try:
+            yield made
+        finally:
+            arrived.set()
+        for answer in made.answers:
+            answer.exception(60)
+    assert not gathering._gates
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def stop() -> None:
+        raise error
+
+    return stop
+
+
+def second_version(store: FaultyStore) -> Callable[[str, str], bool]:
+    return lambda call, path: call == "create" and path == naming.manifest_path(Version(3))
+
+
+def fails_from_now_on(store: FaultyStore) -> None:
+    store.faults += [Fault(lambda call, path: True, "fails")] * 20
+
+
+def landed_together(
+    table: Table, *brought: pa.Table, intent: str | None = None, properties: Mapping[str, str] | None = None
+) -> list[Written]:
+    """As threads that meet: all of them come while the file of the first is open. Who finds that it has to go on by
+    itself does so afterwards."""
+    done: list[Written] = []
+    waiting: list[tuple[Begun, Waiting]] = []
+    for number, rows in enumerate(brought):
+        manifest, name = table.manifest, f"{intent} {number}" if intent else None
+        held = hold_rows(
+            rows.to_batches(),
+            schema=manifest.schema,
+            version=manifest.storage_version,
+            limits=NO_LIMITS,
+            conversion=Conversion.EXACT,
+            what="rows",
+        )
+        begun = begin(table._location, table._snapshot, verb="append", intent=name, ports=SYSTEM)
+        if isinstance(begun, Written):
+            done.append(begun)
+            continue
+        ours = Transaction(begun.read_version, begun.uuid, Append(()), properties or {})
+        me = Waiting(
+            table._location, ours, begun.base, begun.since, ATTEMPTS, SYSTEM, begun.moment, held, begun.record
+        )  # fmt: skip
+        waiting.append((begun, me))
+    leader, company = (waiting[0][1] if waiting else None), list[Waiting]()
+
+    def more() -> Sequence[Waiting]:
+        if company or leader is None or leader.rows is None:
+            return ()
+        room = Room(leader.rows)
+        came = [each for _, each in waiting[1:] if leader.goes_with(each) and each.rows and room.takes(each.rows)]
+        company.extend(came)
+        return came
+
+    if leader:
+        leader.answer = lead(leader, company, more)
+    for begun, each in waiting:
+        each.answer = each.answer or alone(each)
+        done.append(written(begun, each.given()))
+    return done
