@@ -21,6 +21,7 @@ from lance_core.format.base_path import BasePath
 from lance_core.format.chain import PARENT
 from lance_core.format.config_keys import SET_BY_THE_LIBRARY
 from lance_core.format.ids import Version
+from lance_core.format.ingested import FOLLOWS, INGESTED
 
 NOT_TURNED_ON = (
     "the table has none: they are given out from the first version on, and are not turned on later. Create a new table "
@@ -214,6 +215,9 @@ def properties(given: Mapping[str, str] | None) -> dict[str, str]:
     checked = texts(given, "properties")
     if PARENT in checked:
         raise InvalidInput(f"the property {PARENT} says upon which bytes a version was made; a commit sets it itself")
+    for name in (INGESTED, FOLLOWS):
+        if name in checked:
+            raise InvalidInput(f"the property {name} says which files were ingested; ingest sets it itself")
     return checked
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lance_core.errors import NotFound
-from lance_core.format import naming, refs
+from lance_core.format import ingested, naming, refs
 from lance_core.format.manifest import Manifest
 from lance_core.limits import MANIFEST_BYTES
 from lance_core.location import Location
@@ -22,6 +22,7 @@ _ITSELF = re.compile(
     rf"{naming.DATA}/(?:[^/]+/)*[^/]+\.lance"
     rf"|{naming.DELETIONS}/[^/]+\.(?:arrow|bin)"
     rf"|{naming.TRANSACTIONS}/[^/]+\.txn"
+    rf"|{ingested.DIRECTORY}/[^/]+\.arrow"
 )
 _OF_AN_INDEX = re.compile(rf"({naming.INDICES}/{_UUID})/.+")
 _BESIDE_DATA = re.compile(rf"({naming.DATA}/[^/]+)/[01]{{32}}\.blob")
@@ -29,7 +30,7 @@ _UNFINISHED = re.compile(
     rf"(?:{naming.VERSIONS}|{naming.TRANSACTIONS}|{naming.DELETIONS}|{naming.DATA}(?:/[^/]+)*)/\.tmp[^/]*"
     rf"|{naming.VERSIONS}/[^/]+\.manifest(?:#\d+|-{_UUID})"
 )
-_WALKED = (naming.DATA, naming.DELETIONS, naming.INDICES, naming.TRANSACTIONS, naming.VERSIONS)
+_WALKED = (naming.DATA, naming.DELETIONS, naming.INDICES, naming.TRANSACTIONS, naming.VERSIONS, ingested.DIRECTORY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,8 @@ def named_by(manifest: Manifest) -> Named:
         (elsewhere if index.message.HasField("base_id") else own).add(f"{naming.INDICES}/{index.uuid}")
     if manifest.transaction_file:
         own.add(f"{naming.TRANSACTIONS}/{manifest.transaction_file}")
+    for segment in ingested.segments_of(manifest.config, path=manifest.path):
+        (own if manifest.branch is None else elsewhere).add(segment.path)  # of all lines, they are with the main one
     return Named(frozenset(own), frozenset(elsewhere))
 
 

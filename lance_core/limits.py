@@ -67,6 +67,8 @@ FILE_METADATA_BYTES = Limit.of("FILE_METADATA_BYTES", 256 * _MIB, "bytes of meta
 REFERENCE_BYTES = Limit.of("REFERENCE_BYTES", _MIB, "bytes in the file of a tag, a branch or a clone")
 INTENT_BYTES = Limit.of("INTENT_BYTES", 64 * _MIB, "bytes in the record of an intent, or of work under way")
 """It lists data files, half a million of them here."""
+INGESTED_BYTES = Limit.of("INGESTED_BYTES", 512 * _MIB, "bytes in a record of ingested files")
+"""Some two hundred a file, and as many in memory."""
 LINEAGE_BYTES = Limit.of("LINEAGE_BYTES", 64 * _MIB, "bytes in one sequence of row ids or row versions")
 LINEAGE_BYTES_TOGETHER = Limit.of("LINEAGE_BYTES_TOGETHER", 256 * _MIB, "bytes of such sequences beside its fragments")
 INDEX_DETAILS_BYTES = Limit.of("INDEX_DETAILS_BYTES", 256 * _MIB, "bytes in the notes of a fragment reuse index")

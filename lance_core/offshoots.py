@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 from lance_core import given
 from lance_core.commit import ATTEMPTS, commit
 from lance_core.errors import AlreadyExists, InvalidInput, NotFound, StorageError
-from lance_core.format import naming, refs
+from lance_core.format import ingested, naming, refs
 from lance_core.format.base_path import BasePath, free_id
 from lance_core.format.ids import Version
 from lance_core.format.operations import Clone
@@ -121,6 +121,7 @@ def clone(source: Snapshot, uri: str | os.PathLike[str], *, shallow: bool, ports
         load_at(source.location, source.version)
     else:
         _copy_files(source, target)
+    _copy_record(source, target)
     manifest = source.manifest
     config = {TABLE_ID: uuid} if TABLE_ID in manifest.config else {}
     config |= published_config(target)
@@ -208,6 +209,15 @@ def _copy_files(source: Snapshot, target: Location) -> None:
     for own, place in places.items():
         origin, path = source.location.resolved(place)
         copy(origin, path, target.store, own)
+
+
+def _copy_record(source: Snapshot, target: Location) -> None:
+    """Of which files were ingested: the clone has their rows, however it reads them. What is missing is told there."""
+    manifest = source.manifest
+    main = source.location.main_line(manifest.branch)
+    for segment in ingested.segments_of(manifest.config, path=f"{source.location.uri}/{manifest.path}"):
+        with suppress(NotFound):
+            copy(main.own_store, segment.path, target.store, segment.path)
 
 
 def _files_of(source: Snapshot) -> list[tuple[str, str]]:

@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lance_assets.spark.changing import compact, delete, update, upsert
     from lance_assets.spark.columns import map_columns, merge_columns
+    from lance_assets.spark.ingesting import CsvFormat, ingest
     from lance_assets.spark.reading import aggregate, count_rows, read
     from lance_assets.spark.session import live_session, open_session
     from lance_assets.spark.settings import SparkSettings
     from lance_assets.spark.source import LanceDataSource
+    from lance_assets.spark.streaming_sink import upsert_batches
     from lance_assets.spark.writing import append, overwrite
 
 __all__ = [
+    "CsvFormat",
     "LanceDataSource",
     "SparkSettings",
     "aggregate",
@@ -25,6 +28,7 @@ __all__ = [
     "compact",
     "count_rows",
     "delete",
+    "ingest",
     "live_session",
     "map_columns",
     "merge_columns",
@@ -33,9 +37,12 @@ __all__ = [
     "read",
     "update",
     "upsert",
+    "upsert_batches",
 ]
 
 _HOMES = {
+    "CsvFormat": "lance_assets.spark.ingesting",
+    "ingest": "lance_assets.spark.ingesting",
     "SparkSettings": "lance_assets.spark.settings",
     "live_session": "lance_assets.spark.session",
     "open_session": "lance_assets.spark.session",
@@ -44,6 +51,7 @@ _HOMES = {
     "delete": "lance_assets.spark.changing",
     "update": "lance_assets.spark.changing",
     "upsert": "lance_assets.spark.changing",
+    "upsert_batches": "lance_assets.spark.streaming_sink",
     "map_columns": "lance_assets.spark.columns",
     "merge_columns": "lance_assets.spark.columns",
     "overwrite": "lance_assets.spark.writing",

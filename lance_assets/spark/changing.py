@@ -47,7 +47,7 @@ def delete(
 def update(
     spark: SparkSession,
     uri: str,
-    values: Mapping[str, str],
+    set: Mapping[str, str],
     where: str | None = None,
     *,
     branch: str | None = None,
@@ -63,7 +63,7 @@ def update(
     Lance's SQL. Rows are moved to new files or their columns rewritten in place, whichever is cheaper for the table."""
     return updating.update(
         Where(uri, branch, storage_options, manifest_store),
-        values,
+        set,
         where,
         limits=FileLimits(max_rows_per_file, max_bytes_per_file),
         how=How(intent, properties, retries),

@@ -10,15 +10,17 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from lance_assets.spark.jobs import PART_RESULTS, SparkRunner, slots
 from lance_assets.spark.types import spark_schema, stored_schema, transport_schema
-from lance_core import Committed
+from lance_core import Committed, InvalidInput
 from lance_core.tasks import map_columns as mapping
 from lance_core.tasks import merge_columns as merging
+from lance_core.tasks import refusals
 from lance_core.tasks.addressed import FillTask, KeysTask, runs
 from lance_core.tasks.changes import ATTEMPTS, How, ManifestStore, Where
 
@@ -26,6 +28,7 @@ NewSchema: TypeAlias = pa.Schema | T.StructType
 _ADDRESS = "_rowaddr"
 _RUNS_MAX = 100
 _FRAGMENT_BITS = 32
+_COUNT, _TWICE = "rows_with_this_key", "key that is there twice: "
 
 
 def map_columns(
@@ -118,15 +121,30 @@ class _SparkRows:
         parts = len(there.parts)
         found = self.df.sparkSession.range(0, parts, 1, parts).mapInArrow(there, spark_schema(there.schema))
         ours = found.toDF(*(f"table_{place}" for place in range(len(keys))), _ADDRESS)
-        theirs = self.df.select(*map(_named, (*keys, *values))).toDF(
-            *(f"key_{place}" for place in range(len(keys))), *(f"value_{place}" for place in range(len(values)))
+        kinds = [there.transport.field(place).type for place in range(len(keys))]
+        ours = ours.withColumns(
+            {f"table_{at}": _comparable(F.col(f"table_{at}"), kind) for at, kind in enumerate(kinds)}
         )
-        equal = [
-            _equal(ours[f"table_{place}"], theirs[f"key_{place}"], there.transport.field(place).type)
-            for place in range(len(keys))
-        ]
-        joined = ours.join(theirs, equal, "inner")
-        return _filled(joined.select(_ADDRESS, *(f"value_{place}" for place in range(len(values)))), task)
+        theirs = self.df.select(
+            *(
+                _comparable(_named(name), kind).alias(f"key_{at}")
+                for at, (name, kind) in enumerate(zip(keys, kinds, strict=True))
+            ),
+            *(_named(name).alias(f"value_{at}") for at, name in enumerate(values)),
+        )
+        equal = [ours[f"table_{at}"] == theirs[f"key_{at}"] for at in range(len(keys))]
+        joined = ours.join(_each_once(theirs, keys), equal, "inner")
+        try:
+            return _filled(joined.select(_ADDRESS, *(f"value_{at}" for at in range(len(values)))), task)
+        except PySparkException as error:
+            if refused := refusals.in_traceback(str(error)):
+                raise refused from None
+            if (key := _twice(error)) is None:
+                raise
+            raise InvalidInput(
+                f"{there.whole.uri}: the data has the key {key} more than once. Which of its rows is meant cannot be "
+                "told; keep one of each"
+            ) from None
 
 
 def _filled(rows: DataFrame, task: FillTask) -> pa.Table:
@@ -143,11 +161,29 @@ def _filled(rows: DataFrame, task: FillTask) -> pa.Table:
     return ordered.mapInArrow(task, PART_RESULTS).toArrow()
 
 
-def _equal(ours: Column, theirs: Column, kind: pa.DataType) -> Column:
+def _comparable(key: Column, kind: pa.DataType) -> Column:
     """What counts as equal is what Lance counts: to Spark the two zeros of floating point are one key."""
-    if not pa.types.is_floating(kind):
-        return ours == theirs
-    return ours.cast("double").cast("string") == theirs.cast("double").cast("string")
+    return key.cast("double").cast("string") if pa.types.is_floating(kind) else key
+
+
+def _each_once(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """The rows that have a key; the job fails where two have the same one, whether the table has it or not. The join
+    wants them spread and sorted in the same way, so that this costs it no shuffle more."""
+    columns = [F.col(f"key_{at}") for at in range(len(keys))]
+    named = F.concat_ws(
+        " and ", *(F.concat(F.lit(f"{name} = "), key.cast("string")) for name, key in zip(keys, columns, strict=True))
+    )
+    count = F.count(F.lit(1)).over(Window.partitionBy(*columns))
+    once = F.when(F.col(_COUNT) > 1, F.raise_error(F.concat(F.lit(_TWICE), named)).cast("boolean")).otherwise(True)
+    return rows.dropna(subset=[f"key_{at}" for at in range(len(keys))]).withColumn(_COUNT, count).where(once)
+
+
+def _twice(error: PySparkException) -> str | None:
+    """The key that a job failed about."""
+    if error.getCondition() != "USER_RAISED_EXCEPTION":
+        return None
+    told = (error.getMessageParameters() or {}).get("errorMessage", "")
+    return told.removeprefix(_TWICE) if told.startswith(_TWICE) else None
 
 
 def _named(name: str) -> Column:

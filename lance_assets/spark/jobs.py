@@ -3,17 +3,24 @@
 No rows cross over to the JVM: a task is given a number, and gives back bytes.
 """
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from lance_core.tasks.parts import PartTask
+from lance_assets.spark.session import classic_context
+from lance_core.tasks.parts import Task
 
 PART_RESULTS = "part bigint, result binary, refusal string"
 FRAGMENTS = "fragment binary, refusal string"
 """What tasks give back, as Spark is told: `RESULT` of `lance_core.tasks.parts` and of `lance_core.tasks.write`."""
 _SLOTS_UNKNOWN = 8
+_SLOTS_MAX = 1024
+_EXECUTORS_UNBOUNDED = 32
+"""Where Spark may have as many as it wants."""
+_LOCAL = re.compile(r"local\[(\d+)(?:,\s*\d+)?\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +31,30 @@ class SparkRunner:
     def slots(self) -> int:
         return slots(self.spark)
 
-    def run(self, task: PartTask, parts: int) -> pa.Table:
+    def run(self, task: Task, parts: int) -> pa.Table:
         return self.spark.range(0, parts, 1, parts).mapInArrow(task, PART_RESULTS).toArrow()
 
 
 def slots(spark: SparkSession) -> int:
-    """How many tasks run at once; where the session does not say (Spark Connect), what a small cluster has."""
-    context = getattr(spark, "sparkContext", None)
-    return int(context.defaultParallelism) if context is not None else _SLOTS_UNKNOWN
+    """How many tasks run at once, or soon will: executors come late to an application that has just begun, and to one
+    that asks for them as it needs them. Spark Connect does not say how many there are, but how it was configured."""
+    context = classic_context(spark)
+    told = configured_slots(lambda key: spark.conf.get(key, None))
+    return max(told, int(context.defaultParallelism)) if context else told or _SLOTS_UNKNOWN
+
+
+def configured_slots(setting: Callable[[str], str | None]) -> int:
+    """0 where the settings do not say."""
+
+    def number(key: str) -> int:
+        value = setting(key) or ""
+        return int(value) if value.isdigit() else 0
+
+    local = _LOCAL.fullmatch(setting("spark.master") or "")
+    if local:
+        return number("spark.default.parallelism") or int(local[1])
+    executors = number("spark.executor.instances")
+    if setting("spark.dynamicAllocation.enabled") == "true":
+        executors = number("spark.dynamicAllocation.maxExecutors") or _EXECUTORS_UNBOUNDED
+    told = executors * (number("spark.executor.cores") or 1)
+    return min(_SLOTS_MAX, max(told, number("spark.cores.max"), number("spark.default.parallelism")))

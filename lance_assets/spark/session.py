@@ -33,6 +33,7 @@ RUNTIME_DEFAULTS: Mapping[str, str] = {
     "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",  # a native crash leaves a stack
     "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.redaction.options.regex": "(?i)url|passw|secret|token|key|credential|sas|signature|manifest_store",
     "spark.sql.session.timeZone": "UTC",
 }
 START_DEFAULTS: Mapping[str, str] = {

@@ -29,13 +29,18 @@ _FLAGS = {"true": True, "false": False}
 
 
 class LanceDataSource(ds.DataSource):
-    """Options of both directions: `branch`, `manifest_store`, and `storage.` before the name of a storage option.
+    """Options of both directions: `branch`, `manifest_store`, and `storage.` before the name of a storage option. What
+    is secret is named (`env:VARIABLE`, `storage.provider`), or has `secret.` before its name, which Spark hides.
 
     Reading: `version` or `tag`, `columns` (names with commas between), `filter` (Lance's SQL, evaluated by the
     workers), `with_row_id`, `with_row_address`, `bases` (with commas). Spark's own filters are Spark's to evaluate.
 
     Writing, with mode "append" or "overwrite": `intent`, `property.` before the name of a property of the version,
     `replace_schema`, `create`, `max_rows_per_file`, `max_bytes_per_file`.
+
+    Streams: where one begins, `starting_version` (a number, whose rows are sent too, or "latest") or
+    `starting_timestamp`; else with all rows. How much at once: `max_rows_per_trigger`, `max_files_per_trigger`,
+    `max_versions_per_trigger`. What of versions that change or remove rows: `on_change`, "fail", "skip" or "rewritten".
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -98,6 +103,16 @@ class LanceDataSource(ds.DataSource):
         handed = None if isinstance(planned, Committed) else HandedOn.of(planned, manifest_store=store)
         return LanceWriter(handed, self._under(_PROPERTY))
 
+    def streamReader(self, schema: StructType) -> ds.DataSourceStreamReader:
+        from lance_assets.spark.streaming import stream_reader
+
+        return stream_reader(self.options, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> ds.DataSourceStreamWriter:
+        from lance_assets.spark.streaming_sink import stream_writer
+
+        return stream_writer(self.options, schema, overwrite=overwrite)
+
     def _plan(self, schema: StructType | None) -> "ReadPlan":
         """Of the version that this was first asked for; all copies made since agree on it."""
         from lance_assets.spark.types import spark_schema, transport_schema
@@ -120,7 +135,7 @@ class LanceDataSource(ds.DataSource):
             with_row_address=schema is None and self._flag("with_row_address"),
         )
         if schema is not None:
-            _check_same(spark_schema(plan.arrow), schema)
+            check_same(spark_schema(plan.arrow), schema)
         return plan
 
     def _uri(self) -> str:
@@ -134,6 +149,10 @@ class LanceDataSource(ds.DataSource):
         )
 
     def _under(self, prefix: str) -> dict[str, str]:
+        from lance_core.tasks.credentials import storage_options
+
+        if prefix == _STORAGE:
+            return storage_options(self.options)
         return {key.removeprefix(prefix): value for key, value in self.options.items() if key.startswith(prefix)}
 
     def _names(self, option: str) -> tuple[str, ...] | None:
@@ -226,7 +245,7 @@ class LanceWriter(ds.DataSourceArrowWriter):
         What no version names is cleaned up later."""
 
 
-def _check_same(stored: StructType, asked: StructType) -> None:
+def check_same(stored: StructType, asked: StructType) -> None:
     """Of a schema that Spark was given for the columns: their names choose, their types must be what they are."""
     from lance_core import InvalidInput
 

@@ -2,15 +2,16 @@
 
 Spark has fewer: it knows no unsigned integers, half floats, fixed sizes or time zones of a column. `spark_schema` says
 what a table looks like to Spark; `transport_schema` what its batches are cast to on the way there; `stored_schema` what
-a new table stores for a DataFrame. The way back into an existing table is decided by the table's own schema.
+a new table stores for a DataFrame. The way back into an existing table is decided by the table's own schema. All of it
+as a table, which a test holds true: `TYPES.md`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 import pyspark.sql.types as T
 
-from lance_core import Unsupported
+from lance_core import InvalidInput, Unsupported
 
 _PLAIN: tuple[tuple[T.DataType, pa.DataType], ...] = (
     (T.NullType(), pa.null()),
@@ -35,12 +36,24 @@ _UNSIGNED = {
     pa.uint64(): pa.decimal128(20, 0),
 }
 _DECIMAL_PRECISION_MAX = 38
+FIXED_SIZE = "arrow.fixed-size-list.size"
+"""In the metadata of a Spark column of arrays: so long is each, and a new table stores them as vectors."""
+_NOT_SPARKS = ("ARROW:", "SPARK::", "lance-schema:")
+"""Metadata of a stored column that says what its type is, or what the table promises of it."""
+_OF_BLOBS = ("lance-encoding:blob", "lance-encoding:packed")
+"""Said of bytes. Of a blob that is stored Spark is told where it is."""
+_WAYS_OUT: tuple[tuple[type[T.DataType], str], ...] = (
+    (T.VariantType, "make it a text with to_json()"),
+    (T.TimeType, "cast it to string"),
+    (T.YearMonthIntervalType, "store its months as a number"),
+    (T.CalendarIntervalType, "make it an interval day to second"),
+    (T.SpatialType, "make it a binary with st_asbinary()"),
+    (T.UserDefinedType, "select what it is made of"),
+)
 
 
 def spark_schema(arrow: pa.Schema) -> T.StructType:
-    return T.StructType(
-        [T.StructField(field.name, _to_spark(field.type, field.name), field.nullable) for field in arrow]
-    )
+    return T.StructType([_spark_field(field) for field in arrow])
 
 
 def transport_schema(arrow: pa.Schema) -> pa.Schema:
@@ -49,7 +62,42 @@ def transport_schema(arrow: pa.Schema) -> pa.Schema:
 
 def stored_schema(spark: T.StructType) -> pa.Schema:
     """Everything is nullable: to Spark "not null" is an inference about one DataFrame, not a promise about the next."""
-    return pa.schema([pa.field(field.name, _to_arrow(field.dataType, field.name)) for field in spark])
+    return pa.schema([_stored_field(field, field.name) for field in spark])
+
+
+def _spark_field(field: pa.Field) -> T.StructField:
+    """With its metadata, so that a table made of the same rows has it too."""
+    metadata: dict[str, object] = {}
+    for name, value in (field.metadata or {}).items():
+        if name.isascii() and not name.decode().startswith((*_NOT_SPARKS, *_OF_BLOBS)):
+            metadata[name.decode()] = value.decode(errors="replace")
+    if pa.types.is_fixed_size_list(field.type):
+        metadata[FIXED_SIZE] = field.type.list_size
+    return T.StructField(field.name, _to_spark(field.type, field.name), field.nullable, metadata)
+
+
+def _stored_field(field: T.StructField, path: str) -> pa.Field:
+    """What Spark knows of a column besides its type is kept where it is a text; the rest is Spark's own."""
+    metadata: Mapping[str, object] = field.metadata or {}
+    arrow = _to_arrow(field.dataType, path)
+    if FIXED_SIZE in metadata:
+        arrow = _vector(arrow, metadata[FIXED_SIZE], path)
+    told = {
+        name: value
+        for name, value in metadata.items()
+        if isinstance(value, str) and name != FIXED_SIZE and not name.startswith((*_NOT_SPARKS, "__"))
+    }
+    return pa.field(field.name, arrow, metadata=told or None)
+
+
+def _vector(arrow: pa.DataType, size: object, path: str) -> pa.DataType:
+    length = int(size) if isinstance(size, int | str) and str(size).isdecimal() else 0
+    if not pa.types.is_list(arrow) or not length:
+        raise InvalidInput(
+            f"column {path!r} says in its metadata that it is of vectors ({FIXED_SIZE} = {size!r}): that is a whole "
+            f"number above 0, for an array, and this is {arrow}"
+        )
+    return pa.list_(arrow.value_field, length)
 
 
 def _transport(arrow: pa.DataType, path: str) -> pa.DataType:
@@ -72,8 +120,8 @@ def _transport(arrow: pa.DataType, path: str) -> pa.DataType:
         return pa.binary()
     if pa.types.is_dictionary(arrow):
         return _transport(arrow.value_type, path)
-    if pa.types.is_decimal(arrow) and arrow.precision <= _DECIMAL_PRECISION_MAX:
-        return pa.decimal128(arrow.precision, arrow.scale)
+    if pa.types.is_decimal(arrow) and arrow.precision - min(arrow.scale, 0) <= _DECIMAL_PRECISION_MAX:
+        return pa.decimal128(arrow.precision - min(arrow.scale, 0), max(arrow.scale, 0))
     if pa.types.is_map(arrow):
         key = _transport(arrow.key_type, f"{path}.key")
         return pa.map_(key, _transport(arrow.item_type, f"{path}.value"))
@@ -103,7 +151,12 @@ def _to_spark(arrow: pa.DataType, path: str) -> T.DataType:
     if pa.types.is_list(arrow):
         return T.ArrayType(_to_spark(arrow.value_type, path), arrow.value_field.nullable)
     if pa.types.is_struct(arrow):
-        return T.StructType([T.StructField(child.name, _to_spark(child.type, path), child.nullable) for child in arrow])
+        return T.StructType(
+            [
+                T.StructField(child.name, _to_spark(child.type, f"{path}.{child.name}"), child.nullable)
+                for child in arrow
+            ]
+        )
     return next(spark for spark, known in _PLAIN if known == arrow)
 
 
@@ -114,8 +167,11 @@ def _to_arrow(spark: T.DataType, path: str) -> pa.DataType:
     for known, arrow in _PLAIN:
         if type(known) is type(spark) or (isinstance(known, T.StringType) and isinstance(spark, T.StringType)):
             return arrow
+    if isinstance(spark, T.CharType | T.VarcharType):
+        return pa.string()
+    way_out = next((advice for kind, advice in _WAYS_OUT if isinstance(spark, kind)), "cast it")
     raise Unsupported(
-        f"column {path!r} has the Spark type {spark.simpleString()}, which a Lance table cannot store; cast it"
+        f"column {path!r} has the Spark type {spark.simpleString()}, which a Lance table cannot store; {way_out}"
     )
 
 
@@ -137,7 +193,7 @@ def _map(spark: T.DataType, path: str) -> pa.DataType:
 
 def _struct(spark: T.DataType, path: str) -> pa.DataType:
     assert isinstance(spark, T.StructType)
-    return pa.struct([pa.field(child.name, _to_arrow(child.dataType, f"{path}.{child.name}")) for child in spark])
+    return pa.struct([_stored_field(child, f"{path}.{child.name}") for child in spark])
 
 
 _NESTED: dict[type[T.DataType], Callable[[T.DataType, str], pa.DataType]] = {

@@ -3,14 +3,14 @@
 A retried or speculative task leaves orphan files, never rows; a failed job leaves nothing to undo.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from lance_assets.spark.jobs import FRAGMENTS
 from lance_assets.spark.types import stored_schema
-from lance_core import Committed
+from lance_core import Committed, InvalidInput
 from lance_core.tasks.write import (
     ATTEMPTS,
     BYTES_PER_FILE_MAX,
@@ -37,11 +37,15 @@ def append(
     retries: int = ATTEMPTS,
     max_rows_per_file: int = ROWS_PER_FILE_MAX,
     max_bytes_per_file: int = BYTES_PER_FILE_MAX,
+    cluster_by: str | Sequence[str] = (),
 ) -> Committed:
     """Add the rows of `df`; a table that is not there is created with them, unless `create=False`.
 
-    With `intent=`, the same intent again, from anywhere, returns the version that holds it.
+    With `intent=`, the same intent again, from anywhere, returns the version that holds it. `cluster_by` names columns
+    whose like values shall lie together: rows are spread over the files by ranges of them, and sorted within each, so
+    that a filter on them reads few.
     """
+    ordered = _clustered(df, cluster_by)
     planned = begin_append(
         uri,
         stored_schema(df.schema),
@@ -52,7 +56,7 @@ def append(
         manifest_store=manifest_store,
         branch=branch,
     )
-    return _write(df, planned, properties, retries)
+    return _write(ordered, planned, properties, retries)
 
 
 def overwrite(
@@ -68,9 +72,11 @@ def overwrite(
     retries: int = ATTEMPTS,
     max_rows_per_file: int = ROWS_PER_FILE_MAX,
     max_bytes_per_file: int = BYTES_PER_FILE_MAX,
+    cluster_by: str | Sequence[str] = (),
 ) -> Committed:
     """Replace all rows. The stored schema stays, since it knows what Spark forgets (fixed sizes, unsigned integers,
     time zones, field metadata), unless `replace_schema=True`. `df` may read the same table: its version is pinned."""
+    ordered = _clustered(df, cluster_by)
     planned = begin_overwrite(
         uri,
         stored_schema(df.schema),
@@ -81,7 +87,7 @@ def overwrite(
         manifest_store=manifest_store,
         branch=branch,
     )
-    return _write(df, planned, properties, retries)
+    return _write(ordered, planned, properties, retries)
 
 
 def _write(
@@ -91,3 +97,11 @@ def _write(
         return planned
     written: pa.Table = df.mapInArrow(WriteTask(planned.plan), FRAGMENTS).toArrow()
     return planned.finish(written, properties=properties, retries=retries)
+
+
+def _clustered(df: DataFrame, by: str | Sequence[str]) -> DataFrame:
+    names = [by] if isinstance(by, str) else list(by)
+    if unknown := [name for name in names if name not in df.columns]:
+        raise InvalidInput(f"cluster_by={names}: there is no column {unknown[0]!r}; there are {', '.join(df.columns)}")
+    columns = [df[f"`{name.replace('`', '``')}`"] for name in names]
+    return df.repartitionByRange(*columns).sortWithinPartitions(*columns) if columns else df

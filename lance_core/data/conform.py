@@ -1,17 +1,17 @@
 """Bringing a batch into the types that the table stores, and saying exactly what does not fit.
 
-Columns are matched by name. `EXACT` accepts what already is the stored type, but for differences that mean
-nothing (names of list items, string views, a storage array for its extension type). `CAST` also converts
-values where none is lost, because Spark forgets fixed sizes, unsigned integers, time zones and nullability:
-which pairs of types, says `conversions.py`. `ASKED_FOR` is for columns that get another type because somebody said so:
-whatever Arrow casts safely, and floats are rounded.
+Columns are matched by name. `EXACT` accepts what already is the stored type, but for differences that mean nothing
+(names of list items, string views, a storage array for its extension type). `CAST` also converts values where none is
+lost, because Spark forgets fixed sizes, unsigned integers, time zones and nullability: which pairs of types, says
+`conversions.py`. `OUTWARD` is the same on the way to somebody who has fewer types. `ASKED_FOR` is for columns that
+get another type because somebody said so: whatever Arrow casts safely, and floats are rounded.
 """
 
 import enum
 
 import pyarrow as pa
 
-from lance_core.data.conversions import floats_survived, means_the_same, narrows_floats, obstacle
+from lance_core.data.conversions import Unfit, may_round, means_the_same, obstacle, rounded, unfit
 from lance_core.errors import InvalidInput, SchemaMismatch
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.schema import TableSchema
@@ -23,6 +23,7 @@ _FIRST_WITH_NULL_STRUCTS = StorageVersion(2, 1)
 class Conversion(enum.Enum):
     EXACT = "exact"
     CAST = "cast"
+    OUTWARD = "outward"
     ASKED_FOR = "asked for"
 
 
@@ -95,15 +96,21 @@ def _converted(array: pa.Array, field: pa.Field, conversion: Conversion, what: s
         array = array.storage
     storage = target.storage_type if isinstance(target, pa.BaseExtensionType) else target
     if array.type != storage:
-        given = array
+        given = array = _with_buffers(array)
         try:
             array = array.cast(storage, safe=True)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-            raise _lossy(what, field, given.type, str(error)) from error
-        rounds = conversion is not Conversion.ASKED_FOR and narrows_floats(given.type, storage)
-        if rounds and not floats_survived(given, array):
-            raise _lossy(what, field, given.type, "a number would be rounded")
+            raise _lossy(what, unfit(given, storage, field.name), str(error), conversion) from error
+        rounds = conversion is not Conversion.ASKED_FOR and may_round(given.type, storage)
+        if rounds and (at := rounded(given, array, field.name)):
+            raise _lossy(what, at, "a number would be rounded", conversion)
     return array if storage is target else pa.ExtensionArray.from_storage(target, array)
+
+
+def _with_buffers(array: pa.Array) -> pa.Array:
+    """Where no list has an item, Arrow IPC gives items without memory, and the cast to fixed-size lists reads it."""
+    lacking = any(buffer is not None and not buffer.address for buffer in array.buffers())
+    return afresh(array) if lacking else array
 
 
 def _refuse_nulls(array: pa.Array, field: pa.Field, path: str, what: str) -> None:
@@ -195,10 +202,19 @@ def _refuse_type(column: str, given: pa.DataType, stored: pa.DataType, conversio
         raise SchemaMismatch(f"{what}: column {found}", column=column, expected=str(stored), got=str(given))
 
 
-def _lossy(what: str, field: pa.Field, given: pa.DataType, why: str) -> SchemaMismatch:
+_WAYS_OUT = {
+    Conversion.CAST: "Round or cast what does not fit before it is written",
+    Conversion.OUTWARD: "Leave the column out with columns=[...], or read it with lance_core.Table",
+}
+
+
+def _lossy(what: str, unfit: Unfit, why: str, conversion: Conversion) -> SchemaMismatch:
+    path, given, stored = unfit
+    way_out = f". {way}" if (way := _WAYS_OUT.get(conversion)) else ""
     return SchemaMismatch(
-        f"{what}: column {field.name!r} of type {given} does not convert to {field.type} without loss: {why}",
-        column=field.name,
-        expected=str(field.type),
+        f"{what}: column {path!r} of type {given} does not convert to {stored} without loss: "
+        f"{why.rstrip('.')}{way_out}",
+        column=path,
+        expected=str(stored),
         got=str(given),
     )

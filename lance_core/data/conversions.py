@@ -24,6 +24,9 @@ _FAMILIES: tuple[tuple[Callable[[pa.DataType], bool], ...], ...] = (
     (pa.types.is_floating,),
 )
 """Within one of these a safe cast keeps every value or fails; floats are compared besides."""
+_ITEM = "[]"
+Unfit = tuple[str, pa.DataType, pa.DataType]
+"""The nested column that has a value which does not fit, its type, and the one it should have."""
 
 
 def means_the_same(given: pa.DataType, stored: pa.DataType) -> bool:
@@ -106,45 +109,88 @@ def _leaf_converts(given: pa.DataType, stored: pa.DataType) -> bool:
     return any(_is_any(given, family) and _is_any(stored, family) for family in _FAMILIES)
 
 
-def floats_survived(given: pa.Array, converted: pa.Array) -> bool:
-    """A cast to a narrower float is silent about what it rounds; this is not. Not-a-number survives as itself."""
-    pairs = zip(_float_leaves(given), _float_leaves(converted), strict=False)
-    return all(np.array_equal(ours, theirs.astype(ours.dtype), equal_nan=True) for ours, theirs in pairs)
+def may_round(given: pa.DataType, stored: pa.DataType) -> bool:
+    """Whether a cast would say nothing of values that it rounds, or takes for infinite."""
+    given, stored = _bare(given), _bare(stored)
+    if pa.types.is_floating(stored):
+        if pa.types.is_floating(given):
+            return bool(given.bit_width > stored.bit_width)
+        return bool(pa.types.is_integer(given) and pa.types.is_float16(stored))
+    return any(may_round(ours, theirs) for _, ours, theirs in _children(given, stored))
 
 
-def narrows_floats(given: pa.DataType, stored: pa.DataType) -> bool:
-    widths = [_float_widths(given), _float_widths(stored)]
-    return any(after < before for before, after in zip(*widths, strict=False))
+def rounded(given: pa.Array, converted: pa.Array, path: str) -> Unfit | None:
+    """Where a value is another one after such a cast, the first place. Not-a-number survives as itself."""
+    given, converted = _values(given), _values(converted)
+    if not may_round(given.type, converted.type):
+        return None
+    if pa.types.is_floating(converted.type):
+        ours, theirs = (each.to_numpy(zero_copy_only=False) for each in (given, converted))
+        wide = np.float64 if pa.types.is_integer(given.type) else ours.dtype
+        if np.array_equal(ours.astype(wide), theirs.astype(wide), equal_nan=True):
+            return None
+        return path, given.type, converted.type
+    pairs = _child_arrays(given, converted, path)
+    return next((found for ours, theirs, at in pairs if (found := rounded(ours, theirs, at))), None)
 
 
-def _float_widths(arrow: pa.DataType) -> list[int]:
-    if isinstance(arrow, pa.BaseExtensionType):
-        arrow = arrow.storage_type
-    if pa.types.is_floating(arrow):
-        return [int(arrow.bit_width)]
-    if pa.types.is_struct(arrow):
-        children = sorted(arrow, key=lambda child: child.name)
-        return [width for child in children for width in _float_widths(child.type)]
-    if pa.types.is_map(arrow):
-        return [*_float_widths(arrow.key_type), *_float_widths(arrow.item_type)]
-    return _float_widths(arrow.value_type) if _is_any(arrow, _LISTS) else []
+def unfit(given: pa.Array, stored: pa.DataType, path: str) -> Unfit:
+    """Why an array does not cast."""
+    given, stored = _values(given), _bare(stored)
+    for name, _, theirs in _children(given.type, stored):
+        inner = _values(_child(given, name))
+        try:
+            inner.cast(_bare(theirs))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+            return unfit(inner, theirs, _below(path, name, stored))
+    return path, given.type, stored
 
 
-def _float_leaves(array: pa.Array) -> Iterator[np.ndarray[tuple[int], np.dtype[np.floating]]]:
-    """The float values below an array, in an order that does not depend on the order of children; nulls left out."""
-    array = array.drop_null()
+def _children(given: pa.DataType, stored: pa.DataType) -> Iterator[tuple[str, pa.DataType, pa.DataType]]:
+    """Those that go into each other, by name."""
+    if pa.types.is_dictionary(given) or pa.types.is_dictionary(stored):
+        ours, theirs = (each.value_type if pa.types.is_dictionary(each) else each for each in (given, stored))
+        yield from _children(ours, theirs)
+    elif pa.types.is_struct(given) and pa.types.is_struct(stored):
+        for child in stored:
+            if (at := given.get_field_index(child.name)) >= 0:
+                yield child.name, given.field(at).type, child.type
+    elif pa.types.is_map(given) and pa.types.is_map(stored):
+        yield "key", given.key_type, stored.key_type
+        yield "value", given.item_type, stored.item_type
+    elif _is_any(given, _LISTS) and _is_any(stored, _LISTS):
+        yield _ITEM, given.value_type, stored.value_type
+
+
+def _child_arrays(given: pa.Array, converted: pa.Array, path: str) -> Iterator[tuple[pa.Array, pa.Array, str]]:
+    for name, _, _ in _children(given.type, converted.type):
+        yield _child(given, name), _child(converted, name), _below(path, name, converted.type)
+
+
+def _child(array: pa.Array, name: str) -> pa.Array:
+    """Of an array without nulls."""
+    if pa.types.is_struct(array.type):
+        return array.field(name)
+    if pa.types.is_map(array.type):
+        return array.keys if name == "key" else array.items
+    return array.flatten()
+
+
+def _below(path: str, name: str, parent: pa.DataType) -> str:
+    return f"{path}.{parent.value_field.name if name == _ITEM else name}"
+
+
+def _values(array: pa.Array) -> pa.Array:
+    """Without nulls, extensions and dictionaries."""
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
-    if pa.types.is_floating(array.type):
-        yield array.to_numpy(zero_copy_only=False)
-    elif pa.types.is_struct(array.type):
-        for child in sorted(array.type, key=lambda child: child.name):
-            yield from _float_leaves(array.field(child.name))
-    elif pa.types.is_map(array.type):
-        yield from _float_leaves(array.keys)
-        yield from _float_leaves(array.items)
-    elif _is_any(array.type, _LISTS):
-        yield from _float_leaves(array.flatten())
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    return array.filter(array.is_valid()) if array.null_count else array
+
+
+def _bare(arrow: pa.DataType) -> pa.DataType:
+    return arrow.storage_type if isinstance(arrow, pa.BaseExtensionType) else arrow
 
 
 def _is_any(arrow: pa.DataType, tests: tuple[Callable[[pa.DataType], bool], ...]) -> bool:

@@ -17,8 +17,9 @@ from typing import TypeVar
 from lance_core.errors import LanceError, NotFound, StorageError, Unsupported
 from lance_core.storage.buckets.bucket import Bucket, Found, Page
 from lance_core.storage.buckets.opened import opened
-from lance_core.storage.options import Settings, hidden, settings
+from lance_core.storage.options import Settings, hidden
 from lance_core.storage.place import SCHEMES, Place
+from lance_core.storage.references import Options, Told
 from lance_core.storage.store import KnownObject, ListsInOrder, ObjectInfo, Put
 from lance_core.storage.trouble import Kind, Patience, Trouble
 
@@ -35,20 +36,28 @@ _proven: set[tuple[str, Settings]] = set()
 @dataclass(frozen=True, slots=True)
 class ObjectStore(ListsInOrder):
     place: Place
-    settings: Settings = field(repr=False)
-    given: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """The options as the caller gave them, which the codec understands by itself."""
+    options: Options = field(repr=False)
     patience: Patience = field(default=Patience(), repr=False, compare=False)
 
     @classmethod
     def at(cls, place: Place, options: Mapping[str, str]) -> "ObjectStore":
-        understood = settings(place.scheme, options)
-        understood.check()
+        found = Options.of(place.scheme, place.uri, options)
+        understood = found.settings
         patience = Patience(
             seconds_max=understood.seconds("patience", Patience().seconds_max),
             repeats_max=understood.number("repeats", Patience().repeats_max),
         )
-        return cls(place, understood, tuple(sorted(options.items())), patience)
+        return cls(place, found, patience)
+
+    @property
+    def settings(self) -> Settings:
+        return self.options.settings
+
+    @property
+    def given(self) -> Told:
+        """The options as the caller gave them, which the codec understands by itself; where it gave names, what they
+        stand for now."""
+        return self.options.given
 
     @property
     def description(self) -> str:
@@ -212,7 +221,7 @@ class ObjectStore(ListsInOrder):
         return f"{self.place.uri}/{path}"
 
     def _info(self, found: Found) -> KnownObject:
-        return KnownObject(self.place.path(found.key), found.size, found.modified)
+        return KnownObject(self.place.path(found.key), found.size, found.modified, found.tag)
 
 
 def _page_of(prefix: str, deep: bool, after: str, following: str | None, limit: int) -> Callable[[Bucket, str], Page]:

@@ -135,6 +135,8 @@ _FLAGS = (
 )
 _SECRET = frozenset(("key_id", "key", "token", "sas", "client_secret"))
 """An id of a key is none by itself, and shown to nobody all the same."""
+PROVIDER = "provider"
+"""Names who is asked for options; see `references.py`."""
 _SECRET_CHARACTERS_MIN = 4
 _ENVIRONMENT_PREFIXES = ("aws_", "google_", "azure_", "object_store_")
 
@@ -250,8 +252,8 @@ def settings(scheme: str, given: Mapping[str, str], environment: Mapping[str, st
 def bound(given: Mapping[str, str], *, own: str, other: str) -> dict[str, str]:
     """Of the options that were given for the table at `own`, those that another place is told.
 
-    What belongs to one store alone goes there alone. A name that several stores share, such as `token`, is the table's;
-    and what opens one account of Azure is shown to no other.
+    What belongs to one store alone goes there alone. A name that several stores share, such as `token`, is the table's,
+    and so is a provider; what opens one account of Azure is shown to no other.
 
     >>> bound({"token": "x", "aws_region": "y"}, own="az://lake/t", other="s3://lake/t")
     {'aws_region': 'y'}
@@ -263,6 +265,7 @@ def bound(given: Mapping[str, str], *, own: str, other: str) -> dict[str, str]:
     if ours is theirs:
         withheld = _SECRET if ours is _AZURE and _account(own, given) != _account(other, given) else frozenset()
         hidden_names = {spelling for name in withheld for spelling in ours.get(name, ())}
+        hidden_names |= {PROVIDER} if withheld else set()
         return {name: value for name, value in given.items() if name.lower() not in hidden_names}
     strangers = {
         spelling
@@ -270,7 +273,7 @@ def bound(given: Mapping[str, str], *, own: str, other: str) -> dict[str, str]:
         if family is not theirs
         for spellings in family.values()
         for spelling in spellings
-    }
+    } | {PROVIDER}
     return {name: value for name, value in given.items() if name.lower() not in strangers}
 
 

@@ -48,6 +48,8 @@ class KnownObject:
     path: str
     size: int
     modified: datetime
+    tag: str = ""
+    """Which content this is, where the store has a word for it."""
 
 
 def with_facts(listed: Iterable[ObjectInfo]) -> Iterator[KnownObject]:

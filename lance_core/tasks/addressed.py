@@ -50,9 +50,9 @@ class FillTask:
     """Where addresses were found by key: a row that is named twice has a key that is there twice."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        self.whole.stamp.check()
         last = -1
         try:
+            self.whole.stamp.check()
             for number, pieces in groupby(_pieces(batches), key=lambda piece: piece.fragment):
                 last = number
                 filled = self._filled(number, pieces)
@@ -164,7 +164,7 @@ class KeysTask:
     def _of(self, part: Snapshot, fragment: Fragment) -> Iterator[pa.RecordBatch]:
         for rows in live_rows(part, fragment, self.keys, part.manifest.schema):
             if rows.batch.num_rows:
-                keys = conform(rows.batch, self.transport, conversion=Conversion.CAST, what=self.whole.uri)
+                keys = conform(rows.batch, self.transport, conversion=Conversion.OUTWARD, what=self.whole.uri)
                 addresses = pa.array(rows.offsets | (fragment.id << _FRAGMENT_BITS))
                 yield pa.RecordBatch.from_arrays([*keys.columns, addresses], schema=self.schema)
 

@@ -9,7 +9,7 @@ Nobody who fails deletes anything: that a commit ended with an error does not me
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -34,7 +34,7 @@ class HandedOn:
     uuid: str
     record: IntentRecord | None
     begun_ns: int
-    manifest_store: ManifestStore | str | None = None
+    manifest_store: ManifestStore | str | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, planned: PlannedWrite, *, manifest_store: ManifestStore | str | None = None) -> "HandedOn":

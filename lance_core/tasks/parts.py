@@ -31,6 +31,10 @@ Work = Callable[[Snapshot, int], Iterable[bytes]]
 """What is done with a part; the number is the part's own. Picklable."""
 
 
+Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""Runs in a worker: numbers of parts in, rows of `RESULT` out. Picklable."""
+
+
 class Runner(Protocol):
     """Whoever runs tasks: Spark, or a loop in a test."""
 
@@ -38,7 +42,7 @@ class Runner(Protocol):
     def slots(self) -> int:
         """How many tasks run at once."""
 
-    def run(self, task: "PartTask", parts: int) -> pa.Table:
+    def run(self, task: Task, parts: int) -> pa.Table:
         """One task for each number below `parts`, with the task's own answer for it: rows of `RESULT`, in any order,
         of one attempt each."""
 
@@ -89,10 +93,10 @@ class PartTask:
     work: Work
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        self.whole.stamp.check()
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 try:
+                    self.whole.stamp.check()
                     for result in self.work(self.whole.part(self.parts[number]), number):
                         yield pa.RecordBatch.from_pylist([{"part": number, "result": result}], RESULT)
                 except InvalidInput as error:

@@ -95,7 +95,7 @@ class ReadWork:
         self.whole.stamp.check()
         snapshot = self.whole.part(part.fragments)
         for batch in scan(snapshot.location, self.wanted.of(snapshot, part.ranges)):
-            yield conform(batch, transport or self.transport, conversion=Conversion.CAST, what=self.whole.uri)
+            yield conform(batch, transport or self.transport, conversion=Conversion.OUTWARD, what=self.whole.uri)
 
 
 @dataclass(frozen=True, slots=True)

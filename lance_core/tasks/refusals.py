@@ -1,9 +1,12 @@
 """Errors that a worker has about its input, on their way to the driver, which raises them again as what they were."""
 
 import json
+import re
 
 from lance_core import errors
 from lance_core.errors import InvalidInput, LanceError
+
+_RAISED = re.compile(r"^lance_core\.errors\.(InvalidInput|SchemaMismatch): (?P<message>.+)$", re.MULTILINE)
 
 
 def encode(error: InvalidInput) -> str:
@@ -19,3 +22,9 @@ def decode(text: str) -> LanceError:
     for name, value in refusal["told"].items():
         setattr(error, name, value)
     return error
+
+
+def in_traceback(text: str) -> InvalidInput | None:
+    """Where a task has no place for a refusal among its rows, it raises it, and Spark tells of it as a text."""
+    found = _RAISED.search(text)
+    return None if found is None else InvalidInput(found["message"])

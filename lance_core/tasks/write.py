@@ -8,7 +8,6 @@ A worker's files have fresh names, so retried and speculative attempts leave orp
 the driver collected are committed.
 """
 
-import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from lance_core.data.blob_writing import schema_as_stored, stored_schema
 from lance_core.data.conform import Conversion, columns_to_write
 from lance_core.data.layout import check_storable
 from lance_core.data.write import BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits, write_fragments
-from lance_core.errors import AlreadyExists, NotFound, RetryableConflict, SchemaMismatch
+from lance_core.errors import AlreadyExists, InvalidInput, NotFound, RetryableConflict
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.operations import Append, Overwrite
 from lance_core.format.schema import TableSchema
@@ -33,6 +32,7 @@ from lance_core.refs import line
 from lance_core.snapshot import Snapshot, load_latest
 from lance_core.storage.manifests.manifest_store import ManifestStore
 from lance_core.table import STORAGE_VERSION, committed_of
+from lance_core.tasks import refusals
 from lance_core.tasks.stamp import Stamp
 from lance_core.transactions.apply import Birth
 from lance_core.writes import Begun, Written
@@ -62,9 +62,9 @@ class WriteTask:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         plan = self.plan
-        plan.stamp.check()
-        location = locate(plan.uri, storage_options=plan.storage_options, durable=plan.durable)
         try:
+            plan.stamp.check()
+            location = locate(plan.uri, storage_options=plan.storage_options, durable=plan.durable)
             fragments = write_fragments(
                 location.codec,
                 batches,
@@ -75,9 +75,9 @@ class WriteTask:
                 new_uuid=uuid.uuid4,
                 what=location.uri,
             )
-        except SchemaMismatch as error:
+        except InvalidInput as error:
             # Trying again would not help, and an exception would reach the driver as text in somebody's traceback.
-            yield pa.RecordBatch.from_pylist([{"refusal": _told(error)}], RESULT)
+            yield pa.RecordBatch.from_pylist([{"refusal": refusals.encode(error)}], RESULT)
             return
         if fragments:
             yield pa.RecordBatch.from_pylist([{"fragment": fragment.encode()} for fragment in fragments], RESULT)
@@ -123,16 +123,11 @@ class PlannedWrite:
             ) from error
 
 
-def _told(error: SchemaMismatch) -> str:
-    return json.dumps([str(error), error.column, error.expected, error.got])
-
-
 def fragments_of(results: pa.Table) -> list[bytes]:
     """Encoded; what workers refused is raised."""
     for refusal in results["refusal"].to_pylist():
         if refusal is not None:
-            message, column, expected, got = json.loads(refusal)
-            raise SchemaMismatch(message, column=column, expected=expected, got=got)
+            raise refusals.decode(refusal)
     fragments: list[bytes] = results["fragment"].to_pylist()
     return fragments
 

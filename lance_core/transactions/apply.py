@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from lance_core.errors import InvalidInput, Unsupported
-from lance_core.format import base_path, keys, mem_wal
+from lance_core.format import base_path, ingested, keys, mem_wal
 from lance_core.format import operations as op
 from lance_core.format.base_path import BasePath
 from lance_core.format.chain import PARENT_BYTES_MAX
@@ -80,6 +80,7 @@ def apply(
         if not draft.has_stable_row_ids:
             arrivals.check_no_row_ids(op.new_fragments(ours.operation))
         _change(draft, ours, occasion)
+        _note_ingested(draft, ours)
     record = _told(ours, head).encode()
     after = draft.finish(
         now_ns=occasion.now_ns,
@@ -164,6 +165,13 @@ def _change(draft: Draft, ours: Transaction, occasion: Occasion) -> None:
             _note_progress(draft, operation.progress, ours, occasion)
         case op.Clone() | op.DataOverlay() | op.AppendFragmentReuseTransitions() | op.Other():
             raise Unsupported(f"{operation.name} is read, not committed to a table that exists")
+
+
+def _note_ingested(draft: Draft, ours: Transaction) -> None:
+    name, version = ours.operation.name, draft.version - 1
+    config = ingested.noted(draft.config, ours.properties, ours=name, version=version)
+    if config is not None:
+        draft.set_config(config)
 
 
 def _check_ids(draft: Draft, append: op.Append) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 from lance_core.storage.buckets.bucket import Bucket, Found, Page
 from lance_core.storage.buckets.opened import opened
 from lance_core.storage.objects import ObjectStore
-from lance_core.storage.options import settings
 from lance_core.storage.place import Place
+from lance_core.storage.references import Options
 from lance_core.storage.store import Put
 from lance_core.storage.trouble import Kind, Patience, Trouble
 from tests.lance_core.storage.manifests.stepping import Steps
@@ -124,11 +124,11 @@ class SteppedBucket:
 
 def bucket_store(uri: str, bucket: MemoryBucket, steps: Steps) -> BucketStore:
     place, patience = Place.of(uri, shown=uri), Patience(pause=lambda _seconds: None)
-    return BucketStore(place, settings("s3", {}), patience=patience, bucket=SteppedBucket(bucket, steps))
+    return BucketStore(place, Options.of("s3", uri, {}), patience=patience, bucket=SteppedBucket(bucket, steps))
 
 
 def emulated_store(uri: str, options: Mapping[str, str], steps: Steps) -> BucketStore:
     place = Place.of(uri, shown=uri)
-    understood = settings(place.scheme, options)
-    bucket = SteppedBucket(opened(place.authority, understood), steps)
-    return BucketStore(place, understood, tuple(sorted(options.items())), bucket=bucket)
+    understood = Options.of(place.scheme, uri, options)
+    bucket = SteppedBucket(opened(place.authority, understood.settings), steps)
+    return BucketStore(place, understood, bucket=bucket)

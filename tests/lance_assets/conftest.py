@@ -12,7 +12,12 @@ def spark_settings(tmp_path_factory: pytest.TempPathFactory) -> SparkSettings:
         master="local[2,3]",
         app_name="tests",
         conf={
+            "spark.eventLog.compress": False,
+            "spark.eventLog.dir": f"file:{tmp_path_factory.mktemp('events')}",
+            "spark.eventLog.enabled": True,  # for who looks for secrets in it, and at no cost to the others
             "spark.sql.shuffle.partitions": 2,
+            "spark.ui.enabled": True,
+            "spark.ui.port": 0,
             "spark.sql.warehouse.dir": f"file:{tmp_path_factory.mktemp('warehouse')}",
         },
         log_level="ERROR",

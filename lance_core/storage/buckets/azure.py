@@ -101,7 +101,7 @@ class AzureBucket:
     def head(self, key: str) -> Found:
         def head() -> Found:
             told = self._blob(key).get_blob_properties()
-            return Found(key, told.size, told.last_modified)
+            return Found(key, told.size, told.last_modified, (told.etag or "").strip('"'))
 
         return self._done(head)
 
@@ -110,7 +110,11 @@ class AzureBucket:
             lister = self._container.list_blobs if deep else self._container.walk_blobs
             pages = cast("_Pages", lister(name_starts_with=prefix, results_per_page=limit).by_page(following))
             blobs = [each for each in next(pages, ()) if isinstance(each, self._packages.blob.BlobProperties)]
-            found = [Found(each.name, each.size, each.last_modified) for each in blobs if each.name > after]
+            found = [
+                Found(each.name, each.size, each.last_modified, (each.etag or "").strip('"'))
+                for each in blobs
+                if each.name > after
+            ]
             return Page(found, pages.continuation_token or None)
 
         return self._done(page)

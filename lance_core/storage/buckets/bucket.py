@@ -13,6 +13,8 @@ class Found:
     key: str
     size: int
     modified: datetime
+    tag: str = ""
+    """Which content this is, by the store's own word (ETag)."""
 
 
 @dataclass(frozen=True, slots=True)

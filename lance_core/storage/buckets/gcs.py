@@ -234,7 +234,7 @@ def _token(settings: Settings, account: Mapping[str, str], packages: _Packages) 
 
 
 def _found(told: _Object) -> Found:
-    return Found(told["name"], int(told["size"]), datetime.fromisoformat(told["updated"]))
+    return Found(told["name"], int(told["size"]), datetime.fromisoformat(told["updated"]), str(told.get("etag", "")))
 
 
 def _quoted(text: str) -> str:

@@ -113,7 +113,7 @@ class S3Bucket:
 
     def head(self, key: str) -> Found:
         answer = self._done(lambda: self._client.head_object(Key=key, **self._always))
-        return Found(key, answer["ContentLength"], answer["LastModified"])
+        return Found(key, answer["ContentLength"], answer["LastModified"], answer.get("ETag", ""))
 
     def page(self, prefix: str, *, deep: bool, after: str, following: str | None, limit: int) -> Page:
         asked: dict[str, object] = {"Prefix": prefix, "MaxKeys": limit}
@@ -124,7 +124,10 @@ class S3Bucket:
         elif after:
             asked["StartAfter"] = after
         answer = self._done(lambda: self._client.list_objects_v2(**self._always, **asked))
-        found = [Found(each["Key"], each["Size"], each["LastModified"]) for each in answer.get("Contents", ())]
+        found = [
+            Found(each["Key"], each["Size"], each["LastModified"], each.get("ETag", ""))
+            for each in answer.get("Contents", ())
+        ]
         return Page(found, answer["NextContinuationToken"] if answer.get("IsTruncated") else None)
 
     def put(self, key: str, data: bytes) -> None:

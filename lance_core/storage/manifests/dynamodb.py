@@ -20,6 +20,7 @@ from lance_core.errors import InvalidInput, LanceError, MissingPiece, NotFound, 
 from lance_core.format.ids import Version
 from lance_core.storage.manifests.manifest_store import COMMITTER, Entry
 from lance_core.storage.quiet import keep_out_of_logs
+from lance_core.storage.references import resolved
 from lance_core.storage.store import Put
 
 KIND = "dynamodb"
@@ -192,7 +193,8 @@ class DynamoDBManifestStore:
             return _clients[known]
 
     def _arguments(self) -> dict[str, str]:
-        lowered = {name.lower(): value for name, value in self.storage_options.items()}
+        options = resolved(self.storage_options, f"{KIND}://{self.table}")
+        lowered = {name.lower(): value for name, value in options.items()}
         given = {
             name: found
             for name, spellings in _OPTIONS.items()

@@ -8,6 +8,7 @@ from lance_core.storage.manifests.dynamodb import DynamoDBManifestStore
 from lance_core.storage.manifests.manifest_store import ManifestStore
 from lance_core.storage.manifests.sql import SqlManifestStore
 from lance_core.storage.opening import without_secrets
+from lance_core.storage.references import looked_up
 
 _IN_THE_URI = "s3+ddb://"
 _QUERY = "ddbTableName"
@@ -21,10 +22,11 @@ def open_manifest_store(
         if given is not None and not isinstance(given, ManifestStore):
             raise InvalidInput(f"manifest_store= is a URL such as {_FORMS}, and not a {type(given).__name__}")
         return given
+    given = looked_up(given, "the manifest store")
     scheme, separator, rest = given.partition("://")
     if not separator:
         # Not repeated: half a URL may hold a password.
-        raise InvalidInput(f"the manifest store is no URL; write it as {_FORMS}")
+        raise InvalidInput(f"the manifest store is no URL; write it as {_FORMS}, or env:NAME for a variable with it")
     if scheme == "dynamodb":
         if not rest or any(each in rest for each in "/?#@"):
             raise InvalidInput(

@@ -39,7 +39,7 @@ def test_a_condition_that_does_not_parse_is_told_on_the_driver(spark: SparkSessi
 
 def test_rows_are_updated_by_the_workers(spark: SparkSession, tmp_path: Path) -> None:
     uri = made(tmp_path)
-    moved = update(spark, uri, {"name": "upper(name)"}, "id % 100 = 7", intent="monday")
+    moved = update(spark, uri, set={"name": "upper(name)"}, where="id % 100 = 7", intent="monday")
     assert (moved.operation, moved.table.count_rows("name >= 'N' and name < 'O'")) == ("Update", 10)
     assert update(spark, uri, {"name": "'x'"}, intent="monday").landed_before
     in_place = update(spark, uri, {"name": "concat(name, '!')"})

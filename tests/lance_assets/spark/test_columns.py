@@ -135,8 +135,10 @@ def test_columns_come_by_key(spark: SparkSession, tmp_path: Path, key: str) -> N
     assert lance.dataset(uri).to_table()["score"] == expected["score"]
 
 
-def test_a_key_that_is_there_twice_is_named_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", [5, 123_456])
+def test_a_key_that_is_there_twice_is_named_on_the_driver(spark: SparkSession, tmp_path: Path, key: int) -> None:
+    """Whether the table has it or not."""
     uri = made(tmp_path)
-    df = spark.createDataFrame([(5, 1), (6, 2), (5, 3)], "id int, score int")
-    with pytest.raises(InvalidInput, match="the key id = 5 more than once"):
+    df = spark.createDataFrame([(key, 1), (6, 2), (key, 3), (None, 1), (None, 2)], "id int, score int")
+    with pytest.raises(InvalidInput, match=f"the key id = {key} more than once"):
         merge_columns(df, uri, on="id")

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from lance_assets.spark import append, overwrite, read
 from lance_assets.spark.types import stored_schema
-from lance_core import SchemaMismatch, Table, Unsupported
+from lance_core import InvalidInput, SchemaMismatch, Table, Unsupported
 from lance_core.tasks.write import FileLimits, PlannedWrite, WriteTask, begin_append
 
 
@@ -262,3 +262,25 @@ def test_bytes_become_blobs(spark: SparkSession, tmp_path: Path) -> None:
     assert [None if blob is None else blob.read() for blob in table.blobs("film", range(3))] == values
     rows = read(spark, str(tmp_path / "t")).orderBy("id").collect()
     assert [row.film and (row.film.kind, int(row.film.size)) for row in rows] == [(1, 100_000), None, (0, 0)]
+
+
+def test_rows_can_be_laid_out_by_key(spark: SparkSession, tmp_path: Path) -> None:
+    """Files hold ranges of the key, in order, so that a filter on it can leave most of them alone."""
+    shuffled = spark.range(0, 10_000, 1, 4).selectExpr("(id * 7919) % 10007 as key", "id % 3 as `a b`")
+    spark.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "false")
+    try:
+        append(shuffled, uri_in(tmp_path), cluster_by="key", max_rows_per_file=1000)
+    finally:
+        spark.conf.unset("spark.sql.adaptive.coalescePartitions.enabled")
+    keys = lance.dataset(uri_in(tmp_path)).to_table(columns=["key"])["key"].to_pylist()
+    assert len(lance.dataset(uri_in(tmp_path)).get_fragments()) >= 10
+    assert keys == sorted(keys)
+    overwrite(shuffled, uri_in(tmp_path), cluster_by=["a b", "key"])
+    rows = lance.dataset(uri_in(tmp_path)).to_table().to_pylist()
+    assert [(row["a b"], row["key"]) for row in rows] == sorted((row["a b"], row["key"]) for row in rows)
+
+
+def test_an_unknown_column_to_lay_out_by_is_refused_before_any_work(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"cluster_by=\['kye'\]: there is no column 'kye'; there are id"):
+        append(spark.range(3), uri_in(tmp_path), cluster_by="kye")
+    assert not Path(uri_in(tmp_path)).exists()

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from lance_core.tasks.parts import RESULT, PartTask
+from lance_core.tasks.parts import RESULT, Task
 
 
 @dataclass
@@ -16,12 +16,12 @@ class Loop:
     lost: frozenset[int] = frozenset()
     ran: list[int] = field(default_factory=list)
 
-    def run(self, task: PartTask, parts: int) -> pa.Table:
+    def run(self, task: Task, parts: int) -> pa.Table:
         shipped = pickle.dumps(task)
         batches: list[pa.RecordBatch] = []
         for number in reversed(range(parts)):
             for _attempt in range(2 if number in self.lost else 1):
-                worker: PartTask = pickle.loads(shipped)
+                worker: Task = pickle.loads(shipped)
                 answer = list(worker([pa.record_batch({"id": pa.array([number], pa.int64())})]))
                 self.ran.append(number)
             batches += answer

@@ -16,7 +16,7 @@ import pytest
 from lance_core import InvalidInput, RetryableConflict, SchemaMismatch, Table, work
 from lance_core.tasks.changes import How, Where
 from lance_core.tasks.map_columns import Computation, Progress, map_columns
-from lance_core.tasks.parts import PartTask
+from lance_core.tasks.parts import Task
 from tests.lance_core.tasks.loop import Loop
 
 ROWS = pa.table({"id": pa.array(range(100), pa.int64()), "x": [None if n % 7 == 0 else n / 3 for n in range(100)]})
@@ -66,7 +66,7 @@ class Meddled(Loop):
     uri: str = ""
     meddle: Meddle = field(default=lambda table: None)
 
-    def run(self, task: PartTask, parts: int) -> pa.Table:
+    def run(self, task: Task, parts: int) -> pa.Table:
         first = not self.ran
         answers = super().run(task, parts)
         if first:
@@ -80,7 +80,7 @@ class Killed(Loop):
 
     after: int = 0
 
-    def run(self, task: PartTask, parts: int) -> pa.Table:
+    def run(self, task: Task, parts: int) -> pa.Table:
         super().run(task, self.after)
         raise KeyboardInterrupt
 

@@ -1,0 +1,70 @@
+"""What `option(...)` said, as the format `lance` reads it. To Spark all of it is text, and names are in small letters.
+
+Names are written with underscores here, and understood as Spark writes them too: `max_rows_per_file` and
+`maxRowsPerFile` are the same. `property.` stands before the name of a property of a version; what stands before those
+of storage options, and which of them are refused, is told in `lance_core.tasks.credentials`. Start with `Options`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from lance_core import InvalidInput
+from lance_core.tasks.credentials import storage_options
+
+_PROPERTY = "property."
+_FLAGS = {"true": True, "false": False}
+_Default = TypeVar("_Default")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    given: Mapping[str, str] = field(repr=False)
+
+    @property
+    def uri(self) -> str:
+        if uri := self.given.get("path"):
+            return uri
+        raise InvalidInput('the format "lance" is told no path: give one by load(uri) or start(uri)')
+
+    def text(self, name: str) -> str | None:
+        both = {self.given.get(name), self.given.get(name.replace("_", ""))} - {None}
+        if len(both) > 1:
+            raise InvalidInput(f"the option {name} is given twice, in two spellings; keep one")
+        return next(iter(both), None)
+
+    @property
+    def storage(self) -> dict[str, str]:
+        return storage_options(self.given)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        named = {key: value for key, value in self.given.items() if key.startswith(_PROPERTY)}
+        return {key.removeprefix(_PROPERTY): value for key, value in named.items()}
+
+    def names(self, option: str) -> tuple[str, ...] | None:
+        given = self.text(option)
+        return None if given is None else tuple(name.strip() for name in given.split(",") if name.strip())
+
+    def flag(self, option: str, *, default: bool) -> bool:
+        given = self.text(option)
+        if given is None:
+            return default
+        if given.lower() not in _FLAGS:
+            raise InvalidInput(f"the option {option} is {given!r}: it is true or false")
+        return _FLAGS[given.lower()]
+
+    def number(self, option: str, default: _Default) -> int | _Default:
+        given = self.text(option)
+        if given is None:
+            return default
+        try:
+            return int(given)
+        except ValueError:
+            raise InvalidInput(f"the option {option} is {given!r}: it is a whole number") from None
+
+    def without(self, why: Mapping[str, str]) -> None:
+        """Refuse options that mean something elsewhere."""
+        for option, instead in why.items():
+            if self.text(option) is not None:
+                raise InvalidInput(f"the option {option} is not for streams: {instead}")

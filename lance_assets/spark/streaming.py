@@ -1,0 +1,138 @@
+"""The format `lance` as a source of Structured Streaming: the rows of a table, and then those that are added to it.
+
+    spark.readStream.format("lance").option("maxRowsPerTrigger", 1_000_000).load(uri)
+
+Spark keeps one process for each query that asks here how far there is something to read, and reads in tasks. What is
+followed, and what an offset means, is decided in `lance_core.tasks.streams.reading`. Start with `stream_reader`.
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+
+import pyarrow as pa
+from pyspark.sql import datasource as ds
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxFiles,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from lance_assets.spark.options import Options
+from lance_assets.spark.source import check_same
+from lance_assets.spark.types import spark_schema, transport_schema
+from lance_core import InvalidInput
+from lance_core.tasks.read import Which
+from lance_core.tasks.streams.new_rows import OnChange
+from lance_core.tasks.streams.offsets import Start
+from lance_core.tasks.streams.parts import StreamPart
+from lance_core.tasks.streams.reading import Limits, Stream
+
+_SLOTS = 8
+"""How many tasks run at once is not known where Spark plans."""
+_NO_END = (1 << 63) - 1
+_LATEST = "latest"
+
+
+def stream_reader(options: Mapping[str, str], schema: StructType) -> "LanceStreamReader":
+    """Which options there are is told at `LanceDataSource`."""
+    given = Options(options)
+    given.without(dict.fromkeys(("version", "tag"), "it begins where starting_version says, and goes on"))
+    branch, store, bases = given.text("branch"), given.text("manifest_store"), given.names("bases") or ()
+    stream = Stream(
+        Which(given.uri, None, None, branch, given.storage, store, bases),
+        transport=transport_schema,
+        columns=schema.fieldNames(),
+        filter=given.text("filter"),
+        start=_start(given),
+        on_change=_on_change(given),
+        limits=Limits(
+            rows=given.number("max_rows_per_trigger", None),
+            files=given.number("max_files_per_trigger", None),
+            versions=given.number("max_versions_per_trigger", None),
+        ),
+    )
+    check_same(spark_schema(stream.arrow), schema)
+    return LanceStreamReader(schema, stream)
+
+
+class LanceStreamPartition(ds.InputPartition):
+    def __init__(self, part: StreamPart) -> None:
+        super().__init__(part)
+        self.part = part
+
+    def __repr__(self) -> str:
+        return f"LanceStreamPartition({len(self.part.pieces)} pieces)"
+
+
+class LanceStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, schema: StructType, stream: Stream | None) -> None:
+        self._schema = schema
+        self._stream = stream
+
+    @property
+    def stream(self) -> Stream:
+        assert self._stream is not None, "tasks are told what to read"
+        return self._stream
+
+    def initialOffset(self) -> dict[str, object]:
+        return self.stream.initial()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Spark knows one limit at a time; here it only says that there are some, and all of them are kept."""
+        limits = self.stream.limits
+        if limits == Limits():
+            return ReadAllAvailable()
+        if limits.rows is None and limits.files is not None:
+            return ReadMaxFiles(limits.files)
+        return ReadMaxRows(limits.rows or _NO_END)
+
+    def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
+        return self.stream.latest(start, limited=not isinstance(limit, ReadAllAvailable))
+
+    def reportLatestOffset(self) -> dict[str, object]:
+        return self.stream.reached()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self.stream.hold()
+
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[ds.InputPartition]:
+        return [LanceStreamPartition(part) for part in self.stream.parts(start, end, slots=_SLOTS)]
+
+    def read(self, partition: ds.InputPartition | None) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, LanceStreamPartition):
+            return iter(())
+        return partition.part.rows(to_arrow_schema(self._schema, timezone="UTC"))
+
+    def __getstate__(self) -> dict[str, object]:
+        """Tasks are given their parts one by one."""
+        return {"_schema": self._schema, "_stream": None}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+
+
+def _start(given: Options) -> Start:
+    version, time = given.text("starting_version"), given.text("starting_timestamp")
+    if version is not None and version.lower() == _LATEST:
+        return Start(latest=True, timestamp=None if time is None else _moment(time))
+    return Start(given.number("starting_version", None), timestamp=None if time is None else _moment(time))
+
+
+def _moment(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidInput(
+            f"the option starting_timestamp is {text!r}: it is a time such as 2026-01-31T08:00:00+00:00, with its zone"
+        ) from None
+
+
+def _on_change(given: Options) -> OnChange:
+    text = given.text("on_change") or OnChange.FAIL.value
+    if text not in {each.value for each in OnChange}:
+        raise InvalidInput(f"the option on_change is {text!r}: it is {', '.join(each.value for each in OnChange)}")
+    return OnChange(text)

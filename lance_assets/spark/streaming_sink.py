@@ -1,0 +1,145 @@
+"""The format `lance` as a sink of Structured Streaming: each batch is one version, and lands once.
+
+    df.writeStream.format("lance").option("checkpointLocation", place).start(uri)
+    df.writeStream.foreachBatch(upsert_batches(uri, "id")).option("checkpointLocation", place).start()
+
+Spark makes a writer anew for each batch, and another for its commit; only tasks are told which query and which batch
+they work for, so they tell it to the commit. A query is the same as long as its checkpoint is. Start with
+`stream_writer`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql import datasource as ds
+from pyspark.sql.types import StructType
+
+from lance_assets.spark.changing import upsert
+from lance_assets.spark.options import Options
+from lance_assets.spark.types import stored_schema
+from lance_core import InvalidInput, StorageError
+from lance_core.tasks.streams import writing
+from lance_core.tasks.streams.writing import Batch, StreamedWrite, Told
+from lance_core.tasks.write import ATTEMPTS, BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits, ManifestStore
+
+_QUERY, _BATCH, _RUN = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> "LanceStreamWriter":
+    """Which options there are is told at `LanceDataSource`. `overwrite` is what Spark makes of the output mode
+    "complete"."""
+    given = Options(options)
+    given.without({"intent": "each batch has one of its own"})
+    limits = FileLimits(
+        given.number("max_rows_per_file", ROWS_PER_FILE_MAX), given.number("max_bytes_per_file", BYTES_PER_FILE_MAX)
+    )
+    write = StreamedWrite.begin(
+        given.uri,
+        stored_schema(schema),
+        replaces=overwrite,
+        create=given.flag("create", default=True),
+        limits=limits,
+        branch=given.text("branch"),
+        storage_options=given.storage,
+        manifest_store=given.text("manifest_store"),
+    )
+    return LanceStreamWriter(write, given)
+
+
+@dataclass(frozen=True, slots=True)
+class LanceStreamMessage(ds.WriterCommitMessage):
+    told: Told
+
+
+class LanceStreamWriter(ds.DataSourceStreamArrowWriter):
+    def __init__(self, write: StreamedWrite, options: Options) -> None:
+        self._write = write
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> LanceStreamMessage:
+        return LanceStreamMessage(self._write.written(iterator, _batch()))
+
+    def commit(self, messages: list[ds.WriterCommitMessage | None], batchId: int) -> None:
+        told = [message.told for message in messages if isinstance(message, LanceStreamMessage)]
+        if len(told) < len(messages):
+            raise StorageError(
+                f"{self._options.uri}: Spark gave back less than its tasks wrote in batch {batchId}; start the query "
+                "again, which repeats the batch"
+            )
+        writing.commit(
+            told,
+            batchId,
+            storage_options=self._options.storage,
+            manifest_store=self._options.text("manifest_store"),
+            properties=self._options.properties,
+            retries=self._options.number("retries", ATTEMPTS),
+        )
+
+    def abort(self, messages: list[ds.WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing. Spark asks for it after a commit that failed too, which may have landed: its files may be in use.
+        What no version names is cleaned up later."""
+
+
+def upsert_batches(
+    uri: str,
+    on: str | Sequence[str],
+    *,
+    query_id: str | None = None,
+    matched: str = "update",
+    matched_if: str | None = None,
+    insert: bool = True,
+    delete_unmatched: bool | str | None = False,
+    branch: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    manifest_store: ManifestStore | str | None = None,
+    properties: Mapping[str, str] | None = None,
+    retries: int = ATTEMPTS,
+    max_rows_per_file: int = ROWS_PER_FILE_MAX,
+    max_bytes_per_file: int = BYTES_PER_FILE_MAX,
+) -> Callable[[DataFrame, int], None]:
+    """What `foreachBatch` calls, where an output mode "update" is wanted: each batch is an `upsert`, and is done once,
+    however often it is repeated. A batch is known by its query and its number. Where Spark does not say which query it
+    is, `query_id` does; give another one with each new checkpoint, for its batches count from 0 again."""
+
+    def bring(rows: DataFrame, number: int) -> None:
+        batch = _batch_of(rows, number, query_id)
+        upsert(
+            rows,
+            uri,
+            on,
+            matched=matched,
+            matched_if=matched_if,
+            insert=insert,
+            delete_unmatched=delete_unmatched,
+            branch=branch,
+            storage_options=storage_options,
+            manifest_store=manifest_store,
+            intent=batch.intent,
+            properties={**(properties or {}), **batch.properties},
+            retries=retries,
+            max_rows_per_file=max_rows_per_file,
+            max_bytes_per_file=max_bytes_per_file,
+        )
+
+    return bring
+
+
+def _batch() -> Batch | None:
+    """Which one this task works for; None where Spark does not say."""
+    context = TaskContext.get()
+    query, number, run = (context.getLocalProperty(name) if context else None for name in (_QUERY, _BATCH, _RUN))
+    return Batch(query, int(number), run) if query and number else None
+
+
+def _batch_of(rows: DataFrame, number: int, query_id: str | None) -> Batch:
+    context = getattr(rows.sparkSession, "sparkContext", None)
+    query, run = (context.getLocalProperty(name) if context else None for name in (_QUERY, _RUN))
+    if not (found := query_id or query):
+        raise InvalidInput(
+            f"this session does not say which streaming query batch {number} belongs to, so it could not be told from "
+            "a new one when it is repeated; give upsert_batches a query_id"
+        )
+    return Batch(found, number, run)

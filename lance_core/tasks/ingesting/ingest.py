@@ -1,0 +1,331 @@
+"""Files into a table, each of them once: found on the driver, read by workers, committed with the record of them.
+
+    driver    the files there are, less those that the version has       sources.py, record.py
+              shares of them                                             work.py
+    workers   read, convert, write fragments; divert bad records         rows.py
+    driver    a segment of the record -> one commit -> bad records       bad_records.py
+
+The record is part of the version (`format/ingested.py`): of two ingests at once, the second is refused by the commit,
+looks what the first one took, reads again only shares that have such a file in them, and commits what is left. Start
+with `ingest`; why it is so, says 001-a-file-lands-with-its-rows.md.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from lance_core import given, writes
+from lance_core.committed import Committed
+from lance_core.data.blob_writing import stored_schema
+from lance_core.data.layout import check_storable
+from lance_core.data.write import FileLimits
+from lance_core.errors import (
+    AlreadyExists,
+    InvalidInput,
+    LanceError,
+    NotFound,
+    RetryableConflict,
+    SchemaMismatch,
+    StorageError,
+)
+from lance_core.format.fragment import StorageVersion
+from lance_core.format.ingested import FOLLOWS, INGESTED, told
+from lance_core.format.operations import Append, Operation, Overwrite
+from lance_core.format.schema import TableSchema
+from lance_core.identity import TABLE_ID
+from lance_core.location import Location, locate, published_config
+from lance_core.pace import Pace
+from lance_core.ports import SYSTEM
+from lance_core.snapshot import Snapshot
+from lance_core.storage.opening import without_secrets
+from lance_core.storage.options import bound
+from lance_core.table import STORAGE_VERSION, committed_of
+from lance_core.tasks.changes import How, Where
+from lance_core.tasks.ingesting import bad_records
+from lance_core.tasks.ingesting import record as records
+from lance_core.tasks.ingesting.formats import Changed, CsvFormat, Extra, Reading
+from lance_core.tasks.ingesting.reading import Part
+from lance_core.tasks.ingesting.record import Record
+from lance_core.tasks.ingesting.sources import SourceFile, listed, named
+from lance_core.tasks.ingesting.work import (
+    IngestPlan,
+    IngestTask,
+    Outcome,
+    SchemaTask,
+    Share,
+    Target,
+    dealt,
+    packed,
+    unpacked,
+)
+from lance_core.tasks.parts import Runner, Task, results_of
+from lance_core.tasks.stamp import Stamp
+from lance_core.transactions.apply import Birth
+from lance_core.writes import Begun, Written
+
+FILES = "lance_assets.ingested_files"
+BAD = "lance_assets.bad_records"
+"""Properties of the transaction: how many it took, and how many records of them it diverted."""
+_VERB = "ingest"
+
+
+@dataclass(frozen=True, slots=True)
+class What:
+    """What is to be ingested, and how."""
+
+    files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+    reading: Reading
+    schema: pa.Schema | None
+    on_bad_record: str
+    changed: Changed
+    limits: FileLimits
+    source_options: Mapping[str, str] | None = field(default=None, repr=False)
+
+
+def ingest(where: Where, what: What, *, how: How, runner: Runner) -> Committed:
+    given.check(intent=how.intent, retries=how.retries)
+    properties = given.properties(how.properties)
+    if what.changed not in ("fail", "again", "skip"):
+        raise InvalidInput(f"changed={what.changed!r}: files that changed since are 'fail', 'again' or 'skip'")
+    given.text(what.on_bad_record, "on_bad_record")
+    return committed_of(_Ingest(where, what, how, runner, properties).run())
+
+
+class _Ingest:
+    """One call. What workers gave back is kept for as long as it holds."""
+
+    def __init__(self, where: Where, what: What, how: How, runner: Runner, properties: Mapping[str, str]) -> None:
+        self._where, self._what, self._how, self._runner = where, what, how, runner
+        self._properties = properties
+        self._location, base = _base(where)
+        self._base: Snapshot | Birth = base
+        first = self._first_file()
+        options = what.source_options
+        if options is None:
+            options = bound(self._location.access.storage_options, own=self._location.uri, other=first)
+        self._source_options: Mapping[str, str] = options
+        self._side = None
+        if what.on_bad_record != "fail":
+            self._side = self._location.elsewhere(what.on_bad_record)
+            if self._side.uri == self._location.uri:
+                raise InvalidInput(f"on_bad_record= is the table itself, {self._side.uri}; name another place")
+        self._done: dict[bytes, list[bytes]] = {}
+        self._done_for: TableSchema | None = None
+        self._new_schema: TableSchema | None = None
+
+    def run(self) -> Written:
+        location, how = self._location, self._how
+        begun = writes.begin(location, self._base, verb=_VERB, intent=how.intent, ports=SYSTEM)
+        if isinstance(begun, Written):
+            self._settle()
+            return begun
+        self._settle()
+        files = listed(self._what.files, self._source_options)
+        pace = Pace(SYSTEM)
+        for before in range(how.retries):
+            try:
+                written = self._once(begun, files)
+            except (RetryableConflict, AlreadyExists) as conflict:
+                told = conflict.rule if isinstance(conflict, RetryableConflict) else ""
+                if told == "exhausted" or before + 1 == how.retries or pace.is_over:
+                    raise
+                pace.lost()
+                self._location, self._base = _base(self._where)
+                begun = replace(begun, location=self._location, base=self._base)
+                if landed := writes.landed_before(begun):
+                    self._settle()
+                    return landed
+            else:
+                return replace(written, attempts=written.attempts + before) if written.attempts else written
+        raise AssertionError("the last attempt returns or raises")
+
+    def _once(self, begun: Begun, files: Sequence[SourceFile]) -> Written:
+        base = self._base if isinstance(self._base, Snapshot) else None
+        record = records.of(self._location, base)
+        fresh = records.fresh(files, record, self._what.changed)
+        if not fresh:
+            if base is None:
+                raise NotFound(
+                    f"no file matches {self._shown()}, and there is no table at {self._location.uri}; look at files="
+                )
+            return writes.nothing_to_write(begun)
+        schema = self._schema(fresh)
+        self._what.reading.check(schema, what=self._location.uri)
+        outcome = self._outcome(begun, fresh, schema)
+        name = records.new_name()
+        if outcome.diverted:
+            assert self._side is not None
+            bad_records.note(record.location, name, self._side.uri, outcome.diverted)
+        properties = {
+            **self._properties,
+            INGESTED: told(record.written(fresh, name)),
+            FOLLOWS: told(record.segments),
+            FILES: str(len(fresh)),
+            BAD: str(outcome.bad),
+        }
+        operation: Operation = Append(outcome.fragments)
+        if base is None:
+            config = {TABLE_ID: begun.uuid, **published_config(self._location)}
+            operation = Overwrite(outcome.fragments, schema, config)
+        try:
+            written = writes.finish(begun, operation, properties=properties, attempts=self._how.retries)
+        except (AlreadyExists, RetryableConflict):
+            bad_records.forget(record.location, name)
+            raise
+        if outcome.diverted:
+            self._finish_bad(record, name, written)
+        return written
+
+    def _outcome(self, begun: Begun, fresh: Sequence[SourceFile], schema: TableSchema) -> Outcome:
+        """What was read before stands, where nothing of a share has gone and the table's columns are the same."""
+        if self._done_for != schema:
+            self._done, self._done_for = {}, schema
+        version = self._storage_version()
+        check_storable(schema, version)
+        kept = self._kept(fresh)
+        left = [file for file in fresh if file not in {part.file for share in kept for part in share}]
+        shares = [*map(packed, dealt(left, self._what.reading, self._runner.slots))]
+        plan = IngestPlan(
+            reading=self._what.reading,
+            target=Target.of(self._location, schema, version, self._what.limits),
+            side=self._side_target(),
+            ingest=self._how.intent or begun.uuid,
+            stamp=Stamp.of_this_process(),
+            source_options=self._source_options,
+        )
+        results = self._run(IngestTask(plan, tuple(shares)), len(shares)) if shares else {}
+        self._done = {packed(share): self._done[packed(share)] for share in kept}
+        self._done |= {share: results.get(number, []) for number, share in enumerate(shares)}
+        return Outcome.of(result for found in self._done.values() for result in found)
+
+    def _kept(self, fresh: Sequence[SourceFile]) -> list[Share]:
+        """Shares that are done, of which no file has gone, with no file of which a part is in one that is not."""
+        there = set(fresh)
+        shares = [unpacked(share) for share in self._done]
+        spoilt: set[SourceFile] = set()
+        while True:
+            bad = [share for share in shares if any(part.file not in there or part.file in spoilt for part in share)]
+            if not bad:
+                return shares
+            spoilt |= {part.file for share in bad for part in share}
+            shares = [share for share in shares if share not in bad]
+
+    def _run(self, task: Task, count: int) -> Mapping[int, list[bytes]]:
+        return results_of(self._runner.run(task, count), count, uri=self._location.uri)
+
+    def _schema(self, files: Sequence[SourceFile]) -> TableSchema:
+        if isinstance(self._base, Snapshot):
+            return self._base.manifest.schema
+        if self._new_schema is None:
+            arrow = self._what.schema if self._what.schema is not None else self._found_schema(files)
+            self._new_schema = TableSchema.from_arrow(stored_schema(arrow, self._storage_version()))
+        return self._new_schema
+
+    def _found_schema(self, files: Sequence[SourceFile]) -> pa.Schema:
+        whole = [files[at : at + _FILES_A_LOOK] for at in range(0, len(files), _FILES_A_LOOK)]
+        shares = tuple(packed(tuple(map(Part, some))) for some in whole)
+        diverts = self._side is not None
+        task = SchemaTask(self._what.reading, shares, diverts, Stamp.of_this_process(), self._source_options)
+        found = self._run(task, len(shares))
+        schemas: dict[str, tuple[str, pa.Schema]] = {}
+        for number in sorted(found):
+            for uri, schema in map(json.loads, found[number]):
+                schemas.setdefault(schema, (uri, pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(schema)))))
+        return unified([*schemas.values()], uri=self._location.uri)
+
+    def _side_target(self) -> Target | None:
+        if self._side is None:
+            return None
+        base = bad_records.base_of(self._side)
+        version = base.storage_version if isinstance(base, Birth) else base.manifest.storage_version
+        return Target.of(self._side, bad_records.schema_of(base), version, self._what.limits)
+
+    def _settle(self) -> None:
+        """What ingests that have landed left to be done."""
+        base = self._base if isinstance(self._base, Snapshot) else None
+        if base is None:
+            return
+        main = self._location.main_line(base.manifest.branch)
+        if waiting := bad_records.pending(main):
+            newest = _base(self._where)[1]
+            assert isinstance(newest, Snapshot)
+            record = records.of(self._location, newest)
+            for segment in waiting:
+                if record.has_landed(segment):
+                    bad_records.settle(main, segment)
+
+    def _finish_bad(self, record: Record, name: str, written: Written) -> None:
+        """Where another holder of the intention was first, its own bad records are the ones that count."""
+        if written.landed_before:
+            bad_records.forget(record.location, name)
+            self._settle()
+            return
+        try:
+            bad_records.settle(record.location, name)
+        except LanceError as error:
+            raise StorageError(
+                f"{self._location.uri}: the rows landed as version {written.landing.version}, and the bad records did "
+                f"not get into their table: {error}. They are kept, and the next ingest into this table puts them there"
+            ) from error
+
+    def _storage_version(self) -> StorageVersion:
+        return self._base.storage_version if isinstance(self._base, Birth) else self._base.manifest.storage_version
+
+    def _first_file(self) -> str:
+        return next(iter(named(self._what.files)), "")
+
+    def _shown(self) -> str:
+        return without_secrets(self._first_file()) or "an empty list"
+
+
+_FILES_A_LOOK = 256
+
+
+def unified(schemas: Sequence[tuple[str, pa.Schema]], *, uri: str) -> pa.Schema:
+    """Of all files; a column that two have in types of different kinds is told with both."""
+    if not schemas:
+        raise InvalidInput(f"{uri}: there is no table yet, and no record in the files tells its columns; give schema=")
+    fields: dict[str, tuple[str, pa.Field]] = {}
+    for file, schema in schemas:
+        for found in schema:
+            field_ = found.remove_metadata() if not _is_extension(found) else found
+            first, known = fields.get(field_.name, (file, field_))
+            try:
+                together = pa.unify_schemas([pa.schema([known]), pa.schema([field_])], promote_options="permissive")
+            except (pa.ArrowException, TypeError) as error:
+                raise SchemaMismatch(
+                    f"{uri}: there is no table yet, and its files differ: column {field_.name!r} is {known.type} in "
+                    f"{first}, and {field_.type} in {file}. Give schema=, which says what it is to be",
+                    column=field_.name,
+                    expected=str(known.type),
+                    got=str(field_.type),
+                ) from error
+            fields[field_.name] = (first, together.field(0).with_nullable(True))
+    return pa.schema([found for _file, found in fields.values()])
+
+
+def _is_extension(found: pa.Field) -> bool:
+    return b"ARROW:extension:name" in (found.metadata or {})
+
+
+def _base(where: Where) -> tuple[Location, Snapshot | Birth]:
+    try:
+        base = where.newest()
+    except NotFound:
+        if where.branch is not None:
+            raise
+        location = locate(
+            where.uri,
+            storage_options=where.storage_options,
+            manifest_store=where.manifest_store,
+            durable=where.durable,
+        )
+        return location, Birth(StorageVersion.parse(STORAGE_VERSION))
+    base.manifest.check_writable()
+    return base.location, base
+
+
+__all__ = ["BAD", "FILES", "Changed", "CsvFormat", "Extra", "Reading", "What", "ingest"]

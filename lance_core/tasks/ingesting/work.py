@@ -1,0 +1,261 @@
+"""What a worker does of an ingest, and how files are dealt out to workers.
+
+    driver     dealt(files, ...)                   parts of files, in shares of about equally many bytes
+    workers    IngestTask(plan, shares)(numbers)   reads the files of a share, writes fragments, tells what it did
+    driver     Outcome.of(results)                 fragments, rows, what was diverted
+
+Files of a share go into the same fragments, one after the other, so that a thousand small files do not become as many
+fragments. A share is a text, packed: the names of a hundred thousand files are a few megabytes that way. Only the
+schema of files of a new table is found out by a task of its own, `SchemaTask`.
+"""
+
+import json
+import uuid
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from lance_core.data.conform import Conversion
+from lance_core.data.write import FileLimits, write_fragments
+from lance_core.errors import InvalidInput
+from lance_core.format.fragment import Fragment, StorageVersion
+from lance_core.format.schema import TableSchema
+from lance_core.location import Location, locate
+from lance_core.tasks import refusals
+from lance_core.tasks.ingesting import bad_records
+from lance_core.tasks.ingesting.columns import mapped
+from lance_core.tasks.ingesting.csv_files import csv_schema_of, is_cut
+from lance_core.tasks.ingesting.formats import Format, Reading, compression_of, format_of
+from lance_core.tasks.ingesting.reading import Bad, Part, Unreadable, schema_of
+from lance_core.tasks.ingesting.rows import rows_of
+from lance_core.tasks.ingesting.sources import Source, SourceFile
+from lance_core.tasks.parts import RESULT
+from lance_core.tasks.stamp import Stamp
+
+SHARES_PER_SLOT = 2
+_SHARE_BYTES_MIN, _SHARE_BYTES_MAX = 8 * 1024 * 1024, 256 * 1024 * 1024
+_OPENING_BYTES = 64 * 1024
+"""What it costs to open a file, as bytes that could be read meanwhile."""
+_PACKED = 4
+"""Bytes of text for each that is compressed."""
+_BAD_ROWS, _BAD_BYTES = 65_536, 16 * 1024 * 1024
+_FRAGMENT, _DIVERTED, _TOLD = b"f", b"b", b"t"
+
+Share = tuple[Part, ...]
+
+
+def dealt(files: Sequence[SourceFile], reading: Reading, slots: int) -> list[Share]:
+    """In the order of the files. Large ones are cut, where their format has places to cut at."""
+    weights = [_weight(file) for file in files]
+    target = sum(weights) // max(1, slots * SHARES_PER_SLOT)
+    target = min(max(target, _SHARE_BYTES_MIN), _SHARE_BYTES_MAX)
+    shares: list[list[Part]] = []
+    room = 0
+    for file, weight in zip(files, weights, strict=True):
+        cuts = (
+            max(1, -(-weight // target))
+            if weight > target * 3 // 2 and is_cut(file, reading.csv, reading.format)
+            else 1
+        )
+        for number in range(cuts):
+            if not shares or room < weight // cuts // 2:
+                shares.append([])
+                room = target
+            shares[-1].append(Part(file, number, cuts))
+            room -= weight // cuts
+    return [tuple(share) for share in shares]
+
+
+def _weight(file: SourceFile) -> int:
+    return file.size * (_PACKED if compression_of(file.uri) else 1) + _OPENING_BYTES
+
+
+def packed(share: Share) -> bytes:
+    told = [[part.file.uri, part.file.size, part.file.tag, part.number, part.count] for part in share]
+    return zlib.compress(json.dumps(told, separators=(",", ":")).encode(), 1)
+
+
+def unpacked(share: bytes) -> Share:
+    return tuple(
+        Part(SourceFile(uri, size, tag), number, count)
+        for uri, size, tag, number, count in json.loads(zlib.decompress(share))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where rows are written, and as what."""
+
+    uri: str
+    schema: TableSchema
+    storage_version: StorageVersion
+    limits: FileLimits
+    durable: bool
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, location: Location, schema: TableSchema, version: StorageVersion, limits: FileLimits) -> "Target":
+        access = location.access
+        return cls(location.uri, schema, version, limits, access.durable, dict(access.storage_options))
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> tuple[Fragment, ...]:
+        location = locate(self.uri, storage_options=self.options, durable=self.durable)
+        return write_fragments(
+            location.codec,
+            batches,
+            schema=self.schema,
+            version=self.storage_version,
+            limits=self.limits,
+            conversion=Conversion.CAST,
+            new_uuid=uuid.uuid4,
+            what=location.uri,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class IngestPlan:
+    reading: Reading
+    target: Target
+    side: Target | None
+    """Where bad records go; None: the first one ends it."""
+    ingest: str
+    stamp: Stamp
+    source_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class IngestTask:
+    """Numbers of shares in, what became of them out: rows of `parts.RESULT`."""
+
+    plan: IngestPlan
+    shares: tuple[bytes, ...]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                try:
+                    self.plan.stamp.check()
+                    results = [*_ingested(self.plan, unpacked(self.shares[number]))]
+                except InvalidInput as error:
+                    told = {"part": number, "refusal": refusals.encode(error)}
+                    yield pa.RecordBatch.from_pylist([told], RESULT)
+                else:
+                    rows = [{"part": number, "result": result} for result in results]
+                    yield pa.RecordBatch.from_pylist(rows, RESULT)
+
+
+def _ingested(plan: IngestPlan, share: Share) -> Iterator[bytes]:
+    diverted = _Diverted(plan)
+    fragments = plan.target.write(_rows(plan, share, diverted))
+    diverted.flush()
+    for fragment in fragments:
+        yield _FRAGMENT + fragment.encode()
+    for fragment in diverted.fragments:
+        yield _DIVERTED + fragment.encode()
+    yield _TOLD + json.dumps({"bad": diverted.count}).encode()
+
+
+def _rows(plan: IngestPlan, share: Share, diverted: "_Diverted") -> Iterator[pa.RecordBatch]:
+    for part in share:
+        source = Source(part.file, plan.source_options)
+        source.check()
+        for found in rows_of(source, part, plan.target.schema, plan.reading):
+            if isinstance(found, Bad):
+                diverted.take(part.file.uri, found)
+            else:
+                yield found
+        source.check()
+
+
+class _Diverted:
+    """Bad records on their way into files of the side table; or the first of them, raised."""
+
+    def __init__(self, plan: IngestPlan) -> None:
+        self._side, self._ingest = plan.side, plan.ingest
+        self._waiting: list[tuple[str, Bad]] = []
+        self._bytes = 0
+        self.count = 0
+        self.fragments: list[Fragment] = []
+
+    def take(self, uri: str, bad: Bad) -> None:
+        if self._side is None:
+            raise bad_records.refusal(bad, uri)
+        self._waiting.append((uri, bad))
+        self._bytes += len(bad.record or "")
+        self.count += 1
+        if len(self._waiting) >= _BAD_ROWS or self._bytes >= _BAD_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._waiting and self._side is not None:
+            self.fragments += self._side.write([bad_records.batch_of(self._waiting, self._ingest)])
+        self._waiting, self._bytes = [], 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Of all shares."""
+
+    fragments: tuple[Fragment, ...]
+    diverted: tuple[bytes, ...]
+    bad: int
+
+    @classmethod
+    def of(cls, results: Iterable[bytes]) -> "Outcome":
+        fragments, diverted, bad = [], [], 0
+        for result in results:
+            kind, told = result[:1], result[1:]
+            if kind == _FRAGMENT:
+                fragments.append(Fragment.decode(told))
+            elif kind == _DIVERTED:
+                diverted.append(told)
+            else:
+                bad += json.loads(told)["bad"]
+        return cls(tuple(fragments), tuple(diverted), bad)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaTask:
+    """Numbers of shares in, the schemas of their files out, each with the first file that has it."""
+
+    reading: Reading
+    shares: tuple[bytes, ...]
+    diverts: bool
+    stamp: Stamp
+    source_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                try:
+                    self.stamp.check()
+                    found = self._found(unpacked(self.shares[number]))
+                except InvalidInput as error:
+                    told = {"part": number, "refusal": refusals.encode(error)}
+                    yield pa.RecordBatch.from_pylist([told], RESULT)
+                    continue
+                rows = [
+                    {"part": number, "result": json.dumps([uri, schema.hex()]).encode()}
+                    for schema, uri in found.items()
+                ]
+                yield pa.RecordBatch.from_pylist(rows, RESULT)
+
+    def _found(self, share: Share) -> dict[bytes, str]:
+        found: dict[bytes, str] = {}
+        for part in share:
+            uri = part.file.uri
+            source = Source(part.file, self.source_options)
+            try:
+                kind = format_of(uri, self.reading.format)
+                schema = csv_schema_of(source, self.reading.csv) if kind is Format.CSV else schema_of(source, kind)
+            except Unreadable as error:
+                if not self.diverts:
+                    bad = Bad(f"the file cannot be read: {error}")
+                    raise bad_records.refusal(bad, uri) from error
+                continue
+            if schema is not None:
+                known = mapped(schema.remove_metadata(), dict(self.reading.mapping), uri=uri)
+                found.setdefault(known.serialize().to_pybytes(), uri)
+        return found

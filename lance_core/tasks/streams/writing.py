@@ -1,0 +1,213 @@
+"""Batches of a stream, each of which lands once: whoever writes it, whenever, and however often.
+
+    one       StreamedWrite.begin(uri, ...)        picklable: on which version the batch is planned
+    workers   write.written(batches, batch)        what a worker did; nothing, if the batch has landed before
+    another   commit(told, number, ...)            one version, under the intent of the batch
+
+Which query and which batch it is only workers are told, so their answers say it, and the intent is claimed when all of
+them are there. It outlives the version: a batch that is brought again after a crash, a restart or a cleanup is found.
+Nobody who fails deletes anything. Start with `commit`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from lance_core import intents, writes
+from lance_core.commit import ATTEMPTS
+from lance_core.committed import Committed
+from lance_core.errors import InvalidInput, NotFound, RetryableConflict, StorageError
+from lance_core.location import Location, locate
+from lance_core.ports import SYSTEM
+from lance_core.snapshot import load_latest
+from lance_core.storage.manifests.manifest_store import ManifestStore
+from lance_core.table import committed_of
+from lance_core.tasks.handed_on import HandedOn, results
+from lance_core.tasks.write import FileLimits, PlannedWrite, begin_append, begin_overwrite, fragments_of
+from lance_core.writes import Written
+
+QUERY, BATCH, RUN = "lance_assets.stream_query", "lance_assets.stream_batch", "lance_assets.stream_run"
+"""Properties of a version that says which batch it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    query: str
+    """The same from one start of the query to the next, as long as its checkpoint is."""
+    number: int
+    run: str | None = None
+
+    @property
+    def intent(self) -> str:
+        return f"stream/{self.query}/{self.number}"
+
+    @property
+    def properties(self) -> dict[str, str]:
+        run = {} if self.run is None else {RUN: self.run}
+        return {QUERY: self.query, BATCH: str(self.number), **run}
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a worker did. Secrets stay behind."""
+
+    batch: Batch | None
+    """None where it was not told which one it works for."""
+    write: "StreamedWrite"
+    landed: bool = False
+    """Whether it found that the batch has landed before, and wrote nothing."""
+    results: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamedWrite:
+    handed: HandedOn
+
+    @classmethod
+    def begin(
+        cls,
+        uri: str,
+        incoming: pa.Schema,
+        *,
+        replaces: bool,
+        create: bool = True,
+        limits: FileLimits,
+        branch: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        manifest_store: ManifestStore | str | None = None,
+        durable: bool = True,
+    ) -> "StreamedWrite":
+        """On the newest version: each batch begins anew. `replaces`: the batch is all that the table is to hold."""
+        if replaces:
+            planned = begin_overwrite(
+                uri,
+                incoming,
+                replace_schema=False,
+                intent=None,
+                limits=limits,
+                branch=branch,
+                storage_options=storage_options,
+                manifest_store=manifest_store,
+                durable=durable,
+            )
+        else:
+            planned = begin_append(
+                uri,
+                incoming,
+                create=create,
+                intent=None,
+                limits=limits,
+                branch=branch,
+                storage_options=storage_options,
+                manifest_store=manifest_store,
+                durable=durable,
+            )
+        assert isinstance(planned, PlannedWrite), "without an intent there is nothing that could have landed"
+        return cls(HandedOn.of(planned, manifest_store=manifest_store))
+
+    def written(self, batches: Iterable[pa.RecordBatch], batch: Batch | None) -> Told:
+        """In a worker. Rows of a batch that has landed are not even asked for."""
+        plan = self.handed.plan
+        bare = StreamedWrite(replace(self.handed, plan=replace(plan, storage_options={}), manifest_store=None))
+        if batch is None:
+            return Told(None, bare)
+        # What this worker cannot open, an option that it lacks, it tells when it is to write.
+        with suppress(InvalidInput):
+            location = locate(plan.uri, storage_options=plan.storage_options, durable=plan.durable)
+            if _has_landed(location, batch):
+                return Told(batch, bare, landed=True)
+        return Told(batch, bare, results=self.handed.written(batches))
+
+    def reached(
+        self, storage_options: Mapping[str, str] | None, manifest_store: ManifestStore | str | None
+    ) -> HandedOn:
+        """With the secrets of whoever commits it."""
+        plan = replace(self.handed.plan, storage_options=dict(storage_options or {}))
+        return replace(self.handed, plan=plan, manifest_store=manifest_store)
+
+
+def commit(
+    told: Sequence[Told],
+    number: int,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    manifest_store: ManifestStore | str | None = None,
+    properties: Mapping[str, str] | None = None,
+    retries: int = ATTEMPTS,
+) -> Committed | None:
+    """None where there was nothing to write. `number` is that of the batch, as the query calls it."""
+    if not told:
+        return None
+    handed = told[0].write.reached(storage_options, manifest_store)
+    batch = _batch_of(told, number, handed.plan.uri)
+    came_back = results(each.results for each in told if not each.landed)
+    landed = any(each.landed for each in told)
+    if not landed and not handed.replaces and not fragments_of(came_back):
+        return None
+    noted = {**(properties or {}), **batch.properties}
+    try:
+        return _finished(handed.planned(), batch, came_back, noted, retries, landed=landed, handed=handed)
+    except RetryableConflict as conflict:
+        if conflict.rule != "created_meanwhile" or (planned := _beside(handed)) is None:
+            raise
+    return _finished(planned, batch, came_back, noted, retries, landed=landed, handed=handed)
+
+
+def _finished(
+    planned: PlannedWrite,
+    batch: Batch,
+    came_back: pa.Table,
+    properties: Mapping[str, str],
+    retries: int,
+    *,
+    landed: bool,
+    handed: HandedOn,
+) -> Committed:
+    location, base = planned.begun.location, planned.begun.base
+    verb = "overwrite" if planned.replaces else "append"
+    begun = writes.begin(location, base, verb=verb, intent=batch.intent, ports=SYSTEM)
+    if isinstance(begun, Written):
+        return committed_of(begun)
+    if landed:
+        raise StorageError(
+            f"{location.uri}: batch {batch.number} of the query {batch.query} was found to have landed when its rows "
+            "were to be written, and is not found any more; start the query again"
+        )
+    begun = replace(begun, moment=planned.begun.moment)
+    return PlannedWrite(handed.plan, planned.replaces, begun).finish(came_back, properties=properties, retries=retries)
+
+
+def _beside(handed: HandedOn) -> PlannedWrite | None:
+    """The same on the table that somebody else created meanwhile, if the files fit in there."""
+    planned = handed.planned()
+    snapshot = load_latest(planned.begun.location)
+    fits = snapshot.manifest.schema == handed.plan.schema
+    if not fits or snapshot.manifest.storage_version != handed.plan.storage_version:
+        return None
+    return replace(planned, begun=replace(planned.begun, base=snapshot, location=snapshot.location))
+
+
+def _batch_of(told: Sequence[Told], number: int, uri: str) -> Batch:
+    batches = {each.batch for each in told}
+    if None in batches:
+        raise InvalidInput(
+            f"{uri}: this Spark does not tell its tasks which streaming query they work for, so a batch that is "
+            "repeated could not be told from a new one, and its rows would be there twice. Write in foreachBatch, "
+            "with an intent of your own for each batch"
+        )
+    batch = told[0].batch
+    if batch is None or len(batches) > 1 or batch.number != number:
+        raise InvalidInput(
+            f"{uri}: batch {number} holds rows of {sorted(str(each) for each in batches)}; a table is written in "
+            "micro-batches, not with a continuous trigger"
+        )
+    return batch
+
+
+def _has_landed(location: Location, batch: Batch) -> bool:
+    try:
+        return intents.read(location.store, intents.path_of(batch.intent)).landing is not None
+    except NotFound:
+        return False

@@ -1,0 +1,144 @@
+"""Ops on real clusters: processes of executors that fail and are killed, Spark Connect, drivers that are killed, S3.
+
+`make test` runs a slice; all of it is `make clusters`. Each place is started for the tests of this module that need it,
+one at a time, since each takes gigabytes.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import lance
+import pytest
+
+from lance_core import Table
+from tests.clusters import faults, killed, life
+from tests.clusters.driver import Driver, DriverEnded, driving
+from tests.clusters.places import PLACES, Spark
+from tests.histories.hammer_places import faults as of_a_store
+from tests.lance_core.storage.chaos import between
+from tests.lance_core.storage.servers import s3
+
+EVERYTHING = os.environ.get("CLUSTERS") == "all"
+LIVES = [("connect", "s3", 0.0)]
+if EVERYTHING:
+    LIVES += [(place, "disk", 0.0) for place in PLACES]
+    LIVES += [("local", "s3", 0.05), ("local_cluster", "s3", 0.0), ("standalone", "s3", 0.05)]
+SLICE = [("append", "kill"), ("delete", "fail"), ("map_columns", "straggle")]
+STRIKEN = [verb for verb in faults.VERBS if verb != "merge_columns"]
+MET = [(verb, how) for verb in STRIKEN for how in ("fail", "kill", "straggle")] if EVERYTHING else SLICE
+DEATHS = [("local", "append", "after the version")]
+if EVERYTHING:
+    DEATHS = [
+        (place, verb, point)
+        for place in ("local", "standalone")
+        for verb in ("append", "upsert", "merge_columns", "compact")
+        for point in ("before the version", "after the version")
+    ]
+SEED = 7
+pytestmark = pytest.mark.timeout(600)
+
+
+@dataclass
+class Places:
+    """At most one at a time."""
+
+    stack: ExitStack = field(default_factory=ExitStack)
+    name: str = ""
+    spark: Spark | None = None
+    _driver: Driver | None = None
+
+    def at(self, name: str) -> Spark:
+        if self.name != name:
+            self.stack.close()
+            self.name, self._driver = name, None
+            self.spark = self.stack.enter_context(PLACES[name]())
+        assert self.spark is not None
+        return self.spark
+
+    def driver(self, name: str) -> Driver:
+        spark = self.at(name)
+        if self._driver is None:
+            self._driver = self.stack.enter_context(driving(spark))
+        return self._driver
+
+    @contextmanager
+    def own_driver(self, name: str) -> Iterator[Driver]:
+        """One that may be killed."""
+        with driving(self.at(name)) as driver:
+            yield driver
+
+
+@pytest.fixture(scope="module")
+def places() -> Iterator[Places]:
+    found = Places()
+    try:
+        yield found
+    finally:
+        found.stack.close()
+
+
+@pytest.mark.parametrize(("place", "store", "faulty"), LIVES)
+def test_each_verb_does_what_one_process_does(
+    places: Places, place: str, store: str, faulty: float, tmp_path: Path
+) -> None:
+    """`faulty`: of so many requests to the store something becomes. No process has its credentials but by the call."""
+    driver, alone = places.driver(place), str(tmp_path / "alone")
+    if store == "disk":
+        uri = str(tmp_path / "table")
+        driver.play(life.lived, uri=uri, alone=alone)
+        assert lance.dataset(uri).count_rows() == Table.open(uri).count_rows() > 0
+        return
+    with s3() as server, between(server.endpoint, of_a_store(faulty, SEED)) as chaos:
+        bucket = server.bucket()
+        uri, quiet = f"{bucket.uri}/table", dict(bucket.options)
+        options = {**quiet, "aws_endpoint": chaos.endpoint, "timeout": "5s", "client_max_retries": "20"}
+        driver.play(life.lived, uri=uri, alone=alone, options=options)
+        rows = lance.dataset(uri, storage_options=quiet).count_rows()
+        assert rows == Table.open(uri, storage_options=quiet).count_rows() > 0
+        assert sum(fault is not None for _, _, fault in chaos.seen) >= 100 * faulty
+
+
+@pytest.mark.parametrize(("verb", "how"), MET)
+def test_a_task_that_is_lost_costs_files_and_no_rows(places: Places, verb: str, how: str, tmp_path: Path) -> None:
+    uri, mark = str(tmp_path / "table"), str(tmp_path / "mark")
+    places.driver("standalone").play(faults.met, uri=uri, verb=verb, how=how, mark=mark, leaves=True)
+
+
+def test_a_killed_driver_has_its_columns_finished_by_the_next(places: Places, tmp_path: Path) -> None:
+    uri, calls, mark = (str(tmp_path / name) for name in ("table", "calls", "mark"))
+    place, fragment = "standalone" if EVERYTHING else "local", 5
+    with places.own_driver(place) as driver, pytest.raises(DriverEnded):
+        driver.play(killed.dies_in_the_middle, uri=uri, calls=calls, mark=mark, fragment=fragment)
+    noted = {int(path.stem.rpartition("-")[2]) for path in Path(uri, "_lance_assets/work").rglob("fragment-*")}
+    assert fragment in noted
+    assert Table.open(uri).version == 1
+    first = fragments_in(calls)
+    Path(calls).unlink()
+    with places.own_driver(place) as driver:
+        assert driver.play(killed.goes_on, uri=uri, calls=calls) == 2
+    then = fragments_in(calls)
+    assert not set(then) & noted
+    assert len(then) == len(set(then))
+    assert {*first, *then} == set(range(10))
+    faults.holds(uri, "map_columns", leaves=None)  # tasks that were at work are killed, or have just written a file
+
+
+def fragments_in(calls: str) -> list[int]:
+    return [int(id) // 100 for id in Path(calls).read_text().split()]
+
+
+@pytest.mark.parametrize(("place", "verb", "point"), DEATHS)
+def test_a_killed_driver_and_the_same_again_are_one_version(
+    places: Places, place: str, verb: str, point: str, tmp_path: Path
+) -> None:
+    uri = str(tmp_path / "table")
+    with places.own_driver(place) as driver, pytest.raises(DriverEnded):
+        driver.play(killed.dies, uri=uri, verb=verb, point=point)
+    landed = point.startswith("after")
+    assert Table.open(uri).version == 1 + landed
+    again = places.driver(place).play(killed.again, uri=uri, verb=verb)
+    assert again == {"version": 2, "landed_before": landed}
+    faults.holds(uri, verb, leaves=not landed)

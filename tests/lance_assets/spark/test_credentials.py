@@ -1,0 +1,134 @@
+"""Secrets on their way to executors: in none of the places where Spark shows, logs or keeps what it is told."""
+
+import json
+import pickle
+import tempfile
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import boto3
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from lance_assets.spark import append, delete, read
+from lance_core import InvalidInput, LanceError, Table
+from lance_core.tasks.parts import Whole
+from lance_core.tasks.read import Which
+from tests.lance_core.storage.servers import KEY_ID, SECRET, Bucket, s3
+
+PAGES = ("environment", "sql?details=true&planDescription=true&length=10000", "jobs", "stages?details=true")
+
+
+@pytest.fixture
+def bucket() -> Iterator[Bucket]:
+    with s3() as server:
+        found = server.bucket()
+        place = _access(found.uri)
+        place.write_text(json.dumps(dict(found.options)))
+        yield found
+        place.unlink()
+
+
+def provider(uri: str) -> Mapping[str, str]:
+    """Asked by workers too, which are other processes."""
+    access: dict[str, str] = json.loads(_access(uri).read_text())
+    return access
+
+
+def _access(uri: str) -> Path:
+    return Path(tempfile.gettempdir(), f"access-{uri.removeprefix('s3://').partition('/')[0]}.json")
+
+
+PROVIDER = {"provider": f"{__name__}:provider"}
+
+
+def told(frame: DataFrame) -> str:
+    """All that Spark says of a query."""
+    execution = frame._jdf.queryExecution()
+    java = frame.sparkSession._jvm
+    assert java is not None
+    modes = java.org.apache.spark.sql.execution.ExplainMode
+    plans = [execution.explainString(modes.fromString(mode)) for mode in ("extended", "formatted")]
+    return "\n".join([*plans, execution.toString(), execution.analyzed().toJSON(), repr(frame), str(frame.schema)])
+
+
+def shown(spark: SparkSession) -> str:
+    """On its pages and by its API, in its event log and its settings."""
+    context = spark.sparkContext
+    at = f"{context.uiWebUrl}/api/v1/applications/{context.applicationId}"
+    pages = [urllib.request.urlopen(f"{at}/{page}").read().decode() for page in PAGES]
+    events = Path(context.getConf().get("spark.eventLog.dir", "").removeprefix("file:"))
+    logs = [each.read_text(errors="replace") for each in events.rglob("*") if each.is_file()]
+    assert any("SparkListenerSQLExecutionStart" in each for each in logs)
+    return "\n".join([*pages, *logs, str(context.getConf().getAll())])
+
+
+def stored(bucket: Bucket) -> str:
+    access = {"aws_access_key_id": KEY_ID, "aws_secret_access_key": SECRET}
+    client = boto3.client("s3", endpoint_url=bucket.options["aws_endpoint"], region_name="us-east-1", **access)
+    name = bucket.uri.removeprefix("s3://")
+    keys = [each["Key"] for each in client.list_objects_v2(Bucket=name)["Contents"]]
+    return "\n".join(client.get_object(Bucket=name, Key=key)["Body"].read().decode("latin-1") for key in keys)
+
+
+def by_function(spark: SparkSession, uri: str, options: Mapping[str, str]) -> Iterator[str]:
+    yield repr(append(spark.range(10), uri, storage_options=options, properties={"run": "r"}, intent="i"))
+    frame = read(spark, uri, storage_options=options)
+    yield told(frame) + repr(delete(spark, uri, "id = 3", storage_options=options)) + str(frame.count())
+    with pytest.raises(LanceError) as refused:
+        append(spark.range(1).withColumnRenamed("id", "nope"), uri, storage_options=options)
+    yield f"{refused.value!r} {refused.value}"
+
+
+def by_format(spark: SparkSession, uri: str, options: Mapping[str, str]) -> Iterator[str]:
+    """In what is shown of a statement Spark has all options of it."""
+    spelt = ", ".join(f"`{name}` '{value}'" for name, value in options.items())
+    spark.sql(f"create or replace temporary view secretive using lance options (path '{uri}', {spelt})")
+    frame = spark.table("secretive")
+    frame.write.format("lance").options(**options).mode("append").save(uri)
+    yield told(frame) + str(spark.sql("describe extended secretive").collect())
+
+
+def test_no_place_has_the_secret(
+    spark: SparkSession, bucket: Bucket, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Of a table in a bucket, which needs it; and of one on disk, where it travels all the same."""
+    far, near = f"{bucket.uri}/t", str(tmp_path / "t")
+    plain = {f"storage.{name}": value for name, value in bucket.options.items() if "key" not in name}
+    hidden = {f"secret.{name}": value for name, value in {"aws_access_key_id": KEY_ID, "account_key": SECRET}.items()}
+    found = [*by_function(spark, far, PROVIDER), *by_function(spark, near, bucket.options)]
+    found += by_format(spark, near, plain | hidden | {"storage.aws_secret_access_key": SECRET})
+    found += by_format(spark, far, {"storage.provider": PROVIDER["provider"]})
+    with pytest.raises(PySparkException, match="no column 'nope'") as refused:
+        spark.read.format("lance").options(**plain, **hidden, columns="nope").load(near)
+    found += [repr(refused.value), str(refused.value)]
+    found += [shown(spark), stored(bucket), *capfd.readouterr()]
+    found += [each.read_bytes().decode("latin-1") for each in tmp_path.rglob("*") if each.is_file()]
+    assert not [text[max(0, text.find(SECRET) - 200) :][:300] for text in found if SECRET in text]
+    assert Table.open(far, storage_options=bucket.options).count_rows() == 18
+
+
+def test_what_is_named_is_not_in_what_travels(bucket: Bucket, spark: SparkSession) -> None:
+    append(spark.range(3), f"{bucket.uri}/t", storage_options=PROVIDER)
+    base = Which(f"{bucket.uri}/t", storage_options=PROVIDER).snapshot()
+    assert SECRET.encode() not in pickle.dumps(Whole.of(base))
+
+
+def test_a_secret_that_spark_would_show_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    options = {"storage.account_key": SECRET}
+    with pytest.raises(PySparkException, match=r"secret\.account_key, which Spark hides") as refused:
+        spark.read.format("lance").options(**options).load(str(tmp_path))
+    assert SECRET not in str(refused.value)
+
+
+def test_a_variable_that_executors_lack_is_told_on_the_driver(
+    spark: SparkSession, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session began before, so its workers know nothing of it."""
+    monkeypatch.setenv("ONLY_HERE", SECRET)
+    options = {**bucket.options, "aws_secret_access_key": "env:ONLY_HERE"}
+    with pytest.raises(InvalidInput, match=r"'ONLY_HERE' of the environment, and this process has none.*executorEnv"):
+        append(spark.range(3), f"{bucket.uri}/t", storage_options=options)
+    assert not Table.exists(f"{bucket.uri}/t", bucket.options)

@@ -1,0 +1,55 @@
+"""Files read by real executors: the table's types, one version, what is new, and errors that arrive whole."""
+
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from lance_assets.spark import CsvFormat, ingest
+from lance_core import SchemaMismatch, Table
+
+
+def test_files_are_read_by_the_workers(spark: SparkSession, tmp_path: Path) -> None:
+    uri, landing = str(tmp_path / "table"), tmp_path / "landing"
+    exact = pa.schema([("id", pa.uint32()), ("v", pa.list_(pa.float32(), 2)), ("at", pa.timestamp("ns", "UTC"))])
+    Table.create(uri, exact, durable=False)
+    landing.mkdir()
+    rows = pa.table({"id": pa.array(range(2000), pa.int64()), "v": [[float(n), 0.5] for n in range(2000)]})
+    pq.write_table(rows, landing / "a.parquet", row_group_size=100)
+    (landing / "b.jsonl").write_text('{"id": 2000, "v": [1, 2], "at": "2024-01-01T00:00:00.000000001Z"}\n')
+    (landing / "c.csv").write_text("id;at\n2001;\n-1;\n")
+    side, csv = str(tmp_path / "side"), CsvFormat(delimiter=";")
+    committed = ingest(spark, str(landing), uri, csv=csv, on_bad_record=side, intent="monday", properties={"run": "1"})
+    assert (committed.operation, committed.rows_added, committed.version) == ("Append", 2002, 2)
+    assert committed.table.schema == exact
+    assert sorted(lance.dataset(uri).to_table()["id"].to_pylist()) == list(range(2002))
+    assert committed.table.versions()[-1].properties["run"] == "1"
+    (bad,) = Table.open(side).to_table().to_pylist()
+    assert (bad["file"], bad["row"], bad["line"], bad["column"]) == (str(landing / "c.csv"), 2, 3, "id")
+    assert bad["ingest"] == "monday"
+    assert ingest(spark, str(landing), uri, intent="monday").landed_before
+    assert ingest(spark, f"{landing}/**/*.parquet", uri).version == 2
+    assert committed.table.fsck().is_sound
+
+
+def test_what_is_wrong_in_a_worker_arrives_as_what_it_is(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("id\n1\nx\n")
+    with pytest.raises(SchemaMismatch, match=r"a\.csv, row 2 \(line 3\), column 'id'") as raised:
+        ingest(spark, str(path), str(tmp_path / "table"), schema=pa.schema([("id", pa.int64())]))
+    assert raised.value.column == "id"
+    assert not Table.exists(str(tmp_path / "table"))
+
+
+def test_secrets_stay_out_of_plans(spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("id\nx\n")
+    options = {"aws_secret_access_key": "canary-of-the-source"}
+    schema = pa.schema([("id", pa.int64())])
+    with pytest.raises(SchemaMismatch) as raised:
+        ingest(spark, str(path), str(tmp_path / "t"), schema=schema, source_options=options, storage_options=options)
+    assert "canary" not in repr(raised.value)
+    assert "canary" not in "".join(capfd.readouterr())

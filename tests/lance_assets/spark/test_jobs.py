@@ -1,0 +1,29 @@
+"""How many tasks a table is cut for."""
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lance_assets.spark.jobs import configured_slots, slots
+
+
+def test_what_runs_is_asked_where_it_says(spark: SparkSession) -> None:
+    assert slots(spark) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, 0),
+        ({"spark.master": "local[*]"}, 0),
+        ({"spark.master": "local[3,4]"}, 3),
+        ({"spark.master": "local[3]", "spark.default.parallelism": "5"}, 5),
+        ({"spark.master": "local-cluster[2,1,1024]"}, 0),
+        ({"spark.master": "spark://host:7077", "spark.cores.max": "24"}, 24),
+        ({"spark.master": "yarn", "spark.executor.instances": "10", "spark.executor.cores": "4"}, 40),
+        ({"spark.dynamicAllocation.enabled": "true", "spark.dynamicAllocation.maxExecutors": "50"}, 50),
+        ({"spark.dynamicAllocation.enabled": "true", "spark.executor.cores": "4"}, 128),
+        ({"spark.dynamicAllocation.enabled": "true", "spark.dynamicAllocation.maxExecutors": "99999"}, 1024),
+    ],
+)
+def test_executors_that_are_not_there_yet_are_counted(settings: dict[str, str], expected: int) -> None:
+    assert configured_slots(settings.get) == expected

@@ -1,0 +1,161 @@
+"""What the options of streams mean, without a session: Spark only hands them on."""
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, ReadMaxRows
+from pyspark.sql.types import LongType, StringType, StructType
+
+from lance_assets.spark.source import LanceDataSource
+from lance_assets.spark.streaming import LanceStreamReader, stream_reader
+from lance_assets.spark.streaming_sink import LanceStreamWriter, stream_writer
+from lance_core import InvalidInput, NotFound, StorageError, Table
+from lance_core.tasks.streams.writing import Batch
+
+IDS = StructType().add("id", LongType())
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    table = Table.create(str(tmp_path / "t"), pa.table({"id": range(10), "s": ["x"] * 10}), durable=False)
+    return table.uri
+
+
+def reader(uri: str, options: Mapping[str, object] | None = None, schema: StructType = IDS) -> LanceStreamReader:
+    given = {"path": uri, **{name: str(value) for name, value in (options or {}).items()}}
+    return stream_reader(CaseInsensitiveDict(given), schema)
+
+
+def sent(source: LanceStreamReader, start: dict[str, object], end: dict[str, object]) -> list[int]:
+    worker = pickle.loads(pickle.dumps(source))
+    parts = pickle.loads(pickle.dumps(source.partitions(start, end)))
+    return [int(n) for part in parts for batch in worker.read(part) for n in batch.column("id").to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("options", "limit", "first"),
+    [
+        ({}, ReadAllAvailable(), 10),
+        ({"maxRowsPerTrigger": 4}, ReadMaxRows(4), 4),
+        ({"max_files_per_trigger": 2}, ReadMaxFiles(2), 10),
+        ({"maxVersionsPerTrigger": 1}, ReadMaxRows((1 << 63) - 1), 10),
+        ({"maxRowsPerTrigger": 3, "maxFilesPerTrigger": 1}, ReadMaxRows(3), 3),
+    ],
+)
+def test_spark_is_told_that_there_are_limits(uri: str, options: dict[str, int], limit: ReadLimit, first: int) -> None:
+    source = reader(uri, options)
+    assert source.getDefaultReadLimit() == limit
+    begin = source.initialOffset()
+    assert len(sent(source, begin, source.latestOffset(begin, limit))) == first
+    assert len(sent(source, begin, source.latestOffset(begin, ReadAllAvailable()))) == 10
+    assert source.reportLatestOffset()["version"] == 2
+    assert list(source.read(None)) == []
+
+
+def test_options_are_understood_in_both_spellings(uri: str) -> None:
+    Table.open(uri).append(pa.table({"id": [50, 51], "s": ["a", "b"]}))
+    Table.open(uri).delete("id = 50")
+    for options, expected in (
+        ({"startingVersion": 2, "onChange": "skip"}, [50, 51]),
+        ({"starting_version": 2, "on_change": "rewritten", "filter": "s = 'b'"}, [51]),
+        ({"startingVersion": "latest"}, []),
+        ({"startingTimestamp": "2020-01-31T08:00:00+00:00", "on_change": "skip"}, [*range(10), 50, 51]),
+        ({}, [*range(10), 51]),
+    ):
+        source = reader(uri, options)
+        begin = source.initialOffset()
+        assert sent(source, begin, source.latestOffset(begin, ReadAllAvailable())) == expected, options
+    with pytest.raises(InvalidInput, match="two spellings"):
+        reader(uri, {"startingVersion": 1, "starting_version": 2})
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"startingVersion": 9}, "starting_version=9 cannot be; the table is at version 1"),
+        ({"startingVersion": 0}, "starting_version=0"),
+        ({"startingVersion": "soon"}, "whole number"),
+        ({"startingVersion": 1, "startingTimestamp": "2020-01-31T08:00:00+00:00"}, "give one of them"),
+        ({"startingTimestamp": "2020-01-31"}, "time zone"),
+        ({"startingTimestamp": "yesterday"}, "2026-01-31T08:00:00"),
+        ({"onChange": "maybe"}, "fail, skip, rewritten"),
+        ({"maxRowsPerTrigger": 0}, "one at least"),
+        ({"version": 1}, "starting_version"),
+        ({"tag": "t"}, "starting_version"),
+        ({"filter": "id = = 1"}, "does not parse"),
+        ({"branch": "b"}, "no branch 'b'"),
+        ({"storage.account_key": "hush"}, "secret.account_key"),
+    ],
+)
+def test_what_cannot_be(uri: str, options: dict[str, object], told: str) -> None:
+    def begun() -> None:
+        source = reader(uri, options)
+        source.latestOffset(source.initialOffset(), ReadAllAvailable())
+
+    with pytest.raises((InvalidInput, NotFound), match=told):
+        begun()
+
+
+def test_a_column_asked_for_as_what_it_is_not(uri: str) -> None:
+    with pytest.raises(InvalidInput, match="asked for as string"):
+        reader(uri, schema=StructType().add("id", StringType()))
+
+
+def test_no_secret_goes_with_a_reader_or_a_message(uri: str) -> None:
+    source = reader(uri)
+    assert "_stream': None" in str(pickle.loads(pickle.dumps(source)).__dict__)
+    assert "LanceStreamPartition(1 pieces)" in repr(
+        source.partitions(source.initialOffset(), source.latestOffset(source.initialOffset(), ReadAllAvailable()))
+    )
+    writer = writing(uri, **{"secret.aws_secret_access_key": "hush"})
+    assert "hush" not in repr(writer._options)
+    assert "hush" not in repr(writer._write)
+
+
+def writing(uri: str, **options: object) -> LanceStreamWriter:
+    given = CaseInsensitiveDict({"path": uri, **{name: str(value) for name, value in options.items()}})
+    return stream_writer(given, StructType().add("id", LongType()).add("s", StringType()), overwrite=False)
+
+
+def test_a_sink_that_spark_does_not_tell_the_query(uri: str) -> None:
+    """Outside of a task of a streaming query nobody knows which batch it is."""
+    writer = writing(uri)
+    message = writer.write(iter(pa.table({"id": [1], "s": ["y"]}).to_batches()))
+    with pytest.raises(InvalidInput, match="foreachBatch"):
+        writer.commit([message], 0)
+    with pytest.raises(StorageError, match="gave back less"):
+        writer.commit([message, None], 0)
+    assert Table.open(uri).version == 1
+
+
+def test_nobody_who_fails_deletes_anything(uri: str) -> None:
+    """Spark calls abort after a commit that failed, which may have landed."""
+    writer = writing(uri, **{"maxRowsPerFile": 2, "property.team": "a"})
+    told = writer._write.written(pa.table({"id": range(20, 25), "s": ["y"] * 5}).to_batches(), Batch("q", 0))
+    message = writer.write(iter(()))
+    landed = type(message)(told)
+    writer.commit([landed], 0)
+    writer.abort([landed, None], 0)
+    table = Table.open(uri)
+    assert sorted(table.to_table()["id"].to_pylist()) == [*range(10), *range(20, 25)]
+    assert len(table.fragments) == 4
+    assert table.versions()[-1].properties["team"] == "a"
+    assert table.fsck().is_sound
+
+
+@pytest.mark.parametrize(("option", "told"), [("intent", "one of its own"), ("create", "true or false")])
+def test_options_of_the_sink(uri: str, option: str, told: str) -> None:
+    with pytest.raises(InvalidInput, match=told):
+        writing(uri, **{option: "x"})
+
+
+def test_the_format_has_both(uri: str) -> None:
+    source = LanceDataSource(CaseInsensitiveDict({"path": uri, "columns": "id"}))
+    assert isinstance(source.streamReader(source.schema()), LanceStreamReader)
+    assert isinstance(source.streamWriter(source.schema(), False), LanceStreamWriter)
+    with pytest.raises(InvalidInput, match="no path"):
+        stream_reader({}, IDS)

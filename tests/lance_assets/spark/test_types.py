@@ -1,0 +1,98 @@
+"""Spark's types and Lance's, cell by cell, through a real Spark: what is stored comes back as it was, or is refused."""
+
+import datetime as dt
+from collections.abc import Iterator
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from lance_assets.spark import append, read
+from lance_assets.spark.types import FIXED_SIZE
+from lance_core import Table
+from tests.lance_assets.spark.cells import cells, plain, table_of
+
+ZONE = "spark.sql.session.timeZone"
+
+
+@pytest.fixture
+def elsewhere(spark: SparkSession) -> Iterator[SparkSession]:
+    """In New York, where an hour comes twice a year and another one never."""
+    before = spark.conf.get(ZONE)
+    spark.conf.set(ZONE, "America/New_York")
+    yield spark
+    spark.conf.set(ZONE, before or "UTC")
+
+
+def values(table: pa.Table) -> dict[str, object]:
+    return {name: plain(table[name].to_pylist()) for name in table.column_names}
+
+
+def stored(uri: str) -> pa.Table:
+    """As pylance reads it."""
+    return lance.dataset(uri).to_table()
+
+
+def test_every_type_in_every_shape(elsewhere: SparkSession, tmp_path: Path) -> None:
+    spark, every = elsewhere, cells()
+    source, copy = str(tmp_path / "source"), str(tmp_path / "copy")
+    for uri, rows in ((source, table_of(every)), (copy, table_of(every).slice(0, 0))):
+        lance.write_dataset(rows, uri, data_storage_version="2.2")
+    expected, schema = values(stored(source)), lance.dataset(source).schema
+
+    frame, facade = read(spark, source), spark.read.format("lance").load(source)
+    spelt = {each.name: each.spark for each in every}
+    assert dict(frame.dtypes) == dict(facade.dtypes) == spelt
+    for each in (frame, facade):
+        assert values(each.toArrow()) == expected
+
+    append(frame, copy)
+    assert_same(copy, schema, expected)
+    facade.write.format("lance").mode("overwrite").save(copy)
+    assert_same(copy, schema, expected)
+
+
+def assert_same(uri: str, schema: pa.Schema, expected: dict[str, object]) -> None:
+    found = lance.dataset(uri)
+    assert found.schema.equals(schema, check_metadata=True)
+    assert values(found.to_table()) == expected
+    assert Table.open(uri).fsck().is_sound
+
+
+def test_a_new_table_has_vectors_and_no_notes_of_spark(elsewhere: SparkSession, tmp_path: Path) -> None:
+    spark, first, second = elsewhere, str(tmp_path / "first"), str(tmp_path / "second")
+    frame = spark.sql(
+        "select array(1f, 2f) vector, named_struct('a', array(1)) nested, date'1582-10-10' day, "
+        "timestamp_ntz'2026-03-08 02:30:00' wall, timestamp'2026-03-08 03:30:00' instant"
+    )
+    append(frame.withMetadata("vector", {FIXED_SIZE: 2, "unit": "m"}), first)
+    append(read(spark, first), second)
+    expected = {
+        "vector": [1.0, 2.0],
+        "nested": {"a": [1]},
+        "day": dt.date(1582, 10, 10),  # a day that the calendar which Java once had leaves out
+        "wall": dt.datetime(2026, 3, 8, 2, 30),  # noqa: DTZ001 - an hour that New York does not have that day
+        "instant": dt.datetime(2026, 3, 8, 7, 30, tzinfo=dt.UTC),
+    }
+    for uri in (first, second):
+        (row,) = stored(uri).to_pylist()
+        assert row == expected
+        schema = lance.dataset(uri).schema
+        assert schema.field("vector").type == pa.list_(pa.float32(), 2)
+        assert schema.field("vector").metadata == {b"unit": b"m"}
+        assert schema.field("nested").type[0].type.value_field.name == "item"
+        files = b"".join(each.read_bytes() for each in Path(uri).rglob("*") if each.is_file())
+        assert b"SPARK::" not in files
+        assert b"element" not in files
+
+
+def test_a_value_that_spark_cannot_hold_says_so_where_it_is_read(spark: SparkSession, tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    Table.create(uri, pa.table({"n": [1], "v": pa.array([1_001], pa.timestamp("ns"))}), durable=False)
+    for frame in (read(spark, uri), spark.read.format("lance").load(uri)):
+        with pytest.raises(PySparkException, match=r"column 'v' of type timestamp\[ns\] .*columns="):
+            frame.collect()
+    assert read(spark, uri, columns=["n"]).count() == 1

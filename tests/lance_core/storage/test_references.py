@@ -1,0 +1,164 @@
+"""Secrets that are named instead of told: looked up where they are used, and nowhere else to be found."""
+
+import json
+import pickle
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from lance_core import InvalidInput, Table
+from lance_core.storage import references
+from lance_core.storage.objects import ObjectStore
+from lance_core.storage.options import bound
+from lance_core.tasks.handed_on import HandedOn
+from lance_core.tasks.parts import Whole
+from lance_core.tasks.read import Which
+from lance_core.tasks.write import FileLimits, PlannedWrite, WriteTask, begin_append
+from tests.lance_core.storage.servers import SECRET, Bucket, Server
+
+ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
+asked: list[str] = []
+answers: list[object] = []
+"""What the provider below gives, in turn; the last one again and again."""
+
+
+def provider(uri: str) -> object:
+    asked.append(uri)
+    return answers.pop(0) if len(answers) > 1 else answers[0]
+
+
+PROVIDER = {"provider": f"{__name__}:provider"}
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    asked.clear()
+    answers.clear()
+    references._provided.clear()
+    yield
+    references._provided.clear()
+
+
+@pytest.fixture
+def bucket(s3_server: Server) -> Bucket:
+    return s3_server.bucket()
+
+
+def later(seconds: float) -> str:
+    return str(int((time.time() + seconds) * 1000))
+
+
+def named(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The options of a bucket, each by a variable that has it."""
+    for name, value in bucket.options.items():
+        monkeypatch.setenv(f"HERE_{name.upper()}", value)
+    return {name: f"env:HERE_{name.upper()}" for name in bucket.options}
+
+
+def test_a_table_whose_options_are_in_the_environment(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    options, uri = named(bucket, monkeypatch), f"{bucket.uri}/t"
+    Table.create(uri, ROWS, storage_options=options).append(ROWS)
+    opened = Table.open(uri, storage_options=options)
+    assert opened.to_table()["id"].to_pylist() == [1, 2, 3, 1, 2, 3]
+    assert Table.open(uri, storage_options=bucket.options).count_rows() == 6
+    assert opened.fsck().is_sound
+
+
+def test_what_travels_is_a_name(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what comes back, and what is written; a worker looks the secret up."""
+    options, uri = named(bucket, monkeypatch), f"{bucket.uri}/t"
+    planned = begin_append(uri, ROWS.schema, create=True, intent="i", limits=FileLimits(), storage_options=options)
+    assert isinstance(planned, PlannedWrite)
+    task = pickle.dumps(WriteTask(planned.plan))
+    handed = pickle.dumps(HandedOn.of(planned))
+    worker: WriteTask = pickle.loads(task)
+    committed = planned.finish(pa.Table.from_batches(list(worker(ROWS.to_batches()))))
+    whole = pickle.dumps(Whole.of(Which(uri, storage_options=options).snapshot()))
+    assert committed.table.count_rows() == 3
+    for text in (task, handed, whole, repr(planned).encode(), repr(worker).encode(), repr(committed).encode()):
+        assert SECRET.encode() not in text
+    assert b"env:HERE_AWS_SECRET_ACCESS_KEY" in whole
+
+
+def test_a_variable_that_is_not_there_is_named(bucket: Bucket) -> None:
+    options = {**bucket.options, "aws_secret_access_key": "env:NOT_SET_ANYWHERE"}
+    with pytest.raises(InvalidInput, match=r"'aws_secret_access_key' is in the variable 'NOT_SET_ANYWHERE'"):
+        Table.open(f"{bucket.uri}/t", storage_options=options)
+
+
+def test_a_provider_is_asked_once(bucket: Bucket) -> None:
+    answers.append({**bucket.options, "expires_at_millis": later(3600)})
+    uri = f"{bucket.uri}/t"
+    Table.create(uri, ROWS, storage_options=PROVIDER)
+    assert Table.open(uri, storage_options=PROVIDER).append(ROWS).table.count_rows() == 6
+    assert asked == [uri]
+
+
+def test_a_provider_is_asked_again_before_what_it_gave_expires(bucket: Bucket) -> None:
+    """By a table that was opened long before, too."""
+    good = {**bucket.options, "expires_at_millis": later(3600)}
+    answers.extend([{**bucket.options, "expires_at_millis": later(59)}, {**good, "aws_access_key_id": "second"}])
+    table = Table.create(f"{bucket.uri}/t", ROWS, storage_options=PROVIDER)
+    assert len(asked) == 2
+    store = Which(table.uri, storage_options=PROVIDER).snapshot().location.own_store
+    assert isinstance(store, ObjectStore)
+    assert dict(store.given) == {**bucket.options, "aws_access_key_id": "second"}
+    assert table.append(ROWS).table.count_rows() == 6
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "words"),
+    [
+        ("no_colon", {}, "names a function as package.module:function, not 'no_colon'"),
+        ("not_there:f", {}, r"no provider not_there:f in this process \(No module named 'not_there'\)"),
+        (f"{__name__}:nobody", {}, f"no provider {__name__}:nobody in this process"),
+        (f"{__name__}:ROWS", {}, "is no function"),
+        (None, ["aws_region"], "a mapping of texts to texts, and gave others"),
+        (None, {"aws_region": 1}, "a mapping of texts to texts, and gave others"),
+        (None, {"aws_regoin": "x"}, "did you mean 'aws_region'"),
+        (None, {"aws_region": "env:X"}, "gave the name of something else"),
+        (None, {"expires_at_millis": "soon"}, "not whole numbers"),
+    ],
+)
+def test_a_provider_that_is_none(bucket: Bucket, name: str | None, answer: object, words: str) -> None:
+    answers.append(answer)
+    options = PROVIDER if name is None else {"provider": name}
+    with pytest.raises(InvalidInput, match=words):
+        Table.open(f"{bucket.uri}/t", storage_options=options)
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "told"),
+    [
+        ("s3://a/t", "s3://b/t", True),
+        ("s3://a/t", "gs://b/t", False),
+        ("az://a/t", "s3://b/t", False),
+        ("abfss://c@one.dfs.core.windows.net/t", "abfss://c@two.dfs.core.windows.net/t", False),
+    ],
+)
+def test_a_provider_is_for_the_tables_own_store(own: str, other: str, told: bool) -> None:
+    assert ("provider" in bound(PROVIDER, own=own, other=other)) is told
+
+
+def test_a_manifest_store_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HERE_MANIFESTS", f"sqlite:///{tmp_path}/manifests.db")
+    table = Table.create(str(tmp_path / "t"), ROWS, manifest_store="env:HERE_MANIFESTS")
+    assert table.append(ROWS).version == 2
+    assert (tmp_path / "manifests.db").exists()
+    with pytest.raises(InvalidInput, match="the manifest store is in the variable 'HERE_NOT'"):
+        Table.open(str(tmp_path / "t"), manifest_store="env:HERE_NOT")
+
+
+def test_nothing_of_it_is_in_the_table(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    options = named(bucket, monkeypatch)
+    table = Table.create(f"{bucket.uri}/t", ROWS, storage_options=options)
+    told: Mapping[str, object] = {
+        "config": table.config,
+        "metadata": table.metadata,
+        "p": table.versions()[0].properties,
+    }
+    assert "HERE_" not in json.dumps(told, default=str)

@@ -1,0 +1,64 @@
+"""An ingest with workers that are plain calls (`loop.py`): what tests of it hand in."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from lance_core import Committed
+from lance_core.data.write import FileLimits
+from lance_core.tasks.changes import How, Where
+from lance_core.tasks.ingesting.ingest import Changed, CsvFormat, Extra, Reading, What, ingest
+from lance_core.tasks.parts import Runner
+from tests.lance_core.tasks.loop import Loop
+
+
+@dataclass
+class Landing:
+    """A directory where files land, and the table that they go into."""
+
+    place: Path
+    runner: Runner = field(default_factory=Loop)
+
+    @property
+    def files(self) -> str:
+        return str(self.place / "landing")
+
+    @property
+    def uri(self) -> str:
+        return str(self.place / "table")
+
+    @property
+    def side(self) -> str:
+        return str(self.place / "side")
+
+    def put(self, name: str, data: bytes | str) -> str:
+        path = self.place / "landing" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data if isinstance(data, bytes) else data.encode())
+        return str(path)
+
+    def ingest(
+        self,
+        files: str | Sequence[str | Path] | None = None,
+        *,
+        format: str | None = None,
+        csv: CsvFormat | None = None,
+        mapping: Mapping[str, str] | None = None,
+        extra: Extra = "refuse",
+        schema: pa.Schema | None = None,
+        on_bad_record: str = "fail",
+        changed: Changed = "fail",
+        branch: str | None = None,
+        options: Mapping[str, str] | None = None,
+        source_options: Mapping[str, str] | None = None,
+        how: How | None = None,
+        uri: str | None = None,
+    ) -> Committed:
+        reading = Reading.of(format=format, csv=csv, mapping=mapping, extra=extra)
+        limits = FileLimits()
+        what = What(
+            self.files if files is None else files, reading, schema, on_bad_record, changed, limits, source_options
+        )
+        return ingest(Where(uri or self.uri, branch, options), what, how=how or How(), runner=self.runner)

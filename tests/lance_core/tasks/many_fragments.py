@@ -1,0 +1,85 @@
+"""What it takes a driver to plan ops on a table of many fragments. Not a test: `test_many_fragments.py` runs it.
+
+In a process of its own, whose peak of memory is that of the planning. Nobody runs the tasks: what is told is how large
+each is when it travels.
+"""
+
+import json
+import pickle
+import resource
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from lance_core.tasks.aggregate import aggregate
+from lance_core.tasks.changes import How, Where
+from lance_core.tasks.compact import GROUPS_AT_ONCE, compact
+from lance_core.tasks.delete import delete
+from lance_core.tasks.map_columns import Computation, map_columns
+from lance_core.tasks.parts import Task
+from lance_core.tasks.read import ReadTask, Which, count_rows, plan_read
+from lance_core.tasks.update import update
+from lance_core.tasks.write import ROWS_PER_FILE_MAX, FileLimits, WriteTask, begin_append
+
+SLOTS = 64
+
+
+class Planned(Exception):
+    """Instead of the answers of workers."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.size = size
+
+
+@dataclass(frozen=True, slots=True)
+class Nobody:
+    slots: int = SLOTS
+
+    def run(self, task: Task, parts: int) -> pa.Table:
+        raise Planned(len(pickle.dumps(task)))
+
+
+def same(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
+def sizes(uri: str) -> dict[str, int]:
+    where, how, runner = Where(uri, durable=False), How(), Nobody()
+    limits = FileLimits(ROWS_PER_FILE_MAX, 2**30)
+    shape = Computation(same, ["id"], pa.schema([pa.field("other", pa.int64())]))
+    ops: dict[str, Callable[[], object]] = {
+        "delete": lambda: delete(where, "k = 3", how=how, runner=runner),
+        "update": lambda: update(where, {"k": "k + 1"}, "k = 3", limits=limits, how=how, runner=runner),
+        "map_columns": lambda: map_columns(where, shape, resume_key="k", progress=None, how=how, runner=runner),
+        "compact": lambda: compact(
+            where,
+            target_rows=10_000,
+            materialize_deletions=True,
+            remap=None,
+            batch=GROUPS_AT_ONCE,
+            how=how,
+            runner=runner,
+        ),
+        "count": lambda: count_rows(Which(uri).snapshot(), "k = 3", runner=lambda: runner),
+        "aggregate": lambda: aggregate(Which(uri).snapshot(), "select sum(k) from dataset", runner=lambda: runner),
+    }
+    found = {}
+    for name, op in ops.items():
+        try:
+            op()
+        except Planned as planned:
+            found[name] = planned.size
+    plan = plan_read(Which(uri).snapshot(), transport=lambda schema: schema, slots=SLOTS)
+    found["read"] = len(pickle.dumps(ReadTask(plan)))
+    planned = begin_append(uri, plan.arrow, create=False, intent=None, limits=limits, durable=False)
+    found["append"] = len(pickle.dumps(WriteTask(planned.plan)))  # type: ignore[union-attr]
+    return found
+
+
+if __name__ == "__main__":
+    told = sizes(sys.argv[1])
+    unit = 1 if sys.platform == "darwin" else 1024
+    print(json.dumps({"sizes": told, "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}))

@@ -1,0 +1,108 @@
+"""A streaming query without Spark: from one table to another, with a checkpoint as Spark keeps it.
+
+Where a batch ends is written down before it is run, and that it was run when it was committed. Whoever starts the query
+again repeats the batch that was not, and asks the source anew where a first batch begins.
+"""
+
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from lance_core import Committed
+from lance_core.storage.manifests.manifest_store import ManifestStore
+from lance_core.tasks.read import Which
+from lance_core.tasks.streams.offsets import Start
+from lance_core.tasks.streams.reading import Limits, Stream
+from lance_core.tasks.streams.writing import Batch, StreamedWrite, Told, commit
+from lance_core.tasks.write import FileLimits
+
+
+@dataclass
+class Checkpoint:
+    """What outlives the process."""
+
+    query: str = "q"
+    ends: list[str] = field(default_factory=list)
+    committed: int = 0
+
+
+def told(
+    uri: str,
+    pieces: list[list[pa.RecordBatch]],
+    batch: Batch | None,
+    *,
+    schema: pa.Schema,
+    replaces: bool = False,
+    branch: str | None = None,
+    manifests: ManifestStore | None = None,
+) -> list[Told]:
+    """A task for each piece; what crosses over to somebody else is a pickle."""
+    write = StreamedWrite.begin(
+        uri,
+        schema,
+        replaces=replaces,
+        limits=FileLimits(),
+        branch=branch,
+        manifest_store=manifests,
+        durable=False,
+    )
+    answers = []
+    for piece in pieces:
+        worker: StreamedWrite = pickle.loads(pickle.dumps(write)) if manifests is None else write
+        answers.append(pickle.loads(pickle.dumps(worker.written(iter(piece), batch))))
+    return answers
+
+
+def brought(
+    uri: str,
+    rows: pa.Table,
+    number: int,
+    *,
+    query: str = "q",
+    replaces: bool = False,
+    manifests: ManifestStore | None = None,
+) -> Committed | None:
+    """Two tasks and one that has nothing to do."""
+    half = len(rows) // 2
+    pieces = [rows.slice(0, half).to_batches(), rows.slice(half).to_batches(), []]
+    answers = told(uri, pieces, Batch(query, number, "run"), schema=rows.schema, replaces=replaces, manifests=manifests)
+    return commit(answers, number, manifest_store=manifests)
+
+
+def run(
+    source: str,
+    sink: str,
+    checkpoint: Checkpoint,
+    *,
+    limits: Limits | None = None,
+    start: Start | None = None,
+    manifests: ManifestStore | None = None,
+    killed: Callable[[str], None] = lambda where: None,
+) -> Iterator[int]:
+    """All that there is, batch by batch; yields the numbers of batches that were run."""
+    which = Which(source, manifest_store=manifests)
+    stream = Stream(which, transport=lambda schema: schema, limits=limits, start=start)
+    stream.hold()
+    while True:
+        number = checkpoint.committed
+        begin = json.loads(checkpoint.ends[number - 1]) if number else stream.initial()
+        if len(checkpoint.ends) == number:
+            end = json.dumps(stream.latest(begin, limited=True))
+            if json.loads(end) == begin:
+                return
+            killed("before its end is written down")
+            checkpoint.ends.append(end)
+        begin = begin if number else stream.initial()
+        parts = stream.parts(begin, json.loads(checkpoint.ends[number]), slots=2)
+        schema = stream.arrow.remove_metadata()
+        killed("before its rows are written")
+        pieces = [list(part.rows(schema)) for part in parts]
+        answers = told(sink, pieces or [[]], Batch(checkpoint.query, number), schema=schema, manifests=manifests)
+        killed("before it is committed")
+        commit(answers, number, manifest_store=manifests)
+        killed("before that is written down")
+        checkpoint.committed = number + 1
+        yield number

@@ -1,0 +1,278 @@
+"""What a caller can get wrong, verb by verb: a typed error on the driver, nothing committed, nothing but orphans."""
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from lance_core import InvalidInput, LanceError, SchemaMismatch, Table
+from lance_core.tasks import refusals
+from lance_core.tasks.addressed import FillTask
+from lance_core.tasks.aggregate import aggregate
+from lance_core.tasks.changes import How, Where
+from lance_core.tasks.compact import compact
+from lance_core.tasks.delete import delete
+from lance_core.tasks.parts import PartTask, Task
+from lance_core.tasks.read import ReadTask, Which, plan_read
+from lance_core.tasks.stamp import Stamp
+from lance_core.tasks.update import update
+from lance_core.tasks.upsert import Rules, upsert
+from lance_core.tasks.write import FileLimits, PlannedWrite, WriteTask, begin_append
+from tests.lance_core.tasks.loop import Loop
+from tests.lance_core.tasks.test_map_columns import broken, other_names, other_type, too_few
+from tests.lance_core.tasks.test_map_columns import run as map_columns
+from tests.lance_core.tasks.test_merge_columns import InMemory, merge, more, with_addresses
+from tests.lance_core.tasks.test_upsert import Rows
+
+ROWS = pa.table({"id": pa.array(range(100), pa.int64()), "x": [None if n % 7 == 0 else n / 3 for n in range(100)]})
+SMALL = FileLimits()
+Act = Callable[[str], object]
+
+
+def made(place: Path) -> str:
+    uri = str(place / "t")
+    Table.create(uri, ROWS, max_rows_per_file=10, durable=False).delete("id = 13")
+    return uri
+
+
+def where(uri: str) -> Where:
+    return Where(uri, durable=False)
+
+
+def deleted(predicate: str) -> Act:
+    return lambda uri: delete(where(uri), predicate, how=How(), runner=Loop())
+
+
+def updated(values: dict[str, str], condition: str | None = None) -> Act:
+    return lambda uri: update(where(uri), values, condition, limits=SMALL, how=How(), runner=Loop())
+
+
+def upserted(rows: pa.Table, on: str = "id", **options: object) -> Act:
+    def act(uri: str) -> object:
+        asked = {"matched": "update", "matched_if": None, "insert": True, "delete_unmatched": False, **options}
+        rules = Rules.of(on, **asked)  # type: ignore[arg-type]
+        return upsert(where(uri), rows.schema, Rows(rows).stage, rules, limits=SMALL, how=How(), runner=Loop())
+
+    return act
+
+
+def merged(spoilt: Callable[[pa.Table], pa.Table], on: object = "_rowaddr", version: int | None = None) -> Act:
+    return lambda uri: merge(uri, spoilt(with_addresses(uri)), on, version=version)
+
+
+def mapped(fn: object) -> Act:
+    return lambda uri: map_columns(uri, fn)
+
+
+def appended(rows: pa.Table, spoilt: Callable[[WriteTask], WriteTask] = lambda task: task) -> Act:
+    def act(uri: str) -> object:
+        planned = begin_append(uri, rows.schema, create=True, intent=None, limits=SMALL, durable=False)
+        assert isinstance(planned, PlannedWrite)
+        task: WriteTask = pickle.loads(pickle.dumps(spoilt(WriteTask(planned.plan))))
+        return planned.finish(pa.Table.from_batches(list(task(rows.to_batches()))))
+
+    return act
+
+
+def of_other_rows(rows: pa.Table) -> pa.Table:
+    """As they were before somebody compacted the table: rows of other fragments."""
+    return rows.set_column(0, "_rowaddr", pc.add(rows["_rowaddr"], pa.scalar(100 << 32, pa.uint64())))
+
+
+def keyed(*keys: int | None) -> pa.Table:
+    return pa.table({"id": pa.array(keys, pa.int64()), "score": pa.array(range(len(keys)), pa.int64())})
+
+
+BAD: dict[str, tuple[Act, type[LanceError], str]] = {
+    "an address is missing": (
+        merged(lambda rows: rows.filter(pc.not_equal(rows["score"], 310))),
+        InvalidInput,
+        r"no value for row 1 of fragment 3 \(_rowaddr \d+\)",
+    ),
+    "an address is null": (
+        merged(lambda rows: rows.set_column(0, "_rowaddr", pa.nulls(rows.num_rows, pa.uint64()))),
+        InvalidInput,
+        "a row whose _rowaddr is null",
+    ),
+    "an address is there twice": (merged(lambda rows: more(rows, 4 << 32 | 3)), InvalidInput, "row 3 of fragment 4"),
+    "an address of a deleted row": (merged(lambda rows: more(rows, 1 << 32 | 3)), InvalidInput, "the row is deleted"),
+    "addresses of another version": (merged(of_other_rows), InvalidInput, "no fragment 1.., .* of another version"),
+    "addresses of a version that is not": (merged(lambda rows: rows, version=77), LanceError, "77"),
+    "a column that is there": (
+        merged(lambda rows: rows.rename_columns(["_rowaddr", "x"])),
+        InvalidInput,
+        "has a column 'x' already",
+    ),
+    "a key to merge on twice": (merged(lambda _: keyed(5, 6, 5), "id"), InvalidInput, "key id = 5 more than once"),
+    "a key to merge on that is none": (merged(lambda _: keyed(5), "nope"), InvalidInput, "cannot join on 'nope'"),
+    "a key to bring twice": (
+        upserted(pa.table({"id": [5, 200, 200], "x": [1.0, 2.0, 3.0]})),
+        InvalidInput,
+        r"more than once \(1 of them\): id = 200",
+    ),
+    "a key to bring that is there": (
+        upserted(pa.table({"id": [5, 200], "x": [1.0, 2.0]}), matched="fail"),
+        InvalidInput,
+        "id = 5",
+    ),
+    "a way to match that is none": (
+        upserted(pa.table({"id": [5], "x": [1.0]}), matched="replace"),
+        InvalidInput,
+        "'replace'",
+    ),
+    "a condition of another table": (
+        upserted(pa.table({"id": [5], "x": [1.0]}), matched_if="sorce.x > 1"),
+        InvalidInput,
+        "sorce",
+    ),
+    "too few rows of a function": (mapped(too_few), InvalidInput, r"fragment 3, rows 0 to 9"),
+    "another type of a function": (
+        mapped(other_type),
+        SchemaMismatch,
+        r"fragment \d, rows .*'twice' is stored as int64",
+    ),
+    "other names of a function": (mapped(other_names), InvalidInput, "fragment .*thrice"),
+    "no predicate": (deleted("id = = 3"), InvalidInput, "does not parse: .* Line: 1, Column: 6"),
+    "a predicate of no column": (deleted("idd = 3"), InvalidInput, "did you mean|has no column 'idd'|idd"),
+    "a predicate that is none": (deleted("id + 1"), InvalidInput, "id"),
+    "no value": (updated({"x": "id +* 1"}), InvalidInput, "character"),
+    "a value for no column": (updated({"xx": "1"}), InvalidInput, "'xx'"),
+    "a value that does not fit": (updated({"id": "'abc'"}), InvalidInput, "id"),
+    "a condition that does not parse": (updated({"x": "1"}, "id >>> 3"), InvalidInput, "character"),
+    "no groups": (
+        lambda uri: compact(
+            where(uri), target_rows=0, materialize_deletions=True, remap=None, batch=1, how=How(), runner=Loop()
+        ),
+        InvalidInput,
+        "target_rows=0",
+    ),
+    "a query that is none": (
+        lambda uri: aggregate(Which(uri).snapshot(), "select cuont(id) from dataset", runner=Loop),
+        InvalidInput,
+        "cuont",
+    ),
+    "retries that are none": (
+        lambda uri: delete(where(uri), "id = 1", how=How(retries=-1), runner=Loop()),
+        InvalidInput,
+        "retries=-1",
+    ),
+    "rows of no column": (appended(ROWS.rename_columns(["id", "y"])), SchemaMismatch, "no column 'y'"),
+    "rows that do not fit": (
+        appended(pa.table({"id": pa.array([1, 2**63], pa.uint64())})),
+        SchemaMismatch,
+        "column 'id' of type uint64 does not convert to int64",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_wrong_is_told_before_anything_is_committed(tmp_path: Path, name: str) -> None:
+    act, kind, words = BAD[name]
+    uri = made(tmp_path)
+    before = Table.open(uri)
+    with pytest.raises(kind, match=words):
+        act(uri)
+    after = Table.open(uri)
+    assert (after.version, after.schema) == (before.version, before.schema)
+    assert after.to_table() == before.to_table()
+    assert after.fsck().is_sound
+
+
+def test_what_a_function_raises_is_raised(tmp_path: Path) -> None:
+    uri = made(tmp_path)
+    with pytest.raises(ArithmeticError):
+        map_columns(uri, broken)
+    assert Table.open(uri).version == 2
+
+
+# Workers that run something else
+
+
+OTHERS = [
+    *(("packages", name, "99.0.0") for name in ("pyarrow", "pylance", "datafusion", "numpy", "pandas", "pyspark")),
+    ("python", "Python", (3, 2)),
+    ("lance_assets", "lance-assets", "9.9.9"),
+]
+
+
+def other(what: str, name: str, told: object) -> Stamp:
+    """Of a driver that has another version of one thing."""
+    here = Stamp.of_this_process()
+    if what == "packages":
+        told = tuple(
+            (each, str(told) if each == name else had) for each, had in {**dict(here.packages), name: ""}.items()
+        )
+    return replace(here, **{what: told})  # type: ignore[arg-type]
+
+
+@dataclass
+class Elsewhere(Loop):
+    """Workers whose driver is another one."""
+
+    stamp: Stamp = field(default_factory=Stamp.of_this_process)
+
+    def run(self, task: Task, parts: int) -> pa.Table:
+        assert isinstance(task, PartTask)
+        return super().run(replace(task, whole=replace(task.whole, stamp=self.stamp)), parts)
+
+
+@pytest.mark.parametrize(("what", "name", "told"), OTHERS)
+def test_workers_with_other_packages_refuse(tmp_path: Path, what: str, name: str, told: object) -> None:
+    uri, stamp = made(tmp_path), other(what, name, told)
+    version = ".".join(map(str, told)) if isinstance(told, tuple) else str(told)
+    words = f"this worker runs {name} .*; the driver planned with {name} {version}. Give the executors"
+    with pytest.raises(InvalidInput, match=words):
+        delete(where(uri), "id = 3", how=How(), runner=Elsewhere(stamp=stamp))
+    with pytest.raises(InvalidInput, match=words):
+        appended(ROWS, lambda task: replace(task, plan=replace(task.plan, stamp=stamp)))(uri)
+    with pytest.raises(InvalidInput, match=words):
+        merge(uri, ElsewhereInMemory(with_addresses(uri), stamp=stamp))
+    plan = plan_read(Which(uri).snapshot(), transport=lambda schema: schema, slots=1)
+    work = replace(plan.work, whole=replace(plan.work.whole, stamp=stamp))
+    with pytest.raises(InvalidInput, match=words):
+        list(ReadTask(replace(plan, work=work))([pa.record_batch({"id": [0]})]))
+    assert Table.open(uri).version == 2
+
+
+@dataclass
+class ElsewhereInMemory(InMemory):
+    stamp: Stamp = field(default_factory=Stamp.of_this_process)
+
+    def _run(self, rows: pa.Table, task: FillTask) -> pa.Table:
+        return super()._run(rows, replace(task, whole=replace(task.whole, stamp=self.stamp)))
+
+
+@pytest.mark.parametrize(
+    "packages",
+    [
+        lambda had: {**had, "pyarrow": f"{had['pyarrow'].split('.')[0]}.999.0"},
+        lambda had: {**had, "pyspark": f"{had['pyspark'].rpartition('.')[0]}.999"},
+        lambda had: {name: each for name, each in had.items() if name != "pandas"},
+    ],
+    ids=["a later pyarrow", "a later pyspark", "no pandas"],
+)
+def test_versions_that_do_not_count(packages: Callable[[dict[str, str]], dict[str, str]]) -> None:
+    here = Stamp.of_this_process()
+    replace(here, packages=tuple(packages(dict(here.packages)).items())).check()
+
+
+@pytest.mark.parametrize("error", [InvalidInput("a\nb"), SchemaMismatch("m", column="c", expected="e", got="g")])
+def test_a_refusal_arrives_as_what_it_was(error: InvalidInput) -> None:
+    back = refusals.decode(refusals.encode(error))
+    assert type(back) is type(error)
+    assert (str(back), vars(back)) == (str(error), vars(error))
+
+
+def test_an_error_in_a_traceback_is_found() -> None:
+    text = (
+        "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n  File ..., in __call__\n"
+        "lance_core.errors.InvalidInput: this worker runs pyarrow 1; the driver planned with pyarrow 2\n\n\tat org"
+    )
+    found = refusals.in_traceback(text)
+    assert isinstance(found, InvalidInput)
+    assert str(found) == "this worker runs pyarrow 1; the driver planned with pyarrow 2"
+    assert refusals.in_traceback("ValueError: no") is None

@@ -1,0 +1,379 @@
+"""Which files a table has: taken once, with the version, whatever happens beside or after."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lance_core import InvalidInput, NotFound, RetryableConflict, StorageError, Table
+from lance_core.data.write import FileLimits
+from lance_core.format.fragment import StorageVersion
+from lance_core.format.ingested import DIRECTORY, INGESTED
+from lance_core.format.schema import TableSchema
+from lance_core.tasks.changes import How
+from lance_core.tasks.ingesting import bad_records
+from lance_core.tasks.ingesting import record as records
+from lance_core.tasks.ingesting.formats import CsvFormat, Reading
+from lance_core.tasks.ingesting.ingest import BAD, FILES
+from lance_core.tasks.ingesting.reading import Part
+from lance_core.tasks.ingesting.sources import SourceFile, listed
+from lance_core.tasks.ingesting.work import IngestPlan, Target, _Diverted, _rows, dealt, packed, unpacked
+from lance_core.tasks.parts import Task
+from lance_core.tasks.stamp import Stamp
+from tests.lance_core.tasks.ingesting import Landing
+from tests.lance_core.tasks.loop import Loop
+
+
+@pytest.fixture
+def landing(tmp_path: Path) -> Landing:
+    return Landing(tmp_path)
+
+
+def ids(uri: str) -> list[int]:
+    return sorted(Table.open(uri).to_table()["id"].to_pylist())
+
+
+def put(landing: Landing, *numbers: int) -> None:
+    for number in numbers:
+        landing.put(f"{number}.csv", f"id\n{number}\n")
+
+
+def test_a_repetition_takes_what_is_new(landing: Landing) -> None:
+    put(landing, 1, 2)
+    first = landing.ingest()
+    assert (first.version, first.rows_added, first.files, first.operation) == (1, 2, 1, "Overwrite")
+    put(landing, 3)
+    second = landing.ingest()
+    assert (second.version, second.rows_added, second.operation) == (2, 1, "Append")
+    nothing = landing.ingest()
+    assert (nothing.version, nothing.rows_added, nothing.files, nothing.attempts) == (2, 0, 0, 0)
+    assert ids(landing.uri) == [1, 2, 3]
+    made = Table.open(landing.uri).versions()[-1].properties
+    assert (made[FILES], made[BAD]) == ("1", "0")
+    assert second.table.fsck().is_sound
+
+
+def test_pylance_reads_and_writes_beside_it(landing: Landing) -> None:
+    put(landing, 1)
+    landing.ingest()
+    theirs = lance.dataset(landing.uri)
+    theirs.insert(pa.table({"id": pa.array([10], pa.int64())}))
+    put(landing, 2)
+    landing.ingest()
+    assert lance.dataset(landing.uri).to_table()["id"].to_pylist() == [1, 10, 2]
+    lance.dataset(landing.uri).cleanup_old_versions(older_than=timedelta(0), delete_unverified=True)
+    assert landing.ingest().files == 0
+    lance.write_dataset(pa.table({"id": pa.array([20], pa.int64())}), landing.uri, mode="overwrite")
+    assert landing.ingest().files == 0, "rows that were replaced are not taken again"
+    put(landing, 3)
+    landing.ingest()
+    assert ids(landing.uri) == [3, 20]
+
+
+def test_what_a_restore_takes_back_is_new_again(landing: Landing) -> None:
+    put(landing, 1)
+    landing.ingest()
+    put(landing, 2)
+    landing.ingest()
+    lance.dataset(landing.uri, version=1).restore()
+    landing.ingest()
+    assert ids(landing.uri) == [1, 2]
+    Table.open(landing.uri).restore(1)
+    landing.ingest()
+    assert ids(landing.uri) == [1, 2]
+
+
+def test_an_overwrite_takes_nothing_back(landing: Landing) -> None:
+    put(landing, 1)
+    landing.ingest()
+    Table.open(landing.uri).overwrite(pa.table({"id": pa.array([7], pa.int64())}))
+    assert landing.ingest().files == 0
+    Table.open(landing.uri).set_config({INGESTED: None})
+    landing.ingest()
+    assert ids(landing.uri) == [1, 7]
+
+
+def test_a_cleanup_leaves_the_record(landing: Landing) -> None:
+    for number in range(6):
+        put(landing, number)
+        landing.ingest()
+    segments = landing.place / "table" / DIRECTORY
+    for path in segments.iterdir():
+        os.utime(path, (0, 0))
+    before = len(list(segments.iterdir()))
+    report = Table.open(landing.uri).cleanup(older_than=timedelta(0), keep=1, force=True)
+    assert len(report.versions) + len(report.kept) == 5
+    assert len(list(segments.iterdir())) <= before
+    assert landing.ingest().files == 0
+    assert Table.open(landing.uri).fsck().is_sound
+
+
+def test_a_branch_goes_on_with_what_its_parent_had(landing: Landing) -> None:
+    put(landing, 1)
+    main = landing.ingest().table
+    main.branches.create("trial")
+    put(landing, 2)
+    trial = landing.ingest(branch="trial")
+    assert (trial.rows_added, trial.table.count_rows()) == (1, 2)
+    put(landing, 3)
+    assert landing.ingest().rows_added == 2
+    assert landing.ingest(branch="trial").rows_added == 1
+    assert Table.open(landing.uri, branch="trial").fsck().is_sound
+    assert Table.open(landing.uri).fsck().is_sound
+
+
+def test_a_cleanup_of_the_main_line_leaves_the_record_of_a_branch(landing: Landing) -> None:
+    put(landing, 1)
+    landing.ingest().table.branches.create("trial")
+    put(landing, 2)
+    landing.ingest(branch="trial")
+    for path in (landing.place / "table" / DIRECTORY).iterdir():
+        os.utime(path, (0, 0))
+    Table.open(landing.uri).cleanup(older_than=timedelta(0), keep=1, force=True)
+    assert landing.ingest(branch="trial").files == 0
+
+
+@pytest.mark.parametrize("shallow", [True, False])
+def test_a_clone_has_what_its_source_had(landing: Landing, shallow: bool) -> None:
+    put(landing, 1)
+    clone = landing.ingest().table.clone(str(landing.place / "clone"), shallow=shallow)
+    put(landing, 2)
+    assert landing.ingest(uri=clone.uri).rows_added == 1
+    assert landing.ingest().rows_added == 1
+
+
+def test_a_changed_file_is_told_and_the_caller_decides(landing: Landing) -> None:
+    put(landing, 1)
+    landing.ingest()
+    landing.put("1.csv", "id\n100\n")
+    with pytest.raises(InvalidInput, match=r"1 of the files were ingested before and have changed.*1\.csv"):
+        landing.ingest()
+    assert landing.ingest(changed="skip").files == 0
+    assert landing.ingest(changed="again").rows_added == 1
+    assert landing.ingest().files == 0
+    assert ids(landing.uri) == [1, 100]
+
+
+@dataclass
+class Meanwhile(Loop):
+    """Something else happens while the workers are at work, once."""
+
+    does: Callable[[], object] | None = None
+
+    def run(self, task: Task, parts: int) -> pa.Table:
+        done = super().run(task, parts)
+        does, self.does = self.does, None
+        if does is not None:
+            does()
+        return done
+
+
+def test_two_at_once_take_each_file_once(landing: Landing) -> None:
+    put(landing, 0)
+    landing.ingest()
+    put(landing, *range(1, 9))
+    other = Landing(landing.place)
+    some = [f"{landing.files}/{number}.csv" for number in (2, 3)]
+    runner = Meanwhile(does=lambda: other.ingest(some))
+    committed = Landing(landing.place, runner).ingest()
+    assert ids(landing.uri) == list(range(9))
+    assert (committed.rows_added, committed.version) == (6, 3)
+    assert committed.table.versions()[-1].properties[FILES] == "6"
+
+
+def test_what_was_read_is_not_read_again_for_others_files(landing: Landing) -> None:
+    put(landing, 0)
+    landing.ingest()
+    put(landing, *range(1, 5))
+    mine = [f"{landing.files}/{number}.csv" for number in (1, 2)]
+    others = [f"{landing.files}/{number}.csv" for number in (3, 4)]
+    runner = Meanwhile(does=lambda: Landing(landing.place).ingest(others))
+    Landing(landing.place, runner).ingest(mine)
+    assert len(runner.ran) == 1
+    assert ids(landing.uri) == [0, 1, 2, 3, 4]
+
+
+def test_two_that_create_the_table(landing: Landing) -> None:
+    put(landing, 1, 2)
+    runner = Meanwhile(does=lambda: Landing(landing.place).ingest([f"{landing.files}/1.csv"]))
+    Landing(landing.place, runner).ingest()
+    assert ids(landing.uri) == [1, 2]
+
+
+def test_with_one_attempt_the_second_is_refused(landing: Landing) -> None:
+    put(landing, 0)
+    landing.ingest()
+    put(landing, 1)
+    runner = Meanwhile(does=lambda: Landing(landing.place).ingest())
+    with pytest.raises(RetryableConflict, match="were ingested up to version 2") as raised:
+        Landing(landing.place, runner).ingest(how=How(retries=1))
+    assert raised.value.rule == "ingested_meanwhile"
+    assert ids(landing.uri) == [0, 1]
+
+
+def test_an_append_beside_it_is_no_matter(landing: Landing) -> None:
+    put(landing, 0)
+    table = landing.ingest().table
+    put(landing, 1)
+    runner = Meanwhile(does=lambda: table.append(pa.table({"id": pa.array([5], pa.int64())})))
+    assert Landing(landing.place, runner).ingest().rebased_over == (2,)
+    assert ids(landing.uri) == [0, 1, 5]
+
+
+def test_an_intent_lands_once(landing: Landing) -> None:
+    put(landing, 1)
+    first = landing.ingest(how=How("monday"))
+    put(landing, 2)
+    again = landing.ingest(how=How("monday"))
+    assert (again.version, again.landed_before, again.rows_added) == (first.version, True, 1)
+    assert ids(landing.uri) == [1]
+    landing.ingest(how=How("tuesday"))
+    assert ids(landing.uri) == [1, 2]
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(landing: Landing) -> None:
+    put(landing, 1)
+    path = Path(landing.files) / "1.csv"
+
+    @dataclass
+    class Written(Loop):
+        def run(self, task: Task, parts: int) -> pa.Table:
+            path.write_text("id\n1\n2\n")
+            return super().run(task, parts)
+
+    with pytest.raises(InvalidInput, match="changed while it was ingested"):
+        Landing(landing.place, Written()).ingest(schema=pa.schema([("id", pa.int64())]))
+    assert not Table.exists(landing.uri)
+
+
+def test_a_file_that_changes_after_its_first_rows_is_refused(landing: Landing) -> None:
+    path = Path(landing.put("1.csv", "id\n" + "1\n" * 5000))
+    (file,) = listed(str(path), {})
+    schema = TableSchema.from_arrow(pa.schema([("id", pa.int64())]))
+    target = Target(landing.uri, schema, StorageVersion(2, 2), FileLimits(), False)
+    plan = IngestPlan(Reading(csv=CsvFormat(block_size=1024)), target, None, "k", Stamp.of_this_process())
+    rows = _rows(plan, (Part(file),), _Diverted(plan))
+    next(rows)
+    with path.open("a") as more:
+        more.write("2\n")
+    with pytest.raises(InvalidInput, match="changed while it was ingested"):
+        list(rows)
+
+
+def test_a_crash_before_the_bad_records_landed_is_mended_by_whoever_comes(
+    landing: Landing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    landing.put("1.csv", "id\n1\nx\n")
+    schema = pa.schema([("id", pa.int64())])
+
+    def dies(*_given: object) -> None:
+        raise StorageError("the power went")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(bad_records, "settle", dies)
+        with pytest.raises(StorageError, match=r"landed as version 1.*the next ingest"):
+            landing.ingest(schema=schema, on_bad_record=landing.side, how=How("k"))
+    assert not Table.exists(landing.side)
+    assert landing.ingest(how=How("k")).landed_before
+    for how in (How("k"), How()):
+        landing.ingest(how=how)
+    rows = Table.open(landing.side).to_table().to_pylist()
+    assert [(row["row"], row["line"], row["column"], row["ingest"]) for row in rows] == [(2, 3, "id", "k")]
+    assert not list((landing.place / "table" / DIRECTORY / "pending").glob("*"))
+
+
+def test_bad_records_of_an_attempt_that_did_not_land_go_nowhere(landing: Landing) -> None:
+    put(landing, 0)
+    landing.ingest()
+    landing.put("1.csv", "id\n1\nx\n")
+    runner = Meanwhile(does=lambda: Landing(landing.place).ingest(on_bad_record=landing.side))
+    Landing(landing.place, runner).ingest(on_bad_record=landing.side)
+    assert Table.open(landing.side).count_rows() == 1
+    assert not list((landing.place / "table" / DIRECTORY / "pending").glob("*"))
+    assert ids(landing.uri) == [0, 1]
+
+
+def test_files_of_which_nothing_is_left_are_taken_too(landing: Landing) -> None:
+    put(landing, 1)
+    landing.ingest()
+    landing.put("2.parquet", "no parquet")
+    landing.put("3.csv", "")
+    committed = landing.ingest(on_bad_record=landing.side)
+    assert (committed.version, committed.rows_added, committed.files) == (2, 0, 0)
+    assert Table.open(landing.side).to_table()["row"].to_pylist() == [None]
+    assert landing.ingest().version == 2
+    assert lance.dataset(landing.uri).count_rows() == 1
+
+
+def test_a_record_stays_in_few_segments(landing: Landing) -> None:
+    schema = pa.schema([("id", pa.int64())])
+    Table.create(landing.uri, schema)
+    for number in range(20):
+        put(landing, number)
+        committed = landing.ingest()
+    assert len(committed.table.config[INGESTED].split()) <= 5
+    assert committed.table.fsck().is_sound
+    assert landing.ingest().files == 0
+
+
+def test_a_record_that_is_missing_is_told(landing: Landing) -> None:
+    put(landing, 1)
+    landing.ingest()
+    for path in (landing.place / "table" / DIRECTORY).glob("*.arrow"):
+        path.unlink()
+    with pytest.raises(NotFound, match=r"is not there.*set_config"):
+        landing.ingest()
+
+
+def test_the_properties_are_nobodys_to_set(landing: Landing) -> None:
+    put(landing, 1)
+    table = landing.ingest().table
+    with pytest.raises(InvalidInput, match="ingest sets it itself"):
+        table.append(pa.table({"id": pa.array([5], pa.int64())}), properties={INGESTED: ""})
+
+
+def test_a_hundred_thousand_files_are_told_apart_in_little_memory(landing: Landing) -> None:
+    put(landing, 1)
+    base = landing.ingest().table
+    files = [
+        SourceFile(f"s3://bucket/day={n // 1000:03}/part-{n:06}.parquet", 1000, f"{n:032x}") for n in range(100_000)
+    ]
+    snapshot = base._snapshot
+    record = records.of(snapshot.location, snapshot)
+    before = pa.total_allocated_bytes()
+    segments = record.written(files, records.new_name())
+    entries = pa.concat_tables([records._segment(record.location, each) for each in segments])
+    full = records.Record(record.location, segments, entries)
+    assert len(records.fresh(files, full, "fail")) == 0
+    assert pa.total_allocated_bytes() - before < 64 * 1024 * 1024
+    assert [segment.files for segment in segments] == [100_001]
+    shares = list(map(packed, dealt(files, Reading(), 8)))
+    assert sum(map(len, shares)) < 3 * 1024 * 1024
+    assert sum(len(unpacked(share)) for share in shares) == len(files)
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [("nowhere", "there is no file or directory"), ("*.csv", "no file matches"), ([], "no file matches an empty list")],
+)
+def test_no_files_and_no_table(landing: Landing, files: str | list[str], told: str) -> None:
+    with pytest.raises(NotFound, match=told):
+        landing.ingest(f"{landing.place}/{files}" if isinstance(files, str) else files)
+
+
+def test_files_are_named_by_texts_and_paths(landing: Landing) -> None:
+    put(landing, 1, 2)
+    assert landing.ingest([Path(landing.files) / "1.csv", f"{landing.files}/2.csv"]).rows_added == 2
+    for odd in (7, [7], b"x", [""]):
+        with pytest.raises(InvalidInput, match="files"):
+            landing.ingest(odd)  # type: ignore[arg-type]
+
+
+def test_no_files_yet_are_nothing_new(landing: Landing) -> None:
+    Table.create(landing.uri, pa.schema([("id", pa.int64())]))
+    assert landing.ingest(f"{landing.place}/landing/*.csv").version == 1

@@ -1,0 +1,34 @@
+"""A driver holds the metadata of fragments and nothing else, and sends little of it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.spark_driver import built
+from tests.lance_core.tasks import many_fragments
+
+PROJECT = Path(__file__).resolve().parents[3]
+FRAGMENTS = 10_000
+BYTES_PER_FRAGMENT_MAX = 64
+BYTES_OF_THE_REST_MAX = 16 * 1024
+PEAK_MAX = 400 * 1024**2
+
+
+def test_planning_takes_little_memory_and_its_tasks_are_small(tmp_path: Path) -> None:
+    uri = built(tmp_path / "table", FRAGMENTS, rows_per_fragment=100)
+    done = subprocess.run(
+        [sys.executable, "-m", many_fragments.__name__, uri],
+        cwd=PROJECT,
+        env={**os.environ, "PYTHONPATH": str(PROJECT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    told = json.loads(done.stdout)
+    assert set(told["sizes"]) == {"delete", "update", "map_columns", "compact", "count", "aggregate", "read", "append"}
+    for op, size in told["sizes"].items():
+        assert size < FRAGMENTS * BYTES_PER_FRAGMENT_MAX + BYTES_OF_THE_REST_MAX, op
+    assert told["sizes"]["append"] < BYTES_OF_THE_REST_MAX
+    assert told["peak"] < PEAK_MAX

@@ -1,0 +1,475 @@
+"""A table followed version by version: every row that was added is sent once, whatever becomes of it later."""
+
+import json
+import pickle
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lance_core import InvalidInput, LanceError, NotFound, Table
+from lance_core.format import naming
+from lance_core.format.ids import Version
+from lance_core.format.naming import NamingScheme
+from lance_core.operations import Update
+from lance_core.tasks.read import Which
+from lance_core.tasks.streams import parts as stream_parts
+from lance_core.tasks.streams.new_rows import OnChange
+from lance_core.tasks.streams.offsets import Offset, Start
+from lance_core.tasks.streams.reading import Limits, Stream
+
+Told = Mapping[str, object]
+
+
+def rows(first: int, stop: int) -> pa.Table:
+    ids = range(first, stop)
+    return pa.table({"id": pa.array(ids, pa.int64()), "s": [f"s{n}" for n in ids], "x": [n / 2 for n in ids]})
+
+
+def stream(
+    uri: str,
+    *,
+    columns: list[str] | None = None,
+    filter: str | None = None,
+    start: Start | None = None,
+    on_change: str = "fail",
+    limits: Limits | None = None,
+    branch: str | None = None,
+) -> Stream:
+    return Stream(
+        Which(uri, branch=branch),
+        transport=lambda schema: schema,
+        columns=columns,
+        filter=filter,
+        start=start,
+        on_change=OnChange(on_change),
+        limits=limits,
+    )
+
+
+def sent(source: Stream, start: Told, end: Told, *, slots: int = 2) -> pa.Table:
+    """As workers do it, from pickles."""
+    parts = pickle.loads(pickle.dumps(source.parts(start, end, slots=slots)))
+    schema = source.arrow.remove_metadata()
+    return pa.Table.from_batches((batch for part in parts for batch in part.rows(schema)), schema)
+
+
+def ids(table: pa.Table) -> list[int]:
+    return [int(n) for n in table["id"].to_pylist()]
+
+
+def batches(source: Stream, at: Told | None = None) -> Iterator[tuple[Told, pa.Table]]:
+    """To the end, offsets as a checkpoint keeps them."""
+    at = source.initial() if at is None else at
+    while True:
+        end = json.loads(json.dumps(source.latest(at, limited=True)))
+        if end == at:
+            return
+        yield end, sent(source, at, end)
+        at = end
+
+
+def all_ids(source: Stream, at: Told | None = None) -> list[int]:
+    return [n for _, table in batches(source, at) for n in ids(table)]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """Versions 1 to 3 add 30 rows, in six fragments."""
+    table = Table.create(str(tmp_path / "t"), rows(0, 10), max_rows_per_file=5, durable=False)
+    table.append(rows(10, 20), max_rows_per_file=5)
+    table.append(rows(20, 30), max_rows_per_file=5)
+    return table.refresh()
+
+
+def test_all_rows_first_then_what_is_added(table: Table) -> None:
+    source = stream(table.uri)
+    (end, first), *rest = batches(source)
+    assert (ids(first), rest) == (list(range(30)), [])
+    table.append(rows(30, 33))
+    table.append(rows(33, 40))
+    assert all_ids(source, end) == list(range(30, 40))
+    assert all_ids(stream(table.uri), end) == list(range(30, 40))
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [
+        (Start(version=2), range(10, 30)),
+        (Start(version=1), range(30)),
+        (Start(version=4), range(0)),
+        (Start(latest=True), range(0)),
+        (Start(timestamp=datetime(2000, 1, 1, tzinfo=UTC)), range(30)),
+        (Start(timestamp=datetime.now(UTC) + timedelta(days=9)), range(0)),
+    ],
+)
+def test_it_begins_where_it_is_told(table: Table, start: Start, expected: range) -> None:
+    source = stream(table.uri, start=start)
+    found = list(batches(source))
+    assert [n for _, sent in found for n in ids(sent)] == list(expected)
+    table.append(rows(90, 92))
+    assert all_ids(source, found[-1][0]) == [90, 91]
+
+
+def test_after_a_time(table: Table) -> None:
+    made = table.at(2).timestamp
+    assert all_ids(stream(table.uri, start=Start(timestamp=made))) == list(range(20, 30))
+    assert all_ids(stream(table.uri, start=Start(timestamp=made - timedelta(microseconds=1)))) == list(range(10, 30))
+    with pytest.raises(InvalidInput, match="time zone"):
+        list(batches(stream(table.uri, start=Start(timestamp=datetime(2000, 1, 1)))))  # noqa: DTZ001
+
+
+@pytest.mark.parametrize("start", [Start(), Start(latest=True), Start(timestamp=datetime.now(UTC))])
+def test_a_first_batch_that_is_repeated_begins_where_it_began(table: Table, start: Start) -> None:
+    """Spark keeps where it ended, and asks anew where it begins."""
+    source = stream(table.uri, start=start)
+    end = source.latest(source.initial())
+    first = ids(sent(source, source.initial(), end))
+    table.delete("id < 5")
+    table.append(rows(30, 40))
+    again = stream(table.uri, start=start)
+    assert ids(sent(again, again.initial(), end)) == first
+
+
+@pytest.mark.parametrize(
+    ("limits", "sizes"),
+    [
+        (Limits(rows=7), [7, 7, 7, 7, 2]),
+        (Limits(rows=10), [10, 10, 10]),
+        (Limits(files=1), [5] * 6),
+        (Limits(files=3), [15, 15]),
+        (Limits(versions=1), [30]),
+        (Limits(rows=8, files=1), [5] * 6),
+        (Limits(rows=3, files=4), [3] * 10),
+        (Limits(), [30]),
+    ],
+)
+def test_so_much_at_once(table: Table, limits: Limits, sizes: list[int]) -> None:
+    found = [sent for _, sent in batches(stream(table.uri, limits=limits))]
+    assert [len(sent) for sent in found] == sizes
+    assert [n for sent in found for n in ids(sent)] == list(range(30))
+
+
+def test_limits_over_versions(table: Table) -> None:
+    for limits, sizes in (
+        (Limits(versions=2), [20, 10]),
+        (Limits(rows=12), [12, 12, 6]),
+        (Limits(files=3), [15, 15]),
+        (Limits(versions=1, rows=6), [6, 4] * 3),
+    ):
+        source = stream(table.uri, start=Start(version=1), limits=limits)
+        assert [len(sent) for _, sent in batches(source)] == sizes
+    source = stream(table.uri, limits=Limits(rows=1))
+    assert len(sent(source, source.initial(), source.latest(source.initial(), limited=False))) == 30
+
+
+@pytest.mark.parametrize("wrong", [{"rows": 0}, {"files": -1}, {"versions": 0}])
+def test_limits_that_would_send_nothing(wrong: dict[str, int]) -> None:
+    with pytest.raises(InvalidInput, match="one at least"):
+        Limits(**wrong)
+
+
+def test_columns_and_filter(table: Table) -> None:
+    source = stream(table.uri, columns=["s", "id"], filter="x >= 2 and id % 2 = 0", limits=Limits(rows=9))
+    found = [sent for _, sent in batches(source)]
+    assert found[0].column_names == ["s", "id"]
+    assert [n for sent in found for n in ids(sent)] == [n for n in range(30) if n % 2 == 0 and n >= 4]
+    addressed = stream(table.uri, columns=["id", "_rowaddr"], limits=Limits(rows=12), start=Start(version=2))
+    assert [row["_rowaddr"] for _, sent in batches(addressed) for row in sent.to_pylist()] == [
+        (n // 5 << 32) + n % 5 for n in range(10, 30)
+    ]
+    with pytest.raises(InvalidInput, match="nope"):
+        stream(table.uri, columns=["nope"])
+    with pytest.raises(InvalidInput, match="does not parse"):
+        stream(table.uri, filter="id = = 3")
+
+
+def quietly(table: Table) -> None:
+    """Everything that adds no row and changes none that was sent."""
+    table.compact(target_rows=100)
+    table.refresh().set_config({"a": "b"})
+    table.refresh().tags.create("t", 1)
+    table.refresh().add_columns({"y": "x * 2"})
+    lance.dataset(table.uri).create_scalar_index("id", "BTREE")
+    table.refresh().drop_columns(["y"])
+
+
+def test_upkeep_is_passed_over(table: Table) -> None:
+    source = stream(table.uri, columns=["id", "s"], limits=Limits(rows=12))
+    first, *_ = batches(source)
+    quietly(table)
+    table.refresh().append(rows(30, 35))
+    assert ids(first[1]) + all_ids(source, first[0]) == list(range(35))
+    assert ids(first[1]) + all_ids(stream(table.uri, columns=["id", "s"]), first[0]) == list(range(35))
+
+
+def test_rows_are_sent_as_they_were_added(table: Table) -> None:
+    source = stream(table.uri, start=Start(version=1), limits=Limits(rows=4), on_change="skip")
+    table.delete("id % 3 = 0")
+    table.refresh().update({"s": "'changed'"}, "id = 7")
+    table.refresh().compact(target_rows=100)
+    found = [sent for _, sent in batches(source)]
+    assert [n for sent in found for n in ids(sent)] == list(range(30))
+    assert "changed" not in pa.concat_tables(found)["s"].to_pylist()
+
+
+CHANGES: dict[str, tuple[Callable[[Table], object], list[int]]] = {
+    "delete": (lambda table: table.delete("id < 3"), []),
+    "delete of a fragment": (lambda table: table.delete("id < 5"), []),
+    "overwrite": (lambda table: table.overwrite(rows(50, 53)), [50, 51, 52]),
+    "restore": (lambda table: table.restore(1), list(range(10))),
+    "update": (lambda table: table.update({"s": "'new'"}, "id in (3, 12)"), [3, 12]),
+    "update of all": (lambda table: table.update({"x": "x + 1"}), [*range(30), 40, 41]),
+    "upsert": (lambda table: table.upsert(rows(28, 33), on=["id"]), [28, 29, 30, 31, 32]),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_changes_rows_stops_it_unless_told_otherwise(table: Table, name: str) -> None:
+    change, again = CHANGES[name]
+    end = stream(table.uri).latest(stream(table.uri).initial())
+    table.append(rows(40, 42))
+    change(table.refresh())
+    table.refresh().append(rows(60, 62))
+    source = stream(table.uri)
+    (before, found), *_ = [next(batches(source, end))]
+    assert ids(found) == [40, 41]
+    with pytest.raises(InvalidInput, match=r"version 5 changed .* on_change='skip'.*starting_version=6") as told:
+        source.latest(before)
+    transaction = table.at(5).transaction()
+    assert transaction is not None
+    assert transaction.operation.name in str(told.value)
+    assert all_ids(stream(table.uri, on_change="skip"), end) == [40, 41, 60, 61]
+    resent = all_ids(stream(table.uri, on_change="rewritten"), end)
+    assert (resent[:2], sorted(resent[2:-2]), resent[-2:]) == ([40, 41], sorted(again), [60, 61])
+    assert all_ids(stream(table.uri, start=Start(version=6))) == [60, 61]
+
+
+@pytest.mark.parametrize("stable_row_ids", [False, True])
+def test_a_column_changed_in_place(tmp_path: Path, stable_row_ids: bool) -> None:
+    """Which rows those were is noted where rows have ids; elsewhere it could be all of their fragments."""
+    uri = str(tmp_path / "t")
+    table = Table.create(uri, rows(0, 30), stable_row_ids=stable_row_ids, max_rows_per_file=5, durable=False)
+    table.update({"x": "x + 1"}, "id % 5 < 4 and id < 20")
+    transaction = table.at(2).transaction()
+    assert transaction is not None
+    assert isinstance(transaction.operation, Update)
+    assert transaction.operation.fields_modified, "it is rewritten in place"
+    since = Start(version=2)
+    sent_again = sorted(all_ids(stream(uri, on_change="rewritten", start=since, limits=Limits(rows=7))))
+    assert sent_again == [n for n in range(20) if n % 5 < 4 or not stable_row_ids]
+    assert all_ids(stream(uri, on_change="skip", start=since)) == []
+    assert all_ids(stream(uri, columns=["id", "s"], start=since)) == []
+    for columns, filter in ((["id"], "x > 3"), (["x"], "id >= 0"), (["x"], None)):
+        with pytest.raises(InvalidInput, match="version 2 changed"):
+            list(batches(stream(uri, columns=columns, filter=filter, start=since)))
+
+
+def test_an_upsert_that_only_inserts_adds_rows(table: Table) -> None:
+    table.upsert(rows(25, 35), on=["id"], matched="ignore")
+    dataset = lance.dataset(table.uri)
+    dataset.merge_insert("id").when_not_matched_insert_all().execute(rows(30, 40))
+    assert sorted(all_ids(stream(table.uri, start=Start(version=4)))) == list(range(30, 40))
+
+
+@pytest.mark.parametrize("by_pylance", [False, True])
+def test_inserted_rows_are_told_from_updated_ones_where_rows_have_ids(tmp_path: Path, by_pylance: bool) -> None:
+    uri = str(tmp_path / "t")
+    Table.create(uri, rows(0, 10), stable_row_ids=True, durable=False)
+    if by_pylance:
+        merge = lance.dataset(uri).merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+        merge.execute(rows(8, 13))
+    else:
+        Table.open(uri).upsert(rows(8, 13), on=["id"])
+    assert sorted(all_ids(stream(uri, on_change="skip", start=Start(version=2)))) == [10, 11, 12]
+    assert sorted(all_ids(stream(uri, on_change="rewritten", start=Start(version=2)))) == [8, 9, 10, 11, 12]
+
+
+def test_versions_of_pylance(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    lance.write_dataset(rows(0, 10), uri, max_rows_per_file=3)
+    lance.write_dataset(rows(10, 20), uri, mode="append", max_rows_per_file=3)
+    lance.dataset(uri).optimize.compact_files()
+    lance.write_dataset(rows(20, 25), uri, mode="append")
+    assert all_ids(stream(uri, start=Start(version=1), limits=Limits(rows=4))) == list(range(25))
+    lance.dataset(uri).delete("id = 3")
+    with pytest.raises(InvalidInput, match="changed or removed rows: it is the Delete"):
+        list(batches(stream(uri, start=Start(version=1))))
+
+
+def test_only_what_there_was_when_it_was_held(table: Table) -> None:
+    source = stream(table.uri, limits=Limits(rows=8))
+    source.hold()
+    table.append(rows(30, 40))
+    assert all_ids(source) == list(range(30))
+    assert all_ids(stream(table.uri)) == list(range(40))
+
+
+def test_an_idle_look_reads_no_version(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = stream(table.uri)
+    end = source.latest(source.initial())
+    monkeypatch.setattr("lance_core.tasks.streams.reading.load_at", None)
+    monkeypatch.setattr("lance_core.tasks.streams.reading.load_latest", None)
+    assert source.latest(end) == end
+    assert source.reached()["version"] == 4
+
+
+def test_a_version_that_was_cleaned_up(table: Table) -> None:
+    end = stream(table.uri, start=Start(version=1), limits=Limits(versions=1)).latest(Stream.initial(), limited=True)
+    for number in range(30, 33):
+        table.refresh().append(rows(number, number + 1))
+    for number in range(1, 6):
+        (Path(table.uri) / naming.manifest_path(Version(number), NamingScheme.V2)).unlink()
+    with pytest.raises(NotFound, match=r"version 2, .* cleaned up; there is 6\..*starting_version.*older_than"):
+        stream(table.uri).latest(end)
+    with pytest.raises(NotFound, match="version 2,"):
+        stream(table.uri).parts(end, {**end, "version": 7}, slots=2)
+    assert all_ids(stream(table.uri)) == [*range(30), 30, 31, 32]
+    with pytest.raises(NotFound, match=r"starting_timestamp.* before version 6"):
+        list(batches(stream(table.uri, start=Start(timestamp=datetime(2000, 1, 1, tzinfo=UTC)))))
+
+
+def test_another_table_at_the_same_place(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    Table.create(uri, rows(0, 10), durable=False)
+    end = stream(uri).latest(Stream.initial())
+    shutil.rmtree(uri)
+    Table.create(uri, rows(0, 10), durable=False).append(rows(10, 20))
+    for look in (lambda: stream(uri).latest(end), lambda: stream(uri).parts(Stream.initial(), end, slots=1)):
+        with pytest.raises(InvalidInput, match="another table now"):
+            look()
+    with pytest.raises(InvalidInput, match="checkpointLocation"):
+        stream(uri).latest({"version": 3})
+
+
+def test_it_is_noticed_while_a_query_runs(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    Table.create(uri, rows(0, 10), durable=False)
+    source = stream(uri)
+    end = source.latest(Stream.initial())
+    shutil.rmtree(uri)
+    with pytest.raises(NotFound, match="no Lance table"):
+        source.latest(end)
+    Table.create(uri, rows(0, 10), durable=False).append(rows(10, 20))
+    with pytest.raises(InvalidInput, match="another table now"):
+        source.latest(end)
+
+
+def test_a_table_put_back_to_an_earlier_state(table: Table, tmp_path: Path) -> None:
+    shutil.copytree(table.uri, tmp_path / "copy")
+    table.append(rows(30, 40))
+    end = stream(table.uri).latest(Stream.initial())
+    shutil.rmtree(table.uri)
+    (tmp_path / "copy").rename(table.uri)
+    with pytest.raises(InvalidInput, match="up to version 4, and the table ends at 3"):
+        stream(table.uri).latest(end)
+
+
+def test_branches(table: Table) -> None:
+    branch = table.branches.create("b")
+    branch.append(rows(70, 75))
+    table.append(rows(80, 85))
+    source = stream(table.uri, branch="b")
+    end = source.latest(source.initial())
+    assert ids(sent(source, source.initial(), end)) == [*range(30), *range(70, 75)]
+    branch.refresh().append(rows(75, 77))
+    assert all_ids(stream(table.uri, branch="b"), end) == [75, 76]
+    with pytest.raises(InvalidInput, match="the branch 'b', and this query reads 'main'"):
+        stream(table.uri).latest(end)
+
+
+def test_a_branch_begins_with_all_that_it_took_over(table: Table) -> None:
+    branch = table.branches.create("b")
+    branch.append(rows(70, 75))
+    first = branch.version_numbers()[0]
+    found = all_ids(stream(table.uri, branch="b", start=Start(version=first), limits=Limits(rows=11)))
+    assert found == [*range(30), *range(70, 75)]
+
+
+def test_what_comes_before_a_change_is_sent_first(table: Table) -> None:
+    table.delete("id = 1")
+    found = batches(stream(table.uri, start=Start(version=2)))
+    assert ids(next(found)[1]) == list(range(10, 30))
+    with pytest.raises(InvalidInput, match="version 4 changed"):
+        next(found)
+
+
+def test_a_column_that_came_later_is_null_before(table: Table) -> None:
+    table.add_columns(pa.field("y", pa.int32()))
+    table.refresh().append(rows(30, 32).append_column("y", pa.array([1, 2], pa.int32())))
+    source = stream(table.uri, columns=["y", "id"], start=Start(version=2))
+    (_, found), *_ = batches(source)
+    assert found["y"].to_pylist() == [None] * 20 + [1, 2]
+    assert stream(table.uri, columns=["y"], start=Start(version=3)).latest(Stream.initial())
+    only = stream(table.uri, columns=["y"], start=Start(version=3))
+    (_, found), *_ = batches(only)
+    assert found["y"].to_pylist() == [None] * 10 + [1, 2]
+
+
+@pytest.mark.parametrize("how", ["drop", "rename"])
+def test_a_column_that_went_is_not_read_as_null(table: Table, how: str) -> None:
+    source = stream(table.uri, limits=Limits(rows=20))
+    (end, _), *_ = batches(source)
+    if how == "drop":
+        table.drop_columns(["s"])
+    else:
+        table.alter_column("s", rename="t")
+    table.refresh().append(table.refresh().to_table().slice(0, 2))
+    last = source.latest(end)
+    with pytest.raises(LanceError, match="no column 's' any more"):
+        source.parts(end, last, slots=1)
+
+
+def test_large_fragments_are_cut_and_small_ones_put_together(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    n = 300_000
+    Table.create(uri, pa.table({"id": pa.array(range(n), pa.int64())}), durable=False)
+    for first in range(n, n + 50, 5):
+        Table.open(uri).append(pa.table({"id": pa.array(range(first, first + 5), pa.int64())}))
+    source = stream(uri, start=Start(version=1))
+    end = source.latest(source.initial())
+    parts = source.parts(source.initial(), end, slots=2)
+    assert 4 <= len(parts) <= 6
+    assert max(len(part.pieces) for part in parts) >= 10
+    assert ids(sent(source, source.initial(), end)) == list(range(n + 50))
+    middle = {**end, "version": 1, "row": 123_456}
+    assert ids(sent(source, middle, end)) == list(range(123_456, n + 50))
+    assert source.parts(end, end, slots=2) == []
+
+
+def test_wide_rows_are_few_in_a_part(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_parts, "_PART_BYTES_MAX", 300)
+    source = stream(table.uri, start=Start(version=1))
+    end = source.latest(source.initial())
+    parts = source.parts(source.initial(), end, slots=1)
+    assert len(parts) > 6
+    assert all(sum(piece.size for piece in part.pieces) <= 300 or len(part.pieces) == 1 for part in parts)
+    assert ids(sent(source, source.initial(), end)) == list(range(30))
+
+
+def test_a_worker_with_other_code_reads_nothing(table: Table) -> None:
+    source = stream(table.uri)
+    (part,) = source.parts(source.initial(), source.latest(source.initial()), slots=1)
+    whole = replace(part.pieces[0].whole, stamp=replace(part.pieces[0].whole.stamp, lance_assets="0.0"))
+    with pytest.raises(InvalidInput, match="this worker runs"):
+        list(replace(part.pieces[0], whole=whole).rows(source.arrow))
+
+
+def test_all_of_a_version_is_not_what_it_added(table: Table) -> None:
+    source = stream(table.uri)
+    assert ids(sent(source, source.initial(), source.latest(source.initial()))) == list(range(30))
+    added = Offset(table.id, None, 3, False, 3).told()
+    assert ids(sent(source, added, source.latest(added))) == list(range(20, 30))
+
+
+def test_offsets_are_read_carefully() -> None:
+    offset = Offset("t", None, 2, True, 5, 7)
+    assert Offset.read(json.loads(json.dumps(offset.told()))) == offset
+    for wrong in ({"row": -1}, {"version": True}, {"begins": 9}, {"table": 1}, {"whole": 1}, {"lance_stream": 2}):
+        with pytest.raises(InvalidInput, match="checkpointLocation"):
+            Offset.read({**offset.told(), **wrong})

@@ -1,0 +1,299 @@
+"""A batch of a stream is one version, however often it is brought, and wherever somebody is stopped."""
+
+import pickle
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from lance_core import ConflictError, InvalidInput, RetryableConflict, SchemaMismatch, StorageError, Table
+from lance_core.format import naming
+from lance_core.tasks.streams.reading import Limits
+from lance_core.tasks.streams.writing import BATCH, QUERY, RUN, Batch, StreamedWrite, commit
+from lance_core.tasks.write import FileLimits
+from tests.histories.baton import Killed
+from tests.histories.places import PLACES, Place, process
+from tests.lance_core.storage.manifests.stepping import Steps
+from tests.lance_core.tasks.queries import Checkpoint, brought, run, told
+from tests.lance_core.world import cleaned
+
+
+def rows(first: int, stop: int) -> pa.Table:
+    return pa.table({"id": pa.array(range(first, stop), pa.int64()), "s": [f"s{n}" for n in range(first, stop)]})
+
+
+def ids(uri: str) -> list[int]:
+    return sorted(int(n) for n in Table.open(uri).to_table(columns=["id"])["id"].to_pylist())
+
+
+def test_batches_are_versions(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    for number in range(3):
+        done = brought(uri, rows(number * 10, number * 10 + 10), number)
+        assert done is not None
+        assert done.version == number + 1
+    table = Table.open(uri)
+    assert ids(uri) == list(range(30))
+    assert (
+        dict(table.versions()[-1].properties) | {QUERY: "q", BATCH: "2", RUN: "run"} == table.versions()[-1].properties
+    )
+    assert table.fsck().is_sound
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_the_same_batch_again(tmp_path: Path, replaces: bool) -> None:
+    """With other rows even: what was asked for first is what landed."""
+    uri = str(tmp_path / "t")
+    Table.create(uri, rows(0, 5), durable=False)
+    first = brought(uri, rows(10, 20), 0, replaces=replaces)
+    Table.open(uri).append(rows(50, 51))
+    before = sum(1 for _ in (tmp_path / "t" / "data").iterdir())
+    again = brought(uri, rows(10, 22), 0, replaces=replaces)
+    assert first is not None
+    assert again is not None
+    assert (again.version, again.landed_before, Table.open(uri).version) == (first.version, True, 3)
+    assert sum(1 for _ in (tmp_path / "t" / "data").iterdir()) == before, "nothing is written for it"
+    assert ids(uri) == [*([] if replaces else range(5)), *range(10, 20), 50]
+
+
+def test_after_its_version_was_cleaned_up(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    for number in range(4):
+        brought(uri, rows(number, number + 1), number)
+    assert cleaned(Table.open(uri)).versions
+    again = brought(uri, rows(1, 2), 1)
+    assert again is not None
+    assert again.landed_before
+    assert ids(uri) == [0, 1, 2, 3]
+
+
+def test_two_queries_write_one_table(tmp_path: Path) -> None:
+    """They begin at the same moment, when there is no table yet."""
+    uri = str(tmp_path / "t")
+    answers = [
+        told(uri, [rows(10 * n, 10 * n + 5).to_batches()], Batch(f"q{n}", 0), schema=rows(0, 1).schema)
+        for n in range(2)
+    ]
+    done = [commit(each, 0) for each in answers]
+    assert [each.version for each in done if each] == [1, 2]
+    assert [commit(each, 0).landed_before for each in answers] == [True, True]  # type: ignore[union-attr]
+    assert ids(uri) == [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]
+
+
+def test_on_a_branch(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    Table.create(uri, rows(0, 5), durable=False).branches.create("b")
+    schema = rows(0, 1).schema
+    for _ in range(2):
+        done = commit(told(uri, [rows(5, 7).to_batches()], Batch("q", 0), schema=schema, branch="b"), 0)
+        assert done is not None
+    assert sorted(Table.open(uri, branch="b").to_table()["id"].to_pylist()) == list(range(7))
+    assert ids(uri) == list(range(5))
+
+
+def test_two_drivers_that_hold_the_same_batch(tmp_path: Path) -> None:
+    """Spark started the query anew, and the driver that was thought dead goes on: both have written their files."""
+    uri = str(tmp_path / "t")
+    Table.create(uri, rows(0, 1), durable=False)
+    schema = rows(0, 1).schema
+    answers = [told(uri, [rows(1, 5).to_batches()], Batch("q", 0, run), schema=schema) for run in ("one", "two")]
+    with ThreadPoolExecutor(2) as threads:
+        done = list(threads.map(lambda each: commit(each, 0), answers))
+    assert {each.version for each in done if each} == {2}
+    assert ids(uri) == list(range(5))
+    assert Table.open(uri).fsck().is_sound
+
+
+def test_a_table_of_another_shape_created_meanwhile(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    answers = told(uri, [rows(0, 5).to_batches()], Batch("q", 0), schema=rows(0, 1).schema)
+    Table.create(uri, pa.table({"s": ["x"], "id": [1]}), durable=False)
+    with pytest.raises(RetryableConflict, match="created meanwhile"):
+        commit(answers, 0)
+    brought(uri, rows(7, 9), 0)
+    assert ids(uri) == [1, 7, 8]
+
+
+def test_nothing_to_write_is_no_version(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    assert brought(uri, rows(0, 0), 0) is None
+    assert not Table.exists(uri)
+    brought(uri, rows(0, 3), 1)
+    assert brought(uri, rows(0, 0), 2) is None
+    assert commit([], 3) is None
+    assert Table.open(uri).version == 1
+    assert len(list((tmp_path / "t" / "_lance_assets" / "intents").iterdir())) == 1
+    emptied = brought(uri, rows(0, 0), 4, replaces=True)
+    assert emptied is not None
+    assert (emptied.version, ids(uri)) == (2, [])
+
+
+def test_who_cannot_tell_which_batch_it_is_is_refused(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    Table.create(uri, rows(0, 1), durable=False)
+    schema = rows(0, 1).schema
+    unknown = told(uri, [rows(1, 2).to_batches()], None, schema=schema)
+    with pytest.raises(InvalidInput, match="foreachBatch"):
+        commit(unknown, 0)
+    late = told(uri, [rows(1, 2).to_batches()], Batch("q", 3), schema=schema)
+    with pytest.raises(InvalidInput, match="continuous"):
+        commit(late, 4)
+    with pytest.raises(InvalidInput, match="continuous"):
+        commit([*late, *told(uri, [[]], Batch("p", 3), schema=schema)], 3)
+    assert Table.open(uri).version == 1
+
+
+def test_a_value_that_does_not_fit(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    Table.create(uri, pa.table({"id": pa.array([1], pa.int8()), "s": ["x"]}), durable=False)
+    with pytest.raises(SchemaMismatch, match="id"):
+        brought(uri, rows(0, 500), 0)
+    assert Table.open(uri).version == 1
+    brought(uri, rows(0, 5), 0)
+    assert ids(uri) == [0, 1, 1, 2, 3, 4]
+
+
+def test_it_is_judged_by_what_happened_since_the_batch_began(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    table = Table.create(uri, rows(0, 1), durable=False)
+    answers = told(uri, [rows(1, 2).to_batches()], Batch("q", 0), schema=rows(0, 1).schema)
+    table.overwrite(pa.table({"other": ["x"]}))
+    with pytest.raises(ConflictError):
+        commit(answers, 0)
+
+
+def test_what_travels_has_no_secret(tmp_path: Path) -> None:
+    options = {"aws_secret_access_key": "hush"}
+    write = StreamedWrite.begin(
+        str(tmp_path / "t"), rows(0, 1).schema, replaces=False, limits=FileLimits(), storage_options=options
+    )
+    answer = write.written(iter(rows(0, 3).to_batches()), Batch("q", 0))
+    assert b"hush" not in pickle.dumps(answer)
+    assert "hush" not in repr(write)
+    done = commit([pickle.loads(pickle.dumps(answer))], 0, storage_options=options)
+    assert done is not None
+    assert done.rows_added == 3
+
+
+def test_who_was_found_and_is_gone_is_not_written_by_half(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    brought(uri, rows(0, 3), 0)
+    answers = told(uri, [rows(0, 3).to_batches()], Batch("q", 0), schema=rows(0, 1).schema)
+    assert all(each.landed for each in answers)
+    for record in (tmp_path / "t" / "_lance_assets" / "intents").iterdir():
+        record.unlink()
+    with pytest.raises(StorageError, match="start the query again"):
+        commit(answers, 0)
+
+
+def points(calls: list[str]) -> Iterator[tuple[int, str]]:
+    for at, call in enumerate(calls):
+        for how in ("before", "after", "adrift") if call.startswith(("create", "reserve")) else ("before", "after"):
+            yield at, how
+
+
+@pytest.mark.parametrize("where", ["memory", "bucket with manifest store", "disk"])
+@pytest.mark.parametrize("replaces", [False, True])
+def test_stopped_at_any_call(where: str, replaces: bool) -> None:
+    """And the batch brought again by somebody who knows nothing of it, twice."""
+    place = PLACES[where]()
+    with process(place) as manifests:
+        Table.create(place.uri, rows(0, 5), manifest_store=manifests, durable=False)
+    back = place.kept()
+
+    def act(steps: Steps) -> None:
+        with process(place, steps) as manifests:
+            brought(place.uri, rows(5, 9), 0, replaces=replaces, manifests=manifests)
+
+    complete = Steps()
+    act(complete)
+    tried = list(points(complete.calls))
+    for at, how in tried[:: 5 if where == "disk" else 1]:
+        back()
+        steps = Steps(at, how)
+        with suppress(Killed):
+            act(steps)
+        act(Steps())
+        steps.land()
+        act(Steps())
+        with process(place) as manifests:
+            table = Table.open(place.uri, manifest_store=manifests, durable=False)
+            found = sorted(table.to_table()["id"].to_pylist())
+            assert found == list(range(5 if replaces else 0, 9)), (at, how, complete.calls[at])
+            assert table.version == 2, (at, how, complete.calls[at])
+    place.close()
+
+
+def filled(place: Place) -> None:
+    with process(place) as manifests:
+        source = f"{place.uri}-from"
+        table = Table.create(source, rows(0, 6), max_rows_per_file=4, manifest_store=manifests, durable=False)
+        for first in (6, 9, 12):
+            table.append(rows(first, first + 3))
+
+
+@pytest.mark.parametrize("where", ["memory", "disk", "bucket with manifest store"])
+def test_from_table_to_table_stopped_at_any_call(where: str) -> None:
+    """Every row is there once, wherever the query stopped, and the sink has a version for each batch."""
+    place = PLACES[where]()
+    filled(place)
+    back = place.kept()
+    source, limits = f"{place.uri}-from", Limits(rows=5)
+
+    def act(checkpoint: Checkpoint, steps: Steps) -> None:
+        with process(place, steps) as manifests:
+            list(run(source, place.uri, checkpoint, limits=limits, manifests=manifests))
+
+    complete = Steps()
+    act(Checkpoint(), complete)
+    tried = list(points(complete.calls))
+    assert len(tried) > 100
+    for at, how in tried[:: 23 if where == "disk" else 3]:
+        back()
+        checkpoint, steps = Checkpoint(), Steps(at, how)
+        with suppress(Killed):
+            act(checkpoint, steps)
+        with process(place) as manifests:
+            table = Table.open(source, manifest_store=manifests, durable=False)
+            table.compact(target_rows=100)
+            table.refresh().append(rows(15, 20))
+        act(checkpoint, Steps())
+        steps.land()
+        with process(place) as manifests:
+            table = Table.open(place.uri, manifest_store=manifests, durable=False)
+            assert sorted(table.to_table()["id"].to_pylist()) == list(range(20)), (at, how, complete.calls[at])
+            numbers = [int(version.properties[BATCH]) for version in table.versions()]
+            assert numbers == sorted(set(numbers)), (at, how, complete.calls[at])
+    place.close()
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "before its end is written down",
+        "before its rows are written",
+        "before it is committed",
+        "before that is written down",
+    ],
+)
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_driver_that_dies_between_steps(tmp_path: Path, moment: str, number: int) -> None:
+    source, sink = str(tmp_path / "from"), str(tmp_path / "to")
+    Table.create(source, rows(0, 20), durable=False)
+    checkpoint = Checkpoint()
+
+    def die(where: str) -> None:
+        if where == moment and checkpoint.committed == number:
+            raise Killed(where)
+
+    with pytest.raises(Killed):
+        list(run(source, sink, checkpoint, limits=Limits(rows=6), killed=die))
+    Table.open(source).append(rows(20, 25))
+    Table.open(source).delete("id = 3") if number else None
+    with suppress(InvalidInput):  # the delete ends the query, after all that came before it
+        list(run(source, sink, checkpoint, limits=Limits(rows=6)))
+    assert ids(sink) == list(range(25))
+    assert list((tmp_path / "to" / naming.VERSIONS).glob("*.manifest"))
