@@ -39,7 +39,7 @@ ui: $(STAMP) ## open the demo project in Dagster's web UI on a free local port
 	@$(PYTHON) -m lance_assets.demo ui $(ARGS)
 
 test: $(STAMP) $(AZURITE) ## run the whole test suite (ARGS="-k name" to choose)
-	@$(PYTHON) -m pytest $(ARGS)
+	@$(PYTHON) -m pytest --numprocesses 2 --dist loadgroup $(ARGS)
 
 torture: $(STAMP) $(AZURITE) ## every harness at its full size, two processes at a time (ARGS="simulation --size pr" for some)
 	@$(PYTHON) -m tests.torture $(ARGS)
