@@ -49,6 +49,13 @@ class Staged:
     def columns(self) -> tuple[str, ...]:
         return tuple(field.name for field in self.fields.fields)
 
+    @property
+    def is_small(self) -> bool:
+        """Whether one process can have all of it in memory."""
+        fragments = self.decoded()
+        rows = sum(each.physical_rows for each in fragments)
+        return rows <= HELD_ROWS and sum(each.file_bytes for each in fragments) <= _HELD_BYTES
+
     def decoded(self) -> tuple[Fragment, ...]:
         return tuple(map(Fragment.decode, self.fragments))
 
@@ -101,7 +108,7 @@ class StagedRows:
     def take(self, rows: Numbers, names: Sequence[str]) -> pa.Table:
         if not names:
             return pa.table({})
-        if self._is_small():
+        if self._staged.is_small:
             if self._whole is None:
                 self._whole = self.read(range(len(self._fragments)), self._staged.columns)
             return self._whole.select(list(names)).take(pa.array(rows))
@@ -149,9 +156,6 @@ class StagedRows:
         if len(self._portions) == 1:
             self._keys = keys
         return keys
-
-    def _is_small(self) -> bool:
-        return self.count <= HELD_ROWS and sum(each.file_bytes for each in self._fragments) <= _HELD_BYTES
 
 
 def staged_rows(base: Snapshot, staged: Staged) -> StagedRows:

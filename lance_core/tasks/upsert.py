@@ -3,6 +3,7 @@
     workers   the rows that come, in files of their own (`staged.py`)
     workers   each part of the table finds its rows among those, writes what changes, and says which it met
     workers   the rows that no part met, written as new ones
+              (few of them: by the driver, since a job takes longer)
     driver    one operation for all
 
 No row of the table goes anywhere but to the worker that reads it; see `002-the-source-comes-to-the-fragments.md`. Rows
@@ -45,7 +46,7 @@ from lance_core.snapshot import Snapshot
 from lance_core.tasks import operations
 from lance_core.tasks.changes import How, Where, changed, over_parts
 from lance_core.tasks.kept import Kept
-from lance_core.tasks.parts import Runner
+from lance_core.tasks.parts import Here, Runner
 from lance_core.tasks.staged import Staged, StagedRows, staged_rows
 from lance_core.tasks.stamp import Stamp
 from lance_core.tasks.update import parts_for
@@ -163,7 +164,8 @@ class _Upsert:
                 count += rows - int(stop - start)
             first += rows
         work = _Insert(staged, tuple(known), self._rules, self._limits)
-        results = self._inserted.over_fragments(base, todo, parts_for(count, self._runner), work, self._runner)
+        runner = Here() if staged.is_small else self._runner
+        results = self._inserted.over_fragments(base, todo, parts_for(count, runner), work, runner)
         return [each for each in operations.planned(results) if isinstance(each, Update)]
 
     def _over(self, base: Snapshot, staged: Staged, work: "_Join", kept: Kept) -> Mapping[int, list[bytes]]:

@@ -192,6 +192,8 @@ def test_it_is_what_one_process_and_pylance_do(
 def test_random_tables(tmp_path: Path, seed: int, stable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(seed)
     monkeypatch.setattr(staged, "PORTION_ROWS", int(random.integers(1, 40)))
+    if seed % 2:
+        monkeypatch.setattr(staged, "HELD_ROWS", 0)  # workers write the new rows too
     pair = twins(tmp_path, ROWS, stable=stable)
     for step in range(4):
         keys = random.permutation(60)[: random.integers(0, 60)]
@@ -205,6 +207,17 @@ def test_random_tables(tmp_path: Path, seed: int, stable: bool, monkeypatch: pyt
         if random.random() < 0.3:
             options["matched_if"] = "source.v >= target.v"
         check(tmp_path, pair, data, options, portion=int(random.integers(1, 20)), stable=False)
+
+
+def test_a_few_new_rows_need_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = twins(tmp_path, ROWS, stable=False)
+    jobs = []
+    for held in (staged.HELD_ROWS, 0):
+        monkeypatch.setattr(staged, "HELD_ROWS", held)
+        loop = Loop(slots=1)
+        assert run(pair.ours, Rows(pa.table({"id": [900 + held], "v": [1]})), {}, loop=loop).rows_added == 1
+        jobs.append(len(loop.ran))
+    assert jobs[1] == jobs[0] + 1
 
 
 def test_the_way_is_chosen_once_for_all_parts(tmp_path: Path) -> None:
