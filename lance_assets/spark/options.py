@@ -25,7 +25,11 @@ class Options:
     def uri(self) -> str:
         if uri := self.given.get("path"):
             return uri
-        raise InvalidInput('the format "lance" is told no path: give one by load(uri) or start(uri)')
+        raise InvalidInput(
+            'the format "lance" is told no path: give one by load(uri), save(uri) or start(uri). A table of Spark\'s '
+            "catalog loses its options on the way; make a view: CREATE TEMPORARY VIEW v USING lance "
+            "OPTIONS (path '...')"
+        )
 
     def text(self, name: str) -> str | None:
         both = {self.given.get(name), self.given.get(name.replace("_", ""))} - {None}

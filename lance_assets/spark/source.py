@@ -19,13 +19,12 @@ from pyspark.sql.types import StructType
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from lance_assets.spark.options import Options
     from lance_core.tasks.handed_on import HandedOn
     from lance_core.tasks.read import Part, ReadPlan
 
 _SLOTS = 8
 """How many tasks run at once is not known where Spark plans."""
-_STORAGE, _PROPERTY = "storage.", "property."
-_FLAGS = {"true": True, "false": False}
 
 
 class LanceDataSource(ds.DataSource):
@@ -71,21 +70,20 @@ class LanceDataSource(ds.DataSource):
             begin_overwrite,
         )
 
-        uri, incoming = self._uri(), stored_schema(schema)
+        said = self._said()
+        uri, incoming = said.uri, stored_schema(schema)
         limits = FileLimits(
-            self._number("max_rows_per_file", None) or ROWS_PER_FILE_MAX,
-            self._number("max_bytes_per_file", None) or BYTES_PER_FILE_MAX,
+            said.number("max_rows_per_file", ROWS_PER_FILE_MAX), said.number("max_bytes_per_file", BYTES_PER_FILE_MAX)
         )
-        intent, branch, store = (self.options.get(name) for name in ("intent", "branch", "manifest_store"))
-        storage = self._under(_STORAGE)
+        intent, branch, store = map(said.text, ("intent", "branch", "manifest_store"))
         if overwrite:
             planned = begin_overwrite(
                 uri,
                 incoming,
-                replace_schema=self._flag("replace_schema"),
+                replace_schema=said.flag("replace_schema", default=False),
                 intent=intent,
                 limits=limits,
-                storage_options=storage,
+                storage_options=said.storage,
                 manifest_store=store,
                 branch=branch,
             )
@@ -93,15 +91,15 @@ class LanceDataSource(ds.DataSource):
             planned = begin_append(
                 uri,
                 incoming,
-                create=self._flag("create", "true"),
+                create=said.flag("create", default=True),
                 intent=intent,
                 limits=limits,
-                storage_options=storage,
+                storage_options=said.storage,
                 manifest_store=store,
                 branch=branch,
             )
         handed = None if isinstance(planned, Committed) else HandedOn.of(planned, manifest_store=store)
-        return LanceWriter(handed, self._under(_PROPERTY))
+        return LanceWriter(handed, said.properties)
 
     def streamReader(self, schema: StructType) -> ds.DataSourceStreamReader:
         from lance_assets.spark.streaming import stream_reader
@@ -118,65 +116,31 @@ class LanceDataSource(ds.DataSource):
         from lance_assets.spark.types import spark_schema, transport_schema
         from lance_core.tasks.read import Which, plan_read
 
-        tag, branch, store = (self.options.get(name) for name in ("tag", "branch", "manifest_store"))
-        version = self._number("version", None)
+        said = self._said()
+        tag, branch, store = map(said.text, ("tag", "branch", "manifest_store"))
+        version = said.number("version", None)
         if self._pinned is not None:
             (version, branch), tag = self._pinned, None
-        bases = self._names("bases") or ()
-        base = Which(self._uri(), version, tag, branch, self._under(_STORAGE), store, bases).snapshot()
+        bases = said.names("bases") or ()
+        base = Which(said.uri, version, tag, branch, said.storage, store, bases).snapshot()
         self._pinned = (int(base.version), base.manifest.branch)
         plan = plan_read(
             base,
             transport=transport_schema,
             slots=_SLOTS,
-            columns=self._names("columns") if schema is None else schema.fieldNames(),
-            filter=self.options.get("filter"),
-            with_row_id=schema is None and self._flag("with_row_id"),
-            with_row_address=schema is None and self._flag("with_row_address"),
+            columns=said.names("columns") if schema is None else schema.fieldNames(),
+            filter=said.text("filter"),
+            with_row_id=schema is None and said.flag("with_row_id", default=False),
+            with_row_address=schema is None and said.flag("with_row_address", default=False),
         )
         if schema is not None:
             check_same(spark_schema(plan.arrow), schema)
         return plan
 
-    def _uri(self) -> str:
-        from lance_core import InvalidInput
+    def _said(self) -> "Options":
+        from lance_assets.spark.options import Options
 
-        if uri := self.options.get("path"):
-            return uri
-        raise InvalidInput(
-            'the format "lance" is told no path: give one by load(uri) or save(uri). A table of Spark\'s catalog loses '
-            "its options on the way; make a view: CREATE TEMPORARY VIEW v USING lance OPTIONS (path '...')"
-        )
-
-    def _under(self, prefix: str) -> dict[str, str]:
-        from lance_core.tasks.credentials import storage_options
-
-        if prefix == _STORAGE:
-            return storage_options(self.options)
-        return {key.removeprefix(prefix): value for key, value in self.options.items() if key.startswith(prefix)}
-
-    def _names(self, option: str) -> tuple[str, ...] | None:
-        given = self.options.get(option)
-        return None if given is None else tuple(name.strip() for name in given.split(",") if name.strip())
-
-    def _flag(self, option: str, default: str = "false") -> bool:
-        from lance_core import InvalidInput
-
-        given = self.options.get(option, default)
-        if given.lower() not in _FLAGS:
-            raise InvalidInput(f"the option {option} is {given!r}: it is true or false")
-        return _FLAGS[given.lower()]
-
-    def _number(self, option: str, default: int | None) -> int | None:
-        from lance_core import InvalidInput
-
-        given = self.options.get(option)
-        if given is None:
-            return default
-        try:
-            return int(given)
-        except ValueError:
-            raise InvalidInput(f"the option {option} is {given!r}: it is a whole number") from None
+        return Options(self.options)
 
 
 class LancePartition(ds.InputPartition):
