@@ -147,7 +147,10 @@ def _measured(spark: SparkSession, op: str, uri: str) -> dict[str, float]:
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    conf = {"spark.driver.memory": sys.argv[1], "spark.ui.showConsoleProgress": False}
+    conf: dict[str, str | int | float | bool] = {
+        "spark.driver.memory": sys.argv[1],
+        "spark.ui.showConsoleProgress": False,
+    }
     spark = open_session(SparkSettings(master="local[2]", conf=conf, log_level="ERROR"))
     for line in sys.stdin:
         order = json.loads(line)

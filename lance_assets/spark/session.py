@@ -9,6 +9,7 @@ goes through `live_session`.
 """
 
 import importlib.util
+import logging
 import os
 import shutil
 import sys
@@ -24,7 +25,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from lance_assets.spark.java import ensure_java
-from lance_assets.spark.settings import SparkSettings, mask
+from lance_assets.spark.settings import SparkSettings, mask, mebibytes
 from lance_core import InvalidInput, MissingPiece
 
 # Rows must not depend on the machine's zone, and mapInArrow must not swap columns in silence.
@@ -53,6 +54,9 @@ JVM_SETTINGS = (
     "spark.driver.memory",
     "spark.jars.packages",
 )
+# A limit on what workers may map, not on what they use: a reader of Lance files maps 2.4 GB and uses 0.2.
+PYTHON_MEMORY = "spark.executor.pyspark.memory"
+PYTHON_MEMORY_MIN_MIB = 3 * 1024
 # What `pyspark[connect]` installs, by what is imported.
 CONNECT_PACKAGES = {
     "grpc": "grpcio",
@@ -62,6 +66,7 @@ CONNECT_PACKAGES = {
 }
 
 
+_log = logging.getLogger(__name__)
 _opening = RLock()
 # By application id, what it was asked for: Spark adds to some settings, and every new session inherits the rest.
 _started_with: dict[str, dict[str, str]] = {}
@@ -224,6 +229,14 @@ def _configured(session: SparkSession, asked: SparkSettings) -> SparkSession:
             ignored[key] = (value, live if live is not None else "unset")
     if ignored:
         raise _ignored(ignored, session)
+    limit = session.conf.get(PYTHON_MEMORY, None)
+    if (mebibytes(limit) or PYTHON_MEMORY_MIN_MIB) < PYTHON_MEMORY_MIN_MIB:
+        _log.warning(
+            "%s is %s: it bounds what Python workers map, and readers of Lance files map more than they use. Workers "
+            "that end without a reason need 3g, or no such limit.",
+            PYTHON_MEMORY,
+            limit,
+        )
     if context is not None:
         context.setLogLevel(asked.log_level)
     return session

@@ -84,3 +84,11 @@ def mask(key: str, value: str) -> str:
 def as_text(value: str | int | float | bool) -> str:
     """Spark spells booleans in lower case."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def mebibytes(size: str | None) -> int | None:
+    """A size of memory as Spark writes them, where a bare number counts mebibytes; None where it is no size."""
+    found = re.fullmatch(r"(\d+)\s*([kmgt]?)i?b?", (size or "").strip().lower())
+    if not found:
+        return None
+    return int(int(found[1]) * 1024.0 ** " kmgt".index(found[2] or "m") / 1024**2)

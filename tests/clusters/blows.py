@@ -9,7 +9,7 @@ that it has come, so that the attempt after it, in whichever process, goes throu
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 Batches = Iterable[pa.RecordBatch]
 Task = Callable[[Batches], Iterator[pa.RecordBatch]]
 How = Literal["fail", "kill", "straggle", "kill the driver"]
+When = Literal["reading", "answering"]
 _EXECUTOR = b"org.apache.spark.executor"
 
 
@@ -28,8 +29,10 @@ class Blow:
     how: How
     mark: str
     """A file that is not there yet."""
-    when: Literal["reading", "answering"] = "reading"
+    when: When = "reading"
     partition: int = 0
+    job: int = 0
+    """Of those that the op runs."""
     driver: int = 0
     """Its process."""
 
@@ -54,15 +57,19 @@ class Struck:
 
     of: Any
     blow: Blow
+    jobs: list[Task] = field(default_factory=list)
+    """Begun so far."""
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.of, name)
 
     def range(self, *numbers: int) -> "Struck":
-        return Struck(self.of.range(*numbers), self.blow)
+        return Struck(self.of.range(*numbers), self.blow, self.jobs)
 
     def mapInArrow(self, task: Task, schema: object) -> DataFrame:
-        return cast(DataFrame, self.of.mapInArrow(Striking(task, self.blow), schema))
+        self.jobs.append(task)
+        meant = len(self.jobs) == self.blow.job + 1
+        return cast(DataFrame, self.of.mapInArrow(Striking(task, self.blow) if meant else task, schema))
 
 
 def struck(of: SparkSession | DataFrame, blow: Blow) -> Any:

@@ -1,4 +1,5 @@
-"""A Spark driver in a process of its own, told one scene after the other: it can be killed, and other tests keep theirs.
+"""A Spark driver in a process of its own, told one scene after the other: it can be killed, and other tests keep
+theirs.
 
     with driving(spark) as driver:
         driver.play(life.everything, uri=...)      a function of a module, with the session and what is given here

@@ -35,7 +35,8 @@ def dies(spark: SparkSession, uri: str, verb: str, point: Point) -> None:
             return create(store, path, data)
         if point == "after the version":
             create(store, path, data)
-        return os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+        return None
 
     LocalStore.create = last  # type: ignore[assignment, method-assign]
     VERBS[verb].change(spark, uri, Blow("fail", _NO_BLOW))

@@ -29,6 +29,7 @@ from lance_assets.spark import (
     read,
     update,
     upsert,
+    upsert_batches,
 )
 from lance_core import Table
 
@@ -82,38 +83,43 @@ class Stage:
     def one(self) -> Table:
         return Table.open(self.alone, durable=False)
 
-    @property
-    def where(self) -> dict[str, Options]:
-        return {"storage_options": self.options}
-
 
 Step = Callable[[Stage], None]
 
 
 def appended(stage: Stage) -> None:
-    committed = append(frame(stage.spark, 1000, 500), stage.uri, max_rows_per_file=100, intent="once", **stage.where)
-    assert append(frame(stage.spark, 1000, 500), stage.uri, intent="once", **stage.where).version == committed.version
+    committed = append(
+        frame(stage.spark, 1000, 500), stage.uri, max_rows_per_file=100, intent="once", storage_options=stage.options
+    )
+    assert (
+        append(frame(stage.spark, 1000, 500), stage.uri, intent="once", storage_options=stage.options).version
+        == committed.version
+    )
     assert committed.rows_added == 500
     stage.one().append(rows(1000, 500))
 
 
 def reads(stage: Stage) -> None:
-    found = read(stage.spark, stage.uri, columns=["id", "k"], filter="name = 'n3' and id > 100", **stage.where)
+    found = read(
+        stage.spark, stage.uri, columns=["id", "k"], filter="name = 'n3' and id > 100", storage_options=stage.options
+    )
     theirs = stage.one().to_table(["id", "k"], filter="name = 'n3' and id > 100")
     assert sorted(found.toArrow()["id"].to_pylist()) == sorted(theirs["id"].to_pylist())
-    whole = read(stage.spark, stage.uri, version=1, with_row_address=True, **stage.where)
+    whole = read(stage.spark, stage.uri, version=1, with_row_address=True, storage_options=stage.options)
     assert whole.count() == 1000
-    assert read(stage.spark, stage.uri, filter="id < 0", **stage.where).toArrow().num_rows == 0
+    assert read(stage.spark, stage.uri, filter="id < 0", storage_options=stage.options).toArrow().num_rows == 0
 
 
 def counts(stage: Stage) -> None:
     for condition in (None, "name is null", "k > 700"):
-        assert count_rows(stage.spark, stage.uri, condition, **stage.where) == stage.one().count_rows(condition)
+        assert count_rows(stage.spark, stage.uri, condition, storage_options=stage.options) == stage.one().count_rows(
+            condition
+        )
 
 
 def aggregates(stage: Stage) -> None:
     sql = "select name, count(*) as n, sum(id) as total, max(k) as most from dataset where id > 10 group by name"
-    found = aggregate(stage.spark, stage.uri, sql, **stage.where).sort_by("name")
+    found = aggregate(stage.spark, stage.uri, sql, storage_options=stage.options).sort_by("name")
     own = stage.one().to_table(["id", "name", "k"], filter="id > 10")
     theirs = own.group_by("name").aggregate([("id", "count"), ("id", "sum"), ("k", "max")]).sort_by("name")
     assert found["n"].to_pylist() == theirs["id_count"].to_pylist()
@@ -123,18 +129,18 @@ def aggregates(stage: Stage) -> None:
 
 def deleted(stage: Stage) -> None:
     condition = "id % 10 = 3 or name = 'n5' or id between 200 and 299"
-    committed = delete(stage.spark, stage.uri, condition, **stage.where)
+    committed = delete(stage.spark, stage.uri, condition, storage_options=stage.options)
     assert committed.rows_removed == stage.one().delete(condition).rows_removed > 0
 
 
 def updated(stage: Stage) -> None:
     for values, condition in (({"name": "upper(name)"}, "id % 100 = 7"), ({"k": "k + 1"}, None)):
-        update(stage.spark, stage.uri, values, condition, **stage.where)
+        update(stage.spark, stage.uri, values, condition, storage_options=stage.options)
         stage.one().update(values, condition)
 
 
 def upserted(stage: Stage) -> None:
-    upsert(frame(stage.spark, 1400, 300), stage.uri, "id", matched_if="target.k > 1420", **stage.where)
+    upsert(frame(stage.spark, 1400, 300), stage.uri, "id", matched_if="target.k > 1420", storage_options=stage.options)
     stage.one().upsert(rows(1400, 300), "id", matched_if="target.k > 1420")
 
 
@@ -152,7 +158,7 @@ def mapped(stage: Stage) -> None:
         schema=TWICE,
         resume_key="twice",
         progress=lambda done, of: progress.append((done, of)),
-        **stage.where,
+        storage_options=stage.options,
     )
     done, of = progress[-1]
     assert done == of > 0
@@ -160,15 +166,15 @@ def mapped(stage: Stage) -> None:
 
 
 def merged_by_address(stage: Stage) -> None:
-    there = read(stage.spark, stage.uri, columns=["id"], with_row_address=True, **stage.where)
+    there = read(stage.spark, stage.uri, columns=["id"], with_row_address=True, storage_options=stage.options)
     values = there.repartition(3).select("_rowaddr", (F.col("id") % 5).alias("fifth"))
-    merge_columns(values, stage.uri, **stage.where)
+    merge_columns(values, stage.uri, storage_options=stage.options)
     stage.one().add_columns({"fifth": "id % 5"})
 
 
 def merged_by_key(stage: Stage) -> None:
     partners = stage.spark.range(0, 3000, 2, 3).selectExpr("id", "concat('p', id) as partner")
-    merge_columns(partners, stage.uri, on="id", **stage.where)
+    merge_columns(partners, stage.uri, on="id", storage_options=stage.options)
     keys = range(0, 3000, 2)
     own = pa.table({"id": pa.array(keys, pa.int64()), "partner": [f"p{each}" for each in keys]})
     stage.one().merge_columns(own, "id")
@@ -176,7 +182,7 @@ def merged_by_key(stage: Stage) -> None:
 
 def compacted(stage: Stage) -> None:
     before = stage.table().fragments
-    after = compact(stage.spark, stage.uri, target_rows=400, **stage.where).table.fragments
+    after = compact(stage.spark, stage.uri, target_rows=400, storage_options=stage.options).table.fragments
     assert len(after) < len(before) / 2, (before, after)
     assert all(each.live_rows == each.physical_rows < 800 for each in after), after
     stage.one().compact(target_rows=400)
@@ -200,8 +206,8 @@ def _spark_type(name: str) -> str:
 
 
 def overwritten(stage: Stage) -> None:
-    there = read(stage.spark, stage.uri, filter="id % 2 = 0", **stage.where)
-    overwrite(there, stage.uri, **stage.where)
+    there = read(stage.spark, stage.uri, filter="id % 2 = 0", storage_options=stage.options)
+    overwrite(there, stage.uri, storage_options=stage.options)
     stage.one().overwrite(stage.one().to_table(filter="id % 2 = 0"))
 
 
@@ -212,7 +218,7 @@ def ingested(stage: Stage) -> None:
     for number in range(4):
         pq.write_table(rows(8000 + 50 * number, 50), place / f"{number}.parquet")
     for expected in (200, 0):
-        assert ingest(stage.spark, str(place), stage.uri, **stage.where).rows_added == expected
+        assert ingest(stage.spark, str(place), stage.uri, storage_options=stage.options).rows_added == expected
     stage.one().append(rows(8000, 200))
 
 
@@ -227,6 +233,20 @@ def streamed(stage: Stage) -> None:
         query.awaitTermination()
     found = Table.open(copy, storage_options=stage.options).to_table()
     assert sorted(found["id"].to_pylist()) == sorted(stage.one().to_table(["id"])["id"].to_pylist())
+
+
+def streamed_by_key(stage: Stage) -> None:
+    """Batches that are brought to a table one after the other, by whoever calls the function for each of them."""
+    options = {f"storage.{name}": value for name, value in (stage.options or {}).items()}
+    copy, checkpoint = f"{stage.uri}-by-key", str(Path(stage.alone).parent / "checkpoint-by-key")
+    Table.create(copy, stage.one().schema, storage_options=stage.options, durable=False)
+    bring = upsert_batches(copy, "id", query_id="life", storage_options=stage.options)
+    source = stage.spark.readStream.format("lance").options(**options).load(stage.uri)
+    query = source.writeStream.foreachBatch(bring).option("checkpointLocation", checkpoint).trigger(availableNow=True)
+    query.start().awaitTermination()
+    found = Table.open(copy, storage_options=stage.options)
+    assert found.count_rows() == stage.one().count_rows()
+    assert found.versions()[-1].operation == "Update"
 
 
 def made_anew(stage: Stage) -> None:
@@ -254,6 +274,7 @@ STEPS: tuple[Step, ...] = (
     through_the_source,
     overwritten,
     streamed,
+    streamed_by_key,
     made_anew,
 )
 

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -71,10 +72,12 @@ def standalone() -> Iterator[Spark]:
             )
         )
         for host in _HOSTS:
-            options = ["--host", host, "--port", "0", "--webui-port", "0", "--cores", "1", "--memory", "1g"]
+            options = ["--host", host, "--port", "0", "--webui-port", "0", "--cores", "2", "--memory", "2g"]
             options += ["--work-dir", str(Path(work) / host), master]
             stack.enter_context(_daemon("worker.Worker", options, host, re.compile(r"(registered) with master")))
         copies = {
+            "spark.cores.max": "2",  # there is room for two drivers, each with an executor on either host
+            "spark.executor.cores": "1",
             "spark.executor.memory": f"{EXECUTOR_MEMORY_MB}m",
             "spark.speculation": "true",
             "spark.speculation.interval": "50ms",
@@ -164,12 +167,10 @@ def _said(process: "subprocess.Popen[str]", ready: "re.Pattern[str]", log: Path)
             _drain(process, log)
             return found[1]
     process.wait()
-    raise RuntimeError(f"{process.args} ended with {process.returncode}:\n{''.join(lines[-50:])}")
+    raise RuntimeError(f"{process.args!r} ended with {process.returncode}:\n{''.join(lines[-50:])}")
 
 
 def _drain(process: "subprocess.Popen[str]", log: Path) -> None:
-    import threading
-
     def copy() -> None:
         assert process.stderr is not None
         with log.open("w") as kept:

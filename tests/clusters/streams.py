@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from lance_core import Table
 
 ROWS_AT_ONCE = 25
-_SECONDS_MAX = 120
+_SECONDS_MAX = 300
 
 
 def followed(spark: SparkSession, *, source: str, sink: str, checkpoint: str) -> int:

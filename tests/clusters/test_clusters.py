@@ -13,6 +13,8 @@ from pathlib import Path
 import lance
 import pytest
 
+from benchmarks.spark_driver import OPS, built
+from benchmarks.spark_driver import driver as driver_of_memory
 from lance_core import Table
 from tests.clusters import faults, killed, life
 from tests.clusters.driver import Driver, DriverEnded, driving
@@ -34,7 +36,7 @@ if EVERYTHING:
     DEATHS = [
         (place, verb, point)
         for place in ("local", "standalone")
-        for verb in ("append", "upsert", "merge_columns", "compact")
+        for verb in ("append", "upsert", "delete", "merge_columns")
         for point in ("before the version", "after the version")
     ]
 SEED = 7
@@ -94,7 +96,7 @@ def test_each_verb_does_what_one_process_does(
     with s3() as server, between(server.endpoint, of_a_store(faulty, SEED)) as chaos:
         bucket = server.bucket()
         uri, quiet = f"{bucket.uri}/table", dict(bucket.options)
-        options = {**quiet, "aws_endpoint": chaos.endpoint, "timeout": "5s", "client_max_retries": "20"}
+        options = {**quiet, "aws_endpoint": chaos.endpoint, "timeout": "2s", "client_max_retries": "20"}
         driver.play(life.lived, uri=uri, alone=alone, options=options)
         rows = lance.dataset(uri, storage_options=quiet).count_rows()
         assert rows == Table.open(uri, storage_options=quiet).count_rows() > 0
@@ -120,14 +122,14 @@ def test_a_killed_driver_has_its_columns_finished_by_the_next(places: Places, tm
     with places.own_driver(place) as driver:
         assert driver.play(killed.goes_on, uri=uri, calls=calls) == 2
     then = fragments_in(calls)
-    assert not set(then) & noted
-    assert len(then) == len(set(then))
-    assert {*first, *then} == set(range(10))
+    assert not then & noted
+    assert first | then == set(range(10))
     faults.holds(uri, "map_columns", leaves=None)  # tasks that were at work are killed, or have just written a file
 
 
-def fragments_in(calls: str) -> list[int]:
-    return [int(id) // 100 for id in Path(calls).read_text().split()]
+def fragments_in(calls: str) -> set[int]:
+    """A slow task may have been run twice."""
+    return {int(id) // 100 for id in Path(calls).read_text().split()}
 
 
 @pytest.mark.parametrize(("place", "verb", "point"), DEATHS)
@@ -141,4 +143,15 @@ def test_a_killed_driver_and_the_same_again_are_one_version(
     assert Table.open(uri).version == 1 + landed
     again = places.driver(place).play(killed.again, uri=uri, verb=verb)
     assert again == {"version": 2, "landed_before": landed}
-    faults.holds(uri, verb, leaves=not landed)
+    faults.holds(uri, verb, leaves=None if landed else True)  # rows that an upsert had put aside, perhaps
+
+
+if EVERYTHING:  # its slice is tests/lance_core/tasks/test_many_fragments.py
+
+    def test_a_driver_of_little_memory_is_enough_for_many_fragments(tmp_path: Path) -> None:
+        """What a task of a fragment takes is no matter of the driver's: that op is measured by the benchmark alone."""
+        uri = built(tmp_path / "table", 10_000, rows_per_fragment=100)
+        with driver_of_memory("512m") as driver:
+            for op in OPS.keys() - {"map_columns"}:
+                took = driver.op(op, uri)
+                assert took.python_mib + took.heap_mib_max < 1024, op

@@ -45,5 +45,6 @@ def killed_twice(folder: Path) -> None:
 
 if os.environ.get("CLUSTERS") == "all":
 
+    @pytest.mark.timeout(900)
     def test_a_killed_driver_leaves_no_row_out_and_none_twice(tmp_path: Path) -> None:
         killed_twice(tmp_path)

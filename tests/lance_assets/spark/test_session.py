@@ -13,7 +13,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from lance_assets.spark.session import RUNTIME_DEFAULTS, classic_context, live_session, open_session
-from lance_assets.spark.settings import SparkSettings, mask
+from lance_assets.spark.settings import SparkSettings, mask, mebibytes
 from lance_core import InvalidInput
 
 SECRETS = {
@@ -137,6 +137,14 @@ def test_a_live_session_is_found_in_any_resource(spark: SparkSession) -> None:
 def test_settings_that_make_no_sense_are_refused(settings: dict, complaint: str) -> None:
     with pytest.raises(InvalidInput, match=complaint):
         SparkSettings(**settings)
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [("600m", 600), ("2g", 2048), ("1024", 1024), ("1048576k", 1024), ("1TB", 1024**2), (None, None), ("much", None)],
+)
+def test_sizes_are_read_as_spark_reads_them(size: str | None, expected: int | None) -> None:
+    assert mebibytes(size) == expected
 
 
 def test_settings_are_text_for_spark_and_can_be_sent() -> None:

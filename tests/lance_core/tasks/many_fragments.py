@@ -21,7 +21,7 @@ from lance_core.tasks.map_columns import Computation, map_columns
 from lance_core.tasks.parts import Task
 from lance_core.tasks.read import ReadTask, Which, count_rows, plan_read
 from lance_core.tasks.update import update
-from lance_core.tasks.write import ROWS_PER_FILE_MAX, FileLimits, WriteTask, begin_append
+from lance_core.tasks.write import ROWS_PER_FILE_MAX, FileLimits, PlannedWrite, WriteTask, begin_append
 
 SLOTS = 64
 
@@ -74,8 +74,9 @@ def sizes(uri: str) -> dict[str, int]:
             found[name] = planned.size
     plan = plan_read(Which(uri).snapshot(), transport=lambda schema: schema, slots=SLOTS)
     found["read"] = len(pickle.dumps(ReadTask(plan)))
-    planned = begin_append(uri, plan.arrow, create=False, intent=None, limits=limits, durable=False)
-    found["append"] = len(pickle.dumps(WriteTask(planned.plan)))  # type: ignore[union-attr]
+    begun = begin_append(uri, plan.arrow, create=False, intent=None, limits=limits, durable=False)
+    assert isinstance(begun, PlannedWrite)
+    found["append"] = len(pickle.dumps(WriteTask(begun.plan)))
     return found
 
 
