@@ -73,19 +73,22 @@ def commit_append(
     """As `commit`, which see; of `ours`, or of `rows` that are still to be written for it, and for `record`."""
     me = Waiting(location, ours, base, since, attempts, ports, begun, rows, record)
     key = _key(location)
-    gate = _enter(key, me)
-    if gate is None:
-        return alone(me)
     company: list[Waiting] = []
     try:
-        if gate.leader is not me and not _called(gate, me):
+        gate = _enter(key, me)
+        if gate is None or (gate.leader is not me and not _called(gate, me)):
             return alone(me)
         if me.answer is not None:
             return me.given()
+        gate.thread = threading.get_ident()
         room = Room(me.rows) if me.rows else None
         return lead(me, company, lambda: _gather(gate, me, company, room))
     finally:
-        _leave(key, gate, me, company)
+        try:
+            _leave(key, me, company)
+        except BaseException:  # interrupted on the way out
+            _leave(key, me, company)
+            raise
 
 
 def _key(location: Location) -> Hashable:
@@ -126,8 +129,7 @@ def _gather(gate: _Gate, leader: Waiting, company: list[Waiting], room: Room | N
     that are to be written need room in the file of the leader's."""
     before = len(company)
     with _lock:
-        gate.thread = threading.get_ident()
-        known = {each.ours.uuid for each in company}
+        known = {each.ours.uuid for each in (leader, *company)}
         for each in list(gate.waiting):
             if len(company) + 1 == PARTS_MAX:
                 break
@@ -139,25 +141,27 @@ def _gather(gate: _Gate, leader: Waiting, company: list[Waiting], room: Room | N
     return company[before:]
 
 
-def _leave(key: Hashable, gate: _Gate, me: Waiting, company: Sequence[Waiting]) -> None:
+def _leave(key: Hashable, me: Waiting, company: Sequence[Waiting]) -> None:
     """Those of the company who have their answer go and fetch it; those who have none are the next ones, each by
-    itself."""
+    itself. Whoever is interrupted in here does it again from the beginning: no step may rely on the one before it."""
     with _lock:
-        if me in gate.waiting:
+        me.gone = True  # if it was taken along, it may land all the same
+        gate = _gates.get(key)
+        if gate is not None and me in gate.waiting:
             gate.waiting.remove(me)  # it was interrupted
-        me.gone = True
-        if gate.leader is not me:
-            return  # if it was taken along, it may land all the same
-        left = [each for each in company if each.answer is None and not each.gone and each not in gate.waiting]
-        for each in left:
-            each.alone = True
-        gate.waiting.extendleft(reversed(left))
-        if gate.waiting:
-            gate.leader = gate.waiting.popleft()
-            gate.thread = 0
+        if gate is not None and gate.leader is me:
+            left = [each for each in company if each.answer is None and not each.gone and each not in gate.waiting]
+            for each in left:
+                each.alone = True
+            gate.waiting.extendleft(reversed(left))
+            if gate.waiting:
+                gate.thread = 0
+                gate.leader = gate.waiting[0]
+                gate.waiting.popleft()
+            else:
+                del _gates[key]
+        if gate is not None:
             gate.leader.called.set()
-        elif _gates.get(key) is gate:
-            del _gates[key]
     for each in company:
         if each.answer is not None:
             each.called.set()

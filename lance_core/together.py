@@ -57,6 +57,7 @@ class Waiting:
     """Not written yet; what it is to commit has no fragments then."""
     record: IntentRecord | None = None
     alone: bool = False
+    """It was in company, which could not land, and goes by itself now."""
     gone: bool = False
     """Nobody waits for its answer any more: it has no place in the line again."""
     called: threading.Event = field(default_factory=threading.Event)

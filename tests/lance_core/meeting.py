@@ -3,11 +3,15 @@
 The first writer stops at its put until `meeting` ends; those that come meanwhile wait for it. Start with `meeting`.
 """
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from itertools import count
+from types import FrameType, FunctionType
 from typing import Any
 
 import pyarrow as pa
@@ -29,6 +33,7 @@ from lance_core.format.operations import Append
 from lance_core.format.transaction import Transaction
 from lance_core.ports import SYSTEM
 from lance_core.snapshot import Snapshot, load_transaction
+from lance_core.standing import Moment
 from lance_core.together import Waiting, alone, lead
 from lance_core.transactions.fold import parts_of
 from lance_core.writes import Begun, Written, begin, finish, finish_append, written
@@ -76,6 +81,8 @@ class Meeting:
         stopped: bool = False,
         rows: Sequence[int] | None = None,
         limits: FileLimits = NO_LIMITS,
+        attempts: int = ATTEMPTS,
+        begun_ago: timedelta = timedelta(0),
         **properties: str,
     ) -> None:
         """In a thread of its own, of a file or of rows that are in memory. After the first one, it returns when that
@@ -91,9 +98,11 @@ class Meeting:
             begun = begin(location, at, verb=Append.name, intent=intent, ports=ports(number))
             if isinstance(begun, Written):
                 return begun
+            if begun_ago:
+                begun = replace(begun, moment=Moment(-int(begun_ago.total_seconds() * 1e9), 0))
             if held:
-                return finish_append(begun, held, properties=properties, attempts=ATTEMPTS)
-            return finish(begun, Append(fragments), properties=properties, attempts=ATTEMPTS)
+                return finish_append(begun, held, properties=properties, attempts=attempts)
+            return finish(begun, Append(fragments), properties=properties, attempts=attempts)
 
         self.stopped = stopped
         self.answers.append(self.pool.submit(work))
@@ -167,6 +176,38 @@ def raising(error: BaseException) -> Callable[[], None]:
         raise error
 
     return stop
+
+
+def interrupted(monkeypatch: pytest.MonkeyPatch, name: str, *, call: int, line: int) -> list[str]:
+    """So many calls of this function of the line into it, and so many lines, somebody presses Ctrl-C. Filled when it
+    comes to that."""
+    real, calls, done = vars(gathering)[name], count(), list[str]()
+    assert isinstance(real, FunctionType)
+
+    def stopping(*args: object) -> object:
+        if next(calls) != call:
+            return real(*args)
+        lines = set[int]()
+
+        def trace(frame: FrameType, event: str, _: object) -> Any:
+            if frame.f_code is not real.__code__:
+                return None
+            if event == "line" and frame.f_lineno not in lines:  # nothing stops it where it leaves a `with`
+                lines.add(frame.f_lineno)
+                if len(lines) > line:
+                    done.append(name)
+                    raise KeyboardInterrupt
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            return real(*args)
+        finally:
+            sys.settrace(before)
+
+    monkeypatch.setattr(gathering, name, stopping)
+    return done
 
 
 def second_version(store: FaultyStore) -> Callable[[str, str], bool]:

@@ -5,6 +5,8 @@ import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 
 import lance
@@ -18,17 +20,20 @@ from lance_core import (
     Table,
     gathering,
 )
+from lance_core.holds import HOLDS
 from lance_core.snapshot import load_transaction
 from lance_core.together import Waiting
 from lance_core.transactions.invariants import InvariantViolation
+from lance_core.writes import begin
 from tests.lance_core.meeting import (
     EVERY_MANIFEST,
     fails_from_now_on,
+    interrupted,
     meeting,
     raising,
     second_version,
 )
-from tests.lance_core.world import Fault, FaultyStore, World
+from tests.lance_core.world import Fault, FaultyStore, World, ports
 
 
 def test_those_who_come_meanwhile_share_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,16 +100,61 @@ def test_one_whose_rows_are_there_already_takes_nobody_along(monkeypatch: pytest
     assert held.table.names() == ["first", "alone", "a", "c"]
 
 
-def test_one_planned_before_an_overwrite_takes_nobody_along(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("first", ["old", "new"])
+def test_one_planned_before_an_overwrite_takes_nobody_along(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it leads or goes along: what was committed since the oldest of them were planned is looked at."""
     with meeting(monkeypatch, 2) as held:
         other = World(held.store.inner)
         other.overwrite("anew", writer=7)  # version 2; the first one is stopped before it
-        held.append("old")
-        held.append("new", base=other.at(2))
+        bases = {"old": None, "new": other.at(2)}
+        for name in sorted(bases, key=lambda each: each != first):
+            held.append(name, base=bases[name])
+    told = {each.exception() is None for each in held.answers}
+    refused = held.answers[1 if first == "old" else 2]
+    assert told == {True, False}
     assert isinstance(held.answers[0].exception(), IncompatibleConflict)
-    assert isinstance(held.answers[1].exception(), IncompatibleConflict)
-    assert held.answers[2].result().snapshot.version == 3
+    assert isinstance(refused.exception(), IncompatibleConflict)
     assert held.table.names() == ["anew", "new"]
+    assert held.table.at().version == 3
+
+
+def test_one_that_was_begun_earlier_goes_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have landed where the others need not look."""
+    with meeting(monkeypatch, 2) as held:
+        begin(held.table.location(), held.table.at(1), verb="Append", intent="cut off", ports=ports(8))
+        other = World(held.store.inner)
+        other.append("theirs", writer=7)
+        held.append("a", base=other.at(2))
+        held.append("again", base=other.at(2), intent="cut off")
+    assert [each.snapshot.version for each in held.written()] == [3, 4, 5]
+
+
+def test_one_without_rows_goes_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    with meeting(monkeypatch, 3) as held:
+        held.append("a")
+        held.append("nothing", brought=())
+        held.append("b")
+    assert [each.snapshot.version for each in held.written()] == [2, 3, 4, 3]
+
+
+def test_they_try_as_often_as_the_most_patient_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    with meeting(monkeypatch, 2) as held:
+        held.append("a", attempts=1)
+        held.append("b")
+        held.store.faults.append(
+            Fault(second_version(held.store), "", lambda: World(held.store.inner).append("theirs", writer=7))
+        )
+    assert [each.snapshot.version for each in held.written()] == [2, 4, 4]
+
+
+@pytest.mark.parametrize("old", ["a", "b"])
+def test_files_of_one_who_took_long_are_held_until_they_are_named(old: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cleanup may be about to take them."""
+    with meeting(monkeypatch, 2) as held:
+        for name in ("a", "b"):
+            held.append(name, begun_ago=timedelta(hours=2 if name == old else 0))
+    assert [each.snapshot.version for each in held.written()] == [2, 3, 3]
+    assert [call for call, path in held.store.calls if path.startswith(f"{HOLDS}/")] == ["put", "delete"]
 
 
 def test_who_was_stopped_after_it_was_taken_along_never_leads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,8 +166,8 @@ def test_who_was_stopped_after_it_was_taken_along_never_leads(monkeypatch: pytes
         stopped.called.set()
 
     def stop() -> None:
-        ((key, gate),) = gathering._gates.items()
-        gathering._leave(key, gate, taken[0], ())
+        (key,) = gathering._gates
+        gathering._leave(key, taken[0], ())
 
     with meeting(monkeypatch, 3) as held:
         held.append("a")
@@ -246,6 +296,81 @@ def test_who_is_stopped_while_it_waits_leaves_the_line(monkeypatch: pytest.Monke
     assert isinstance(held.answers[1].exception(), KeyboardInterrupt)
     assert held.answers[2].result().snapshot.version == 3
     assert held.table.names() == ["first", "alone", "b"]
+
+
+@pytest.mark.parametrize("where", ["_enter", "_leave"])
+def test_who_is_stopped_at_the_gate_leaves_it_open(where: str) -> None:
+    """Wherever in it: otherwise all who come later would wait for somebody who is gone."""
+    table, line, stopped = World(FaultyStore()), 0, True
+    table.create("first")
+    while stopped:
+        with pytest.MonkeyPatch.context() as patch:
+            told = interrupted(patch, where, call=0, line=line)
+            with suppress(KeyboardInterrupt):
+                table.append(f"{line}", writer=line + 1)
+            stopped = bool(told)
+        assert not gathering._gates
+        line += 1
+    assert line > 5
+
+
+@pytest.mark.parametrize("leaves", [0, 1], ids=["who came first", "who has company"])
+@pytest.mark.parametrize("lands", [True, False], ids=["lands", "has to be tried again"])
+def test_who_is_stopped_on_its_way_out_passes_the_lead_on(leaves: int, lands: bool) -> None:
+    """And the answers, whichever there are."""
+    line, stopped = 0, True
+    while stopped:
+        with pytest.MonkeyPatch.context() as patch:
+            told = interrupted(patch, "_leave", call=leaves, line=line)
+            with meeting(patch, 3) as held:
+                for name in ("a", "b", "c"):
+                    held.append(name)
+                if not lands:
+                    held.store.faults.append(Fault(second_version(held.store), "fails"))
+            stopped = bool(told)
+        errors = [answer.exception() for answer in held.answers]
+        assert [type(error) for error in errors if error] == [KeyboardInterrupt] * stopped
+        assert held.table.names() == ["first", "alone", "a", "b", "c"]
+        line += 1
+    assert line > 5
+
+
+def test_who_is_stopped_while_it_gathers_leaves_everybody_in_the_line() -> None:
+    line, stopped = 0, True
+    while stopped:
+        with pytest.MonkeyPatch.context() as patch:
+            told = interrupted(patch, "_gather", call=1, line=line)
+            with meeting(patch, 3) as held:
+                for name in ("a", "b", "c"):
+                    held.append(name)
+            stopped = bool(told)
+        errors = [answer.exception() for answer in held.answers]
+        assert [type(error) for error in errors if error] == [KeyboardInterrupt] * stopped
+        assert held.table.names() == ["first", "alone", *([] if stopped else ["a"]), "b", "c"]
+        line += 1
+    assert line > 5
+
+
+def test_no_more_go_together_than_are_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gathering, "PARTS_MAX", 2)
+    with meeting(monkeypatch, 3) as held:
+        for name in ("a", "b", "c"):
+            held.append(name)
+    assert [each.snapshot.version for each in held.written()] == [2, 3, 3, 4]
+
+
+def test_who_was_given_the_lead_does_not_wait_for_itself_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    with meeting(monkeypatch, 1) as held:
+        held.append("outer")
+
+        def within() -> None:
+            monkeypatch.setattr(gathering, "_PATIENCE_SECONDS", 0.01)
+            held.table.append("inner", writer=7)
+            assert not held.waiting.acquire(blocking=False)
+
+        held.store.faults.append(Fault(second_version(held.store), "", within))
+    assert held.written()[1].snapshot.version == 4
+    assert held.table.names() == ["first", "alone", "inner", "outer"]
 
 
 def test_a_commit_within_a_commit_does_not_wait_for_itself() -> None:

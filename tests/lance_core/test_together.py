@@ -1,6 +1,7 @@
 """Rows of several appends in one file: who shares it, what each is told of it, and that it is nobody's where not all of
 it can land."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import lance
@@ -13,11 +14,17 @@ from lance_core import (
     Table,
     brought,
     gathering,
+    intents,
 )
+from lance_core.data.ipc_codec import IpcCodec
 from lance_core.data.write import FileLimits
 from lance_core.format import naming
-from tests.lance_core.meeting import fails_from_now_on, landed_together, meeting, raising, second_version
-from tests.lance_core.world import Fault, World, calling
+from lance_core.format.fragment import StorageVersion
+from lance_core.snapshot import load_transaction
+from lance_core.transactions.fold import parts_of
+from lance_core.writes import Begun, begin, finish_append
+from tests.lance_core.meeting import fails_from_now_on, held_rows, landed_together, meeting, raising, second_version
+from tests.lance_core.world import Fault, FaultyStore, World, calling, creating, ports
 
 
 def test_those_who_bring_rows_share_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,14 +73,50 @@ def test_files_of_their_own_come_after_the_shared_one(monkeypatch: pytest.Monkey
 
 def test_a_file_takes_so_many_rows_as_its_limits_want(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = FileLimits(rows_max=3)
-    with meeting(monkeypatch, 5) as held:
+    with meeting(monkeypatch, 6) as held:
         held.append("", rows=[1, 1], limits=limits)
         held.append("", rows=[2, 2], limits=limits)
         held.append("", rows=[3], limits=limits)
         held.append("", rows=[4], limits=FileLimits(rows_max=4))
         held.append("", rows=[5, 5, 5, 5], limits=limits)
-    assert [each.snapshot.version for each in held.written()] == [2, 3, 4, 3, 5, 6]
-    assert held.rows() == [[1, 1, 3], [2, 2], [4], [5, 5, 5], [5]]
+        held.append("", rows=[6], limits=limits)
+    assert [each.snapshot.version for each in held.written()] == [2, 3, 4, 3, 5, 6, 4]
+    assert held.rows() == [[1, 1, 3], [2, 2, 6], [4], [5, 5, 5], [5]]
+
+
+def test_a_file_takes_so_many_bytes_as_its_limits_want(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = FileLimits(bytes_max=24)
+    with meeting(monkeypatch, 3) as held:
+        held.append("", rows=[1, 1], limits=limits)
+        held.append("", rows=[2, 2], limits=limits)
+        held.append("", rows=[3], limits=limits)
+    assert [each.snapshot.version for each in held.written()] == [2, 3, 4, 3]
+    assert held.rows() == [[1, 1, 3], [2, 2]]
+
+
+def test_only_rows_of_one_storage_version_share_a_file() -> None:
+    ours = held_rows({"id": [1]})
+    assert ours.may_share_with(held_rows({"id": [2]}))
+    assert not ours.may_share_with(replace(ours, version=StorageVersion(2, 0)))
+
+
+def test_those_who_come_while_others_are_written_come_into_the_file_too() -> None:
+    waves = iter([[held_rows({"id": [2, 3]})], [held_rows({"id": [4]}), held_rows({"id": [5]})], []])
+    location = World().location()
+    (made,) = brought.write_together(location, held_rows({"id": [1]}), lambda: next(waves), ports())
+    assert IpcCodec(location.store).open(made.files[0].place).table["id"].to_pylist() == [1, 2, 3, 4, 5]
+    assert made.physical_rows == 5
+
+
+def test_the_version_says_whose_rows_are_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    with meeting(monkeypatch, 3) as held:
+        for rows in ([1], [2, 2], [3, 3, 3]):
+            held.append("", rows=rows)
+    made_by = load_transaction(held.table.location(), held.table.at(3).manifest)
+    assert made_by
+    assert held.rows() == [[1, 2, 2, 3, 3, 3]]
+    places = [(part.first_row, part.append.fragments[0].physical_rows) for part in parts_of(made_by)]
+    assert places == [(0, 1), (1, 2), (3, 3)]
 
 
 def test_a_file_takes_so_many_bytes_as_others_can_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,6 +196,32 @@ def test_where_a_shared_file_cannot_land_each_writes_its_own(monkeypatch: pytest
         held.store.faults.append(Fault(second_version(held.store), "fails"))
     assert [each.snapshot.version for each in held.written()] == [2, 3, 4, 5]
     assert held.rows() == [[1], [2], [3]]
+
+
+def test_who_writes_for_itself_tells_its_intention_of_the_file() -> None:
+    """Whoever repeats it may take a while, and no cleanup takes the file meanwhile."""
+    store = FaultyStore()
+    table = World(store)
+    table.create("first")
+    begun = begin(table.location(), table.at(), verb="append", intent="a", ports=ports(1))
+    store.faults.append(Fault(creating(naming.VERSIONS), "fails"))
+    assert isinstance(begun, Begun)
+    with pytest.raises(StorageError):
+        finish_append(begun, held_rows({"id": [1]}), properties={}, attempts=1)
+    (file,) = intents.read(store, intents.path_of("a")).files
+    assert store.head(f"{naming.DATA}/{file}")
+
+
+def test_one_that_is_alone_is_written_once() -> None:
+    store = FaultyStore()
+    table = World(store)
+    table.create("first")
+    begun = begin(table.location(), table.at(), verb="append", intent=None, ports=ports(1))
+    store.faults.append(Fault(calling("put", naming.DATA), "fails"))
+    assert isinstance(begun, Begun)
+    with pytest.raises(StorageError):
+        finish_append(begun, held_rows({"id": [1]}), properties={}, attempts=1)
+    assert table.names() == ["first"]
 
 
 def test_rows_that_landed_elsewhere_are_not_committed_again(monkeypatch: pytest.MonkeyPatch) -> None:
