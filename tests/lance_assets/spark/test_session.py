@@ -40,7 +40,6 @@ def test_the_settings_are_applied(spark: SparkSession, spark_settings: SparkSett
         "spark.app.name": "tests",
         "spark.driver.host": "127.0.0.1",
         "spark.pyspark.python": sys.executable,
-        "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
     assert {key: spark.conf.get(key, None) for key in expected} == expected
@@ -93,7 +92,7 @@ def test_sessions_share_the_application_and_nothing_else(spark: SparkSession, sp
         ("spark.executor.memory", "3g"),
         ("spark.driver.memory", "3g"),
         ("spark.executor.cores", 4),
-        ("spark.ui.enabled", True),
+        ("spark.ui.enabled", False),
         ("spark.sql.extensions", "org.example.Extension"),
         ("spark.hadoop.fs.s3a.endpoint", "http://localhost:9000"),
     ],

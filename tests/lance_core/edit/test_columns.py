@@ -182,7 +182,7 @@ def test_merge(twins: Pair) -> None:
         ({"id": [4, 1], "a": pa.array([4, 1], pa.int32())}, ["a", "id"]),
         ({"id": pa.array([4.0, 1.0])}, ["id"]),
     ],
-    ids=str,
+    ids=["narrow", "far apart", "a null", "two", "doubles"],
 )
 def test_keys(twins: Pair, keys: dict[str, pa.Array], on: str | list[str]) -> None:
     rows = pa.table(keys)
