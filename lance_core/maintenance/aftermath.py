@@ -38,12 +38,12 @@ def look(location: Location, versions: Sequence[tuple[Version, str]], removed: S
         missing = [key for key in _some(keys, FILES, ports) if not _is_there(location, key)]
         if missing and location.store.head(path) is not None:
             taken = [key for key in missing if key in removed]
-            blame = f"this cleanup removed {taken[0]}" if taken else "this cleanup did not remove it"
+            blame = "this cleanup removed it" if taken else "this cleanup did not remove it"
             raise Corrupt(
-                f"version {version} of {location.uri} stays and names {missing[0]}, which is not there ({blame}). Stop "
-                "cleaning this table up, look at it with `python -m lance_core fsck`, and restore what is missing from "
-                "a backup, or a version that is whole",
-                path=path,
+                f"version {version} of {location.uri} stays and names it, and it is not there ({blame}). Stop cleaning "
+                "this table up, look at it with `python -m lance_core fsck`, and restore what is missing from a "
+                "backup, or a version that is whole",
+                path=(taken or missing)[0],
                 field="fragments",
             )
 
