@@ -64,12 +64,13 @@ class LocalStore(TellsLastChange, TakesTurns):
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         try:
-            with open(self._opened(path), "rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                if start:
-                    file.seek(start)
+            descriptor, size = self._opened(path)
+            try:
                 # What is not there takes no memory.
-                return file.read(-1 if length is None else min(length, max(size - start, 0)))
+                rest = max(size - start, 0)
+                return _read(descriptor, start, rest if length is None else min(length, rest))
+            finally:
+                os.close(descriptor)
         except FileNotFoundError as error:
             raise NotFound(f"{self.root / path} does not exist") from error
         except OSError as error:
@@ -77,7 +78,7 @@ class LocalStore(TellsLastChange, TakesTurns):
 
     def head(self, path: str) -> ObjectInfo | None:
         try:
-            return _info(path, os.stat(self._place(path)))
+            return _info(path, self._stat(path))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -233,15 +234,29 @@ class LocalStore(TellsLastChange, TakesTurns):
     def _target(self, path: str) -> str:
         """Where `path` is written or removed: a link in its place is replaced, one on the way is not followed out."""
         directory, _, name = path.rpartition("/")
+        if name in {"", ".", ".."} or "\0" in name:
+            return self._place(path)
         return os.path.join(self._place(directory) if directory else self.root, name)
 
-    def _opened(self, path: str) -> int:
-        """Of a file alone: to open a pipe would wait for whoever writes to it."""
-        descriptor = os.open(self._place(path), os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    def _stat(self, path: str) -> os.stat_result:
+        """Most names are no links, and are asked once."""
+        found = os.lstat(self._target(path))
+        return os.stat(self._place(path)) if stat.S_ISLNK(found.st_mode) else found
+
+    def _opened(self, path: str) -> tuple[int, int]:
+        """A descriptor, and the file's size. Of a file alone: to open a pipe would wait for whoever writes to it."""
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            descriptor = os.open(self._target(path), flags)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            descriptor = os.open(self._place(path), flags)
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
             os.close(descriptor)
             raise StorageError(f"could not read {self.root / path}: it is no file")
-        return descriptor
+        return descriptor, found.st_size
 
     def _has_no_link_below(self, path: str) -> bool:
         """Whether a plain path leads there by itself, which is a fraction of what following links costs."""
@@ -328,6 +343,19 @@ class _ListedFile:
             raise NotFound(f"{self._entry.path} is gone since it was listed") from None
         except OSError as error:
             raise _failed("look at", Path(self._entry.path), error) from error
+
+
+def _read(descriptor: int, start: int, length: int) -> bytes:
+    """One call gives two gigabytes at most."""
+    data = os.pread(descriptor, length, start)
+    if len(data) == length or not data:
+        return data
+    pieces = [data]
+    while data:
+        start, length = start + len(data), length - len(data)
+        data = os.pread(descriptor, length, start)
+        pieces.append(data)
+    return b"".join(pieces)
 
 
 def _sync(path: Path | str) -> None:
