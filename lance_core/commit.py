@@ -25,7 +25,7 @@ from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.naming import NamingScheme
-from lance_core.format.operations import Operation, Rewrite
+from lance_core.format.operations import Operation, Restore, Rewrite
 from lance_core.format.transaction import Transaction
 from lance_core.library_version import LIBRARY_VERSION
 from lance_core.location import Location
@@ -78,7 +78,9 @@ def commit(
     `since` is where history is searched for an earlier landing of it; `begun` is before its first file was written."""
     store = location.own_store
     turn = store.turn(naming.VERSIONS) if isinstance(store, TakesTurns) else nullcontext()
-    with Watch(location, ours.uuid, begun, ports) as watch, turn:
+    # What a restore names once more was written long ago, and perhaps by one whose version came too late to keep it.
+    written = Moment.long_ago() if isinstance(ours.operation, Restore) else begun
+    with Watch(location, ours.uuid, written, ports) as watch, turn:
         return _commit(location, ours, base, since, attempts, ports, watch)
 
 

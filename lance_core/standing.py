@@ -30,6 +30,7 @@ _AT_WORK_NS = 20 * 10**9
 """A third of the age at which cleanup touches a version."""
 _YOUNG_NS = 30 * 60 * 10**9
 """Half of the age at which it touches a file that no version names."""
+_AGES_NS = 2**62
 _AT_ONCE = 8
 _Thing = TypeVar("_Thing")
 _Answer = TypeVar("_Answer")
@@ -45,6 +46,11 @@ class Moment:
     @classmethod
     def now(cls, ports: Ports) -> "Moment":
         return cls(ports.elapsed_ns(), ports.now_ns())
+
+    @classmethod
+    def long_ago(cls) -> "Moment":
+        """Of files of which nobody here knows how old they are."""
+        return cls(-_AGES_NS, -_AGES_NS)
 
     def is_past(self, nanoseconds: int, ports: Ports) -> bool:
         return max(ports.elapsed_ns() - self.elapsed_ns, ports.now_ns() - self.now_ns) > nanoseconds
@@ -116,7 +122,8 @@ class Watch:
         if missing := _missing(self._location, keys):
             raise NotFound(
                 f"{self._location.uri}: {len(missing)} files of this commit do not exist any more, {missing[0]} for "
-                f"one: a cleanup took them, since no version had named them for so long. Write it again, then commit"
+                "one: a cleanup took them, since no version had named them for so long. Write it again, then commit; a "
+                "version that misses files cannot be restored"
             )
 
 

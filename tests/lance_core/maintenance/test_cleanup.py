@@ -14,10 +14,10 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lance_core import Corrupt, InvalidInput, StorageError, Table, holds
+from lance_core import Corrupt, InvalidInput, NotFound, StorageError, Table, holds
 from lance_core.data.lance_codec import LanceCodec
 from lance_core.format.ids import Version
-from lance_core.holds import Hold, Notice, hold, release
+from lance_core.holds import Hold, Notice, give_notice, hold, release
 from lance_core.location import Location
 from lance_core.maintenance import cleanup
 from lance_core.maintenance.cleanup import CleanupReport, Retention, choose
@@ -529,3 +529,21 @@ def test_what_is_too_much_for_one_notice_is_told_in_several(place: str, monkeypa
     assert sorted(file for notice in told for file in notice.files) == sorted(names)
     assert sorted(version for notice in told for version in notice.versions) == list(report.versions)
     assert not list((Path(place) / "_lance_assets/notices").iterdir())
+
+
+def test_a_restore_asks_for_the_files_that_it_names_once_more(place: str) -> None:
+    """The version may have come late, when a cleanup had counted one of them among those that nobody names."""
+    store, table = LocalStore(Path(place)), Table.open(place)
+    again = {file.path for part in table.at(version=3).manifest.fragments for file in part.files}
+    key = f"data/{min(again - {file.path for part in table.manifest.fragments for file in part.files})}"
+    noticed = give_notice(store, Notice((), (key,)), SYSTEM)
+    with pytest.raises(StorageError, match=f"1 of its files, {key} for one, may be going at this moment"):
+        table.restore(3)
+    release(store, noticed)
+    assert table.restore(3).version == 7
+    table.overwrite(rows(0))
+    (Path(place) / key).unlink()
+    with pytest.raises(NotFound, match=f"1 files of this commit do not exist any more, {key} for one"):
+        Table.open(place).restore(3)
+    assert versions(place)[-1] == 8
+    assert not list(Path(place, "_lance_assets/holds").iterdir())
