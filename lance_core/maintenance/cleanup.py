@@ -156,10 +156,11 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, p
         for part in Notice(report.versions, tuple(keys)).parts():
             given_notice.append(give_notice(location.store, part, ports))
     put_back = _remove_manifests(line, paths, now=now)
-    # Whatever was committed, named or begun meanwhile, a restored version above all, keeps what it needs.
+    # Whatever was committed, named or begun meanwhile, a restored version above all, keeps what it needs. Who is at
+    # work is asked first: a hold goes when its version is there.
+    still = of_work_under_way(location.store, now=now, patience=retention.orphan_grace)
     newer = [path for version, (path, _age) in _manifests(location, now=now).items() if version not in versions]
-    still = _named(location, [*newer, *(paths[version] for version in put_back)]) | named_by_other_lines(line)
-    still |= of_work_under_way(location.store, now=now, patience=retention.orphan_grace)
+    still |= _named(location, [*newer, *(paths[version] for version in put_back)]) | named_by_other_lines(line)
     spared = {info.path for info in (*found.leaving, *found.orphans) if key_of(info.path) in still}
     spared |= {paths[version] for version in put_back}
     for path in (*_in_order(report.files), *report.orphans, *report.intents):

@@ -20,8 +20,12 @@ INTENT_MEMORY = timedelta(days=30)
 
 
 def reasons(line: Line, *, now: datetime) -> dict[Version, list[str]]:
-    """Versions of this line that somebody has named or is at work on, and who."""
+    """Versions of this line that somebody has named or is at work on, and who. Holds come first: one goes when the name
+    that it was for is there."""
     found: dict[Version, list[str]] = {}
+    for hold in held(line.location.store, now=now):
+        if hold.version is not None:
+            found.setdefault(Version(hold.version), []).append(hold.what)
     for name, tag in read_tags(line.root).items():
         if tag.branch == line.branch:
             found.setdefault(tag.version, []).append(f"tag {name}")
@@ -30,9 +34,6 @@ def reasons(line: Line, *, now: datetime) -> dict[Version, list[str]]:
             found.setdefault(branch.parent_version, []).append(f"branch {name}")
     for version, uri in _clones(line.location.store):
         found.setdefault(version, []).append(f"clone {uri}")
-    for hold in held(line.location.store, now=now):
-        if hold.version is not None:
-            found.setdefault(Version(hold.version), []).append(hold.what)
     return found
 
 

@@ -24,6 +24,7 @@ from lance_core import (
 from lance_core.data.ipc_codec import IpcCodec
 from lance_core.format import naming
 from lance_core.format.manifest import Manifest
+from lance_core.format.operations import ReserveFragments
 from lance_core.holds import notices
 from lance_core.inventory import listed, named_by
 from lance_core.location import Location
@@ -256,6 +257,8 @@ class Upkeep(Simulation):
             makers = [work for work in self.work if made and work.name == made.properties.get(WORK)]
             if path.startswith(naming.VERSIONS) and makers and not makers[0].versions:
                 lost |= set(gone)
+            if made and isinstance(made.operation, ReserveFragments):  # it says nobody's name, and nothing reads it
+                lost |= {file for file in gone if file.startswith(naming.TRANSACTIONS)}
         return lost
 
     def _opens(self, load: Callable[..., Snapshot], here: Location, what: str, version: int | None) -> None:

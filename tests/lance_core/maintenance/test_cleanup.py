@@ -16,7 +16,9 @@ import pytest
 
 from lance_core import Corrupt, InvalidInput, NotFound, StorageError, Table, holds
 from lance_core.data.lance_codec import LanceCodec
+from lance_core.format.fragment import DataFile, Fragment
 from lance_core.format.ids import Version
+from lance_core.format.operations import Append
 from lance_core.holds import Hold, Notice, give_notice, hold, release
 from lance_core.location import Location
 from lance_core.maintenance import cleanup
@@ -547,3 +549,33 @@ def test_a_restore_asks_for_the_files_that_it_names_once_more(place: str) -> Non
         Table.open(place).restore(3)
     assert versions(place)[-1] == 8
     assert not list(Path(place, "_lance_assets/holds").iterdir())
+
+
+def test_a_hold_that_goes_because_its_version_came_is_no_gap(place: str) -> None:
+    """Between the listing of holds and the reading of one: whoever had looked for versions before would miss both."""
+    local, table = LocalStore(Path(place)), Table.open(place)
+    part = table.manifest.fragments[-1]
+    (file,) = part.files
+    name = orphan(place, "data/000011110000111100001111ab.lance", 30 * DAY)
+    (Path(place) / name).write_bytes((Path(place) / "data" / file.path).read_bytes())
+    age(place, 30 * DAY, name)
+    held: list[str] = []
+
+    def begins() -> None:
+        held.append(hold(local, Hold("this commit", files=(name,)), SYSTEM))
+
+    def lands() -> None:
+        message = type(file.message)()
+        message.CopyFrom(file.message)
+        message.path = Path(name).name
+        made = Fragment.of(files=[DataFile(message)], physical_rows=part.physical_rows)
+        table.commit(Append((made,)))
+        release(local, held[0])
+
+    faults = [Fault(calling("walk", "data"), "", begins), Fault(calling("read", holds.HOLDS), "", lands)]
+    location = Location(place, FaultyStore(local, faults), LanceCodec(local))
+    report = cleanup.clean(load_latest(location), Retention(14 * DAY, 10), dry_run=False, force=True, ports=SYSTEM)
+    assert held
+    assert report.orphans == ()
+    assert lance.dataset(place).count_rows() == table.count_rows() + part.physical_rows
+    check_whole(place)
