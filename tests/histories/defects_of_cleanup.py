@@ -217,6 +217,7 @@ _ALL: list[Breaks] = [
 ]
 RARE = (
     "branched without a hold",
+    "gaps not looked for",
     "no version too young",
     "restored without a hold",
     "tags not looked at again",
