@@ -22,6 +22,7 @@ from lance_core.location import Location
 from lance_core.pace import Pace
 from lance_core.ports import Ports
 from lance_core.snapshot import Snapshot, load_at, load_transaction
+from lance_core.standing import Moment, Watch
 from lance_core.storage.store import Put
 from lance_core.transactions.apply import Occasion, apply, filed
 from lance_core.transactions.figures import files_written
@@ -37,21 +38,25 @@ def commit_detached(base: Snapshot, operation: Operation, *, properties: Mapping
     ours = Transaction(base.version, str(ports.new_uuid()), operation, properties)
     fetched = load_at(location, operation.version).manifest if isinstance(operation, Restore) else None
     pace = Pace(ports)
-    for attempt in range(_CREATES_MAX):
-        occasion = Occasion(
-            now_ns=ports.now_ns(),
-            library_version=LIBRARY_VERSION,
-            transaction_file=naming.transaction_name(ours.read_version, str(ports.new_uuid())),
-            version=naming.detached_version(ports.new_uuid().int >> 65),
-        )
-        manifest = apply(base.manifest, ours, occasion, fetched=fetched)
-        location.store.put(f"{naming.TRANSACTIONS}/{occasion.transaction_file}", filed(base.manifest, ours))
-        # Not created: somebody has this number, or nobody knows. Another one is as good.
-        if location.store.create(manifest.path, manifest.encode()) is Put.CREATED:
-            snapshot = Snapshot(location.of(manifest), manifest, base.scheme)
-            outcome = Outcome(snapshot, operation, base.manifest, attempt + 1, ())
-            return written(Begun(location, base, ours.uuid, None, ports), outcome)
-        pace.lost()
+    with Watch(location, ours.uuid, Moment.long_ago(), ports) as watch:
+        for attempt in range(_CREATES_MAX):
+            occasion = Occasion(
+                now_ns=ports.now_ns(),
+                library_version=LIBRARY_VERSION,
+                transaction_file=naming.transaction_name(ours.read_version, str(ports.new_uuid())),
+                version=naming.detached_version(ports.new_uuid().int >> 65),
+            )
+            manifest = apply(base.manifest, ours, occasion, fetched=fetched)
+            transaction_file = f"{naming.TRANSACTIONS}/{occasion.transaction_file}"
+            location.store.put(transaction_file, filed(base.manifest, ours))
+            watch.looks()
+            watch.puts(manifest, base.manifest, [transaction_file])
+            # Not created: somebody has this number, or nobody knows. Another one is as good.
+            if location.store.create(manifest.path, manifest.encode()) is Put.CREATED:
+                snapshot = Snapshot(location.of(manifest), manifest, base.scheme)
+                outcome = Outcome(snapshot, operation, base.manifest, attempt + 1, ())
+                return written(Begun(location, base, ours.uuid, None, ports), outcome)
+            pace.lost()
     raise StorageError(f"{location.uri}: a detached version was put {_CREATES_MAX} times, and no put was answered")
 
 

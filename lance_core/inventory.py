@@ -41,11 +41,19 @@ class Named:
     """In the table's own root."""
     elsewhere: frozenset[str]
     """In another base. For whoever cleans that one up: which base it is, and under which spelling, is not asked."""
+    without_files: frozenset[str] = frozenset()
+    """Of `own`, where there may be nothing: an index of the library's own lies in the manifest if it is small."""
+
+    @property
+    def there(self) -> frozenset[str]:
+        """Where something must be, if the version is whole."""
+        return self.own - self.without_files
 
 
 def named_by(manifest: Manifest) -> Named:
     own: set[str] = set()
     elsewhere: set[str] = set()
+    without_files: set[str] = set()
     for fragment in manifest.message.fragments:
         for file in (*fragment.files, *(overlay.data_file for overlay in fragment.overlays)):
             (elsewhere if file.HasField("base_id") else own).add(f"{naming.DATA}/{file.path}")
@@ -55,12 +63,20 @@ def named_by(manifest: Manifest) -> Named:
             path = f"{naming.DELETIONS}/{fragment.id}-{deleted.read_version}-{deleted.id}.{suffix}"
             (elsewhere if deleted.HasField("base_id") else own).add(path)
     for index in manifest.indices:
-        (elsewhere if index.message.HasField("base_id") else own).add(f"{naming.INDICES}/{index.uuid}")
+        key = f"{naming.INDICES}/{index.uuid}"
+        (elsewhere if index.message.HasField("base_id") else own).add(key)
+        if index.is_system and not index.file_names:
+            without_files.add(key)
     if manifest.transaction_file:
         own.add(f"{naming.TRANSACTIONS}/{manifest.transaction_file}")
     for segment in ingested.segments_of(manifest.config, path=manifest.path):
         (own if manifest.branch is None else elsewhere).add(segment.path)  # of all lines, they are with the main one
-    return Named(frozenset(own), frozenset(elsewhere))
+    return Named(frozenset(own), frozenset(elsewhere), frozenset(without_files))
+
+
+def is_there(store: Store, key: str) -> bool:
+    """Whether anything of a key of that store is."""
+    return bool(store.list(key)) if key.startswith(naming.INDICES) else store.head(key) is not None
 
 
 def key_of(path: str) -> str | None:

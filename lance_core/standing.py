@@ -10,6 +10,7 @@ than that asks nothing. Start with `Watch`.
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
@@ -20,7 +21,7 @@ from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.naming import NamingScheme
 from lance_core.holds import Hold
-from lance_core.inventory import named_by
+from lance_core.inventory import is_there, named_by
 from lance_core.limits import MANIFEST_BYTES
 from lance_core.location import Location
 from lance_core.ports import Ports
@@ -95,11 +96,12 @@ class Watch:
         self._written |= dict.fromkeys(written, self._looked)
         if not self._begun.is_past(_YOUNG_NS, self._ports):
             return True
-        added = named_by(manifest).own - (named_by(before).own if before else frozenset()) - self._assured
+        named = named_by(manifest)
+        added = named.own - (named_by(before).own if before else frozenset()) - self._assured
         old = sorted(name for name in added if self._written.get(name, self._begun).is_past(_YOUNG_NS, self._ports))
         for part in Hold("this commit", files=tuple(old)).parts() if old else ():
             self._held.append(holds.hold(self._location.own_store, part, self._ports))
-        self._check_files(old)
+        self._check_files([name for name in old if name in named.there])
         self._assured.update(old)
         return not old
 
@@ -134,10 +136,11 @@ def what_is_wrong(location: Location, manifest: Manifest, scheme: NamingScheme) 
             f"it came after version {later}, into a gap that a cleanup had made below it, and no version follows it. "
             "Look whether its rows are there; if they are not, repeat the change, under another intent if it had one"
         )
-    added = named_by(manifest).own - _named_before(location, manifest, scheme)
+    named = named_by(manifest)
+    added = named.own - _named_before(location, manifest, scheme)
     # A cleanup that is under way may have looked for names before there was this one, and removes afterwards.
     holds.check_stays(location.own_store, Hold("relying on it", files=tuple(added)))
-    if missing := _missing(location, sorted(added)):
+    if missing := _missing(location, sorted(added & named.there)):
         return (
             f"a cleanup took {len(missing)} of its files, {missing[0]} for one, which no version had named for so "
             f"long. Restore version {manifest.version - 1}, then repeat the change, under another intent if it had one"
@@ -165,12 +168,8 @@ def _named_before(location: Location, manifest: Manifest, scheme: NamingScheme) 
 
 
 def _missing(location: Location, keys: Sequence[str]) -> list[str]:
-    store = location.own_store
-
-    def is_there(key: str) -> bool:
-        return bool(store.list(key)) if key.startswith(naming.INDICES) else store.head(key) is not None
-
-    return [key for key, there in zip(keys, several_at_once(is_there, keys), strict=True) if not there]
+    found = several_at_once(partial(is_there, location.own_store), keys)
+    return [key for key, there in zip(keys, found, strict=True) if not there]
 
 
 def several_at_once(look: Callable[[_Thing], _Answer], things: Sequence[_Thing]) -> Sequence[_Answer]:

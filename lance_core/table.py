@@ -494,7 +494,13 @@ class Table(TableReader):
             noted = given.properties(properties)
             return committed_of(commit_detached(base, operation, properties=noted, ports=SYSTEM))
         return Table(base)._changed(
-            f"commit {operation.name}", lambda _base: operation, intent, properties, retries, again=False
+            f"commit {operation.name}",
+            lambda _base: operation,
+            intent,
+            properties,
+            retries,
+            again=False,
+            brought=True,
         )
 
     def publish(self, detached_version: int, *, retries: int = ATTEMPTS) -> Committed:
@@ -555,13 +561,15 @@ class Table(TableReader):
         *,
         operation: str = "",
         again: bool = True,
+        brought: bool = False,
     ) -> Committed:
         """What every verb does. `plan` writes its files; None where there is nothing to change, for which the caller
-        names the `operation` that would have been. `again` says that it may be planned once more on a newer version."""
+        names the `operation` that would have been. `again` says that it may be planned once more on a newer version,
+        `brought` that its files were there before."""
         given.check(intent=intent, retries=retries)
         noted = given.properties(properties)
         self.manifest.check_writable()
-        change = attempts.Change(verb, plan, operation or Append.name, again)
+        change = attempts.Change(verb, plan, operation or Append.name, again, brought)
         return committed_of(
             attempts.land(change, self._snapshot, intent=intent, properties=noted, retries=retries, ports=SYSTEM)
         )

@@ -17,6 +17,7 @@ from lance_core.format.operations import Operation
 from lance_core.pace import Pace
 from lance_core.ports import Ports
 from lance_core.snapshot import Snapshot, load_latest
+from lance_core.standing import Moment
 from lance_core.writes import Begun, Written
 
 Plan = Callable[[Snapshot], Operation | HeldRows | None]
@@ -33,6 +34,8 @@ class Change:
     """What it would be called if there is nothing to change."""
     again: bool
     """Whether it means the same on a newer version. An overwrite replaces what its writer saw, and nothing else."""
+    brought: bool = False
+    """Whether its files were there before it was begun: nobody here knows for how long."""
 
 
 def land(
@@ -47,6 +50,8 @@ def land(
     begun = writes.begin(base.location, base, verb=change.verb, intent=intent, ports=ports)
     if isinstance(begun, Written):
         return begun
+    if change.brought:
+        begun = replace(begun, moment=Moment.long_ago())
     pace = Pace(ports)
     for done_before in range(retries):
         try:

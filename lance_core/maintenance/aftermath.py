@@ -12,7 +12,7 @@ from lance_core.errors import Corrupt, NotFound
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
-from lance_core.inventory import named_by
+from lance_core.inventory import is_there, named_by
 from lance_core.limits import MANIFEST_BYTES
 from lance_core.location import Location
 from lance_core.ports import Ports
@@ -34,8 +34,8 @@ def look(location: Location, versions: Sequence[tuple[Version, str]], removed: S
             manifest = Manifest.decode(read_whole(location.store, path, MANIFEST_BYTES), path=path)
         except NotFound:
             continue  # another cleanup was at it
-        keys = sorted(key for key in named_by(manifest).own if key.startswith(_READ))
-        missing = [key for key in _some(keys, FILES, ports) if not _is_there(location, key)]
+        keys = sorted(key for key in named_by(manifest).there if key.startswith(_READ))
+        missing = [key for key in _some(keys, FILES, ports) if not is_there(location.store, key)]
         if missing and location.store.head(path) is not None:
             taken = [key for key in missing if key in removed]
             blame = "this cleanup removed it" if taken else "this cleanup did not remove it"
@@ -53,9 +53,3 @@ def _some(of: Sequence[_T], count: int, ports: Ports) -> Sequence[_T]:
     if len(of) <= count:
         return of
     return [*(of[int(ports.chance() * (len(of) - 1))] for _ in range(count - 1)), of[-1]]
-
-
-def _is_there(location: Location, key: str) -> bool:
-    if key.startswith(naming.INDICES):
-        return bool(location.store.list(key))
-    return location.store.head(key) is not None

@@ -8,9 +8,10 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lance_core import Corrupt, Table
+from lance_core import Corrupt, Table, inventory
 from lance_core.location import Location
 from lance_core.maintenance import aftermath, cleanup
+from lance_core.storage.store import Store
 from tests.lance_core.maintenance.test_cleanup import DAY, age
 
 NOTHING = timedelta(0)
@@ -66,12 +67,12 @@ def test_it_asks_for_a_few_files_of_a_few_versions(place: str, monkeypatch: pyte
         table = table.append(pa.table({"id": [first]})).table
     age(place, 20 * DAY)
     asked: list[str] = []
-    real = aftermath._is_there
+    real = inventory.is_there
 
-    def noted(location: Location, key: str) -> bool:
+    def noted(store: Store, key: str) -> bool:
         asked.append(key)
-        return real(location, key)
+        return real(store, key)
 
-    monkeypatch.setattr(aftermath, "_is_there", noted)
+    monkeypatch.setattr(aftermath, "is_there", noted)
     assert table.cleanup(keep=10).versions
     assert len(asked) == aftermath.VERSIONS * aftermath.FILES

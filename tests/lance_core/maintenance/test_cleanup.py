@@ -18,7 +18,7 @@ from lance_core import Corrupt, InvalidInput, NotFound, StorageError, Table, hol
 from lance_core.data.lance_codec import LanceCodec
 from lance_core.format.fragment import DataFile, Fragment
 from lance_core.format.ids import Version
-from lance_core.format.operations import Append
+from lance_core.format.operations import Append, Progress, UpdateMemWalState
 from lance_core.holds import Hold, Notice, give_notice, hold, release
 from lance_core.location import Location
 from lance_core.maintenance import cleanup
@@ -26,6 +26,7 @@ from lance_core.maintenance.cleanup import CleanupReport, Retention, choose
 from lance_core.ports import SYSTEM
 from lance_core.snapshot import load_at, load_latest
 from lance_core.storage.local import LocalStore
+from lance_core.writes import Begun, begin, finish
 from tests.lance_core.world import Fault, FaultyStore, calling
 
 DAY = timedelta(days=1)
@@ -551,6 +552,49 @@ def test_a_restore_asks_for_the_files_that_it_names_once_more(place: str) -> Non
     assert not list(Path(place, "_lance_assets/holds").iterdir())
 
 
+@pytest.mark.parametrize("detached", [False, True], ids=["on the line", "detached"])
+def test_files_that_were_there_before_are_asked_for(place: str, detached: bool) -> None:
+    """Nobody knows how long a caller of `commit` has had them: a cleanup may be counting them among those that nobody
+    names."""
+    store, table = LocalStore(Path(place)), Table.open(place)
+    part = table.manifest.fragments[-1]
+    name = orphan(place, "data/000011110000111100001111ab.lance", 30 * DAY)
+    (Path(place) / name).write_bytes((Path(place) / "data" / part.files[0].path).read_bytes())
+    message = type(part.files[0].message)()
+    message.CopyFrom(part.files[0].message)
+    message.path = Path(name).name
+    brought = Append((Fragment.of(files=[DataFile(message)], physical_rows=part.physical_rows),))
+    before = files(place)
+    noticed = give_notice(store, Notice((), (name,)), SYSTEM)
+    with pytest.raises(StorageError, match=f"1 of its files, {name} for one, may be going at this moment"):
+        table.commit(brought, detached=detached)
+    release(store, noticed)
+    assert not list(Path(place, "_versions").glob("d*"))
+    assert versions(place)[-1] == 6
+    done = table.commit(brought, detached=detached)
+    assert done.rows_added == part.physical_rows
+    assert done.table.count_rows() == table.count_rows() + part.physical_rows
+    assert not list(Path(place, "_lance_assets/holds").iterdir())
+    assert len(files(place) - before) <= 4
+
+
+def test_an_index_that_lies_in_the_manifest_misses_no_files(tmp_path: Path) -> None:
+    """Which rows a compaction moved, and how far a log is read, need no file while they are small."""
+    uri = str(tmp_path / "t")
+    table = Table.create(uri, rows(0)).append(rows(10)).table
+    lance.dataset(uri).create_scalar_index("id", "BTREE")
+    table = table.refresh().compact(remap="reuse").table
+    assert "__lance_frag_reuse" in {index.name for index in table.manifest.indices}
+    progress = table.commit(UpdateMemWalState((Progress(SYSTEM.new_uuid().bytes, 3),)))
+    assert "__lance_mem_wal" in {index.name for index in progress.table.manifest.indices}
+    last = progress.table.overwrite(rows(50))
+    assert not last.table.manifest.indices
+    assert last.table.restore(progress.version).table.count_rows() == 20
+    age(uri, 20 * DAY)
+    assert Table.open(uri).cleanup(keep=2).versions
+    check_whole(uri)
+
+
 def test_a_hold_that_goes_because_its_version_came_is_no_gap(place: str) -> None:
     """Between the listing of holds and the reading of one: whoever had looked for versions before would miss both."""
     local, table = LocalStore(Path(place)), Table.open(place)
@@ -569,7 +613,10 @@ def test_a_hold_that_goes_because_its_version_came_is_no_gap(place: str) -> None
         message.CopyFrom(file.message)
         message.path = Path(name).name
         made = Fragment.of(files=[DataFile(message)], physical_rows=part.physical_rows)
-        table.commit(Append((made,)))
+        mine = Location(place, local, LanceCodec(local))
+        begun = begin(mine, load_latest(mine), verb="append", intent=None, ports=SYSTEM)
+        assert isinstance(begun, Begun)
+        finish(begun, Append((made,)), properties={}, attempts=10)
         release(local, held[0])
 
     faults = [Fault(calling("walk", "data"), "", begins), Fault(calling("read", holds.HOLDS), "", lands)]
