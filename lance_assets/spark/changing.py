@@ -9,6 +9,7 @@ from typing import Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
+from lance_assets.spark.handing_over import over_rows
 from lance_assets.spark.jobs import FRAGMENTS, SparkRunner
 from lance_assets.spark.types import stored_schema
 from lance_core import Committed
@@ -99,7 +100,7 @@ def upsert(
     return upserting.upsert(
         Where(uri, branch, storage_options, manifest_store),
         stored_schema(df.schema),
-        lambda task: df.mapInArrow(task, FRAGMENTS).toArrow(),
+        lambda task: over_rows(df, task, FRAGMENTS),
         rules,
         limits=FileLimits(max_rows_per_file, max_bytes_per_file),
         how=How(intent, properties, retries),

@@ -15,7 +15,8 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from lance_assets.spark.jobs import PART_RESULTS, SparkRunner, slots
+from lance_assets.spark.handing_over import over_rows
+from lance_assets.spark.jobs import PART_RESULTS, SparkRunner, numbers, slots
 from lance_assets.spark.types import spark_schema, stored_schema, transport_schema
 from lance_core import Committed, InvalidInput
 from lance_core.tasks import map_columns as mapping
@@ -118,8 +119,8 @@ class _SparkRows:
         return _filled(rows, task)
 
     def by_key(self, keys: Sequence[str], values: Sequence[str], there: KeysTask, task: FillTask) -> pa.Table:
-        parts = len(there.parts)
-        found = self.df.sparkSession.range(0, parts, 1, parts).mapInArrow(there, spark_schema(there.schema))
+        parts = numbers(self.df.sparkSession, len(there.parts), there.memory_bytes)
+        found = parts.mapInArrow(there, spark_schema(there.schema))
         ours = found.toDF(*(f"table_{place}" for place in range(len(keys))), _ADDRESS)
         kinds = [there.transport.field(place).type for place in range(len(keys))]
         ours = ours.withColumns(
@@ -158,7 +159,7 @@ def _filled(rows: DataFrame, task: FillTask) -> pa.Table:
             place = F.when(fragment.between(first, last), fragment - (first - before)).otherwise(place)
     partition = F.coalesce(F.pmod(place, F.lit(len(fragments))), F.lit(0)).cast("int")
     ordered = rows.repartitionById(len(fragments), partition).sortWithinPartitions(_ADDRESS)
-    return ordered.mapInArrow(task, PART_RESULTS).toArrow()
+    return over_rows(ordered, task, PART_RESULTS)
 
 
 def _comparable(key: Column, kind: pa.DataType) -> Column:

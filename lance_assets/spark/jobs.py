@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from lance_assets.spark.session import classic_context
 from lance_core.tasks.parts import Task
@@ -20,6 +20,9 @@ _SLOTS_UNKNOWN = 8
 _SLOTS_MAX = 1024
 _EXECUTORS_UNBOUNDED = 32
 """Where Spark may have as many as it wants."""
+_BYTES_OF_A_NUMBER = 8
+_BYTES_TOLD_MAX = 128 * 1024**2
+"""Far above what Spark sends to every worker (10 MB), and counted in a few milliseconds."""
 _LOCAL = re.compile(r"local\[(\d+)(?:,\s*\d+)?\]")
 
 
@@ -32,7 +35,21 @@ class SparkRunner:
         return slots(self.spark)
 
     def run(self, task: Task, parts: int) -> pa.Table:
-        return self.spark.range(0, parts, 1, parts).mapInArrow(task, PART_RESULTS).toArrow()
+        return numbers(self.spark, parts).mapInArrow(task, PART_RESULTS).toArrow()
+
+
+def numbers(spark: SparkSession, parts: int, memory_bytes: int = 0) -> DataFrame:
+    """A number for each part, in a partition of its own.
+
+    To Spark, what a task makes of them is as big as they are: it would join with a table of any size by sending all of
+    it to every worker. So it is told of as many rows more as take `memory_bytes`, none of which is ever there.
+    """
+    each = spark.range(0, parts, 1, parts)
+    told = min(memory_bytes, _BYTES_TOLD_MAX) // _BYTES_OF_A_NUMBER - parts
+    if told <= 0:
+        return each
+    none = spark.range(0, told, 1, 1).where("id < 0")
+    return each.union(none).coalesce(parts)
 
 
 def slots(spark: SparkSession) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from lance_assets.spark.jobs import SparkRunner, slots
+from lance_assets.spark.jobs import SparkRunner, numbers, slots
 from lance_assets.spark.types import spark_schema, transport_schema
 from lance_core.tasks import aggregate as aggregating
 from lance_core.tasks import read as plans
@@ -50,8 +50,7 @@ def read(
     schema = spark_schema(plan.arrow)
     if not plan.parts:
         return spark.createDataFrame([], schema)
-    parts = len(plan.parts)
-    return spark.range(0, parts, 1, parts).mapInArrow(ReadTask(plan), schema)
+    return numbers(spark, len(plan.parts), plan.memory_bytes).mapInArrow(ReadTask(plan), schema)
 
 
 def count_rows(

@@ -30,7 +30,6 @@ from lance_core import InvalidInput, MissingPiece
 
 # Rows must not depend on the machine's zone, and mapInArrow must not swap columns in silence.
 RUNTIME_DEFAULTS: Mapping[str, str] = {
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",  # wide rows meet maxBytesPerBatch, 64 MB
     "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",  # a native crash leaves a stack
     "spark.sql.python.filterPushdown.enabled": "true",

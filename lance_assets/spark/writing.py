@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from lance_assets.spark.handing_over import over_rows
 from lance_assets.spark.jobs import FRAGMENTS
 from lance_assets.spark.types import stored_schema
 from lance_core import Committed, InvalidInput
@@ -95,7 +96,7 @@ def _write(
 ) -> Committed:
     if isinstance(planned, Committed):
         return planned
-    written: pa.Table = df.mapInArrow(WriteTask(planned.plan), FRAGMENTS).toArrow()
+    written: pa.Table = over_rows(df, WriteTask(planned.plan), FRAGMENTS)
     return planned.finish(written, properties=properties, retries=retries)
 
 

@@ -74,6 +74,11 @@ class ScanPlan:
         """Whether a fragment is so small that reading twice in it takes longer than reading all that may be wanted."""
         return bool(self.then.fields) and 0 < fragment.file_bytes <= SMALL_BYTES
 
+    def memory_bytes(self) -> int:
+        """About how many bytes the rows take that are looked at, in memory, and as far as the manifest tells."""
+        sizes = self.piece_sizes()
+        return sum(task.fragment.live_rows * sizes.row_bytes(task.fragment) for task in self.tasks)
+
     def piece_sizes(self) -> "PieceSizes":
         return PieceSizes(*_widths(self.both.arrow), *_widths(self.table.arrow))
 

@@ -148,6 +148,8 @@ class KeysTask:
     keys: tuple[str, ...]
     transport: pa.Schema
     """The types of the keys on their way."""
+    memory_bytes: int
+    """About how much comes out."""
 
     @property
     def schema(self) -> pa.Schema:

@@ -33,6 +33,8 @@ from lance_core.tasks.filling import fits, merge_of, unfilled
 from lance_core.tasks.parts import Whole, results_of, spread
 
 _TASKS_PER_SLOT = 4
+_KEY_BYTES = 8
+"""At the least; an address takes as much."""
 
 
 class Rows(Protocol):
@@ -163,7 +165,9 @@ class _ByKey:
         if left:
             task = _task(base, left, self.columns, self.wanted)
             parts = spread(left, self.rows.slots * _TASKS_PER_SLOT)
-            reading = KeysTask(task.whole, parts, self.wanted.on, keys)
+            row_bytes = _KEY_BYTES * (len(keys) + 1)
+            size = sum(each.live_rows for each in left) * row_bytes
+            reading = KeysTask(task.whole, parts, self.wanted.on, keys, size)
             came_back = self.rows.by_key(self.wanted.on, self.columns.names, reading, task)
             found = _filled(came_back, base, left)
             self.filled |= found

@@ -105,6 +105,8 @@ class ReadPlan:
     arrow: pa.Schema
     """What the table stores in these columns. Addresses and ids of rows, which are unsigned, are told as signed ones:
     none is so large that it matters."""
+    memory_bytes: int = 0
+    """About how much it is, before a condition is looked at."""
 
     def without_parts(self) -> "ReadPlan":
         """For workers that are told each part by itself."""
@@ -146,7 +148,7 @@ def plan_read(
     told = [column.arrow if column.is_stored else column.arrow.with_type(pa.int64()) for column in plan.output]
     arrow = pa.schema(told, plan.schema.metadata)
     work = ReadWork(Whole.of(base), Wanted(plan.columns, plan.predicate), transport(arrow))
-    return ReadPlan(work, cut(plan, slots, leaves=plan.predicate is None), arrow)
+    return ReadPlan(work, cut(plan, slots, leaves=plan.predicate is None), arrow, plan.memory_bytes())
 
 
 def cut(plan: ScanPlan, slots: int, *, leaves: bool = True) -> tuple[Part, ...]:

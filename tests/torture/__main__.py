@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 
 from tests.torture.harnesses import HARNESSES, SIZES, run_share
 from tests.torture.report import Report, table, together
@@ -48,7 +48,7 @@ def _run(names: Sequence[str], size: str, processes: int) -> list[Report]:
             pool.submit(run_share, name, size, share): name for name in names for share in range(HARNESSES[name].shares)
         }
         for future in as_completed(futures):
-            name, report = futures[future], future.result()
+            name, report = futures[future], _report(futures[future], future)
             begun.setdefault(name, time.perf_counter() - report.seconds)
             shares[name].append(report)
             for found in report.found:
@@ -64,6 +64,13 @@ def _run(names: Sequence[str], size: str, processes: int) -> list[Report]:
                 done[name] = together(shares[name], time.perf_counter() - begun[name])
                 print(f"{time.perf_counter() - start:8.0f} s  {name} is done", file=sys.stderr, flush=True)
     return [done[name] for name in names]
+
+
+def _report(name: str, future: "Future[Report]") -> Report:
+    """A harness that breaks down has found something, and the others go on."""
+    if broken := future.exception():
+        return Report(name, 0, 0.0, (f"a part of it ended in {type(broken).__name__}: {broken}",), {})
+    return future.result()
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 
 _VARINT, _FIXED64, _LENGTH, _START, _END, _FIXED32 = range(6)
 _SIZES = {_FIXED64: 8, _FIXED32: 4}
+_LEVELS_MAX = 200
+"""Twice as deep as readers of messages go, and no deeper than Python can build."""
 _NUMBERS = (
     0, 1, 2, 3, 127, 128, 255, 2**15, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**32 + 1, 2**53, 2**62, 2**63 - 1,
     2**63, 2**63 + 1, 2**64 - 2, 2**64 - 1,
@@ -105,9 +107,20 @@ def mutated(data: bytes, draw: random.Random, others: Sequence[bytes] = ()) -> b
     if fields is None or not fields or draw.random() < 0.05:
         return damaged(data, draw, others)
     for _ in range(draw.choice((1, 1, 1, 2, 3, 8))):
-        fields = _somewhere(fields, draw, others)
+        changed = _somewhere(fields, draw, others)
+        if _levels(changed) <= _LEVELS_MAX:
+            fields = changed
     found = built(fields)
     return damaged(found, draw, others) if draw.random() < 0.03 else found
+
+
+def _levels(fields: Sequence[Field]) -> int:
+    """How deep messages lie within messages."""
+    count, level = 0, tuple(fields)
+    while level:
+        count += 1
+        level = tuple(inner for field in level if isinstance(field.content, tuple) for inner in field.content)
+    return count
 
 
 def _somewhere(fields: tuple[Field, ...], draw: random.Random, others: Sequence[bytes]) -> tuple[Field, ...]:

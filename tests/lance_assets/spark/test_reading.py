@@ -5,11 +5,14 @@ from decimal import Decimal
 from pathlib import Path
 
 import lance
+import numpy as np
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from lance_assets.spark import aggregate, append, count_rows, read
+from lance_assets.spark.jobs import numbers
 from lance_core import InvalidInput, NotFound, Table, Unsupported
 
 
@@ -155,3 +158,33 @@ def test_rows_are_counted_and_aggregated_by_the_workers(spark: SparkSession, tmp
     assert aggregate(spark, table.uri, sql).to_pylist() == theirs.to_pylist()
     with pytest.raises(InvalidInput, match="median"):
         aggregate(spark, table.uri, "select median(x) from dataset")
+
+
+def test_a_large_table_is_not_sent_to_every_worker(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark would take it to be as small as the numbers of its parts, and run out of memory in a join."""
+    Table.create(str(tmp_path / "large"), pa.table({"id": np.arange(2_000_000)}), max_rows_per_file=500_000)
+    Table.create(str(tmp_path / "small"), pa.table({"id": [5, 7]}))
+    large, small = (read(spark, str(tmp_path / name)) for name in ("large", "small"))
+    with_large = large.join(large.withColumnRenamed("id", "other"), F.expr("id = other"))
+    assert "BroadcastHashJoin" not in plan_of(with_large)
+    with_small = large.join(small, "id")
+    assert plan_of(with_small).count("BroadcastHashJoin") == 1
+    assert "BuildRight" in plan_of(with_small)
+    assert sorted(row.id for row in with_small.collect()) == [5, 7]
+    by_key = read(spark, str(tmp_path / "large"), filter="id % 1000 = 0").join(small, "id", "left_anti")
+    assert by_key.count() == 2000
+
+
+def plan_of(frame: DataFrame) -> str:
+    text = frame._jdf.queryExecution().executedPlan().toString()
+    return str(text)
+
+
+@pytest.mark.parametrize("memory_bytes", [0, 24, 25_000, 2**50])
+def test_numbers_of_parts(spark: SparkSession, memory_bytes: int) -> None:
+    """One in each partition, in their order, however large the parts are said to be."""
+    found = numbers(spark, 3, memory_bytes)
+    assert [row.id for row in found.collect()] == [0, 1, 2]
+    partitions = found.withColumn("partition", F.spark_partition_id())
+    assert [(row.id, row.partition) for row in partitions.collect()] == [(0, 0), (1, 1), (2, 2)]
+    assert found._jdf.queryExecution().optimizedPlan().stats().sizeInBytes() >= min(memory_bytes, 2**27)
