@@ -40,6 +40,7 @@ class Pace:
 
     @property
     def is_over(self) -> bool:
-        """Whether repeating it all once more would take too long."""
-        spent = self._ports.elapsed_ns() - self._begun
-        return spent > max(_AGAIN_SECONDS * 1e9, _AGAIN_FACTOR * self._longest)
+        """Whether repeating it all once more would take too long: asked after a turn, or before the next one."""
+        now = self._ports.elapsed_ns()
+        longest = max(self._longest, now - self._turn_begun)
+        return now - self._begun > max(_AGAIN_SECONDS * 1e9, _AGAIN_FACTOR * longest)
