@@ -58,9 +58,7 @@ class _Rows:
 
     def __init__(self, base: Snapshot, group: Group) -> None:
         columns = base.manifest.schema.arrow.names
-        self._batches = (
-            batch for fragment in group for batch in rows_of(base.location, base.manifest, fragment, columns)
-        )
+        self._batches = rows_of(base.location, base.manifest, group, columns)
         self._left: pa.RecordBatch | None = None
 
     def take(self, count: int) -> Iterator[pa.RecordBatch]:

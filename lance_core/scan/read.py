@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
+from lance_core.data.blob_view import described
 from lance_core.data.codec import BATCH_ROWS
 from lance_core.data.open_fragment import LiveRows, rows_without_columns
 from lance_core.data.read import FragmentReader
@@ -24,7 +25,7 @@ from lance_core.format.schema import TableSchema
 from lance_core.location import Location
 from lance_core.scan.parallel import THREADS, in_order
 from lance_core.scan.pieces import LiveFragment, Offsets, Piece, manifest_path, turns
-from lance_core.scan.plan import ScanPlan, plan_columns
+from lance_core.scan.plan import ScanPlan, ScanTask, plan_columns
 from lance_core.scan.row_columns import ROW_COLUMNS, RowFacts
 
 _LATE_SHARE = 50
@@ -46,13 +47,16 @@ def count(location: Location, plan: ScanPlan) -> int:
 
 
 def rows_of(
-    location: Location, manifest: Manifest, fragment: Fragment, columns: Sequence[str]
+    location: Location, manifest: Manifest, fragments: Sequence[Fragment], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """A fragment's live rows with these columns, in this order, those that every table has besides included. Blobs come
-    as they are, for whoever writes them again."""
+    """The live rows of fragments, in order, with these columns, those that every table has besides included. Blobs come
+    as they are, for whoever writes them again: how large they are is not known, so that nobody reads ahead then."""
     plan = plan_columns(manifest, columns, describe_blobs=False)
-    whole = Piece(LiveFragment(location, manifest, fragment), 0, fragment.physical_rows)
-    return Reading(location, plan).live(whole)
+    if described(manifest.schema).equals(manifest.schema.arrow):
+        return scan(location, replace(plan, tasks=tuple(map(ScanTask, fragments))))
+    reading = Reading(location, plan)
+    whole = (Piece(LiveFragment(location, manifest, each), 0, each.physical_rows) for each in fragments)
+    return (batch for piece in whole for batch in reading.live(piece))
 
 
 class _Placed(Protocol):
