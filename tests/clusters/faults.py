@@ -11,12 +11,24 @@ from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from lance_assets.spark import append, compact, delete, map_columns, merge_columns, overwrite, read, update, upsert
+from lance_assets.spark import (
+    append,
+    compact,
+    delete,
+    ingest,
+    map_columns,
+    merge_columns,
+    overwrite,
+    read,
+    update,
+    upsert,
+)
 from lance_core import Committed, Table
 from tests.clusters import life
-from tests.clusters.blows import Blow, How, When, struck
+from tests.clusters.blows import Blow, How, When, struck, through
 
 ROWS = 1000
 _LONG_AGO = timedelta(hours=3)
@@ -50,8 +62,36 @@ def _maps(spark: SparkSession, uri: str, blow: Blow) -> Committed:
 
 
 def _merges(spark: SparkSession, uri: str, blow: Blow) -> Committed:
-    there = read(spark, uri, columns=["id"], with_row_address=True)
-    return merge_columns(there.selectExpr("_rowaddr", "id * 2 as twice"), uri, intent="it")
+    there = read(spark, uri, columns=["id"], with_row_address=True).repartition(2)
+    return merge_columns(through(there.selectExpr("_rowaddr", "id * 2 as twice"), blow), uri, intent="it")
+
+
+def _merges_by_key(spark: SparkSession, uri: str, blow: Blow) -> Committed:
+    values = spark.range(0, ROWS, 1, 2).selectExpr("id", "id * 2 as twice")
+    return merge_columns(through(values, blow), uri, on="id", intent="it")
+
+
+def _ingests(spark: SparkSession, uri: str, blow: Blow) -> Committed:
+    files = Path(f"{uri}-files")
+    files.mkdir(exist_ok=True)
+    for number in range(4):
+        pq.write_table(life.rows(ROWS + 250 * number, 250), files / f"{number}.parquet")
+    return ingest(struck(spark, blow), str(files), uri, intent="it")
+
+
+def _writes(spark: SparkSession, uri: str, blow: Blow) -> Committed:
+    df = through(life.frame(spark, ROWS, ROWS, 2), blow)
+    df.write.format("lance").option("intent", "it").mode("append").save(uri)
+    return append(life.frame(spark, ROWS, ROWS, 2), uri, intent="it")
+
+
+def _streams(spark: SparkSession, uri: str, blow: Blow) -> Committed:
+    source, checkpoint = f"{uri}-source", f"{uri}-checkpoint"
+    Table.create(source, life.rows(ROWS, ROWS), max_rows_per_file=250, durable=False)
+    rows = through(spark.readStream.format("lance").load(source), blow)
+    query = rows.writeStream.format("lance").option("checkpointLocation", checkpoint).trigger(availableNow=True)
+    query.start(uri).awaitTermination()
+    return append(spark.range(0), uri)
 
 
 def _compacts(spark: SparkSession, uri: str, blow: Blow) -> Committed:
@@ -71,6 +111,10 @@ def _with_twice(rows: pa.Table) -> pa.Table:
     return rows.append_column(life.TWICE.field(0), pa.array([2 * each for each in rows["id"].to_pylist()], pa.int64()))
 
 
+def _with_more(rows: pa.Table) -> pa.Table:
+    return pa.concat_tables([rows, life.rows(ROWS, ROWS)])
+
+
 def _renamed(rows: pa.Table) -> pa.Table:
     names = zip(rows["id"].to_pylist(), rows["name"].to_pylist(), strict=True)
     new = pa.array(["new" if each % 10 == 3 else name for each, name in names], pa.string())
@@ -82,24 +126,30 @@ def _without(rows: pa.Table) -> pa.Table:
 
 
 VERBS: dict[str, Verb] = {
-    "append": Verb(_appends, lambda rows: pa.concat_tables([rows, life.rows(ROWS, ROWS)])),
+    "append": Verb(_appends, _with_more),
     "overwrite": Verb(_overwrites, lambda rows: life.rows(0, ROWS)),
     "upsert": Verb(_upserts, lambda rows: life.rows(0, ROWS + ROWS // 2)),
     "delete": Verb(_deletes, _without),
     "update": Verb(_updates, _renamed, writes=1),
     "map_columns": Verb(_maps, _with_twice),
     "merge_columns": Verb(_merges, _with_twice),
+    "merge_columns by key": Verb(_merges_by_key, _with_twice),
+    "ingest": Verb(_ingests, _with_more),
+    "source": Verb(_writes, _with_more),
+    "stream": Verb(_streams, _with_more),
     "compact": Verb(_compacts, lambda rows: rows),
 }
-FED = ("append", "overwrite", "upsert")
+FED = ("append", "overwrite", "upsert", "merge_columns", "merge_columns by key", "source", "stream")
 """Rows come to them from Spark: the blow finds them in the middle of those."""
+TIDY = ("merge_columns", "merge_columns by key", "source", "stream")
+"""They may have written nothing yet, or take back what they wrote."""
 
 
 def made(spark: SparkSession, uri: str) -> None:
     Table.create(uri, life.rows(0, ROWS), max_rows_per_file=100, durable=False)
 
 
-def met(spark: SparkSession, uri: str, verb: str, how: How, mark: str, leaves: bool) -> dict[str, int]:
+def met(spark: SparkSession, uri: str, verb: str, how: How, mark: str, leaves: bool | None) -> dict[str, int]:
     """A verb, one of whose tasks meets this. `leaves`: files that no version names are there afterwards."""
     made(spark, uri)
     parallel = spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
