@@ -29,7 +29,7 @@ _WIDTH_MAX = 16
 _NARROW = (T.NumericType, T.BooleanType, T.DatetimeType, T.AnsiIntervalType, T.NullType)
 _TEXT = (T.StringType, T.CharType, T.VarcharType)
 _PYTHON = re.compile(r"\b\w*(?:Python|Pandas|InArrow)\w* (\w*)")
-_OWN_TASKS = frozenset({"ReadTask", "KeysTask"})
+_OWN_TASK = re.compile(r"ReadTask_of_version_\d+_of_\w*|KeysTask")
 """They are given numbers of parts, and nothing else."""
 
 
@@ -94,4 +94,4 @@ def _leaves(kind: T.DataType) -> Iterator[T.DataType]:
 def _runs_python(df: DataFrame) -> bool:
     """Whether rows are handed to Python on their way here too: how many at a time is not for us to say."""
     plan = df._jdf.queryExecution().optimizedPlan().toString()
-    return any(task not in _OWN_TASKS for task in _PYTHON.findall(plan))
+    return not all(_OWN_TASK.fullmatch(task) for task in _PYTHON.findall(plan))

@@ -85,6 +85,10 @@ class Whole:
             storage_options=dict(access.storage_options),
         )
 
+    @property
+    def version(self) -> int:
+        return Manifest.decode(self.header, path=self.path).version
+
     def location(self) -> Location:
         """Of the table's own files. A worker never commits, so it needs to know of no manifest store."""
         return locate(self.uri, storage_options=self.storage_options, durable=self.durable, bases=self.bases)

@@ -8,6 +8,7 @@ What is read of a part is planned by `scan/plan.py` as for a whole table. A cond
 every worker evaluates the same one, `now()` included. Counting rows goes the same way, without the rows.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -118,6 +119,13 @@ class ReadTask:
     """Runs in a worker: numbers of parts in, their rows out."""
 
     plan: ReadPlan
+
+    @property
+    def __name__(self) -> str:
+        """What a plan of Spark calls it."""
+        whole = self.plan.work.whole
+        table = re.sub(r"\W+", "_", whole.uri.rstrip("/").rpartition("/")[2])
+        return f"{type(self).__qualname__}_of_version_{whole.version}_of_{table}"
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -1,0 +1,54 @@
+"""Tables by SQL, frames without rows, and what a plan says of where its rows come from."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from lance_assets.spark import append, overwrite, read
+from lance_core import Table
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    place = str(tmp_path / "clicks.lance")
+    Table.create(place, pa.table({"id": [1, 2, 3]}))
+    return place
+
+
+def test_a_view_is_read_and_written(spark: SparkSession, uri: str) -> None:
+    spark.sql(f"create temporary view clicks using lance options (path '{uri}', filter 'id > 1')")
+    try:
+        assert [row.id for row in spark.sql("select id from clicks order by id").collect()] == [2, 3]
+        spark.sql("insert into clicks values (9)")
+    finally:
+        spark.catalog.dropTempView("clicks")
+    assert Table.open(uri).to_table()["id"].to_pylist() == [1, 2, 3, 9]
+
+
+def test_a_table_of_the_catalog_is_refused_and_says_what_to_do(spark: SparkSession, uri: str) -> None:
+    """It would lose its options on the way, and with them where it is."""
+    with pytest.raises(AnalysisException, match="make a view|neither a path nor a URI"):
+        spark.sql(f"create table clicks using lance options (path '{uri}')")
+    assert not spark.catalog.tableExists("clicks")
+
+
+def test_no_rows_make_no_version(spark: SparkSession, uri: str) -> None:
+    nothing = spark.createDataFrame([], "id bigint")
+    nothing.write.format("lance").mode("append").save(uri)
+    assert append(nothing, uri).version == 1
+    assert append(spark.range(0), uri).version == 1
+    assert Table.open(uri).version == 1
+    assert overwrite(nothing, uri).table.count_rows() == 0
+    assert read(spark, uri).collect() == spark.read.format("lance").load(uri).collect() == []
+
+
+def test_a_plan_says_which_version_it_reads(spark: SparkSession, uri: str) -> None:
+    """Of a frame that is kept in memory it is not seen in any other way."""
+    append(spark.range(5, 6), uri)
+    for version in (1, 2):
+        frame = read(spark, uri, version=version)
+        text = frame._jdf.queryExecution().toString()
+        assert f"ReadTask_of_version_{version}_of_clicks_lance" in text
