@@ -11,12 +11,29 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lance_assets.assets import LanceTable, lance_discovery, lance_table
     from lance_assets.resources import SparkSessionResource
-    from lance_assets.writes import SparkAppend, WriteContext
+    from lance_assets.writes import (
+        SparkAppend,
+        SparkCompact,
+        SparkDelete,
+        SparkIngest,
+        SparkMapColumns,
+        SparkMergeColumns,
+        SparkUpdate,
+        SparkUpsert,
+        WriteContext,
+    )
 
 __all__ = [
     "LanceTable",
     "SparkAppend",
+    "SparkCompact",
+    "SparkDelete",
+    "SparkIngest",
+    "SparkMapColumns",
+    "SparkMergeColumns",
     "SparkSessionResource",
+    "SparkUpdate",
+    "SparkUpsert",
     "WriteContext",
     "lance_discovery",
     "lance_table",
@@ -24,8 +41,15 @@ __all__ = [
 
 _HOMES = {
     "LanceTable": "lance_assets.assets",
-    "SparkAppend": "lance_assets.writes",
     "SparkSessionResource": "lance_assets.resources",
+    "SparkAppend": "lance_assets.writes",
+    "SparkCompact": "lance_assets.writes",
+    "SparkDelete": "lance_assets.writes",
+    "SparkIngest": "lance_assets.writes",
+    "SparkMapColumns": "lance_assets.writes",
+    "SparkMergeColumns": "lance_assets.writes",
+    "SparkUpdate": "lance_assets.writes",
+    "SparkUpsert": "lance_assets.writes",
     "WriteContext": "lance_assets.writes",
     "lance_discovery": "lance_assets.assets",
     "lance_table": "lance_assets.assets",

@@ -14,7 +14,7 @@ from dagster_shared.libraries import DagsterLibraryRegistry
 
 from lance_assets.discovery import discovery_sensor
 from lance_assets.ledger import Ledger
-from lance_assets.writes import SparkAppend, append_asset, write_key
+from lance_assets.writes import Write, write_asset, write_key
 from lance_core import InvalidInput
 from lance_core.tasks.stamp import Stamp
 
@@ -29,7 +29,7 @@ class LanceTable:
     """Made by `lance_table`; merge `.defs` into your project."""
 
     ledger: Ledger
-    writes: tuple[SparkAppend, ...]
+    writes: tuple[Write, ...]
     group: str
     discover: bool
     description: str | None = None
@@ -82,7 +82,7 @@ class LanceTable:
     @property
     def defs(self) -> dg.Definitions:
         """Needs a resource `spark`, which the project gives, if there are writes."""
-        assets = [append_asset(self.ledger, write, group=self.group) for write in self.writes]
+        assets = [write_asset(self.ledger, write, group=self.group) for write in self.writes]
         sensors = [discovery_sensor(f"lance_discover__{self.ledger.word}", [self.ledger])] if self.discover else []
         return dg.Definitions(assets=[self.spec, *assets], sensors=sensors)
 
@@ -91,7 +91,7 @@ def lance_table(
     name: str,
     *,
     uri: str,
-    writes: Sequence[SparkAppend] = (),
+    writes: Sequence[Write] = (),
     key_prefix: str | Sequence[str] | None = None,
     group: str | None = None,
     discover: bool = True,

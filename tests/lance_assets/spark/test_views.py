@@ -30,7 +30,7 @@ def test_a_view_is_read_and_written(spark: SparkSession, uri: str) -> None:
 
 def test_a_table_of_the_catalog_is_refused_and_says_what_to_do(spark: SparkSession, uri: str) -> None:
     """It would lose its options on the way, and with them where it is."""
-    with pytest.raises(AnalysisException, match="make a view|neither a path nor a URI"):
+    with pytest.raises(AnalysisException, match=r"make a view|neither a path nor a URI"):
         spark.sql(f"create table clicks using lance options (path '{uri}')")
     assert not spark.catalog.tableExists("clicks")
 

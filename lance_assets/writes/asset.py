@@ -1,0 +1,151 @@
+"""The Dagster asset of a write, from the intention to the version on the ledger."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import dagster as dg
+
+from lance_assets.epochs import epoch_of
+from lance_assets.failures import lance_errors
+from lance_assets.intents import partition_intent, run_intent
+from lance_assets.ledger import Ledger
+from lance_assets.metadata import (
+    ASSET_KEY,
+    CODE_LOCATION,
+    INPUTS,
+    INTENT,
+    PARTITION,
+    RUN_ID,
+    committed_facts,
+    found_facts,
+    metadata_of,
+)
+from lance_assets.recording import Standing, record_in_run
+from lance_assets.resources import SPARK, session_of
+from lance_assets.writes.context import WriteContext
+from lance_assets.writes.write import How, Write
+from lance_core import Committed, InvalidInput
+
+_LOCATION_TAG = "dagster/code_location"
+"""On runs that a webserver or the daemon launched."""
+
+
+def write_key(ledger: Ledger, write: Write) -> dg.AssetKey:
+    return dg.AssetKey([*ledger.prefix, write.name])
+
+
+def write_asset(ledger: Ledger, write: Write, *, group: str) -> dg.AssetsDefinition:
+    @dg.asset(
+        key=write_key(ledger, write),
+        deps=write.deps,
+        partitions_def=write.partitions,
+        group_name=group,
+        kinds={"spark", "lance"},
+        tags=write.tags,
+        description=write.description or f"{write.summary} the Lance table {ledger.label}.",
+        code_version=write.code_version,
+        retry_policy=write.retry_policy,
+        required_resource_keys={SPARK},
+        pool=ledger.pool,
+    )
+    def asset(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
+        with lance_errors(ledger, retry_number=context.retry_number):
+            return _Step(context, ledger, write).done()
+
+    return asset
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    context: dg.AssetExecutionContext
+    ledger: Ledger
+    write: Write
+
+    def done(self) -> dg.MaterializeResult[None]:
+        ledger, partition = self.ledger, _partition(self.context, self.write)
+        intent = self._intent(partition)
+        before = ledger.open().version if self.write.makes_several and ledger.exists() else 0
+        spark = session_of(getattr(self.context.resources, SPARK))
+        writing = WriteContext(spark, self.context, partition, ledger)
+
+        def how() -> How:
+            properties = _properties(self.context, write_key(ledger, self.write), partition, intent, writing.inputs)
+            return How(intent=intent, properties=properties, storage_options=ledger.options())
+
+        committed = self.write.change(writing, how)
+        if self.write.makes_several:
+            self._record_those_between(before, committed)
+        return self._recorded(committed)
+
+    def _intent(self, partition: str | None) -> str:
+        key = write_key(self.ledger, self.write)
+        if self.write.once_per == "partition" and partition is not None:
+            return partition_intent(key, partition)
+        return run_intent(self.context.instance, self.context.run, key, partition)
+
+    def _record_those_between(self, before: int, committed: Committed) -> None:
+        """Versions of this run that were committed on the way."""
+        epoch = epoch_of(self.context.instance, self.ledger, committed.table.id)
+        for info in committed.table.versions(since=before + 1):
+            if info.version < committed.version and info.properties.get(RUN_ID) == self.context.run.run_id:
+                record_in_run(self.context, self.ledger, found_facts(committed.table.at(info.version), info, epoch))
+
+    def _recorded(self, committed: Committed) -> dg.MaterializeResult[None]:
+        context, ledger = self.context, self.ledger
+        if not committed.attempts and not committed.landed_before:
+            context.log.info(f"{ledger.label}: there was nothing to write; it stays at version {committed.version}")
+            return _unrecorded(committed.version, {"lance/rows_added": dg.MetadataValue.int(0)})
+        if committed.table.version != committed.version:
+            context.log.warning(
+                f"{ledger.label}: this landed as version {committed.version}, which cleanup has retired since; "
+                "nothing was written now, and there is no partition to record"
+            )
+            return _unrecorded(committed.version, {"lance/landed_before": dg.MetadataValue.bool(True)})
+        facts = committed_facts(committed, epoch_of(context.instance, ledger, committed.table.id))
+        known = facts.run_id is not None and context.instance.has_run(facts.run_id)
+        stood = record_in_run(context, ledger, facts)
+        # Where the partition holds another version, this one has none.
+        where = {} if stood is Standing.TAKEN else {"lance/partition": dg.MetadataValue.text(facts.partition)}
+        if committed.landed_before:
+            context.log.info(f"{ledger.label}: this landed before, as version {facts.version}; nothing was written now")
+        return dg.MaterializeResult(
+            metadata={
+                **metadata_of(facts, run_is_known=known),
+                **where,
+                "lance/landed_before": dg.MetadataValue.bool(committed.landed_before),
+            },
+            data_version=dg.DataVersion(facts.data_version),
+        )
+
+
+def _unrecorded(version: int, metadata: Mapping[str, dg.MetadataValue]) -> dg.MaterializeResult[None]:
+    return dg.MaterializeResult(metadata={"lance/version": dg.MetadataValue.int(version), **metadata})
+
+
+def _partition(context: dg.AssetExecutionContext, write: Write) -> str | None:
+    if write.partitions is None:
+        return None
+    if not context.has_partition_key:
+        raise InvalidInput(
+            f"{write.name} makes one version for one partition, and this run names none, or a range of them; "
+            "launch it for one partition, or as a backfill with one run a partition"
+        )
+    return str(context.partition_key)
+
+
+def _properties(
+    context: dg.AssetExecutionContext,
+    key: dg.AssetKey,
+    partition: str | None,
+    intent: str,
+    inputs: Mapping[str, int],
+) -> dict[str, str]:
+    properties = {RUN_ID: context.run.run_id, ASSET_KEY: key.to_user_string(), INTENT: intent}
+    if partition is not None:
+        properties[PARTITION] = partition
+    if location := context.run.tags.get(_LOCATION_TAG):
+        properties[CODE_LOCATION] = location
+    if inputs:
+        properties[INPUTS] = json.dumps(inputs, sort_keys=True)
+    return properties

@@ -1,0 +1,66 @@
+"""Writes that change the rows that are there. Conditions are Lance's SQL, with `:name` for parameters."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from lance_assets.spark import compact, delete, update
+from lance_assets.writes.context import WriteContext
+from lance_assets.writes.write import How, Parameters, Write, filled_in
+from lance_core import Committed
+
+
+@dataclass(frozen=True, slots=True)
+class SparkDelete(Write):
+    """Remove the rows that match, as `SparkDelete("purge", predicate="at < :cutoff", parameters={"cutoff": f})`."""
+
+    predicate: str
+    parameters: Parameters = field(default_factory=dict)
+    summary: ClassVar[str] = "Deletes rows from"
+
+    def check(self) -> None:
+        if not self.predicate:
+            raise self.wrong("predicate= says which rows go; it is 'true' for all of them")
+        self.check_parameters(self.parameters, self.predicate)
+
+    def change(self, ctx: WriteContext, how: Callable[[], How]) -> Committed:
+        predicate = filled_in(self.predicate, self.parameters, ctx)
+        return delete(ctx.spark, ctx.table.uri, predicate, **how())
+
+
+@dataclass(frozen=True, slots=True)
+class SparkUpdate(Write):
+    """Give columns new values, `set={column: SQL}`, in the rows that match `where`; in all rows without it."""
+
+    set: Mapping[str, str]
+    where: str | None = None
+    parameters: Parameters = field(default_factory=dict)
+    summary: ClassVar[str] = "Updates rows of"
+
+    def check(self) -> None:
+        if not self.set:
+            raise self.wrong("set= says which columns get which values")
+        self.check_parameters(self.parameters, self.where, *self.set.values())
+
+    def change(self, ctx: WriteContext, how: Callable[[], How]) -> Committed:
+        values = {name: filled_in(value, self.parameters, ctx) for name, value in self.set.items()}
+        where = None if self.where is None else filled_in(self.where, self.parameters, ctx)
+        return update(ctx.spark, ctx.table.uri, values, where, **how())
+
+
+@dataclass(frozen=True, slots=True)
+class SparkCompact(Write):
+    """Write small fragments, and those with many deleted rows, anew. Each group that is done is a version."""
+
+    target_rows: int | None = None
+    summary: ClassVar[str] = "Compacts"
+    makes_several: ClassVar[bool] = True
+
+    def check(self) -> None:
+        if self.target_rows is not None and self.target_rows < 1:
+            raise self.wrong(f"target_rows={self.target_rows}: a file has at least one row")
+
+    def change(self, ctx: WriteContext, how: Callable[[], How]) -> Committed:
+        if self.target_rows is None:
+            return compact(ctx.spark, ctx.table.uri, **how())
+        return compact(ctx.spark, ctx.table.uri, target_rows=self.target_rows, **how())

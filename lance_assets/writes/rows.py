@@ -1,0 +1,94 @@
+"""Writes that bring rows: from a DataFrame, or from files that the workers read themselves."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from lance_assets.spark import append, ingest, upsert
+from lance_assets.writes.context import WriteContext
+from lance_assets.writes.write import How, Rows, Write
+from lance_core import Committed
+
+Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+_FRAME = "(spark, ctx) -> Spark DataFrame"
+
+
+@dataclass(frozen=True, slots=True)
+class SparkAppend(Write):
+    """Append what `fn` returns, as one version."""
+
+    fn: Rows
+    summary: ClassVar[str] = "Appends rows to"
+
+    def check(self) -> None:
+        self.check_function(self.fn, what=_FRAME)
+
+    def change(self, ctx: WriteContext, how: Callable[[], How]) -> Committed:
+        rows = self.rows(self.fn, ctx)
+        return append(rows, ctx.table.uri, **how())
+
+
+@dataclass(frozen=True, slots=True)
+class SparkUpsert(Write):
+    """Bring what `fn` returns by the key columns `on`; the clauses are those of `lance_assets.spark.upsert`."""
+
+    fn: Rows
+    on: str | Sequence[str]
+    matched: str = "update"
+    matched_if: str | None = None
+    insert: bool = True
+    delete_unmatched: bool | str | None = False
+    summary: ClassVar[str] = "Brings rows by key to"
+
+    def check(self) -> None:
+        self.check_function(self.fn, what=_FRAME)
+        if not self.on:
+            raise self.wrong("on= names the key columns")
+
+    def change(self, ctx: WriteContext, how: Callable[[], How]) -> Committed:
+        rows = self.rows(self.fn, ctx)
+        return upsert(
+            rows,
+            ctx.table.uri,
+            self.on,
+            matched=self.matched,
+            matched_if=self.matched_if,
+            insert=self.insert,
+            delete_unmatched=self.delete_unmatched,
+            **how(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SparkIngest(Write):
+    """Take the files that the table has not taken yet, read inside the tasks. `files` may depend on the partition, as a
+    function of the context; `on_bad_record` is "fail", or the place of a table for what cannot be a row."""
+
+    files: Files | Callable[[WriteContext], Files]
+    format: str | None = None
+    mapping: Mapping[str, str] = field(default_factory=dict)
+    extra: str = "refuse"
+    on_bad_record: str = "fail"
+    changed: str = "fail"
+    source_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    summary: ClassVar[str] = "Takes new files into"
+
+    def check(self) -> None:
+        if not self.files:
+            raise self.wrong("files= names at least one file, directory or glob")
+
+    def change(self, ctx: WriteContext, how: Callable[[], How]) -> Committed:
+        files = self.files(ctx) if callable(self.files) else self.files
+        return ingest(
+            ctx.spark,
+            files,
+            ctx.table.uri,
+            format=self.format,
+            mapping=self.mapping or None,
+            extra=self.extra,  # type: ignore[arg-type]  # refused by name where it is no such word
+            on_bad_record=self.on_bad_record,
+            changed=self.changed,  # type: ignore[arg-type]
+            source_options=self.source_options or None,
+            **how(),
+        )

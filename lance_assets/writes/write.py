@@ -1,0 +1,144 @@
+"""What every write has: a name in Dagster, when it is the same write, and how it says what changes.
+
+Text of conditions may hold parameters, `:name`, which become literals of Lance's SQL: `:partition_key` is always there.
+"""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, ClassVar, Literal, TypedDict
+
+import dagster as dg
+
+from lance_assets.ledger import check_word
+from lance_assets.writes.context import WriteContext
+from lance_core import Committed, InvalidInput
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Rows = Callable[["SparkSession", WriteContext], "DataFrame"]
+Value = str | bool | int | float | Decimal | date | datetime | None
+Parameters = Mapping[str, Value | Callable[[WriteContext], Value]]
+Dependency = dg.AssetKey | dg.AssetDep | dg.AssetSpec | dg.AssetsDefinition | str | Sequence[str]
+_PARAMETER = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|::|:(?P<name>[A-Za-z_]\w*)""")
+
+
+class How(TypedDict):
+    """What every op of `lance_assets.spark` takes."""
+
+    intent: str
+    properties: Mapping[str, str]
+    storage_options: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Common:
+    """`once_per="run"`: a retried run, or one executed again because it had failed, does not write again; a deliberate
+    new one does. `once_per="partition"`: a partition is written once, ever; materialising it again reports the version
+    that holds it."""
+
+    deps: Iterable[Dependency] = ()
+    partitions: dg.PartitionsDefinition[str] | None = None
+    once_per: Literal["run", "partition"] = "run"
+    description: str | None = None
+    code_version: str | None = None
+    tags: Mapping[str, str] | None = None
+    retry_policy: dg.RetryPolicy | None = None
+    """For errors of functions and of Spark; conflicts are retried without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Write(Common, ABC):
+    name: str
+    summary: ClassVar[str] = ""
+    """What it does, for a page of Dagster that says nothing else."""
+    makes_several: ClassVar[bool] = False
+    """Whether it may commit more than one version."""
+
+    def __post_init__(self) -> None:
+        check_word(self.name, what="a write's name")
+        if self.once_per not in ("run", "partition"):
+            raise self.wrong(f"once_per is 'run' or 'partition', not {self.once_per!r}")
+        if self.once_per == "partition" and self.partitions is None:
+            raise self.wrong("once_per='partition' needs partitions=")
+        self.check()
+
+    @abstractmethod
+    def check(self) -> None:
+        """What can be known to be wrong when it is declared."""
+
+    @abstractmethod
+    def change(self, ctx: WriteContext, how: Callable[[], How]) -> Committed:
+        """Do it. `how` is asked for last, when all that is read has been noted."""
+
+    def wrong(self, why: str) -> InvalidInput:
+        return InvalidInput(f"{type(self).__name__}({self.name!r}): {why}")
+
+    def check_function(self, fn: object, *, what: str) -> None:
+        if not callable(fn):
+            raise self.wrong(f"fn must be a function {what}")
+
+    def check_parameters(self, parameters: Parameters, *texts: str | None) -> None:
+        """Every name that a text has is given, and every name that is given is in a text."""
+        used = {name for text in texts if text for name in _names(text)}
+        if "partition_key" in used and self.partitions is None:
+            raise self.wrong(":partition_key needs partitions=")
+        if unknown := sorted(used - {*parameters, "partition_key"}):
+            raise self.wrong(f"there is no parameter :{unknown[0]}; give parameters={{{unknown[0]!r}: ...}}")
+        if unused := sorted(set(parameters) - used):
+            raise self.wrong(f"the parameter {unused[0]!r} is not used: nothing says :{unused[0]}")
+
+    def rows(self, fn: Rows, ctx: WriteContext) -> "DataFrame":
+        """Classic and Spark Connect frames alike."""
+        frame = fn(ctx.spark, ctx)
+        if not (hasattr(frame, "mapInArrow") and hasattr(frame, "schema")):
+            raise InvalidInput(f"the function of {self.name} must return a Spark DataFrame, not {type(frame).__name__}")
+        return frame
+
+
+def filled_in(text: str, parameters: Parameters, ctx: WriteContext) -> str:
+    """A condition with its parameters as literals."""
+
+    def literal(found: re.Match[str]) -> str:
+        name = found["name"]
+        if name is None:
+            return found[0]
+        value = ctx.partition_key if name == "partition_key" and name not in parameters else parameters[name]
+        return sql_literal(value(ctx) if callable(value) else value, name)
+
+    return _PARAMETER.sub(literal, text)
+
+
+def sql_literal(value: Value, name: str) -> str:
+    """
+    >>> sql_literal("it's", "x"), sql_literal(3, "x"), sql_literal(date(2026, 1, 2), "x"), sql_literal(None, "x")
+    ("'it''s'", '3', "date '2026-01-02'", 'null')
+    """
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case str():
+            return "'" + value.replace("'", "''") + "'"
+        case int() | Decimal():
+            return str(value)
+        case float():
+            return f"cast('{value!r}' as double)"
+        case datetime():
+            return f"timestamp '{value.isoformat(sep=' ')}'"
+        case date():
+            return f"date '{value.isoformat()}'"
+        case _:
+            raise InvalidInput(
+                f"the parameter {name!r} is a {type(value).__name__}; give a text, a number, a boolean, a date or a "
+                "datetime"
+            )
+
+
+def _names(text: str) -> list[str]:
+    return [found["name"] for found in _PARAMETER.finditer(text) if found["name"]]

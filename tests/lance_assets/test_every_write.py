@@ -1,0 +1,249 @@
+"""Each kind of write from the button to the ledger, and what can be wrong with one when it is declared."""
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import dagster as dg
+import lance
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from lance_assets import (
+    LanceTable,
+    SparkAppend,
+    SparkCompact,
+    SparkDelete,
+    SparkIngest,
+    SparkMapColumns,
+    SparkMergeColumns,
+    SparkSessionResource,
+    SparkUpdate,
+    SparkUpsert,
+    WriteContext,
+    lance_table,
+)
+from lance_assets.writes import Write
+from lance_assets.writes.write import sql_literal
+from lance_core import InvalidInput, Table
+from tests.lance_assets.instances import events, partitions, run, shown, tags
+
+DAYS = dg.DailyPartitionsDefinition(start_date="2026-01-01", end_date="2026-01-05")
+TWICE = pa.schema([pa.field("twice", pa.int64())])
+DAY_OF = "cast(id % 3 + 1 as int)"
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as each:
+        yield each
+
+
+@pytest.fixture
+def resource(spark: SparkSession) -> SparkSessionResource:
+    return SparkSessionResource()
+
+
+def numbers(spark: SparkSession, ctx: WriteContext) -> DataFrame:
+    return spark.range(0, 10, 1, 1).selectExpr("id", "concat('2026-01-0', id % 3 + 1) as day")
+
+
+def later(spark: SparkSession, ctx: WriteContext) -> DataFrame:
+    return spark.range(8, 12, 1, 1).selectExpr("id", "'2026-01-04' as day")
+
+
+def by_address(spark: SparkSession, ctx: WriteContext) -> DataFrame:
+    return ctx.read(columns=["id"], with_row_address=True).selectExpr("_rowaddr", "id * 3 as thrice")
+
+
+def by_key(spark: SparkSession, ctx: WriteContext) -> DataFrame:
+    return spark.range(0, 100).selectExpr("id", "id * 4 as fourfold")
+
+
+def twice(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.record_batch({"twice": pc.multiply(batch["id"], 2)})
+
+
+def made(folder: Path, *writes: Write) -> LanceTable:
+    return lance_table("t", uri=str(folder / "t.lance"), writes=writes)
+
+
+def test_each_write_is_a_version_on_the_ledger(
+    tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource
+) -> None:
+    landing = tmp_path / "landing"
+    landing.mkdir()
+    pq.write_table(pa.table({"id": [20, 21], "day": ["2026-01-03", "2026-01-04"]}), landing / "a.parquet")
+    writes: list[tuple[Write, str, int]] = [
+        (SparkAppend("first", numbers), "Overwrite", 10),
+        (SparkUpsert("late", later, on="id"), "Update", 12),
+        (SparkIngest("files", str(landing / "*.parquet")), "Append", 14),
+        (SparkDelete("purge", "day = :day and id < :most", {"day": "2026-01-01", "most": lambda ctx: 5}), "Delete", 12),
+        (SparkUpdate("correct", {"day": ":new"}, "id = 21", {"new": "it's"}), "Update", 12),
+        (SparkMapColumns("computed", twice, TWICE, ["id"]), "Merge", 12),
+        (SparkMergeColumns("addressed", by_address), "Merge", 12),
+        (SparkMergeColumns("keyed", by_key, on="id"), "Merge", 12),
+    ]
+    table = made(tmp_path, *(write for write, _, _ in writes))
+    for number, (write, operation, rows) in enumerate(writes, start=1):
+        ran = run(table, write.name, instance, resource)
+        head = Table.open(table.uri)
+        assert (head.version, head.count_rows()) == (number, rows), write.name
+        *_, (run_id, event) = events(instance, table.key)
+        assert run_id == ran.run_id
+        assert event.partition == f"v{number:010}"
+        assert tags(event)["lance/op"] == operation, write.name
+        assert shown(event)["lance/written_by"] == write.name
+        ((_, written),) = events(instance, table.write_key(write.name))
+        assert shown(written)["lance/version"] == number
+        assert head.version_info().properties["dagster.run_id"] == ran.run_id
+    assert len(partitions(instance, table)) == len(writes)
+    rows = lance.dataset(table.uri).to_table().sort_by("id").to_pylist()
+    assert [row["id"] for row in rows] == [1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 20, 21]
+    assert rows[-1]["day"] == "it's"
+    assert [row["day"] for row in rows if 8 <= row["id"] < 12] == ["2026-01-04"] * 4
+    for row in rows:
+        assert [row["twice"], row["thrice"], row["fourfold"]] == [row["id"] * times for times in (2, 3, 4)]
+    # What a write read of its own table is an input like any other.
+    inputs = Table.open(table.uri, version=7).version_info().properties["lance_assets.inputs"]
+    assert json.loads(inputs) == {table.uri: 6}
+
+
+def test_a_partition_is_a_parameter(
+    tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource
+) -> None:
+    purge = SparkDelete("purge", "day = :partition_key", partitions=DAYS, once_per="partition")
+    files = SparkIngest("files", lambda ctx: str(tmp_path / f"{ctx.partition_key}.parquet"), partitions=DAYS)
+    table = made(tmp_path, purge, files)
+    for day in ("2026-01-01", "2026-01-02"):
+        pq.write_table(pa.table({"day": [day] * 3}), tmp_path / f"{day}.parquet")
+        run(table, "files", instance, resource, partition=day)
+    for _ in range(2):
+        run(table, "purge", instance, resource, partition="2026-01-01")
+    head = Table.open(table.uri)
+    assert head.to_table()["day"].to_pylist() == ["2026-01-02"] * 3
+    assert [info.operation for info in head.versions()] == ["Overwrite", "Append", "Delete"]
+    assert len(events(instance, table.key)) == 3
+
+
+def test_nothing_to_write_is_no_version(
+    tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource
+) -> None:
+    table = made(
+        tmp_path,
+        SparkAppend("none", lambda spark, ctx: spark.range(0)),
+        SparkCompact("compact"),
+        SparkIngest("files", str(tmp_path / "*.parquet")),
+    )
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "a.parquet")
+    for write in ("files", "files", "none", "compact"):
+        run(table, write, instance, resource)
+    assert [info.operation for info in Table.open(table.uri).versions()] == ["Overwrite"]
+    assert len(events(instance, table.key)) == 1
+    for write in ("none", "compact"):
+        ((_, written),) = events(instance, table.write_key(write))
+        assert shown(written) == {"lance/version": 1, "lance/rows_added": 0}
+
+
+def test_all_versions_of_a_compaction_are_recorded_for_its_run(
+    tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource
+) -> None:
+    table = made(tmp_path, SparkCompact("compact", target_rows=100))
+    lance.write_dataset(pa.table({"id": range(300)}), table.uri, max_rows_per_file=10)
+    ran = run(table, "compact", instance, resource)
+    head = Table.open(table.uri)
+    mine = [info.version for info in head.versions() if info.properties.get("dagster.run_id") == ran.run_id]
+    recorded = events(instance, table.key)
+    assert [int(str(event.partition)[1:]) for _, event in recorded] == mine
+    assert {run_id for run_id, _ in recorded} == {ran.run_id}
+    assert mine[-1] == head.version
+    assert len(head.fragments) == 3
+
+
+def test_a_run_that_goes_on_for_one_that_failed_computes_what_is_left(
+    tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource
+) -> None:
+    calls = tmp_path / "calls"
+    poison = tmp_path / "poison"
+    poison.touch()
+
+    def computed(batch: pa.RecordBatch) -> pa.RecordBatch:
+        first = batch["id"][0].as_py()
+        if first == 30 and poison.exists():
+            raise ValueError("the model is not there")
+        with calls.open("a") as told:
+            told.write(f"{first}\n")
+        return twice(batch)
+
+    table = made(tmp_path, SparkMapColumns("computed", computed, TWICE, ["id"]))
+    Table.create(table.uri, pa.table({"id": range(40)}), max_rows_per_file=10)
+    failed = run(table, "computed", instance, resource, raise_on_error=False)
+    assert not failed.success
+    assert Table.open(table.uri).version == 1
+    done = set(calls.read_text().split())
+    calls.write_text("")
+    poison.unlink()
+    family = {"dagster/parent_run_id": failed.run_id, "dagster/root_run_id": failed.run_id}
+    run(table, "computed", instance, resource, tags=family)
+    again = set(calls.read_text().split())
+    assert "30" in again
+    assert not again & done
+    assert Table.open(table.uri).to_table()["twice"].to_pylist() == [2 * each for each in range(40)]
+
+
+@pytest.mark.parametrize(
+    ("value", "literal"),
+    [
+        ("it's", "'it''s'"),
+        (True, "true"),
+        (-3, "-3"),
+        (Decimal("1.50"), "1.50"),
+        (0.1, "cast('0.1' as double)"),
+        (float("nan"), "cast('nan' as double)"),
+        (date(2026, 1, 2), "date '2026-01-02'"),
+        (datetime(2026, 1, 2, 3, 4, 5, 6), "timestamp '2026-01-02 03:04:05.000006'"),  # noqa: DTZ001 - one without a zone
+        (datetime(2026, 1, 2, 3, tzinfo=UTC), "timestamp '2026-01-02 03:00:00+00:00'"),
+        (None, "null"),
+    ],
+)
+def test_literals_are_read_as_what_they_were(tmp_path: Path, value: object, literal: str) -> None:
+    assert sql_literal(value, "x") == literal  # type: ignore[arg-type]
+    if value is None or value != value:
+        return
+    table = Table.create(str(tmp_path / "t"), pa.table({"x": [value]}))
+    assert table.count_rows(f"x = {literal}") == 1
+
+
+BAD: list[tuple[str, Callable[[], object]]] = [
+    ("SparkDelete('d'): there is no parameter :day", lambda: SparkDelete("d", "day = :day")),
+    ("SparkDelete('d'): the parameter 'days' is not used", lambda: SparkDelete("d", "a = ':days'", {"days": 1})),
+    ("SparkDelete('d'): :partition_key needs partitions=", lambda: SparkDelete("d", "day = :partition_key")),
+    ("SparkDelete('d'): predicate= says which rows go", lambda: SparkDelete("d", "")),
+    ("SparkUpdate('u'): set= says which columns", lambda: SparkUpdate("u", {})),
+    ("SparkUpdate('u'): there is no parameter :x", lambda: SparkUpdate("u", {"a": "b::int + :x"})),
+    ("SparkUpsert('u'): on= names the key columns", lambda: SparkUpsert("u", later, on=[])),
+    ("SparkUpsert('u'): fn must be a function", lambda: SparkUpsert("u", 3, on="id")),  # type: ignore[arg-type]
+    ("SparkIngest('i'): files= names at least one", lambda: SparkIngest("i", [])),
+    ("SparkMapColumns('m'): schema= says which columns", lambda: SparkMapColumns("m", twice, pa.schema([]))),
+    ("SparkMergeColumns('m'): fn must be a function", lambda: SparkMergeColumns("m", None)),  # type: ignore[arg-type]
+    ("SparkCompact('c'): target_rows=0", lambda: SparkCompact("c", 0)),
+    ("SparkCompact('c'): once_per='partition' needs", lambda: SparkCompact("c", once_per="partition")),
+    ("'a-b' will not do", lambda: SparkCompact("a-b")),
+]
+
+
+@pytest.mark.parametrize(("message", "declare"), BAD, ids=[message for message, _ in BAD])
+def test_what_is_wrong_is_said_when_it_is_declared(message: str, declare: Callable[[], object]) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        declare()
+    assert message in str(refused.value)
+
+
+def test_parameters_are_none_of_the_text_in_quotes(tmp_path: Path) -> None:
+    write = SparkDelete("d", """a = ':no' and "b:no" = c::int and `d:no` = :yes""", {"yes": "x"})
+    assert write.parameters == {"yes": "x"}
