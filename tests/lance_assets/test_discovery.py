@@ -13,9 +13,10 @@ import pyarrow as pa
 import pytest
 
 from lance_assets import LanceTable, lance_discovery, lance_table
-from lance_assets.claims import claim
-from lance_assets.discovery import WAIT_MAX, discovery_sensor
+from lance_assets.claims import claim, has_claims
+from lance_assets.discovery import discovery_sensor
 from lance_assets.epochs import epoch_of
+from lance_assets.looking import WAIT_MAX
 from lance_core import Corrupt, InvalidInput, Table
 from tests.lance_assets.instances import events, partitions, shown, tags, tick
 
@@ -283,7 +284,7 @@ def test_the_sensor_leaves_to_a_run_what_that_run_is_recording(tmp_path: Path, i
     cursor, _ = tick(sensor_of(table), instance, cursor)
     assert keys_of(instance, table) == ["v0000000001"]
     tick(sensor_of(table), instance, cursor)
-    assert instance.get_dynamic_partitions(table.ledger.claim_set) == []
+    assert not has_claims(instance, table.ledger)
 
 
 def test_no_table_yet_and_damaged_tables_do_not_hide_the_others(tmp_path: Path, instance: dg.DagsterInstance) -> None:
