@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 from pydantic import Field, PrivateAttr
 
+from lance_assets.spark.cancelling import own_signals
 from lance_assets.spark.session import live_session, open_session
 from lance_assets.spark.settings import SparkSettings, mask
 from lance_core import InvalidInput
@@ -61,6 +62,11 @@ class SparkSessionResource(dg.ConfigurableResource["SparkSessionResource"]):
 
 def session_of(resource: object) -> "SparkSession":
     """The live session of whatever stands under the resource key `spark`."""
+    with own_signals():
+        return _session_of(resource)
+
+
+def _session_of(resource: object) -> "SparkSession":
     if not hasattr(resource, "spark_session"):
         raise InvalidInput(
             f"the resource {SPARK!r} is a {type(resource).__name__} without .spark_session; give a "

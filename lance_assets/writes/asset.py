@@ -23,6 +23,7 @@ from lance_assets.metadata import (
 )
 from lance_assets.recording import Standing, record_in_run
 from lance_assets.resources import SPARK, session_of
+from lance_assets.spark.cancelling import ending_together
 from lance_assets.writes.context import WriteContext
 from lance_assets.writes.write import How, Write
 from lance_core import Committed, InvalidInput
@@ -73,7 +74,8 @@ class _Step:
             properties = _properties(self.context, write_key(ledger, self.write), partition, intent, writing.inputs)
             return How(intent=intent, properties=properties, storage_options=ledger.options())
 
-        committed = self.write.change(writing, how)
+        with ending_together(spark):
+            committed = self.write.change(writing, how)
         if self.write.makes_several:
             self._record_those_between(before, committed)
         return self._recorded(committed)

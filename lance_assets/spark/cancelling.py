@@ -1,0 +1,77 @@
+"""Work of Spark's ends with whoever asked for it: what was begun inside is interrupted when its driver's code is.
+
+    with ending_together(spark):
+        append(...)
+
+Spark goes on with a job whose driver has stopped waiting for it, on a cluster and behind Spark Connect until the job is
+done. Here everything begun by this thread has a tag, and is interrupted by it. No op does this by itself: whoever can
+be cancelled does it around them.
+"""
+
+import signal
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from lance_assets.spark.session import classic_context
+
+_PATIENCE_S = 10.0
+"""For Spark to take the word; a driver that is told to end must not wait for one that hangs."""
+
+
+@contextmanager
+def ending_together(spark: SparkSession) -> Iterator[None]:
+    tag = f"lance-assets-{uuid.uuid4()}"
+    spark.addTag(tag)
+    try:
+        yield
+    except Exception:
+        _interrupt(spark, tag)
+        spark.removeTag(tag)
+        raise
+    except BaseException:
+        _interrupt(spark, tag)
+        _forget_connection(spark)
+        raise
+    spark.removeTag(tag)
+
+
+@contextmanager
+def own_signals() -> Iterator[None]:
+    """Around what may start Spark: PySpark takes SIGINT for itself, to cancel everybody's jobs. Whoever had asked to be
+    told of it keeps it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if before not in (signal.default_int_handler, signal.SIG_DFL, None):
+            signal.signal(signal.SIGINT, before)
+
+
+def _forget_connection(spark: SparkSession) -> None:
+    """This thread may have stopped reading in the middle of an answer of Java's, which must not be taken for the answer
+    to its next question. Py4J does the same, for KeyboardInterrupt alone."""
+    context = classic_context(spark)
+    client = getattr(getattr(context, "_gateway", None), "_gateway_client", None)
+    connection = client.get_thread_connection() if hasattr(client, "get_thread_connection") else None
+    if connection is not None:
+        connection.close()
+
+
+def _interrupt(spark: SparkSession, tag: str) -> None:
+    def tell() -> None:
+        try:
+            spark.interruptTag(tag)
+        except (PySparkException, OSError):  # Spark is gone, and its work with it
+            return
+
+    telling = threading.Thread(target=tell, name="lance-interrupt", daemon=True)
+    telling.start()
+    telling.join(_PATIENCE_S)
