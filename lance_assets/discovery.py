@@ -108,7 +108,7 @@ def look(
             table = opened()
             looked = look_at(instance, ledger, table, seen, sensor=sensor, budget=budget, memory=memory, now=now)
         except NotFound:
-            looked = Looked(seen, notes=(f"{ledger.label}: there is no table at {ledger.shown_uri} yet",))
+            looked = Looked(seen, notes=(f"{ledger.label}: there is no {ledger.what} at {ledger.shown_uri} yet",))
         except TimeoutError:
             looked = Looked(seen, notes=(f"{ledger.label}: {ledger.shown_uri} did not answer in time",))
         except TABLES_FAULT as error:  # one damaged table must not keep the others from being looked at

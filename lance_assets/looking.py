@@ -89,7 +89,7 @@ class Opened:
     @classmethod
     def of(cls, ledger: Ledger) -> "Opened":
         table = ledger.open()
-        return cls(table, table.id, table.version_numbers())
+        return cls(table, ledger.identity_of(table), table.version_numbers())
 
 
 @dataclass(frozen=True, slots=True)
