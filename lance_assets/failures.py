@@ -16,6 +16,7 @@ from pyspark.errors import PythonException
 
 import lance_core
 from lance_assets.ledger import Ledger
+from lance_assets.others import maker_of
 from lance_core import (
     AlreadyExists,
     CommitUndecided,
@@ -85,7 +86,9 @@ def _end(failure: dg.Failure, error: Exception, retry_number: int) -> NoReturn:
 
 
 def failure_of(error: LanceError, ledger: Ledger) -> dg.Failure:
-    return _failure(type(error), str(error), _details(error), ledger)
+    maker = maker_of(ledger, error.version) if isinstance(error, ConflictError) else None
+    message = f"{error}. {maker.sentence}" if maker else str(error)
+    return _failure(type(error), message, {**_details(error), **(maker.metadata if maker else {})}, ledger)
 
 
 def _failure(

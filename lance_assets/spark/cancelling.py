@@ -59,7 +59,10 @@ def _forget_connection(spark: SparkSession) -> None:
     """This thread may have stopped reading in the middle of an answer of Java's, which must not be taken for the answer
     to its next question. Py4J does the same, for KeyboardInterrupt alone."""
     context = classic_context(spark)
-    client = getattr(getattr(context, "_gateway", None), "_gateway_client", None)
+    if context is None or context._gateway is None:
+        return
+    client = context._gateway._gateway_client
+    # Without a connection for each thread, it is one of many, and nobody asks it again.
     connection = client.get_thread_connection() if hasattr(client, "get_thread_connection") else None
     if connection is not None:
         connection.close()
