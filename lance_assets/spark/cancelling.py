@@ -11,9 +11,11 @@ be cancelled does it around them.
 import signal
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -26,18 +28,25 @@ _PATIENCE_S = 10.0
 @contextmanager
 def ending_together(spark: SparkSession) -> Iterator[None]:
     tag = f"lance-assets-{uuid.uuid4()}"
-    spark.addTag(tag)
+    # A session's own tags are known to the thread that has added them alone, and who interrupts is another one.
+    context = classic_context(spark)
+    add, remove, interrupt = (
+        (spark.addTag, spark.removeTag, spark.interruptTag)
+        if context is None
+        else (context.addJobTag, context.removeJobTag, context.cancelJobsWithTag)
+    )
+    add(tag)
     try:
         yield
     except Exception:
-        _interrupt(spark, tag)
-        spark.removeTag(tag)
+        _do(interrupt, tag)
+        remove(tag)
         raise
     except BaseException:
-        _interrupt(spark, tag)
-        _forget_connection(spark)
+        _do(interrupt, tag)
+        _forget_connection(context)
         raise
-    spark.removeTag(tag)
+    remove(tag)
 
 
 @contextmanager
@@ -55,10 +64,9 @@ def own_signals() -> Iterator[None]:
             signal.signal(signal.SIGINT, before)
 
 
-def _forget_connection(spark: SparkSession) -> None:
+def _forget_connection(context: SparkContext | None) -> None:
     """This thread may have stopped reading in the middle of an answer of Java's, which must not be taken for the answer
     to its next question. Py4J does the same, for KeyboardInterrupt alone."""
-    context = classic_context(spark)
     if context is None or context._gateway is None:
         return
     client = context._gateway._gateway_client
@@ -68,11 +76,13 @@ def _forget_connection(spark: SparkSession) -> None:
         connection.close()
 
 
-def _interrupt(spark: SparkSession, tag: str) -> None:
+def _do(interrupt: Callable[[str], object], tag: str) -> None:
+    """From a thread of its own: this one's connection may be in use."""
+
     def tell() -> None:
         try:
-            spark.interruptTag(tag)
-        except (PySparkException, OSError):  # Spark is gone, and its work with it
+            interrupt(tag)
+        except (PySparkException, Py4JError, OSError):  # Spark is gone, and its work with it
             return
 
     telling = threading.Thread(target=tell, name="lance-interrupt", daemon=True)
