@@ -126,7 +126,7 @@ def live_session(source: SparkSession | HasSession) -> SparkSession:
 
 
 def check_applied(session: SparkSession, asked: Mapping[str, object]) -> None:
-    """Refuse, by name, what was asked for and this session has otherwise: `getOrCreate` on an application that runs says
+    """Refuse by name what was asked for and this session has otherwise: on an application that runs `getOrCreate` says
     nothing of settings that come too late."""
     ignored = {}
     for key, value in asked.items():
