@@ -9,9 +9,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import lance_core
-from lance_assets import LanceResource, SparkAppend, SparkSessionResource, WriteContext, lance_table
+from lance_assets import SparkAppend, SparkSessionResource, WriteContext, lance_table
 from lance_assets.failures import TREATMENTS, WAITS_S, failure_of, lance_errors
 from lance_assets.ledger import Ledger
+from lance_assets.storage import LanceResource
 from lance_core import (
     CommitUndecided,
     Corrupt,
@@ -24,7 +25,8 @@ from lance_core import (
 )
 from tests.lance_assets.instances import run
 
-LEDGER = Ledger("orders", ("lake",), "/data/orders.lance", LanceResource(storage_options={"region": "canary-5f1d"}))
+STORAGE = LanceResource(storage_options={"custom_header": "canary-5f1d"})
+LEDGER = Ledger("orders", ("lake",), "/data/orders.lance", STORAGE)
 LOST_RACE = RetryableConflict("lost the race", ours="Append", theirs="Append", version=7, rule="exhausted")
 REPLACED = IncompatibleConflict("replaced", ours="Append", theirs="Overwrite", version=8, rule="incompatible")
 UNKNOWN = CommitUndecided("no answer", uuid="u-1", version=9)
