@@ -15,7 +15,7 @@ from tests.lance_assets.project import load_job
 def main() -> None:
     with dg.DagsterInstance.get() as instance:
         failed = sys.argv[1] if len(sys.argv) > 1 else None
-        options = dg.ReexecutionOptions.from_failure(failed, instance) if failed else None
+        options = dg.ReexecutionOptions(parent_run_id=failed) if failed else None
         result = dg.execute_job(dg.reconstructable(load_job), instance=instance, reexecution_options=options)
         sys.stdout.flush()
         os._exit(0 if result.success else 3)
