@@ -29,6 +29,12 @@ def postgres_server() -> Iterator[str]:
         shutil.rmtree(place, ignore_errors=True)
 
 
+def for_dagster(url: str) -> str:
+    """With the driver named: SQLAlchemy 2.1 takes another by itself, with which dagster-postgres fails at its first
+    `NOTIFY`."""
+    return url.replace("postgresql://", "postgresql+psycopg2://", 1)
+
+
 class PostgresServer:
     """Listens on a socket in its own directory. It refuses to run as root, so for root it runs as nobody."""
 

@@ -106,8 +106,11 @@ class Browser:
             data=json.dumps({"query": query, "variables": variables}).encode(),
             headers={"content-type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            told: dict[str, Any] = json.load(answer)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                told: dict[str, Any] = json.load(answer)
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{error}: {error.read().decode()[:4000]}") from error
         assert "errors" not in told, told["errors"]
         data: dict[str, Any] = told["data"]
         return data

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import dagster as dg
 import pyarrow as pa
-import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from lance_assets import SparkAppend, SparkSessionResource, WriteContext, lance_table
@@ -40,12 +39,9 @@ def waiting(df: DataFrame, began: Path, go: Path) -> DataFrame:
     return df.mapInArrow(wait, df.schema)
 
 
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
-def test_a_run_that_is_told_to_end_ends_its_spark_work(
-    tmp_path: Path, spark: SparkSession, sent: signal.Signals
-) -> None:
-    names = ("began", "go", "others_began", "others_go")
-    began, go, others_began, others_go = (tmp_path / name for name in names)
+def test_a_run_that_is_told_to_end_ends_its_spark_work(tmp_path: Path, spark: SparkSession) -> None:
+    """By the signal that orchestrators send, and by the one that Dagster sends itself."""
+    began, go, others_began, others_go = (tmp_path / name for name in ("began", "go", "others_began", "others_go"))
 
     def slow(session: SparkSession, ctx: WriteContext) -> DataFrame:
         return waiting(session.range(0, 10, 1, 1), began, go)
@@ -57,23 +53,20 @@ def test_a_run_that_is_told_to_end_ends_its_spark_work(
     )
     other.start()
     until(others_began.exists, "the other job begins")
-
-    def strike() -> None:
-        until(began.exists, "the job begins")
-        os.kill(os.getpid(), sent)
-
-    striking = threading.Thread(target=strike)
-    striking.start()
+    context = classic_context(spark)
+    assert context is not None
+    tracker = context.statusTracker()
     with dg.DagsterInstance.ephemeral() as instance:
-        ran = run(table, "t_append", instance, SparkSessionResource(), raise_on_error=False)
-        striking.join()
-        assert not ran.success
-        assert "DagsterExecutionInterruptedError" in str([event.event_specific_data for event in ran.all_events])
-        context = classic_context(spark)
-        assert context is not None
-        tracker = context.statusTracker()
-        until(lambda: len(tracker.getActiveJobsIds()) == 1, "its job ends, and the other one does not")
-        assert not Table.exists(table.uri)
+        for sent in (signal.SIGTERM, signal.SIGINT):
+            striking = threading.Thread(target=strike, args=(began, sent))
+            striking.start()
+            ran = run(table, "t_append", instance, SparkSessionResource(), raise_on_error=False)
+            striking.join()
+            assert not ran.success
+            assert "DagsterExecutionInterruptedError" in str([event.event_specific_data for event in ran.all_events])
+            until(lambda: len(tracker.getActiveJobsIds()) == 1, "its job ends, and the other one does not")
+            assert not Table.exists(table.uri)
+            began.unlink()
         others_go.touch()
         other.join()
         assert counted == [7]
@@ -82,6 +75,11 @@ def test_a_run_that_is_told_to_end_ends_its_spark_work(
         again = run(table, "t_append", instance, SparkSessionResource())
         assert [run_id for run_id, _ in events(instance, table.key)] == [again.run_id]
     assert Table.open(table.uri).count_rows() == 10
+
+
+def strike(began: Path, sent: signal.Signals) -> None:
+    until(began.exists, "the job begins")
+    os.kill(os.getpid(), sent)
 
 
 def test_spark_does_not_take_the_signal_of_whoever_had_asked_for_it(spark: SparkSession) -> None:

@@ -21,7 +21,7 @@ from tests.lance_assets import project
 from tests.lance_assets.instances import events, tags
 from tests.lance_assets.processes import Deployment, until
 from tests.lance_core.storage.servers import SECRET, Bucket, s3
-from tests.postgres import PASSWORD, postgres_server
+from tests.postgres import PASSWORD, for_dagster, postgres_server
 
 LOCATION = project.__name__
 CONFIG = """
@@ -76,7 +76,7 @@ def database() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def deployment(place: Path, bucket: Bucket, database: str) -> Iterator[Deployment]:
     environment = {
-        "PROOFS_DATABASE": database,
+        "PROOFS_DATABASE": for_dagster(database),
         "DAGSTER_DISABLE_TELEMETRY": "yes",
         project.ROOT: str(place),
         project.BUCKET: bucket.uri,

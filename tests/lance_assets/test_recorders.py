@@ -19,7 +19,7 @@ from lance_assets.claims import Claimed, claim, has_claims, wait_for_others
 from lance_core import Table
 from tests.lance_assets.instances import events, partitions
 from tests.lance_assets.recorders import record_at_once
-from tests.postgres import postgres_server
+from tests.postgres import for_dagster, postgres_server
 
 PROCESSES, VERSIONS = 3, 40
 _numbers = itertools.count()
@@ -42,7 +42,7 @@ def home(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         url, name = request.getfixturevalue("postgres"), f"dagster_{next(_numbers)}"
         with psycopg.connect(url.format(database="postgres"), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name}".encode())
-        config += f'storage:\n  postgres:\n    postgres_url: "{url.format(database=name)}"\n'
+        config += f'storage:\n  postgres:\n    postgres_url: "{for_dagster(url.format(database=name))}"\n'
     (place / "dagster.yaml").write_text(config)
     with DagsterInstance.from_config(str(place)) as instance:
         instance.get_runs(limit=1)
