@@ -1,9 +1,9 @@
-"""Runs at the same time, with no pool to keep them apart: every version, each with its own run."""
+"""Runs in the middle of each other, with no pool to keep them apart: every version, each with its own run."""
 
 from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import lance
@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from lance_assets import SparkAppend, SparkDelete, SparkSessionResource, WriteContext, lance_table
 from lance_assets.discovery import discovery_sensor
 from lance_core import Table
+from lance_core.tasks.write import PlannedWrite
 from tests.lance_assets.instances import events, instance_in, partitions, run, shown, tags, tick
 
 DAYS = dg.DailyPartitionsDefinition(start_date="2026-01-01", end_date="2026-01-06")
@@ -30,33 +31,49 @@ def of_the_day(spark: SparkSession, ctx: WriteContext) -> DataFrame:
     return spark.range(0, 10, 1, 1).selectExpr("id", f"'{ctx.partition_key}' AS day")
 
 
+def before_its_commit(monkeypatch: pytest.MonkeyPatch, *others: Callable[[], object]) -> None:
+    """Each of the next writes, when its files are written and before it commits, meets another that is faster."""
+    left, finish = list(others), PlannedWrite.finish
+
+    def overtaken(planned: PlannedWrite, *args: Any, **kwargs: Any) -> object:
+        if left:
+            left.pop(0)()
+        return finish(planned, *args, **kwargs)
+
+    monkeypatch.setattr(PlannedWrite, "finish", overtaken)
+
+
 def test_backfills_that_overlap_write_each_partition_once(
-    tmp_path: Path, instance: dg.DagsterInstance, spark: SparkSession
+    tmp_path: Path, instance: dg.DagsterInstance, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append = SparkAppend("days", of_the_day, partitions=DAYS, once_per="partition")
     table = lance_table("t", uri=str(tmp_path / "t.lance"), writes=[append])
+    Table.create(table.uri, pa.table({"id": [0], "day": ["before"]}))
     resource = SparkSessionResource()
-    first, second = (["2026-01-01", "2026-01-02", "2026-01-03"], ["2026-01-03", "2026-01-02", "2026-01-04"])
+    ran: dict[str, list[str]] = {"one": [], "two": []}
 
-    def backfill(name: str, days: list[str]) -> list[str]:
-        return [
-            run(table, "days", instance, resource, partition=day, tags={"dagster/backfill": name}).run_id
-            for day in days
-        ]
+    def backfill(name: str, day: str) -> None:
+        ran[name].append(run(table, "days", instance, resource, partition=day, tags={"dagster/backfill": name}).run_id)
 
-    with ThreadPoolExecutor(2) as pool:
-        ran = {each for of_one in pool.map(backfill, ("one", "two"), (first, second)) for each in of_one}
+    # The same partition at the same time, another one in between, and one that the other has done before.
+    before_its_commit(
+        monkeypatch, lambda: backfill("two", "2026-01-02"), lambda: None, lambda: backfill("two", "2026-01-04")
+    )
+    for day in ("2026-01-02", "2026-01-03", "2026-01-04"):
+        backfill("one", day)
+    backfill("two", "2026-01-03")
     head = Table.open(table.uri)
-    assert Counter(head.to_table()["day"].to_pylist()) == dict.fromkeys({*first, *second}, 10)
+    days = Counter(head.to_table()["day"].to_pylist())
+    assert days == {"before": 1, "2026-01-02": 10, "2026-01-03": 10, "2026-01-04": 10}
     assert head.version == 4
-    recorded = events(instance, table.key)
-    assert sorted(str(event.partition) for _, event in recorded) == [f"v{number:010}" for number in range(1, 5)]
-    assert sorted(partitions(instance, table)) == sorted(str(event.partition) for _, event in recorded)
-    makers = {int(info.version): info.properties["dagster.run_id"] for info in head.versions()}
-    for _, event in recorded:
-        assert tags(event)["lance/run_id"] == makers[int(str(event.partition)[1:])]
-        assert tags(event)["lance/run_id"] in ran
-    assert instance.get_materialized_partitions(table.write_key("days")) == {*first, *second}
+    tick(discovery_sensor("s", [table.ledger]), instance)
+    recorded = {event.partition: event for _, event in events(instance, table.key)}
+    assert len(events(instance, table.key)) == len(recorded) == len(partitions(instance, table)) == 4
+    for info in head.versions(since=1):
+        event = recorded[f"v{info.version:010}"]
+        assert tags(event)["lance/run_id"] == info.properties["dagster.run_id"]
+        assert shown(event)["lance/written_partition"] == info.properties["dagster.partition"]
+    assert instance.get_materialized_partitions(table.write_key("days")) == days.keys() - {"before"}
     # A deliberate new run of the same is another matter where a write is once for a run.
     again = lance_table("t", uri=table.uri, writes=[SparkAppend("days", of_the_day, partitions=DAYS)])
     run(again, "days", instance, resource, partition="2026-01-02")
@@ -64,35 +81,35 @@ def test_backfills_that_overlap_write_each_partition_once(
 
 
 def test_two_writers_at_once_are_each_recorded_for_their_run(
-    tmp_path: Path, instance: dg.DagsterInstance, spark: SparkSession
+    tmp_path: Path, instance: dg.DagsterInstance, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writes = [
         SparkAppend("left", lambda session, ctx: session.range(0, 5, 1, 1)),
-        SparkAppend("right", lambda session, ctx: session.range(5, 10, 1, 1)),
+        SparkAppend("right", lambda session, ctx: session.range(5, 8, 1, 1)),
         SparkDelete("purge", "id = 100"),
     ]
     table = lance_table("t", uri=str(tmp_path / "t.lance"), writes=writes)
     Table.create(table.uri, pa.table({"id": [100, 101]}))
-    with ThreadPoolExecutor(3) as pool:
-        ran = dict(
-            zip(
-                ("left", "right", "purge"),
-                pool.map(
-                    lambda name: run(table, name, instance, SparkSessionResource()).run_id, ("left", "right", "purge")
-                ),
-                strict=True,
-            )
-        )
+    ran: dict[str, str] = {}
+
+    def begun(name: str) -> None:
+        ran[name] = run(table, name, instance, SparkSessionResource()).run_id
+
+    before_its_commit(monkeypatch, lambda: begun("right"), lambda: begun("purge"))
+    begun("left")
     tick(discovery_sensor("s", [table.ledger]), instance)
     recorded = {event.partition: (run_id, event) for run_id, event in events(instance, table.key)}
     assert len(events(instance, table.key)) == len(recorded) == 4
+    by = {}
     for info in Table.open(table.uri).versions(since=1):
         run_id, event = recorded[f"v{info.version:010}"]
-        name = str(shown(event)["lance/written_by"])
-        assert run_id == ran[name] == info.properties["dagster.run_id"]
+        by[str(shown(event)["lance/written_by"])] = event
+        assert run_id == ran[str(shown(event)["lance/written_by"])] == info.properties["dagster.run_id"]
         # What it says of itself is of the version that it made, not of the newest.
         assert shown(event)["dagster/row_count"] == info.rows
-    assert sorted(lance.dataset(table.uri).to_table()["id"].to_pylist()) == [*range(10), 101]
+    assert shown(by["left"])["lance/rebased_over"] == [2, 3]
+    assert shown(by["right"])["lance/rebased_over"] == [2]
+    assert sorted(lance.dataset(table.uri).to_table()["id"].to_pylist()) == [*range(8), 101]
 
 
 def test_who_reads_the_newest_version_does_not_go_by_the_order_of_keys(
