@@ -101,9 +101,17 @@ def release(
             instance.delete_dynamic_partition(ledger.claim_set, each.key)
 
 
-def look_after(instance: dg.DagsterInstance, ledger: Ledger, sensor: str, now: datetime) -> str | None:
-    """Be the one sensor that speaks for the versions of others, until ten minutes after the last time; answers None, or
-    which other one is. Removes what died with its claimants, and what the last tick held until its events were stored.
+@dataclass(frozen=True, slots=True)
+class Watch:
+    other: str | None
+    """The sensor that speaks for the versions of others, if it is another one."""
+    is_quiet: bool
+    """Nobody is recording."""
+
+
+def look_after(instance: dg.DagsterInstance, ledger: Ledger, sensor: str, now: datetime) -> Watch:
+    """Be the one sensor that speaks for the versions of others, until ten minutes after the last time, or learn which
+    is. Removes what died with its claimants, and what the last tick held until its events were stored.
 
     Of two that begin at once neither speaks at first: the later one goes, the earlier waits until it has.
     """
@@ -126,12 +134,8 @@ def look_after(instance: dg.DagsterInstance, ledger: Ledger, sensor: str, now: d
         dead += [each for each in there if each.claimant == SENSOR]
     for each in dict.fromkeys(dead):
         instance.delete_dynamic_partition(ledger.claim_set, each.key)
-    return others[0] if others else None
-
-
-def has_claims(instance: dg.DagsterInstance, ledger: Ledger) -> bool:
-    """Whether there are any on versions: somebody is recording, or was."""
-    return any(each.partition != WHOLE for each in _claims(instance, ledger))
+    is_quiet = all(each.partition == WHOLE or each in dead for each in there)
+    return Watch(others[0] if others else None, is_quiet)
 
 
 def _claims(instance: dg.DagsterInstance, ledger: Ledger) -> list[Claim]:

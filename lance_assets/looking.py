@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 import dagster as dg
 import pyarrow as pa
 
-from lance_assets.claims import FINISHED, SENSOR, UNFINISHED, claim, has_claims, look_after, release
+from lance_assets.claims import FINISHED, SENSOR, UNFINISHED, claim, look_after, release
 from lance_assets.epochs import epoch_of
 from lance_assets.ledger import Ledger
 from lance_assets.metadata import VersionFacts, found_facts
@@ -119,8 +119,9 @@ def look_at(
     epoch = memory.epoch(instance, ledger, opened.identity, seen)
     if seen == Seen(epoch, table.version, len(opened.numbers)):
         return Looked(seen)
-    if other := look_after(instance, ledger, sensor, now):
-        return Looked(seen, notes=(f"{ledger.label}: the versions of others are registered by {other}",))
+    watch = look_after(instance, ledger, sensor, now)
+    if watch.other:
+        return Looked(seen, notes=(f"{ledger.label}: the versions of others are registered by {watch.other}",))
     # Keys before versions: one that has a key and is not listed then is gone, not new.
     keys = set(instance.get_dynamic_partitions(ledger.partition_set))
     numbers = table.version_numbers()
@@ -137,7 +138,7 @@ def look_at(
     # Before the events that Dagster stores when this returns: an event without its key is a partition on no page.
     add_partitions(instance, ledger, [*fresh, *sorted(found.known - keys)])
     gone = sorted(key for key in keys - exist if is_version_key(key))
-    is_done = len(gone) <= retired_max and not has_claims(instance, ledger)
+    is_done = len(gone) <= retired_max and watch.is_quiet and not found.has_claims
     return Looked(
         Seen(epoch, found.last, len(numbers) if is_done else 0),
         tuple(found.events),
@@ -156,6 +157,7 @@ class _Found:
     """Partitions that were recorded before."""
     notes: list[str] = field(default_factory=list)
     looked_at: int = 0
+    has_claims: bool = False
 
 
 def _found(
@@ -201,6 +203,7 @@ def _found(
             found.notes.append(f"{ledger.label}: version {number} is not recorded: {said(error)}")
         if not is_waiting:
             found.last = number
+    found.has_claims = any(facts.run_id is not None for facts, _ in to_claim)
     held = _claimed(instance, ledger, [facts for facts, _ in to_claim], now)
     for facts, event in to_claim:
         if facts.partition in held:

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 
 from lance_assets import LanceTable, lance_discovery, lance_table
-from lance_assets.claims import claim, has_claims, look_after
+from lance_assets.claims import claim, look_after
 from lance_assets.discovery import discovery_sensor
 from lance_assets.epochs import epoch_of
 from lance_assets.looking import WAIT_MAX
 from lance_core import Corrupt, InvalidInput, Table
-from tests.lance_assets.instances import events, partitions, shown, tags, tick
+from tests.lance_assets.instances import claims, events, partitions, shown, tags, tick
 
 ROW = pa.table({"id": [1]})
 
@@ -284,7 +284,7 @@ def test_the_sensor_leaves_to_a_run_what_that_run_is_recording(tmp_path: Path, i
     cursor, _ = tick(sensor_of(table), instance, cursor)
     assert keys_of(instance, table) == ["v0000000001"]
     tick(sensor_of(table), instance, cursor)
-    assert not has_claims(instance, table.ledger)
+    assert claims(instance, table) == []
 
 
 def test_no_table_yet_and_damaged_tables_do_not_hide_the_others(tmp_path: Path, instance: dg.DagsterInstance) -> None:

@@ -15,9 +15,9 @@ import pytest
 from dagster import DagsterInstance
 
 from lance_assets import lance_table
-from lance_assets.claims import Claimed, claim, has_claims, wait_for_others
+from lance_assets.claims import Claimed, claim, wait_for_others
 from lance_core import Table
-from tests.lance_assets.instances import events, partitions
+from tests.lance_assets.instances import claims, events, partitions
 from tests.lance_assets.recorders import record_at_once
 from tests.postgres import for_dagster, postgres_server
 
@@ -60,7 +60,7 @@ def test_recorders_at_the_same_moment_make_one_event(home: Path, tmp_path: Path)
         assert recorded == {f"v{number:010}": 1 for number in range(1, VERSIONS + 1)}
         assert set(partitions(instance, table)) == set(recorded)
         assert len(instance.get_dynamic_partitions(table.ledger.table_set)) == 1
-        assert not has_claims(instance, table.ledger)
+        assert claims(instance, table) == []
 
 
 def test_of_two_that_may_not_have_seen_each_other_the_first_waits(tmp_path: Path, home: Path) -> None:
