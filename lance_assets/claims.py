@@ -80,13 +80,14 @@ def claim(
 
 
 def wait_for_others(instance: dg.DagsterInstance, ledger: Ledger, partition: str, claimant: str) -> None:
-    """Of a contested claim: until the others have recorded, or seen that it is not for them. They come after us, and
-    wait for nobody before them."""
+    """Of a contested claim: until those who came later have recorded, or seen that it is not for them."""
     ends = time.monotonic() + _WAIT_S_MAX
     while time.monotonic() < ends:
         is_live = _liveness(instance, claimant, int(datetime.now(UTC).timestamp()))
-        others = [each for each in _claims(instance, ledger) if each.partition == partition and is_live(each)]
-        if all(each.claimant == claimant for each in others):
+        names = [each.claimant for each in _claims(instance, ledger) if each.partition == partition and is_live(each)]
+        # One that shows before ours by now waits for us.
+        later = names[names.index(claimant) :] if claimant in names else names
+        if all(name == claimant for name in later):
             return
         time.sleep(_LOOK_AGAIN_S)
 
