@@ -4,6 +4,7 @@ On SQLite they are kept apart by the lock of its file, on PostgreSQL a key that 
 """
 
 import itertools
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from tests.lance_assets.instances import claims, events, partitions
 from tests.lance_assets.recorders import record_at_once
 from tests.postgres import for_dagster, postgres_server
 
-PROCESSES, VERSIONS = 3, 40
+PROCESSES, VERSIONS = 3, 200 if os.environ.get("PROOFS") == "all" else 20
 _numbers = itertools.count()
 Home = Callable[[Path], Path]
 
