@@ -17,7 +17,7 @@ ROWS = pa.table(
 
 ANSWERS: tuple[tuple[str, list[dict[str, object]]], ...] = (
     ("select id from dataset where Amount < 0", [{"id": 2}, {"id": None}]),
-    ("select id, amount * 2 as twice from dataset d where d.amount > 0", [{"id": 1, "twice": 2.0}, {"id": 3, "twice": 8.0}]),
+    ("select id, amount * 2 as b from dataset d where d.amount > 0", [{"id": 1, "b": 2.0}, {"id": 3, "b": 8.0}]),
     ("select * from dataset where amount = 1", [{"id": 1, "Amount": 1.0, "s": {"x": 1}}]),
     ("select s.x as x from dataset where s is not null limit 2", [{"x": 1}, {"x": 2}]),
     ("select id from dataset limit 2 offset 1", [{"id": 2}, {"id": 3}]),
