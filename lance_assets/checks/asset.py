@@ -18,7 +18,7 @@ def asset_checks(ledger: Ledger, checks: Sequence[Check]) -> dg.AssetChecksDefin
     ]
 
     @dg.multi_asset_check(
-        name=f"lance_checks__{ledger.word}",
+        name=f"lance_checks__{ledger.node}",
         specs=specs,
         can_subset=True,
         description=f"Judges the newest version of the Lance table {ledger.label}.",

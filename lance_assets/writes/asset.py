@@ -1,11 +1,13 @@
 """The Dagster asset of a write, from the intention to the version on the ledger."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import dagster as dg
 
+from lance_assets.checks.check import Check
+from lance_assets.checks.judging import judge_in_run
 from lance_assets.epochs import epoch_of
 from lance_assets.failures import lance_errors
 from lance_assets.intents import partition_intent, run_intent
@@ -17,6 +19,7 @@ from lance_assets.metadata import (
     INTENT,
     PARTITION,
     RUN_ID,
+    VersionFacts,
     committed_facts,
     found_facts,
     metadata_of,
@@ -35,7 +38,7 @@ def write_key(ledger: Ledger, write: Write) -> dg.AssetKey:
     return dg.AssetKey([*ledger.prefix, write.name])
 
 
-def write_asset(ledger: Ledger, write: Write, *, group: str) -> dg.AssetsDefinition:
+def write_asset(ledger: Ledger, write: Write, *, group: str, checks: Sequence[Check] = ()) -> dg.AssetsDefinition:
     @dg.asset(
         key=write_key(ledger, write),
         deps=write.deps,
@@ -51,7 +54,7 @@ def write_asset(ledger: Ledger, write: Write, *, group: str) -> dg.AssetsDefinit
     )
     def asset(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
         with lance_errors(ledger, retry_number=context.retry_number):
-            return _Step(context, ledger, write).done()
+            return _Step(context, ledger, write, checks).done()
 
     return asset
 
@@ -61,6 +64,7 @@ class _Step:
     context: dg.AssetExecutionContext
     ledger: Ledger
     write: Write
+    checks: Sequence[Check]
 
     def done(self) -> dg.MaterializeResult[None]:
         ledger, partition = self.ledger, _partition(self.context, self.write)
@@ -89,7 +93,18 @@ class _Step:
         epoch = epoch_of(self.context.instance, self.ledger, self.ledger.identity_of(committed.table))
         for info in committed.table.versions(since=before + 1):
             if info.version < committed.version and info.properties.get(RUN_ID) == self.context.run.run_id:
-                record_in_run(self.context, self.ledger, found_facts(committed.table.at(info.version), info, epoch))
+                table = committed.table.at(info.version)
+                facts = found_facts(table, info, epoch)
+                record_in_run(self.context, self.ledger, facts)
+                # Rows are read of the last of them only, by those that ask for rows.
+                cheap = [check for check in self.checks if not check.reads_data]
+                judge_in_run(self.context, self.ledger, cheap, table, facts.partition)
+
+    def _is_to_be_judged(self, facts: VersionFacts, stood: Standing) -> bool:
+        """Not one that landed long ago and is only told of again: what is found of it would stand as the newest."""
+        if stood is Standing.MISSING or facts.run_id == self.context.run.run_id:
+            return True
+        return self.ledger.open().version == facts.version
 
     def _recorded(self, committed: Committed) -> dg.MaterializeResult[None]:
         context, ledger = self.context, self.ledger
@@ -105,6 +120,8 @@ class _Step:
         facts = committed_facts(committed, epoch_of(context.instance, ledger, ledger.identity_of(committed.table)))
         known = facts.run_id is not None and context.instance.has_run(facts.run_id)
         stood = record_in_run(context, ledger, facts)
+        if stood is not Standing.TAKEN and self._is_to_be_judged(facts, stood):
+            judge_in_run(context, ledger, self.checks, committed.table, facts.partition)
         # Where the partition holds another version, this one has none.
         where = {} if stood is Standing.TAKEN else {"lance/partition": dg.MetadataValue.text(facts.partition)}
         if committed.landed_before:
