@@ -23,6 +23,9 @@ from lance_core import InvalidInput, LanceError, StorageError, Table
 
 Automation = Literal["on_missing"]
 _SHOWN_MAX = 20
+_LEDGER, _PROFILE = "ledger", "profile"
+_CODE_VERSION = "1"
+"""Another one says that profiles which were computed before are not what this code would compute."""
 
 
 def profile_key(ledger: Ledger) -> dg.AssetKey:
@@ -37,27 +40,33 @@ def profile_asset(
     checks: Sequence[Check] = (),
     automation: Automation | None = None,
 ) -> dg.AssetsDefinition:
+    @dg.op(
+        name=f"lance_profile__{ledger.node}",
+        ins={_LEDGER: dg.In(dg.Nothing)},
+        out={_PROFILE: dg.Out(dg.Nothing)},
+        code_version=_CODE_VERSION,
+    )
+    def profile(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None] | dg.AssetMaterialization]:
+        with lance_errors(ledger, retry_number=context.retry_number):
+            yield from _profiles(context, ledger, how, checks)
+
+    about = f"Figures of each version of the Lance table {ledger.label}; it writes nothing to the table."
+    condition = dg.AutomationCondition.on_missing() if automation else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dg.BetaWarning)
-        policy = dg.BackfillPolicy.multi_run(max_partitions_per_run=how.versions_per_run)
-        spec = dg.AssetSpec(
-            key=profile_key(ledger),
-            deps=[dg.AssetDep(ledger.key)],
+        # Made of an op, whose input is named here: @asset would name it after the ledger's key, and a branch's has a
+        # sign that names may not have.
+        return dg.AssetsDefinition.from_op(
+            profile,
+            keys_by_input_name={_LEDGER: ledger.key},
+            keys_by_output_name={_PROFILE: profile_key(ledger)},
             partitions_def=ledger.partitions,
             group_name=group,
-            kinds={"lance"},
-            description=f"Figures of each version of the Lance table {ledger.label}; it writes nothing to the table.",
-            automation_condition=dg.AutomationCondition.on_missing() if automation else None,
+            descriptions_by_output_name={_PROFILE: about},
+            tags_by_output_name={_PROFILE: {"dagster/kind/lance": ""}},
+            automation_conditions_by_output_name={_PROFILE: condition} if condition else None,
+            backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=how.versions_per_run),
         )
-
-        @dg.multi_asset(name=f"lance_profile__{ledger.node}", specs=[spec], backfill_policy=policy)
-        def profile(
-            context: dg.AssetExecutionContext,
-        ) -> Iterator[dg.MaterializeResult[None] | dg.AssetMaterialization]:
-            with lance_errors(ledger, retry_number=context.retry_number):
-                yield from _profiles(context, ledger, how, checks)
-
-    return profile
 
 
 def _profiles(
