@@ -27,6 +27,11 @@ def metadata_of(profiled: Profiled, *, pictures: bool) -> Metadata:
         "lance/version": value.int(table.version),
         "lance/operation": value.text(made_by.operation.name if made_by else "Unknown"),
         "lance/committed_at": value.timestamp(table.timestamp),
+    }
+    if pictures:  # first, where they are seen
+        shown["lance/fragment_map"] = value.md(fragment_map(table).markdown(f"fragments of version {table.version}"))
+        shown["lance/version_graph"] = value.md(version_graph(table).markdown(f"versions near {table.version}"))
+    shown |= {
         "lance/rows": value.int(layout.rows),
         "lance/deleted_rows": value.int(layout.deleted),
         "lance/deleted_share": value.float(_rounded(layout.deleted_share)),
@@ -44,12 +49,9 @@ def metadata_of(profiled: Profiled, *, pictures: bool) -> Metadata:
         shown["lance/bytes"] = value.int(layout.bytes)
         if layout.rows:
             shown["lance/bytes_per_row"] = value.float(round(layout.bytes / layout.rows, 1))
-    shown |= _plotted(contents)
     if contents.columns:
         shown["lance/columns_profile"] = _table(contents)
-    if pictures:
-        shown["lance/fragment_map"] = value.md(fragment_map(table).markdown(f"fragments of version {table.version}"))
-        shown["lance/version_graph"] = value.md(version_graph(table).markdown(f"versions near {table.version}"))
+    shown |= _plotted(contents)
     return shown
 
 
