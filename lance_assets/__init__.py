@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         SqlCheck,
         lance_check,
     )
+    from lance_assets.io_manager import LanceIOManager
     from lance_assets.profiles import Profile
     from lance_assets.resources import SparkSessionResource
     from lance_assets.storage import LanceResource
@@ -50,6 +51,7 @@ __all__ = [
     "Fresh",
     "FunctionCheck",
     "KeysUnique",
+    "LanceIOManager",
     "LanceResource",
     "LanceTable",
     "Nulls",
@@ -94,6 +96,7 @@ _HOMES = {
     "SqlCheck": "lance_assets.checks",
     "lance_check": "lance_assets.checks",
     "Profile": "lance_assets.profiles",
+    "LanceIOManager": "lance_assets.io_manager",
     "LanceResource": "lance_assets.storage",
     "LanceTable": "lance_assets.assets",
     "SparkSessionResource": "lance_assets.resources",
