@@ -1,6 +1,5 @@
 """The Dagster asset of a write, from the intention to the version on the ledger."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,25 +10,13 @@ from lance_assets.epochs import epoch_of
 from lance_assets.failures import lance_errors
 from lance_assets.intents import partition_intent, run_intent
 from lance_assets.ledger import Ledger
-from lance_assets.metadata import (
-    ASSET_KEY,
-    CODE_LOCATION,
-    INPUTS,
-    INTENT,
-    PARTITION,
-    RUN_ID,
-    committed_facts,
-    found_facts,
-    metadata_of,
-)
+from lance_assets.metadata import RUN_ID, committed_facts, found_facts, metadata_of
+from lance_assets.provenance import properties_of
 from lance_assets.recording import Standing, record_in_run
 from lance_assets.resources import SPARK, session_of
 from lance_assets.writes.context import WriteContext
 from lance_assets.writes.write import How, Write
 from lance_core import AuditFailed, Committed, InvalidInput
-
-_LOCATION_TAG = "dagster/code_location"
-"""On runs that a webserver or the daemon launched."""
 
 
 def write_key(ledger: Ledger, write: Write) -> dg.AssetKey:
@@ -74,7 +61,7 @@ class _Step:
         audit = Audit(self.write.audit) if self.write.audit else None
 
         def how() -> How:
-            properties = _properties(self.context, key, partition, intent, writing.inputs)
+            properties = properties_of(self.context.run, key, partition, intent, writing.inputs)
             return How(intent=intent, properties=properties, audit=audit, **ledger.access())
 
         try:
@@ -156,20 +143,3 @@ def _partition(context: dg.AssetExecutionContext, write: Write) -> str | None:
             "launch it for one partition, or as a backfill with one run a partition"
         )
     return str(context.partition_key)
-
-
-def _properties(
-    context: dg.AssetExecutionContext,
-    key: dg.AssetKey,
-    partition: str | None,
-    intent: str,
-    inputs: Mapping[str, int],
-) -> dict[str, str]:
-    properties = {RUN_ID: context.run.run_id, ASSET_KEY: key.to_user_string(), INTENT: intent}
-    if partition is not None:
-        properties[PARTITION] = partition
-    if location := context.run.tags.get(_LOCATION_TAG):
-        properties[CODE_LOCATION] = location
-    if inputs:
-        properties[INPUTS] = json.dumps(inputs, sort_keys=True)
-    return properties
