@@ -22,6 +22,7 @@ from lance_core.location import Location
 from lance_core.ports import Ports
 from lance_core.snapshot import Snapshot, load_at, load_transaction
 from lance_core.standing import Moment
+from lance_core.transactions.apply import Birth
 from lance_core.transactions.figures import files_written
 from lance_core.writes import Begun, Written, check_on_the_line, finish, written
 
@@ -48,9 +49,16 @@ def publish(location: Location, version: Version, *, attempts: int, ports: Ports
             "leave its changes behind. Make the changes of both anew, on a version of the table"
         )
     # Its files may be old, and a cleanup may be about to take it with them.
-    begun = Begun(location, load_at(location, ours.read_version), ours.uuid, None, ports, Moment.long_ago())
+    begun = Begun(location, _base(location, found, ours), ours.uuid, None, ports, Moment.long_ago())
     operation = _whole(ours.operation, found.manifest.schema)
     return finish(begun, operation, properties=ours.properties, attempts=attempts)
+
+
+def _base(location: Location, found: Snapshot, ours: Transaction) -> Snapshot | Birth:
+    """What it was planned on. Of the first version of a table, which an audit has kept beside the line: on none."""
+    if ours.read_version:
+        return load_at(location, ours.read_version)
+    return Birth(found.manifest.storage_version, found.manifest.has_stable_row_ids)
 
 
 def _whole(operation: Operation, schema: TableSchema) -> Operation:

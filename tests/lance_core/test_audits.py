@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import (
+    AlreadyExists,
     Audit,
     AuditFailed,
     Committed,
@@ -200,6 +201,25 @@ def test_what_was_refused_can_be_published_by_a_person(table: Table) -> None:
     assert done.table.version_info().properties["by"] == "me"
     again = table.delete("id > 3", audit=Seen(refuses=1), intent="purge")
     assert (again.version, again.landed_before) == (3, True)
+
+
+@pytest.mark.parametrize("stable", [False, True])
+def test_so_can_the_first_version_of_a_table(tmp_path: Path, stable: bool) -> None:
+    uri = str(tmp_path / "t")
+    with pytest.raises(AuditFailed) as refused:
+        Table.create(uri, rows(1, 2), stable_row_ids=stable, audit=Seen(refuses=1), intent="first")
+    number = refused.value.detached_version
+    done = Table.open(uri, version=number).publish(number)
+    assert (done.version, ids(done.table), done.table.manifest.has_stable_row_ids) == (1, [1, 2], stable)
+    assert lance.dataset(uri).count_rows() == 2
+    assert Table.open(uri).publish(number).landed_before
+    assert Table.create(uri, rows(1, 2), audit=Seen(refuses=1), intent="first").version == 1
+    assert done.table.append(rows(3)).version == 2
+    with pytest.raises(AuditFailed) as refused:
+        Table.create(str(tmp_path / "u"), rows(1), audit=Seen(refuses=1))
+    Table.create(str(tmp_path / "u"), rows(7))
+    with pytest.raises(AlreadyExists):
+        Table.open(str(tmp_path / "u")).publish(refused.value.detached_version)
 
 
 def test_what_follows_others_is_shown_once(table: Table) -> None:

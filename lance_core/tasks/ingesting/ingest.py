@@ -24,7 +24,6 @@ from lance_core.data.layout import check_storable
 from lance_core.data.write import FileLimits
 from lance_core.errors import (
     AlreadyExists,
-    AuditFailed,
     InvalidInput,
     LanceError,
     NotFound,
@@ -174,7 +173,8 @@ class _Ingest:
         try:
             look = audit_of(self._how.audit)
             written = writes.finish(begun, operation, properties=properties, attempts=self._how.retries, audit=look)
-        except (AlreadyExists, AuditFailed, RetryableConflict):
+        # What an audit refused may still be published: then its bad records count.
+        except (AlreadyExists, RetryableConflict):
             bad_records.forget(record.location, name)
             raise
         if outcome.diverted:
