@@ -1,16 +1,18 @@
 """The Dagster asset of a write, from the intention to the version on the ledger."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import dagster as dg
 
 from lance_assets.audits import Audit, check_specs
+from lance_assets.checks.check import Check
+from lance_assets.checks.judging import judge_in_run
 from lance_assets.epochs import epoch_of
 from lance_assets.failures import lance_errors
 from lance_assets.intents import partition_intent, run_intent
 from lance_assets.ledger import Ledger
-from lance_assets.metadata import RUN_ID, committed_facts, found_facts, metadata_of
+from lance_assets.metadata import RUN_ID, VersionFacts, committed_facts, found_facts, metadata_of
 from lance_assets.provenance import properties_of
 from lance_assets.recording import Standing, record_in_run
 from lance_assets.resources import SPARK, session_of
@@ -23,7 +25,7 @@ def write_key(ledger: Ledger, write: Write) -> dg.AssetKey:
     return dg.AssetKey([*ledger.prefix, write.name])
 
 
-def write_asset(ledger: Ledger, write: Write, *, group: str) -> dg.AssetsDefinition:
+def write_asset(ledger: Ledger, write: Write, *, group: str, checks: Sequence[Check] = ()) -> dg.AssetsDefinition:
     @dg.asset(
         key=write_key(ledger, write),
         deps=write.deps,
@@ -41,7 +43,7 @@ def write_asset(ledger: Ledger, write: Write, *, group: str) -> dg.AssetsDefinit
     # Where there are checks, Dagster takes this annotation only.
     def asset(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
         with lance_errors(ledger, retry_number=context.retry_number):
-            return _Step(context, ledger, write).done()
+            return _Step(context, ledger, write, checks).done()
 
     return asset
 
@@ -51,6 +53,7 @@ class _Step:
     context: dg.AssetExecutionContext
     ledger: Ledger
     write: Write
+    checks: Sequence[Check]
 
     def done(self) -> dg.MaterializeResult[None]:
         ledger, partition = self.ledger, _partition(self.context, self.write)
@@ -96,7 +99,18 @@ class _Step:
         epoch = epoch_of(self.context.instance, self.ledger, self.ledger.identity_of(committed.table))
         for info in committed.table.versions(since=before + 1):
             if info.version < committed.version and info.properties.get(RUN_ID) == self.context.run.run_id:
-                record_in_run(self.context, self.ledger, found_facts(committed.table.at(info.version), info, epoch))
+                table = committed.table.at(info.version)
+                facts = found_facts(table, info, epoch)
+                record_in_run(self.context, self.ledger, facts)
+                # Rows are read of the last of them only, by those that ask for rows.
+                cheap = [check for check in self.checks if not check.reads_data]
+                judge_in_run(self.context, self.ledger, cheap, table, facts.partition)
+
+    def _is_to_be_judged(self, facts: VersionFacts, stood: Standing) -> bool:
+        """Not one that landed long ago and is only told of again: what is found of it would stand as the newest."""
+        if stood is Standing.MISSING or facts.run_id == self.context.run.run_id:
+            return True
+        return self.ledger.open().version == facts.version
 
     def _recorded(self, committed: Committed, checked: list[dg.AssetCheckResult]) -> dg.MaterializeResult[None]:
         context, ledger = self.context, self.ledger
@@ -112,6 +126,8 @@ class _Step:
         facts = committed_facts(committed, epoch_of(context.instance, ledger, ledger.identity_of(committed.table)))
         known = facts.run_id is not None and context.instance.has_run(facts.run_id)
         stood = record_in_run(context, ledger, facts)
+        if stood is not Standing.TAKEN and self._is_to_be_judged(facts, stood):
+            judge_in_run(context, ledger, self.checks, committed.table, facts.partition)
         # Where the partition holds another version, this one has none.
         where = {} if stood is Standing.TAKEN else {"lance/partition": dg.MetadataValue.text(facts.partition)}
         if committed.landed_before:
