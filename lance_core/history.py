@@ -1,16 +1,18 @@
 """The versions of a table, as a person asks for them: when, what, by whom, how many rows."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from lance_core.errors import Corrupt, NotFound, Unsupported
+from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.location import Location
 from lance_core.snapshot import Snapshot, list_versions, load_at, load_transaction
 from lance_core.transactions.figures import rows_changed
 from lance_core.transactions.fold import parts_of
+from lance_core.transactions.rebase import PLANNED_ON
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,21 @@ class VersionInfo:
     """None where the version before is gone, so that nobody can tell; the same for removed rows."""
     rows_removed: int | None
 
+    @property
+    def planned_on(self) -> Version | None:
+        """The version that it was planned on. Mostly that is what it was read from; None where nobody noted it."""
+        noted = self.properties.get(PLANNED_ON, "")
+        return Version(int(noted)) if noted.isdecimal() and len(noted) < 20 else self.read_version
+
+    @property
+    def rebased_over(self) -> Sequence[int]:
+        """What others committed between its planning and its landing. A compaction reserves ids in a version of its own,
+        which is one of these."""
+        planned_on = self.planned_on
+        if not planned_on or naming.is_detached(self.version):
+            return range(0)
+        return range(planned_on + 1, self.version)
+
 
 def version_infos(location: Location, since: int = 0) -> list[VersionInfo]:
     """Those after `since`, oldest first. Reads every manifest once. What cleanup removes meanwhile is left out, as it
@@ -40,10 +57,18 @@ def version_info(snapshot: Snapshot) -> VersionInfo:
     """One version, by its own manifest and the one before; where that is gone or damaged, which rows are new nobody
     can tell."""
     try:
-        before = load_at(snapshot.location, Version(snapshot.version - 1)).manifest if snapshot.version > 1 else None
+        number = _before(snapshot)
+        before = load_at(snapshot.location, number).manifest if number else None
     except (Corrupt, NotFound, Unsupported):
         before = None
     return _info(snapshot.location, snapshot.manifest, before)
+
+
+def _before(snapshot: Snapshot) -> Version | None:
+    if not naming.is_detached(snapshot.version):
+        return Version(snapshot.version - 1) if snapshot.version > 1 else None
+    made_by = load_transaction(snapshot.location, snapshot.manifest)
+    return made_by.read_version if made_by and made_by.read_version else None
 
 
 def _infos(location: Location, since: int) -> Iterator[VersionInfo]:

@@ -28,6 +28,11 @@ from lance_core.transactions.landed import Landed
 from lance_core.transactions.touching import in_state, rewrites_columns
 
 
+PLANNED_ON = "lance_assets.planned_on"
+"""The property of a transaction whose `read_version` says something else, as the format has it where sets of deleted rows
+were joined: the version that it was planned on."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What a change has to be told before it can follow the head."""
@@ -133,7 +138,10 @@ def _following_deletions(
         files[mine.deletion_file.path] = deleted.encode(as_bitmap=True)
         updated.append(mine)
     fitted = replace(operation, updated=tuple(updated), removed_ids=tuple(removed))
-    return Rebased(replace(ours, operation=fitted, read_version=head.version if files else ours.read_version), files)
+    if not files:
+        return Rebased(replace(ours, operation=fitted))
+    properties = {**ours.properties, PLANNED_ON: str(ours.read_version)}
+    return Rebased(replace(ours, operation=fitted, read_version=head.version, properties=properties), files)
 
 
 def _with_files(
