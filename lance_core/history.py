@@ -39,8 +39,8 @@ class VersionInfo:
 
     @property
     def rebased_over(self) -> Sequence[int]:
-        """What others committed between its planning and its landing. A compaction reserves ids in a version of its own,
-        which is one of these."""
+        """What others committed between its planning and its landing. A compaction reserves ids in a version of its
+        own, which is one of these."""
         planned_on = self.planned_on
         if not planned_on or naming.is_detached(self.version):
             return range(0)

@@ -1,5 +1,6 @@
-"""The operations that `Table.commit` takes, and the parts they are made of; what only a transaction shows (`Clone`), and
-the appends that one of them may hold."""
+"""The operations that `Table.commit` takes, and the parts they are made of; `Clone`, which only histories show; and the
+appends that one transaction may hold.
+"""
 
 from lance_core.format.base_path import BasePath
 from lance_core.format.fragment import DataFile, Fragment, StorageVersion

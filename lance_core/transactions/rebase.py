@@ -27,10 +27,9 @@ from lance_core.format.transaction import Transaction
 from lance_core.transactions.landed import Landed
 from lance_core.transactions.touching import in_state, rewrites_columns
 
-
 PLANNED_ON = "lance_assets.planned_on"
-"""The property of a transaction whose `read_version` says something else, as the format has it where sets of deleted rows
-were joined: the version that it was planned on."""
+"""The property of a transaction that says which version it was planned on, where its `read_version` is another: so the
+format has it where sets of deleted rows were joined."""
 
 
 @dataclass(frozen=True, slots=True)
