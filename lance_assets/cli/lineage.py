@@ -20,7 +20,6 @@ _SAID = {
     Mark.AGAIN: "see above",
     Mark.CYCLE: "a cycle: it is above, as something that comes from this",
     Mark.CUT: "not followed further",
-    Mark.NOT_ASKED: "not looked at",
 }
 
 

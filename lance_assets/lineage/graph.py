@@ -31,8 +31,6 @@ class Mark(Enum):
     """It is an ancestor of itself: this line is below its own."""
     CUT = "cut"
     """What it says, without what that comes from: that would be too deep, or too much."""
-    NOT_ASKED = "not asked"
-    """Its name alone, since it would have been too many."""
     UNKNOWN = "unknown"
 
 
@@ -93,9 +91,9 @@ class Ancestry:
         path: list[VersionName],
         said: set[VersionName],
     ) -> Line:
-        facts = self.found.get(name)
+        facts = self.found[name]
         origin = facts if isinstance(facts, Origin) else None
-        above = self.found.get(path[-1]) if path else None
+        above = self.found[path[-1]] if path else None
         return Line(
             name=name,
             bond=source.bond if source else None,
@@ -107,10 +105,8 @@ class Ancestry:
         )
 
     def _mark(
-        self, name: VersionName, facts: Origin | Unknown | None, path: list[VersionName], said: set[VersionName]
+        self, name: VersionName, facts: Origin | Unknown, path: list[VersionName], said: set[VersionName]
     ) -> Mark:
-        if facts is None:
-            return Mark.NOT_ASKED
         if isinstance(facts, Unknown):
             return Mark.UNKNOWN
         if name in path:
@@ -133,10 +129,10 @@ def ancestry(
         name, depth = waiting.popleft()
         facts = look(name)
         found[name] = facts
-        if isinstance(facts, Unknown) or not facts.sources:
+        if isinstance(facts, Unknown):
             continue
         fresh = dict.fromkeys(source.name for source in facts.sources if source.name not in seen)
-        if depth >= depth_max or len(seen) + len(fresh) > versions_max:
+        if fresh and (depth >= depth_max or len(seen) + len(fresh) > versions_max):
             unfollowed.add(name)
             continue
         seen |= fresh.keys()

@@ -1,4 +1,4 @@
-"""Where a version comes from, in words for a line and as JSON. Pure.
+"""Where a version comes from, in words for a line, as JSON and as markdown. Pure.
 
 Places are shown as tables name them, but for what may be a credential.
 """
@@ -6,11 +6,15 @@ Places are shown as tables name them, but for what may be a credential.
 from collections.abc import Iterator, Sequence
 
 from lance_assets.lineage.facts import Bond, Origin, Source, Unknown, VersionName
+from lance_assets.words import in_markdown
 from lance_core.shell import without_secrets
 
 _RUN_LETTERS = 8
 """As Dagster's pages show the id of a run."""
 _LISTED_MAX = 1000
+_ROWS_MAX = 20
+_CHARACTERS_MAX = 200
+"""An event is not to grow with what a table says."""
 _WITH_MANIFESTS = "s3+ddb://"
 
 
@@ -89,3 +93,16 @@ def as_json(facts: Origin | Unknown) -> dict[str, object]:
 
 def _source(source: Source) -> dict[str, object]:
     return {"uri": place(source.name.uri), "version": source.name.version}
+
+
+def as_markdown(origin: Origin) -> str:
+    """What it comes from, as a table; empty where it names nothing but the version before it."""
+    if not origin.sources:
+        return ""
+    rows = [
+        f"| {in_markdown(place(each.name.uri)[:_CHARACTERS_MAX])} | {each.name.version} | {each.bond.value} |"
+        for each in origin.sources[:_ROWS_MAX]
+    ]
+    left = len(origin.sources) - _ROWS_MAX
+    more = [f"\n… and {left:,} more"] if left > 0 else []
+    return "\n".join(["| table | version | how |", "|---|---|---|", *rows, *more])
