@@ -12,7 +12,6 @@ from lance_core.location import Location
 from lance_core.snapshot import Snapshot, list_versions, load_at, load_transaction
 from lance_core.transactions.figures import rows_changed
 from lance_core.transactions.fold import parts_of
-from lance_core.transactions.rebase import PLANNED_ON
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +21,9 @@ class VersionInfo:
     operation: str
     """As the format names it; `Unknown` where the writer left no record."""
     read_version: Version | None
+    """As its transaction has it."""
+    planned_on: Version | None
+    """Mostly the same. Where sets of deleted rows were joined, the format has the newest version for the other one."""
     uuid: str | None
     together: tuple[str, ...]
     """The uuids of the appends that share this version, where several do, in the order of their rows."""
@@ -32,19 +34,12 @@ class VersionInfo:
     rows_removed: int | None
 
     @property
-    def planned_on(self) -> Version | None:
-        """The version that it was planned on. Mostly that is what it was read from; None where nobody noted it."""
-        noted = self.properties.get(PLANNED_ON, "")
-        return Version(int(noted)) if noted.isdecimal() and len(noted) < 20 else self.read_version
-
-    @property
     def rebased_over(self) -> Sequence[int]:
         """What others committed between its planning and its landing. A compaction reserves ids in a version of its
         own, which is one of these."""
-        planned_on = self.planned_on
-        if not planned_on or naming.is_detached(self.version):
+        if not self.planned_on or naming.is_detached(self.version):
             return range(0)
-        return range(planned_on + 1, self.version)
+        return range(self.planned_on + 1, self.version)
 
 
 def version_infos(location: Location, since: int = 0) -> list[VersionInfo]:
@@ -93,6 +88,7 @@ def _info(location: Location, manifest: Manifest, before: Manifest | None) -> Ve
         timestamp=manifest.timestamp,
         operation=made_by.operation.name if made_by else "Unknown",
         read_version=made_by.read_version if made_by else None,
+        planned_on=made_by.planned_on if made_by else None,
         uuid=made_by.uuid if made_by else None,
         together=tuple(part.uuid for part in parts_of(made_by)) if made_by else (),
         properties=made_by.properties if made_by else {},

@@ -17,6 +17,8 @@ from lance_core.shell import Access, check_uri
 
 HELP = "what is wrong with a table, what would do it good, and what mends each"
 _SAME_SHOWN = 20
+_LESS_SAID = "index_behind"
+"""Where it is said with rows, it is not said again without."""
 _ORDER = ("error", "warning", "advice", "info")
 
 
@@ -57,6 +59,8 @@ def run(arguments: argparse.Namespace, access: Access) -> int:
     ]
     if table is not None and report.is_sound:
         said += map(_of_advice, advice(table, access, old_versions=not arguments.head))
+        if any(each.rule == "index_lags" for each in said):
+            said = [each for each in said if each.rule != _LESS_SAID]
     said.sort(key=lambda each: _ORDER.index(each.severity))
     summary = str(report).partition("\n")[0]
     if arguments.json:

@@ -10,17 +10,10 @@ from lance_assets.epochs import epoch_of
 from lance_assets.failures import lance_errors
 from lance_assets.intents import partition_intent, run_intent
 from lance_assets.ledger import Ledger
-from lance_assets.metadata import (
-    ASSET_KEY,
-    CODE_LOCATION,
-    INPUTS,
-    INTENT,
-    PARTITION,
-    RUN_ID,
-    committed_facts,
-    found_facts,
-    metadata_of,
-)
+from lance_assets.lineage.telling import as_markdown
+from lance_assets.metadata import VersionFacts, committed_facts, found_facts, metadata_of
+from lance_assets.pictures.lineage import lineage_picture
+from lance_assets.properties import ASSET_KEY, CODE_LOCATION, INPUTS, INTENT, PARTITION, RUN_ID
 from lance_assets.recording import Standing, record_in_run
 from lance_assets.resources import SPARK, session_of
 from lance_assets.writes.context import WriteContext
@@ -112,11 +105,20 @@ class _Step:
         return dg.MaterializeResult(
             metadata={
                 **metadata_of(facts, run_is_known=known),
+                **_lineage(facts),
                 **where,
                 "lance/landed_before": dg.MetadataValue.bool(committed.landed_before),
             },
             data_version=dg.DataVersion(facts.data_version),
         )
+
+
+def _lineage(facts: VersionFacts) -> Mapping[str, dg.MetadataValue]:
+    """With the picture, which the ledger does without: `002-a-picture-where-it-is-looked-at.md`."""
+    if not facts.sources:
+        return {}
+    picture = lineage_picture(facts.origin).markdown(f"what version {facts.version} comes from")
+    return {"lance/lineage": dg.MetadataValue.md(f"{picture}\n\n{as_markdown(facts.origin)}")}
 
 
 def _unrecorded(version: int, metadata: Mapping[str, dg.MetadataValue]) -> dg.MaterializeResult[None]:

@@ -23,13 +23,9 @@ from lance_core.format.index_metadata import SYSTEM_INDICES, IndexMetadata
 from lance_core.format.manifest import Manifest
 from lance_core.format.operations import Operation
 from lance_core.format.schema import Field, TableSchema
-from lance_core.format.transaction import Transaction
+from lance_core.format.transaction import PLANNED_ON, Transaction
 from lance_core.transactions.landed import Landed
 from lance_core.transactions.touching import in_state, rewrites_columns
-
-PLANNED_ON = "lance_assets.planned_on"
-"""The property of a transaction that says which version it was planned on, where its `read_version` is another: so the
-format has it where sets of deleted rows were joined."""
 
 
 @dataclass(frozen=True, slots=True)
