@@ -100,18 +100,16 @@ def test_offshoots_name_their_source(orders: Table, shell: Shell, tmp_path: Path
         assert "  begins as    orders.lance@5\n" in shown
         assert "parent" not in shown
     assert "  branch      dev\n" in shell("show", f"{orders.uri}@dev:").out
-    assert "  restored       orders.lance@2\n" in shell("show", orders.uri).drawn(tmp_path).replace(
-        "restored    ", "restored       "
-    )
+    assert "  restored     orders.lance@2\n" in shell("show", orders.uri).drawn(tmp_path)
 
 
-def test_a_detached_version(orders: Table, shell: Shell, tmp_path: Path) -> None:
+def test_a_detached_version(orders: Table, shell: Shell) -> None:
     made_by = orders.transaction(2)
     assert made_by is not None
     assert isinstance(made_by.operation, Append)
-    beside = orders.commit(made_by.operation, detached=True, properties=FROM_RUN).version
+    beside = orders.at(1).commit(made_by.operation, detached=True, properties=FROM_RUN).version
     told = shell("show", f"{orders.uri}@{beside}", "--json").json
-    assert (told["version"], told["parent"], told["rebased_over"], told["run_id"]) == (beside, 5, [], RUN)
+    assert (told["version"], told["parent"], told["rebased_over"], told["run_id"]) == (beside, 1, [], RUN)
 
 
 def test_json_has_what_is_in_it(shell: Shell, tmp_path: Path) -> None:
