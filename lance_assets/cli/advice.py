@@ -1,20 +1,24 @@
 """What would do a table good, and the call that does it: small files, deleted rows, old versions, indices that lag.
 
-It is asked of those who would do the work, so that nothing is advised that would change nothing. A question that cannot
-be answered is left out: what is wrong with a table is said by fsck.
+Compaction itself is asked what it would do, so that nothing is advised that would change nothing. A question that
+cannot be answered is left out: what is wrong with a table is said by fsck.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from lance_assets.cli.indices import index_states
 from lance_assets.lineage.telling import place
-from lance_assets.words import count, size
+from lance_assets.words import count
 from lance_core import LanceError, Table
 from lance_core.shell import Access
 from lance_core.tasks.changes import Where
 from lance_core.tasks.compact import worth_it
 
+_OLD, _KEPT = timedelta(days=14), 10
+"""What cleanup removes and keeps, unless it is told otherwise."""
+_NAMED_MAX = 5
 _NAME_OF_NOW = 20
 """Digits of a manifest's name, since they sort with the newest first."""
 
@@ -29,13 +33,13 @@ class Advice:
     """Whether somebody had better do it; what is False is only worth knowing."""
 
 
-def advice(table: Table, access: Access, *, old_versions: bool) -> Iterator[Advice]:
+def advice(table: Table, access: Access, *, now: datetime, old_versions: bool) -> Iterator[Advice]:
     """`table` is at its newest version. Looking for old versions reads all of them."""
     opened = f'Table.open("{place(table.uri)}")'
     yield from _compaction(table, access, opened)
     yield from _indices(table, opened)
     if old_versions:
-        yield from _cleanup(table, opened)
+        yield from _old_versions(table, opened, now)
     yield from _age(table, opened)
 
 
@@ -70,31 +74,35 @@ def _indices(table: Table, opened: str) -> Iterator[Advice]:
             )
 
 
-def _cleanup(table: Table, opened: str) -> Iterator[Advice]:
+def _old_versions(table: Table, opened: str, now: datetime) -> Iterator[Advice]:
+    """By what versions say of their age. A dry run of cleanup knows better, and leaves a file on the store for it."""
     try:
-        would = table.cleanup(dry_run=True)
+        infos = table.versions()
+        tagged = {
+            tag.version: f"the tag {name!r}" for name, tag in table.tags.list().items() if tag.branch == table.branch
+        }
+        begun = {
+            branch.parent_version: f"the branch {name!r}"
+            for name, branch in table.branches.list().items()
+            if branch.parent_branch == table.branch
+        }
     except LanceError:
         return
-    if would.versions:
+    named = tagged | begun
+    old = [info for info in infos[:-_KEPT] if now - info.timestamp > _OLD]
+    free = [info for info in old if info.version not in named]
+    if free:
         yield Advice(
             "old_versions",
-            f"{count(len(would.versions), 'version')} older than two weeks and not among the newest ten, which no tag, "
-            f"branch or clone names; with them, {size(would.bytes)} would go",
-            f"{opened}.cleanup(), after a look at what cleanup(dry_run=True) lists",
+            f"{count(len(free), 'version')} older than {_OLD.days} days and not among the newest {_KEPT}, which no tag "
+            f"and no branch names; the oldest is version {free[0].version}, of {free[0].timestamp:%Y-%m-%d}",
+            f"{opened}.cleanup(), after a look at what cleanup(dry_run=True) would remove",
         )
-    if would.orphans:
-        yield Advice(
-            "orphans",
-            f"{count(len(would.orphans), 'file')} that no version names, older than a week: left behind by writes that "
-            "did not come to an end",
-            f"{opened}.cleanup(), after a look at what cleanup(dry_run=True).orphans lists",
-        )
-    if would.kept:
-        names = sorted({name for names in would.kept.values() for name in names})
-        shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+    if kept := [named[info.version] for info in old if info.version in named]:
+        shown = ", ".join(kept[:_NAMED_MAX]) + (", …" if len(kept) > _NAMED_MAX else "")
         yield Advice(
             "old_versions_kept",
-            f"{count(len(would.kept), 'old version')} stay because of: {shown}",
+            f"old versions stay because of {shown}",
             "delete what is no longer needed, and they go with the next cleanup",
             is_worth_it=False,
         )

@@ -6,6 +6,7 @@ import argparse
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import groupby
 
 from lance_assets.cli import FINE, FOUND, printing
@@ -58,7 +59,7 @@ def run(arguments: argparse.Namespace, access: Access) -> int:
         for each in report.findings
     ]
     if table is not None and report.is_sound:
-        said += map(_of_advice, advice(table, access, old_versions=not arguments.head))
+        said += map(_of_advice, advice(table, access, now=datetime.now(UTC), old_versions=not arguments.head))
         if any(each.rule == "index_lags" for each in said):
             said = [each for each in said if each.rule != _LESS_SAID]
     said.sort(key=lambda each: _ORDER.index(each.severity))
