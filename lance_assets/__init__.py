@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lance_assets.assets import LanceTable, lance_discovery, lance_table
+    from lance_assets.io_manager import LanceIOManager
     from lance_assets.resources import SparkSessionResource
     from lance_assets.storage import LanceResource
     from lance_assets.writes import (
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "LanceIOManager",
     "LanceResource",
     "LanceTable",
     "SparkAppend",
@@ -44,6 +46,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "LanceIOManager": "lance_assets.io_manager",
     "LanceResource": "lance_assets.storage",
     "LanceTable": "lance_assets.assets",
     "SparkSessionResource": "lance_assets.resources",

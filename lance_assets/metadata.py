@@ -15,6 +15,7 @@ import pyarrow as pa
 from lance_assets.lineage.facts import Origin, Source, VersionName, sources_of
 from lance_assets.lineage.telling import as_markdown, place
 from lance_assets.partitions import partition_key
+from lance_assets.pictures.lineage import lineage_picture
 from lance_assets.properties import ASSET_KEY, CODE_LOCATION, PARTITION, RUN_ID, inputs_of
 from lance_core import Committed, Table, VersionInfo
 from lance_core.operations import Append, Clone, Overwrite, Transaction
@@ -144,7 +145,8 @@ def found_facts(table: Table, info: VersionInfo, epoch: int) -> VersionFacts:
     )
 
 
-def metadata_of(facts: VersionFacts, *, run_is_known: bool) -> Metadata:
+def metadata_of(facts: VersionFacts, *, run_is_known: bool, with_picture: bool = False) -> Metadata:
+    """`with_picture` is for events of writes; the ledger does without (`002-a-picture-where-it-is-looked-at.md`)."""
     value = dg.MetadataValue
     shown: dict[str, dg.MetadataValue | None] = {
         "lance/version": value.int(facts.version),
@@ -161,7 +163,7 @@ def metadata_of(facts: VersionFacts, *, run_is_known: bool) -> Metadata:
         "lance/attempts": _int(facts.attempts),
         "lance/rebased_over": value.json(list(facts.rebased_over)) if facts.rebased_over else None,
         "lance/inputs": _inputs(facts.properties),
-        "lance/lineage": _markdown(as_markdown(facts.origin)),
+        "lance/lineage": _lineage(facts, with_picture),
         "lance/written_by": _text(facts.properties.get(ASSET_KEY)),
         "lance/written_partition": _text(facts.properties.get(PARTITION)),
         "lance/code_location": _text(facts.properties.get(CODE_LOCATION)),
@@ -212,8 +214,14 @@ def _inputs(properties: Mapping[str, str]) -> dg.MetadataValue | None:
     return dg.MetadataValue.json(told) if told else None
 
 
-def _markdown(text: str) -> dg.MetadataValue | None:
-    return dg.MetadataValue.md(text) if text else None
+def _lineage(facts: VersionFacts, with_picture: bool) -> dg.MetadataValue | None:
+    if not facts.sources:
+        return None
+    table = as_markdown(facts.origin)
+    if not with_picture:
+        return dg.MetadataValue.md(table)
+    picture = lineage_picture(facts.origin).markdown(f"what version {facts.version} comes from")
+    return dg.MetadataValue.md(f"{picture}\n\n{table}")
 
 
 def _int(number: int | None) -> dg.MetadataValue | None:

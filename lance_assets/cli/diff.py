@@ -228,7 +228,8 @@ def _fragment_lines(these: Fragments) -> Iterator[str]:
         yield f"~ {count(these.with_deletions, 'fragment')} with {count(abs(these.deleted_rows), 'row')} {what}"
     if these.other_files:
         yield f"~ {count(these.other_files, 'fragment')} with other files"
-    yield f"= {count(these.same, 'fragment')} the same"
+    if these.same:
+        yield f"= {count(these.same, 'fragment')} the same"
 
 
 def _lines(title: str, changes: Sequence[object]) -> Iterator[str]:

@@ -1,6 +1,5 @@
 """The Dagster asset of a write, from the intention to the version on the ledger."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,18 +9,14 @@ from lance_assets.epochs import epoch_of
 from lance_assets.failures import lance_errors
 from lance_assets.intents import partition_intent, run_intent
 from lance_assets.ledger import Ledger
-from lance_assets.lineage.telling import as_markdown
-from lance_assets.metadata import VersionFacts, committed_facts, found_facts, metadata_of
-from lance_assets.pictures.lineage import lineage_picture
-from lance_assets.properties import ASSET_KEY, CODE_LOCATION, INPUTS, INTENT, PARTITION, RUN_ID
+from lance_assets.metadata import committed_facts, found_facts, metadata_of
+from lance_assets.properties import RUN_ID
+from lance_assets.provenance import properties_of
 from lance_assets.recording import Standing, record_in_run
 from lance_assets.resources import SPARK, session_of
 from lance_assets.writes.context import WriteContext
 from lance_assets.writes.write import How, Write
 from lance_core import Committed, InvalidInput
-
-_LOCATION_TAG = "dagster/code_location"
-"""On runs that a webserver or the daemon launched."""
 
 
 def write_key(ledger: Ledger, write: Write) -> dg.AssetKey:
@@ -63,7 +58,8 @@ class _Step:
         writing = WriteContext(spark, self.context, partition, ledger)
 
         def how() -> How:
-            properties = _properties(self.context, write_key(ledger, self.write), partition, intent, writing.inputs)
+            key = write_key(ledger, self.write)
+            properties = properties_of(self.context.run, key, partition, intent, writing.inputs)
             return How(intent=intent, properties=properties, **ledger.access())
 
         committed = self.write.change(writing, how)
@@ -104,21 +100,12 @@ class _Step:
             context.log.info(f"{ledger.label}: this landed before, as version {facts.version}; nothing was written now")
         return dg.MaterializeResult(
             metadata={
-                **metadata_of(facts, run_is_known=known),
-                **_lineage(facts),
+                **metadata_of(facts, run_is_known=known, with_picture=True),
                 **where,
                 "lance/landed_before": dg.MetadataValue.bool(committed.landed_before),
             },
             data_version=dg.DataVersion(facts.data_version),
         )
-
-
-def _lineage(facts: VersionFacts) -> Mapping[str, dg.MetadataValue]:
-    """With the picture, which the ledger does without: `002-a-picture-where-it-is-looked-at.md`."""
-    if not facts.sources:
-        return {}
-    picture = lineage_picture(facts.origin).markdown(f"what version {facts.version} comes from")
-    return {"lance/lineage": dg.MetadataValue.md(f"{picture}\n\n{as_markdown(facts.origin)}")}
 
 
 def _unrecorded(version: int, metadata: Mapping[str, dg.MetadataValue]) -> dg.MaterializeResult[None]:
@@ -134,20 +121,3 @@ def _partition(context: dg.AssetExecutionContext, write: Write) -> str | None:
             "launch it for one partition, or as a backfill with one run a partition"
         )
     return str(context.partition_key)
-
-
-def _properties(
-    context: dg.AssetExecutionContext,
-    key: dg.AssetKey,
-    partition: str | None,
-    intent: str,
-    inputs: Mapping[str, int],
-) -> dict[str, str]:
-    properties = {RUN_ID: context.run.run_id, ASSET_KEY: key.to_user_string(), INTENT: intent}
-    if partition is not None:
-        properties[PARTITION] = partition
-    if location := context.run.tags.get(_LOCATION_TAG):
-        properties[CODE_LOCATION] = location
-    if inputs:
-        properties[INPUTS] = json.dumps(inputs, sort_keys=True)
-    return properties

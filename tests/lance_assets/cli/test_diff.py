@@ -18,7 +18,6 @@ rows       4 -> 5 (+1)
 fragments  + 1 fragment, 2 rows
            ~ 1 fragment with 1 row deleted
            ~ 1 fragment with other files
-           = 0 fragments the same
 columns    ~ id -> key
            - city  string
            + n  int32
