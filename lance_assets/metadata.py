@@ -18,11 +18,12 @@ from lance_assets.partitions import partition_key
 from lance_assets.pictures.lineage import lineage_picture
 from lance_assets.properties import ASSET_KEY, CODE_LOCATION, PARTITION, RUN_ID, inputs_of
 from lance_core import Committed, Table, VersionInfo
-from lance_core.operations import Append, Clone, Overwrite, Transaction
+from lance_core.operations import Append, Clone, Overwrite, Transaction, parts_of
 
 _TAG_VALUE = re.compile(r"[A-Za-z0-9_.-]{1,63}")
 _COLUMNS_MAX = 500
 _REBASED_OVER_MAX = 100
+_TOGETHER_MAX = 100
 _UNREAD_MAX = 500
 
 Metadata = dict[str, dg.MetadataValue]
@@ -50,6 +51,8 @@ class VersionFacts:
     bytes: int | None
     attempts: int | None = None
     rebased_over: tuple[int, ...] = ()
+    together: tuple[str, ...] = ()
+    """The uuids of the appends that share it, where several do."""
     sources: tuple[Source, ...] = ()
     """The versions of this table and others that it comes from, besides the one before it."""
 
@@ -91,6 +94,7 @@ class VersionFacts:
             uuid=self.uuid,
             properties=self.properties,
             sources=self.sources,
+            together=self.together,
         )
 
 
@@ -116,6 +120,7 @@ def committed_facts(committed: Committed, epoch: int) -> VersionFacts:
         bytes=committed.bytes,
         attempts=committed.attempts or None,
         rebased_over=tuple(committed.rebased_over),
+        together=tuple(part.uuid for part in parts_of(made_by)) if made_by else (),
         sources=sources_of(table.uri, made_by.properties, made_by.operation) if made_by else (),
     )
 
@@ -141,6 +146,7 @@ def found_facts(table: Table, info: VersionInfo, epoch: int) -> VersionFacts:
         files=files,
         bytes=size,
         rebased_over=tuple(info.rebased_over[-_REBASED_OVER_MAX:]),
+        together=info.together,
         sources=sources_of(table.uri, info.properties, made_by.operation if made_by else None),
     )
 
@@ -162,6 +168,7 @@ def metadata_of(facts: VersionFacts, *, run_is_known: bool, with_picture: bool =
         "lance/transaction": _text(facts.uuid),
         "lance/attempts": _int(facts.attempts),
         "lance/rebased_over": value.json(list(facts.rebased_over)) if facts.rebased_over else None,
+        "lance/together": value.json(list(facts.together[:_TOGETHER_MAX])) if facts.together else None,
         "lance/inputs": _inputs(facts.properties),
         "lance/lineage": _lineage(facts, with_picture),
         "lance/written_by": _text(facts.properties.get(ASSET_KEY)),

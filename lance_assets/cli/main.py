@@ -39,11 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         ended: int = _COMMANDS[parsed.command].run(parsed, access(parsed, os.environ))
         sys.stdout.flush()
-    except LanceError as error:
-        print(f"could not look: {plain(str(error))}", file=sys.stderr)
-        return FAILED
     except BrokenPipeError:  # whoever read it has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except (LanceError, OSError) as error:
+        print(f"could not look: {plain(str(error))}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         return _INTERRUPTED

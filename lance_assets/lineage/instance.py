@@ -3,7 +3,7 @@ put on a ledger for a run that could not.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 
 import dagster as dg
@@ -14,7 +14,7 @@ from lance_core import NotFound
 
 _KEYS_MAX = 2000
 """Assets that are asked whether somebody recorded a version of theirs for the run."""
-_PAGE = 500
+_PAGE, _PAGES_MAX = 500, 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,14 @@ def run_said(instance: dg.DagsterInstance, run_id: str) -> RunSaid:
             "name the tables that it may have written: the versions themselves know their run"
         )
     run = record.dagster_run
+    planned = instance.get_asset_keys_for_run(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED)
     made: dict[VersionName, MadeByRun] = {}
-    for event in (*_own(instance, run_id), *_recorded_by_others(instance, record)):
+    for event in (*_own(instance, run_id), *_recorded_by_others(instance, record, planned)):
         found = _made(event)
         if found is not None and (found.recorded_on or found.name not in made):
             made[found.name] = found
-    planned = {key.to_user_string() for key in run.asset_selection or ()}
-    return RunSaid(run_id, run.status.value, run.job_name, tuple(sorted(planned)), tuple(made.values()))
+    assets = tuple(sorted(key.to_user_string() for key in planned))
+    return RunSaid(run_id, run.status.value, run.job_name, assets, tuple(made.values()))
 
 
 def _own(instance: dg.DagsterInstance, run_id: str) -> Iterator[dg.AssetMaterialization]:
@@ -64,22 +65,26 @@ def _own(instance: dg.DagsterInstance, run_id: str) -> Iterator[dg.AssetMaterial
             yield event
 
 
-def _recorded_by_others(instance: dg.DagsterInstance, record: dg.RunRecord) -> Iterator[dg.AssetMaterialization]:
-    """Of a run that was cut off between its commit and its event, by the sensor; it tags them with the run."""
+def _recorded_by_others(
+    instance: dg.DagsterInstance, record: dg.RunRecord, planned: Set[dg.AssetKey]
+) -> Iterator[dg.AssetMaterialization]:
+    """Of a run that was cut off between its commit and its event, by the sensor, which tags them with the run. Dagster
+    finds no event by such a tag, so those of the tables that it may have written are looked through, from its start."""
     run = record.dagster_run
     if run.status is dg.DagsterRunStatus.SUCCESS:
         return
-    tag = {"lance/run_id": run.run_id}
+    tag = ("lance/run_id", run.run_id)
+    prefixes = {tuple(key.path[:-1]) for key in planned}
     for key in instance.get_asset_keys(limit=_KEYS_MAX):
-        if not instance.get_event_tags_for_asset(key, filter_tags=tag):
+        if prefixes and tuple(key.path[:-1]) not in prefixes:
             continue
         since = dg.AssetRecordsFilter(asset_key=key, after_timestamp=record.create_timestamp.timestamp())
         cursor = None
-        while True:
+        for _ in range(_PAGES_MAX):
             page = instance.fetch_materializations(since, limit=_PAGE, cursor=cursor, ascending=True)
             for found in page.records:
                 event = found.asset_materialization
-                if event is not None and tag.items() <= (event.tags or {}).items():
+                if event is not None and found.run_id != run.run_id and tag in (event.tags or {}).items():
                     yield event
             cursor = page.cursor
             if not page.has_more:

@@ -54,7 +54,7 @@ class Tables:
             found = origin_of(self._opened(name), name)
         except NotFound as error:
             return Unknown(name, str(error))
-        except LanceError as error:
+        except (LanceError, OSError) as error:
             return Unknown(name, f"it cannot be read: {error}")
         if not self.parents or found.parent is None:
             return found

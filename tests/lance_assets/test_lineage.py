@@ -18,7 +18,9 @@ from lance_assets.lineage.instance import run_said
 from lance_assets.properties import RUN_ID
 from lance_assets.words import in_markdown
 from lance_core import Table
+from lance_core.operations import Append
 from tests.lance_assets.instances import events, instance_in, partitions, run, shown, tick
+from tests.lance_core.test_detached import written
 
 PICTURE = re.compile(r"!\[[^\]]*\]\(data:image/svg\+xml;base64,([A-Za-z0-9+/=]+)\)")
 PICTURE_BYTES_MAX = 10_000
@@ -116,13 +118,16 @@ def test_what_others_did_is_told_on_the_ledger(tmp_path: Path, instance: dg.Dags
     first = Table.create(table.uri, pa.table({"id": [1, 2, 3]}))
     first.delete("id = 1")
     first.append(pa.table({"id": [4]}))
-    first.delete("id = 2").table.restore(2)
+    together = {"lance_assets.together": '[["one",1],["two",1]]'}
+    restored_to = first.delete("id = 2").table.restore(2).table
+    restored_to.commit(Append((*written(restored_to, 8), *written(restored_to, 9))), properties=together)
     tick(discovery_sensor("s", [table.ledger]), instance)
     told = {event.partition: shown(event) for _, event in events(instance, table.key)}
     joined, restored = told["v0000000004"], told["v0000000005"]
     assert (joined["lance/planned_on"], joined["lance/rebased_over"], joined["lance/parent"]) == (1, [2, 3], 3)
     assert restored["lance/lineage"].splitlines()[-1].endswith("orders\\.lance | 2 | restored |")
     assert "lance/lineage" not in joined
+    assert told["v0000000006"]["lance/together"] == ["one", "two"]
     assert "lance/rebased_over" not in told["v0000000002"]
 
 

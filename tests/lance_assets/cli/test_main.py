@@ -129,6 +129,19 @@ def test_secrets_are_not_taken_and_not_said(
     assert SECRET not in answer.err
 
 
+def test_a_table_whose_versions_are_reserved_elsewhere(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = f"sqlite:///{tmp_path}/manifests.db"
+    table = Table.create(str(tmp_path / "t"), rows(1), manifest_store=store, durable=False)
+    table.append(rows(2))
+    for command in ("history", "show", "diff", "lineage"):
+        assert shell(command, table.uri, "--manifest-store", store).code == 0
+    assert shell("doctor", table.uri, "--manifest-store", store).code == 1
+    monkeypatch.setenv("STORE", store)
+    assert shell("show", f"{table.uri}@2", "--manifest-store-from", "STORE", "--json").json["version"] == 2
+
+
 def test_an_option_that_the_environment_does_not_have(shell: Shell) -> None:
     answer = shell("show", "s3://lake/t", "--storage-option-from", "aws_region=NOWHERE_TO_BE_FOUND")
     assert answer.err == (
