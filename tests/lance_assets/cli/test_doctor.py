@@ -70,6 +70,14 @@ def test_an_index_that_lags(table: Table, shell: Shell) -> None:
     assert "index_lags" not in rules(shell, table.uri)
 
 
+def test_an_index_of_several_segments_that_cover_all(table: Table, shell: Shell) -> None:
+    lance.dataset(table.uri).create_scalar_index("id", "BTREE", name="by_id")
+    table = table.refresh().append(rows(*range(100, 200))).table
+    lance.dataset(table.uri).optimize.optimize_indices(num_indices_to_merge=0)
+    assert len(table.refresh().indices) == 2
+    assert rules(shell, table.uri).keys() <= {"small_files_or_deletions"}
+
+
 def test_old_versions_and_what_keeps_them(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = time.time_ns() - 20 * 86400 * 10**9
     monkeypatch.setattr("lance_core.table.SYSTEM", replace(SYSTEM, now_ns=lambda: begun))

@@ -83,7 +83,7 @@ def test_many_sources_are_counted() -> None:
     assert "and 994 more" in shown
 
 
-@pytest.mark.parametrize("sign", ['"', "&", "表", "\U0001f600", "\x00", "x"])
+@pytest.mark.parametrize("sign", ['"', "&", "表", "\U0001f600", "\x00", "x", "\u0301"])
 def test_it_stays_small(sign: str) -> None:
     long = sign * 5000
     noted = {ASSET_KEY: long, PARTITION: long, RUN_ID: long}
