@@ -7,8 +7,8 @@ import pytest
 
 from lance_assets.lineage.facts import Bond, Source, VersionName, sources_of
 from lance_assets.properties import INPUTS
-from lance_core.operations import Append, Clone, Operation, Restore
 from lance_core.format.ids import Version
+from lance_core.operations import Append, Clone, Operation, Restore
 
 V7 = Version(7)
 
