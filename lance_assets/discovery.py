@@ -10,7 +10,7 @@ import json
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -18,6 +18,7 @@ from functools import partial
 
 import dagster as dg
 
+from lance_assets.checks.check import Check
 from lance_assets.ledger import Ledger, check_word
 from lance_assets.looking import TABLES_FAULT, Budget, Looked, Memory, Opened, Seen, look_at, said
 from lance_core import InvalidInput, NotFound
@@ -60,10 +61,12 @@ def discovery_sensor(
     interval_s: int = INTERVAL_S,
     versions_per_tick: int = VERSIONS_PER_TICK,
     seconds_per_tick: float = SECONDS_PER_TICK,
+    checks: Mapping[str, Sequence[Check]] | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     clock: Callable[[], float] = time.monotonic,
 ) -> dg.SensorDefinition:
-    """Registers the versions that others commit to these tables."""
+    """Registers the versions that others commit to these tables. `checks` are asked about them, by the label of their
+    ledger: those of them that read no data, for a tick is short."""
     check_word(name, what="a sensor's name")
     if interval_s < 1 or versions_per_tick < 1 or seconds_per_tick <= 0:
         raise InvalidInput(f"sensor {name!r}: interval_s, versions_per_tick and seconds_per_tick count from 1")
@@ -71,7 +74,15 @@ def discovery_sensor(
 
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         budget = Budget(versions_per_tick, BYTES_PER_TICK, clock() + seconds_per_tick, clock)
-        return look(context, ledgers, sensor=_claimant(context, name), budget=budget, memory=memory, now=now())
+        return look(
+            context,
+            ledgers,
+            sensor=_claimant(context, name),
+            budget=budget,
+            memory=memory,
+            checks=checks or {},
+            now=now(),
+        )
 
     return dg.SensorDefinition(
         name=name,
@@ -91,10 +102,12 @@ def look(
     sensor: str,
     budget: Budget,
     memory: Memory,
+    checks: Mapping[str, Sequence[Check]],
     now: datetime,
 ) -> dg.SensorResult:
     instance, cursor = context.instance, Cursor.parse(context.cursor)
     events: list[dg.AssetMaterialization] = []
+    judged: list[dg.AssetCheckEvaluation] = []
     retired: list[dg.DeleteDynamicPartitionsRequest] = []
     notes: list[str] = []
     order = _beginning_with(ledgers, cursor.first)
@@ -106,7 +119,17 @@ def look(
         seen = cursor.tables.get(ledger.label)
         try:
             table = opened()
-            looked = look_at(instance, ledger, table, seen, sensor=sensor, budget=budget, memory=memory, now=now)
+            looked = look_at(
+                instance,
+                ledger,
+                table,
+                seen,
+                sensor=sensor,
+                budget=budget,
+                memory=memory,
+                checks=checks.get(ledger.label, ()),
+                now=now,
+            )
         except NotFound:
             looked = Looked(seen, notes=(f"{ledger.label}: there is no {ledger.what} at {ledger.shown_uri} yet",))
         except TimeoutError:
@@ -114,6 +137,7 @@ def look(
         except TABLES_FAULT as error:  # one damaged table must not keep the others from being looked at
             looked = Looked(seen, notes=(f"{ledger.label}: {said(error)}",))
         events += looked.events
+        judged += looked.judged
         notes += looked.notes
         if looked.gone:
             retired.append(ledger.partitions.build_delete_request(list(looked.gone)))
@@ -131,8 +155,9 @@ def look(
     if first:
         told.append("more with the next tick")
     reason = "; ".join([*told, *notes]) or "no new versions"
+    # Judgements come last. They are told once or not at all; the next tick finds the versions recorded.
     return dg.SensorResult(
-        asset_events=events, dynamic_partitions_requests=retired, skip_reason=reason, cursor=cursor.encode()
+        asset_events=[*events, *judged], dynamic_partitions_requests=retired, skip_reason=reason, cursor=cursor.encode()
     )
 
 

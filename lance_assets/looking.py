@@ -13,11 +13,13 @@ from datetime import datetime, timedelta
 import dagster as dg
 import pyarrow as pa
 
+from lance_assets.checks.check import Check
+from lance_assets.checks.judging import evaluation, judge_all, seen_at
 from lance_assets.claims import FINISHED, SENSOR, UNFINISHED, claim, look_after, release
 from lance_assets.epochs import epoch_of
 from lance_assets.ledger import Ledger
 from lance_assets.metadata import VersionFacts, found_facts
-from lance_assets.partitions import is_version_key, partition_key
+from lance_assets.partitions import is_version_key, partition_key, version_of
 from lance_assets.recording import Standing, add_partitions, materialization, recorded, standing, taken_message
 from lance_core import LanceError, StorageError, Table, VersionInfo
 
@@ -98,6 +100,8 @@ class Looked:
 
     seen: Seen | None
     events: tuple[dg.AssetMaterialization, ...] = ()
+    judged: tuple[dg.AssetCheckEvaluation, ...] = ()
+    """What checks found of the versions that the events are about."""
     gone: tuple[str, ...] = ()
     """Partitions of versions that do not exist any more."""
     more: bool = False
@@ -114,6 +118,7 @@ def look_at(
     budget: Budget,
     memory: Memory,
     now: datetime,
+    checks: Sequence[Check] = (),
 ) -> Looked:
     table = opened.table
     epoch = memory.epoch(instance, ledger, opened.identity, seen)
@@ -142,6 +147,7 @@ def look_at(
     return Looked(
         Seen(epoch, found.last, len(numbers) if is_done else 0),
         tuple(found.events),
+        tuple(_judged(instance, ledger, checks, table, found.events, now)),
         tuple(gone[:retired_max]),
         found.looked_at < len(unseen),
         (*notes, *found.notes),
@@ -228,6 +234,27 @@ def _claimed(
     recorded_since = recorded(instance, ledger, held)
     foreign = frozenset(facts.partition for facts in fresh if facts.run_id is None)
     return foreign | (held - recorded_since.keys())
+
+
+def _judged(
+    instance: dg.DagsterInstance,
+    ledger: Ledger,
+    checks: Sequence[Check],
+    head: Table,
+    events: Sequence[dg.AssetMaterialization],
+    now: datetime,
+) -> list[dg.AssetCheckEvaluation]:
+    cheap = [check for check in checks if not check.reads_data]
+    found: list[dg.AssetCheckEvaluation] = []
+    for event in events if cheap else ():
+        assert event.partition is not None
+        number = version_of(event.partition)
+        try:
+            seen = seen_at(head.at(number), instance=instance, is_head=number == head.version, now=now)
+        except TABLES_FAULT:  # it went, or is damaged; that is told where it is recorded
+            continue
+        found += [evaluation(ledger, each, event.partition) for each in judge_all(cheap, seen)]
+    return found
 
 
 def _is_left_to_its_run(instance: dg.DagsterInstance, facts: VersionFacts, info: VersionInfo, now: datetime) -> bool:
