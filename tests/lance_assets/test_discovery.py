@@ -378,3 +378,11 @@ def test_a_busy_table_does_not_keep_the_others_waiting(tmp_path: Path, instance:
         cursor, _ = tick(sensor, instance, cursor)
         told.append([len(keys_of(instance, table)) for table in tables])
     assert told == [[4, 0, 0], [4, 2, 2], [8, 2, 2], [12, 2, 2]]
+    # One that has not told everything comes last in the next tick.
+    sensor = discovery_sensor("s", [table.ledger for table in reversed(tables)], versions_per_tick=4)
+    for _ in range(8):
+        Table.open(tables[0].uri).append(ROW)
+    cursor, _ = tick(sensor, instance, cursor)
+    Table.open(tables[1].uri).append(ROW)
+    tick(sensor, instance, cursor)
+    assert [len(keys_of(instance, table)) for table in tables] == [19, 3, 2]
