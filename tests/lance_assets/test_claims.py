@@ -137,7 +137,7 @@ def play(seed: int, monkeypatch: pytest.MonkeyPatch, *, recorders: int, somebody
     draw = random.Random(seed)
     names = [f"run-{number}" for number in range(recorders)]
     dies = (draw.choice(names), draw.randint(1, 14)) if somebody_dies else None
-    turns = Turns(draw, changes=draw.choice((0.1, 0.3, 0.9)))
+    turns = Turns(draw, changes=draw.choice((0.1, 0.3, 1.0)))
     database = Database(turns, dies)
     monkeypatch.setattr(recording, "recorded", database.recorded)
     monkeypatch.setattr(recording, "materialization", lambda *_: None)
