@@ -131,12 +131,20 @@ def check_applied(session: SparkSession, asked: Mapping[str, object]) -> None:
     ignored = {}
     for key, value in asked.items():
         wanted = as_text(value) if isinstance(value, str | int | float | bool) else None
-        live = session.conf.get(key, None)
+        live = _runs_with(session, key)
         if wanted is None or key in LABELS or wanted == live or (live and key.startswith(_ADDED_TO)):
             continue
         ignored[key] = (wanted, live if live is not None else "unset")
     if ignored:
         raise _ignored(ignored, session)
+
+
+def _runs_with(session: SparkSession, key: str) -> str | None:
+    """`getOrCreate` notes on a session also what its application cannot take any more."""
+    context = classic_context(session)
+    if context is None or key.startswith("spark.sql."):
+        return session.conf.get(key, None)
+    return context.getConf().get(key)
 
 
 def is_session(source: object) -> bool:
