@@ -22,16 +22,21 @@ from lance_core.errors import (
     StorageError,
     Unsupported,
 )
+from lance_core.finding import FoundTables, find_tables
 from lance_core.history import VersionInfo
+from lance_core.maintenance.cleanup import CleanupReport
+from lance_core.maintenance.survey import Survey
 from lance_core.table import Table
 
 __all__ = [
     "AlreadyExists",
+    "CleanupReport",
     "CommitUndecided",
     "Committed",
     "ConflictError",
     "Corrupt",
     "CorruptHead",
+    "FoundTables",
     "IncompatibleConflict",
     "InvalidInput",
     "LanceError",
@@ -40,7 +45,9 @@ __all__ = [
     "RetryableConflict",
     "SchemaMismatch",
     "StorageError",
+    "Survey",
     "Table",
     "Unsupported",
     "VersionInfo",
+    "find_tables",
 ]
