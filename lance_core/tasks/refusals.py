@@ -1,4 +1,4 @@
-"""Errors of a worker that another try would not mend, on their way to the driver, which raises them again as what they were."""
+"""Errors of a worker that another try would not mend, on their way to the driver: there they are what they were."""
 
 import json
 import re

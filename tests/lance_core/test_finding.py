@@ -46,7 +46,7 @@ def test_what_is_excluded_is_not_listed(lake: Path) -> None:
 
 
 def test_a_part_does_not_look_like_all(lake: Path) -> None:
-    with pytest.raises(InvalidInput, match="more than 3 tables below .*raise tables_max="):
+    with pytest.raises(InvalidInput, match=r"more than 3 tables below .*raise tables_max="):
         find_tables(str(lake), tables_max=3)
     assert len(find_tables(str(lake), tables_max=4).tables) == 4
     with pytest.raises(InvalidInput, match="exclude='staging'"):

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import InvalidInput, Table
+from lance_core.format.ids import Version
 from tests.lance_core.maintenance.test_cleanup import NOTHING, age, files, rows
 
 DAY = timedelta(days=1)
@@ -55,7 +56,7 @@ def test_it_tells_what_a_cleanup_then_does(tmp_path: Path) -> None:
     assert Table.open(uri, version=3).to_table().num_rows == 30
     # A version that is not there, and one that both have a name for.
     report = table.cleanup(keep=1, older_than=NOTHING, protected={77: "nobody", 2: "a report"})
-    assert report.kept[2] == ("tag audited", "a report")
+    assert report.kept[Version(2)] == ("tag audited", "a report")
     assert table.version_numbers() == (2, 6)
 
 
