@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lance_assets.assets import LanceTable, lance_discovery, lance_table
     from lance_assets.resources import SparkSessionResource
+    from lance_assets.storage import LanceResource
     from lance_assets.writes import (
         SparkAppend,
         SparkCompact,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "LanceResource",
     "LanceTable",
     "SparkAppend",
     "SparkCompact",
@@ -40,6 +42,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "LanceResource": "lance_assets.storage",
     "LanceTable": "lance_assets.assets",
     "SparkSessionResource": "lance_assets.resources",
     "SparkAppend": "lance_assets.writes",
