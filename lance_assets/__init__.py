@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lance_assets.assets import LanceTable, lance_discovery, lance_table
+    from lance_assets.maintenance import Maintenance
     from lance_assets.resources import SparkSessionResource
     from lance_assets.storage import LanceResource
     from lance_assets.writes import (
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LanceResource",
     "LanceTable",
+    "Maintenance",
     "SparkAppend",
     "SparkCompact",
     "SparkDelete",
@@ -45,6 +47,7 @@ _HOMES = {
     "LanceResource": "lance_assets.storage",
     "LanceTable": "lance_assets.assets",
     "SparkSessionResource": "lance_assets.resources",
+    "Maintenance": "lance_assets.maintenance",
     "SparkAppend": "lance_assets.writes",
     "SparkCompact": "lance_assets.writes",
     "SparkDelete": "lance_assets.writes",

@@ -14,6 +14,13 @@ from dagster_shared.libraries import DagsterLibraryRegistry
 
 from lance_assets.discovery import discovery_sensor
 from lance_assets.ledger import Ledger
+from lance_assets.maintenance import (
+    Maintenance,
+    maintenance_asset,
+    maintenance_key,
+    maintenance_schedule,
+    maintenance_sensor,
+)
 from lance_assets.storage import Access, LanceResource
 from lance_assets.writes import Write, write_asset, write_key
 from lance_core import InvalidInput
@@ -38,6 +45,7 @@ class LanceTable:
     tags: Mapping[str, str] = field(default_factory=dict)
     branches: tuple[Ledger, ...] = ()
     """Of the branches that are followed."""
+    maintenance: Maintenance | None = None
 
     @property
     def key(self) -> dg.AssetKey:
@@ -63,7 +71,7 @@ class LanceTable:
     def branch(self, name: str) -> "LanceTable":
         """The branch as a table to read from, to depend on, and whose key and partitions are asked for. It is declared
         already, by the table that follows it."""
-        return replace(self, ledger=self.ledger_of(name), writes=(), branches=(), discover=False)
+        return replace(self, ledger=self.ledger_of(name), writes=(), branches=(), discover=False, maintenance=None)
 
     def ledger_of(self, branch: str | None) -> Ledger:
         for ledger in (self.ledger, *self.branches):
@@ -84,22 +92,45 @@ class LanceTable:
         raise InvalidInput(f"the Lance table {self.ledger.label!r} has no write {name!r}; it has {names}")
 
     @property
+    def maintenance_key(self) -> dg.AssetKey:
+        """The asset key of its maintenance."""
+        if self.maintenance is None:
+            raise InvalidInput(
+                f"the Lance table {self.ledger.label!r} has no maintenance; say maintenance=Maintenance(...) where it "
+                "is declared"
+            )
+        return maintenance_key(self.ledger)
+
+    @property
     def spec(self) -> dg.AssetSpec:
         return self._spec(self.ledger)
 
     @property
     def defs(self) -> dg.Definitions:
-        """Needs a resource `spark`, which the project gives, if there are writes."""
+        """Needs a resource `spark`, which the project gives, if there are writes or a maintenance."""
         ledgers = (self.ledger, *self.branches)
         writes = [write_asset(self.ledger_of(write.branch), write, group=self.group) for write in self.writes]
         sensors = [discovery_sensor(f"lance_discover__{self.ledger.word}", ledgers)] if self.discover else []
-        return dg.Definitions(assets=[*map(self._spec, ledgers), *writes], sensors=sensors)
+        declared = dg.Definitions(assets=[*map(self._spec, ledgers), *writes], sensors=sensors)
+        return dg.Definitions.merge(declared, self._upkeep) if self.maintenance else declared
+
+    @property
+    def _upkeep(self) -> dg.Definitions:
+        ledger, policy = self.ledger, self.maintenance
+        assert policy is not None
+        writes = [write_key(ledger, write) for write in self.writes]
+        return dg.Definitions(
+            assets=[maintenance_asset(ledger, policy, group=self.group)],
+            sensors=[maintenance_sensor(ledger, policy, writes)] if policy.interval_s else [],
+            schedules=[maintenance_schedule(ledger, policy, writes)] if policy.every else [],
+        )
 
     def _spec(self, ledger: Ledger) -> dg.AssetSpec:
         about = self.description or _TABLE
+        writes = [write_key(self.ledger, write) for write in self.writes if write.branch == ledger.branch]
         return dg.AssetSpec(
             key=ledger.key,
-            deps=[write_key(self.ledger, write) for write in self.writes if write.branch == ledger.branch],
+            deps=[*writes, *([self.maintenance_key] if self.maintenance and ledger.branch is None else [])],
             partitions_def=ledger.partitions,
             group_name=self.group,
             kinds={"lance"},
@@ -119,6 +150,7 @@ def lance_table(
     group: str | None = None,
     discover: bool = True,
     branches: Sequence[str] = (),
+    maintenance: Maintenance | None = None,
     storage: LanceResource | None = None,
     storage_options: Mapping[str, str] | None = None,
     description: str | None = None,
@@ -129,6 +161,7 @@ def lance_table(
 
     `storage` says how its store is reached, or `storage_options` alone; a `uri` without a scheme is below its root.
     Each branch of `branches` gets a ledger of its own, `name@branch`, also before the branch is there.
+    `maintenance` says when the table is compacted and cleaned up; without it, that is yours to do.
     `discover=False` leaves finding the versions of other writers to a sensor of yours (`lance_discovery`, which
     looks after many tables at once).
     """
@@ -145,6 +178,10 @@ def lance_table(
             "branches besides the main line, each once, and not two that differ in a slash and a dot alone"
         )
     names = [write.name for write in writes]
+    if maintenance is not None and (own := maintenance_key(ledger).path[-1]) in names:
+        raise InvalidInput(
+            f"the Lance table {ledger.label!r}: its maintenance and a write are called {own!r}; rename it"
+        )
     for each in names:
         if names.count(each) > 1 or each == name:
             what = "the table itself and a write" if each == name else f"{names.count(each)} writes"
@@ -158,6 +195,7 @@ def lance_table(
         owners=tuple(owners),
         tags=dict(tags or {}),
         branches=followed,
+        maintenance=maintenance,
     )
     for write in writes:
         table.ledger_of(write.branch)

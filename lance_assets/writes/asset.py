@@ -56,6 +56,11 @@ def write_asset(ledger: Ledger, write: Write, *, group: str) -> dg.AssetsDefinit
     return asset
 
 
+def write_in_step(context: dg.AssetExecutionContext, ledger: Ledger, write: Write) -> dg.MaterializeResult[None]:
+    """As the asset of the write would do it, in a step of another asset."""
+    return _Step(context, ledger, write).done()
+
+
 @dataclass(frozen=True, slots=True)
 class _Step:
     context: dg.AssetExecutionContext
