@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lance_assets.assets import LanceTable, lance_discovery, lance_table
     from lance_assets.maintenance import Maintenance
+    from lance_assets.maintenance.fleet import LanceFleet, lance_fleet
     from lance_assets.resources import SparkSessionResource
     from lance_assets.storage import LanceResource
     from lance_assets.writes import (
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "LanceFleet",
     "LanceResource",
     "LanceTable",
     "Maintenance",
@@ -40,6 +42,7 @@ __all__ = [
     "SparkUpsert",
     "WriteContext",
     "lance_discovery",
+    "lance_fleet",
     "lance_table",
 ]
 
@@ -47,7 +50,9 @@ _HOMES = {
     "LanceResource": "lance_assets.storage",
     "LanceTable": "lance_assets.assets",
     "SparkSessionResource": "lance_assets.resources",
+    "LanceFleet": "lance_assets.maintenance.fleet",
     "Maintenance": "lance_assets.maintenance",
+    "lance_fleet": "lance_assets.maintenance.fleet",
     "SparkAppend": "lance_assets.writes",
     "SparkCompact": "lance_assets.writes",
     "SparkDelete": "lance_assets.writes",

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import dagster as dg
 
 from lance_assets.failures import lance_errors
+from lance_assets.intents import logical_run_id
 from lance_assets.ledger import Ledger
 from lance_assets.maintenance.pins import needed_by_ledgers, needed_of
 from lance_assets.maintenance.plan import plan, shape
@@ -55,7 +56,7 @@ def _maintained(context: dg.AssetExecutionContext, ledger: Ledger, policy: Maint
     context.log.info(f"{ledger.label}: {'; '.join(due.reasons) or shape(before)}")
     result = dg.MaterializeResult[None](metadata={})
     # A try that goes on for another one looks whether that had landed, and records it.
-    if due.compact or (policy.compacts and (context.retry_number or context.run.parent_run_id)):
+    if due.compact or (policy.compacts and _goes_on(context)):
         compaction = SparkCompact(maintenance_key(ledger).path[-1], policy.target_rows)
         result = write_in_step(context, ledger, compaction)
     metadata: Metadata = {}
@@ -70,6 +71,10 @@ def _maintained(context: dg.AssetExecutionContext, ledger: Ledger, policy: Maint
         "lance/due": dg.MetadataValue.md("\n".join(f"- {reason}" for reason in due.reasons) or shape(before))
     }
     return dg.MaterializeResult(metadata={**(result.metadata or {}), **metadata}, data_version=result.data_version)
+
+
+def _goes_on(context: dg.AssetExecutionContext) -> bool:
+    return context.retry_number > 0 or logical_run_id(context.instance, context.run) != context.run.run_id
 
 
 def _of_figures(before: Survey, after: Survey) -> Metadata:

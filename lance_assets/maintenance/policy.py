@@ -62,7 +62,7 @@ class Maintenance:
                 "fragments of target_rows, which would be small ones for ever"
             )
         share = self.compact_when_deleted
-        if share is not None and (isinstance(share, str) or not 0 < share <= 1):
+        if share is not None and (type(share) not in (int, float) or not 0 < share <= 1):
             raise _wrong(f"compact_when_deleted={share!r}: a share of the rows, above 0 and up to 1")
         for name, least in (("keep_for", timedelta(0)), ("orphan_grace", _GRACE_MIN)):
             value = getattr(self, name)

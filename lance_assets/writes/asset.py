@@ -75,7 +75,7 @@ class _Step:
         writing = WriteContext(spark, self.context, partition, ledger)
 
         def how() -> How:
-            properties = _properties(self.context, write_key(ledger, self.write), partition, intent, writing.inputs)
+            properties = properties_of(self.context, write_key(ledger, self.write), partition, intent, writing.inputs)
             return How(intent=intent, properties=properties, **ledger.access())
 
         committed = self.write.change(writing, how)
@@ -92,7 +92,7 @@ class _Step:
     def _record_those_between(self, before: int, committed: Committed) -> None:
         """Versions of this run that were committed on the way."""
         epoch = epoch_of(self.context.instance, self.ledger, self.ledger.identity_of(committed.table))
-        for info in committed.table.versions(since=before + 1):
+        for info in committed.table.versions(since=before):
             if info.version < committed.version and info.properties.get(RUN_ID) == self.context.run.run_id:
                 record_in_run(self.context, self.ledger, found_facts(committed.table.at(info.version), info, epoch))
 
@@ -139,7 +139,7 @@ def _partition(context: dg.AssetExecutionContext, write: Write) -> str | None:
     return str(context.partition_key)
 
 
-def _properties(
+def properties_of(
     context: dg.AssetExecutionContext,
     key: dg.AssetKey,
     partition: str | None,
