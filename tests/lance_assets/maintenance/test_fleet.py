@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from lance_assets import Maintenance, SparkAppend, SparkSessionResource, lance_fleet, lance_table
 from lance_core import InvalidInput, Table
 from tests.lance_assets.instances import events, instance_in, partitions, shown, tick
-from tests.lance_assets.maintenance.fleets import POLICY, RUN_ID, without_spark, declared, run, several, small
+from tests.lance_assets.maintenance.fleets import POLICY, RUN_ID, declared, run, several, small, without_spark
 from tests.lance_assets.maintenance.test_sensor import begun
 
 TABLES = 24
