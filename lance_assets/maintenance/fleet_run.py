@@ -2,8 +2,9 @@
 
     find_tables -> survey of each -> plan of each -> compact_many (one job) -> cleanup of each -> survey of those worked
 
-Whatever a table does to whoever reads it is its own trouble: it is told in the report, and the others go on. Surveys
-and cleanups of several tables are under way at once, since each mostly waits for its store.
+Whatever a table does to whoever reads it is its own trouble: it is told in the report, and the others go on. Only where
+the job itself is lost, since some file ends every process that reads it, halves of the tables get jobs of their own.
+Surveys and cleanups of several tables are under way at once, since each mostly waits for its store.
 """
 
 import time
@@ -15,6 +16,8 @@ from typing import TypeVar
 
 import dagster as dg
 import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
 from lance_assets.ledger import Ledger
 from lance_assets.maintenance.pins import Needed, needed_by_ledgers, needed_of
@@ -24,12 +27,15 @@ from lance_assets.maintenance.report import Fate, Figures, FleetReport, TableRep
 from lance_assets.maintenance.runs import all_at_work
 from lance_assets.maintenance.upkeep import cleaned, record_own, retire, surveyed
 from lance_assets.storage import Access
-from lance_core import Survey, Table
+from lance_core import StorageError, Survey, Table
 from lance_core.tasks.changes import How, Where
 from lance_core.tasks.compact_many import TABLES_FAULT, Wanted, compact_many
 from lance_core.tasks.parts import Runner, Task
 
 _AT_ONCE = 8
+_JOB_LOST = (PySparkException, Py4JError)
+_LOST_MAX = 16
+"""Jobs, after which it is the cluster and no table."""
 _A = TypeVar("_A")
 
 
@@ -114,6 +120,23 @@ class Round:
         if not members:
             return 0
         runner = _Counting(self.runner())
+        left, lost = [list(members)], 0
+        while left:
+            some = left.pop()
+            try:
+                self._compact(some, runner)
+            except _JOB_LOST as error:
+                lost += 1
+                self.context.log.warning(f"the job that compacted {len(some)} tables was lost: {_first_line(error)}")
+                if len(some) > 1 and lost <= _LOST_MAX:
+                    # A table that ends the processes that read it is in one of the halves.
+                    left += [some[len(some) // 2 :], some[: len(some) // 2]]
+                    continue
+                for each in some:
+                    each.report.failed(StorageError(f"the Spark job that compacted it was lost: {_first_line(error)}"))
+        return runner.jobs
+
+    def _compact(self, members: Sequence[Member], runner: Runner) -> None:
         wanted = [
             Wanted(Where(each.uri, **each.access), How(self.intent, self.properties), each.policy.target_rows)
             for each in members
@@ -123,7 +146,6 @@ class Round:
                 each.report.compacted, each.report.fate = True, Fate.MAINTAINED
             if outcome.error:
                 each.report.failed(outcome.error)
-        return runner.jobs
 
     def _has_leftovers(self, member: Member) -> bool:
         return self.orphans or bool(member.due and member.due.clean)
@@ -182,6 +204,10 @@ def _looked_again(member: Member, now: datetime) -> None:
         member.report.after = _figures(member.look(now))
     except TABLES_FAULT as error:
         member.report.failed(error)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 def _figures(found: Survey) -> Figures:

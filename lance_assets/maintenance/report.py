@@ -70,7 +70,7 @@ class FleetReport:
     tables: Sequence[TableReport]
     planning_seconds: float
     jobs: int
-    """Of Spark: one, or none where nothing was to be compacted."""
+    """Of Spark: one, or none where nothing was to be compacted; more where one was lost."""
 
     def of(self, fate: Fate) -> list[TableReport]:
         return [table for table in self.tables if table.fate is fate]

@@ -8,16 +8,19 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+from unittest.mock import patch
 
 import dagster as dg
 import lance
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lance_assets import Maintenance, SparkAppend, SparkSessionResource, lance_fleet, lance_table
 from lance_core import InvalidInput, Table
+from lance_core.tasks.parts import Here, Task
 from tests.lance_assets.instances import events, instance_in, partitions, shown, tick
 from tests.lance_assets.maintenance.fleets import POLICY, RUN_ID, declared, run, several, small, without_spark
 from tests.lance_assets.maintenance.test_sensor import begun
@@ -187,6 +190,39 @@ def test_versions_that_ledgers_and_policies_need_stay(tmp_path: Path, instance: 
     metadata, tables = told(instance, fleet.key)
     assert metadata["lance/spark_jobs"] == 0
     assert tables["t001"]["kept"] == {"1": ["features 1 was made of it"], "3": ["pinned by the policy"]}
+
+
+class Deadly(Here):
+    """Whoever touches this table dies, and its job with it."""
+
+    poison = ""
+    jobs: ClassVar[list[int]] = []
+
+    def run(self, task: Task, parts: int) -> pa.Table:
+        self.jobs.append(parts)
+        if any(whole.uri == self.poison for whole in task.wholes):  # type: ignore[attr-defined]
+            raise PySparkException("Job aborted: the worker exited unexpectedly\nat a place that nobody asked for")
+        return super().run(task, parts)
+
+
+def test_a_table_that_ends_every_job_does_not_stop_the_others(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    places = several(tmp_path / "lake", 12)
+    fleet, _ = declared(tmp_path / "lake")
+    with (
+        without_spark() as resource,
+        patch("lance_assets.maintenance.fleet.SparkRunner", lambda spark: Deadly(slots=2)),
+        patch.object(Deadly, "poison", str(places[7])),
+    ):
+        ran = run(fleet, instance, resource)
+    metadata, tables = told(instance, fleet.key)
+    assert metadata["lance/tables_compacted"] == 11
+    assert metadata["lance/spark_jobs"] == len(Deadly.jobs) == 9  # of 12, 6, 6, 3, 1, 2, 1, 1 and 3 tables
+    why = "the Spark job that compacted it was lost: Job aborted: the worker exited unexpectedly"
+    assert (tables["t007"]["fate"], tables["t007"]["message"]) == ("failed", why)
+    assert tables["t007"]["versions_removed"] == 2  # it is cleaned up all the same
+    (check,) = ran.get_asset_check_evaluations()
+    assert not check.passed
+    assert {len(Table.open(place).fragments) for place in places if place != places[7]} == {1}
 
 
 def test_an_empty_place_is_an_empty_report(tmp_path: Path, instance: dg.DagsterInstance) -> None:
