@@ -53,6 +53,8 @@ def _maintained(context: dg.AssetExecutionContext, ledger: Ledger, policy: Maint
         return dg.MaterializeResult(metadata={"lance/found": dg.MetadataValue.text(str(error))})
     before = surveyed(table, policy, now)
     due = plan(before, policy)
+    if due.clean:
+        due = plan(before, policy, needed=needed_of(table, policy, needed_by_ledgers(context.instance)).keys())
     context.log.info(f"{ledger.label}: {'; '.join(due.reasons) or shape(before)}")
     result = dg.MaterializeResult[None](metadata={})
     # A try that goes on for another one looks whether that had landed, and records it.

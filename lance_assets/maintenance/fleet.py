@@ -157,8 +157,8 @@ def lance_fleet(
     `policies` are for tables whose path from the prefix fits a pattern, as `{"raw/*": Maintenance(...)}`; the first
     that fits counts. `tables` are those of the project: a policy of their own comes before both, what the fleet does is
     recorded on their ledgers, and none is touched while a run writes it. What fits a pattern of `exclude` is left out.
-    `orphans=False` leaves files that no version names to tables where versions go anyway, which spares the others a
-    listing.
+    A round cleans every table up, of leftovers that no version names, too; with `orphans=False` those only for which
+    a cleanup is due, which spares the others a listing of all their files.
     """
     levels = (key_prefix,) if isinstance(key_prefix, str) else tuple(key_prefix or ())
     if storage is not None and storage_options is not None:

@@ -6,7 +6,7 @@ names them. What tags, branches and clones hold is the core's to know.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import dagster as dg
 
@@ -29,10 +29,9 @@ def needed_by_ledgers(instance: dg.DagsterInstance) -> Needed:
     needed: dict[str, dict[int, str]] = {}
     for key in instance.get_asset_keys():
         label = key.to_user_string()
-        retained = {each for each in instance.get_dynamic_partitions(f"{_SET}{label}") if is_version_key(each)}
-        for partition, inputs in _inputs(instance, key) if retained else ():
-            if partition in retained:
-                _note(needed, inputs, f"{label} {version_of(partition)} was made of it")
+        retained = [each for each in instance.get_dynamic_partitions(f"{_SET}{label}") if is_version_key(each)]
+        for partition, inputs in _inputs(instance, key, retained):
+            _note(needed, inputs, f"{label} {version_of(partition)} was made of it")
     return needed
 
 
@@ -59,17 +58,18 @@ def _opened(reference: TableReference | str) -> Table:
         ) from error
 
 
-def _inputs(instance: dg.DagsterInstance, key: dg.AssetKey) -> Iterator[tuple[str, object]]:
-    cursor = None
-    while True:
-        page = instance.fetch_materializations(key, limit=_PAGE, cursor=cursor)
-        for record in page.records:
-            event = record.asset_materialization
-            if event and event.partition and is_version_key(event.partition) and "lance/inputs" in event.metadata:
-                yield event.partition, event.metadata["lance/inputs"].value
-        if not page.has_more:
-            return
-        cursor = page.cursor
+def _inputs(instance: dg.DagsterInstance, key: dg.AssetKey, partitions: Sequence[str]) -> Iterator[tuple[str, object]]:
+    """What was noted for these partitions, some hundred at a time."""
+    for start in range(0, len(partitions), _PAGE):
+        wanted = dg.AssetRecordsFilter(asset_key=key, asset_partitions=partitions[start : start + _PAGE])
+        cursor, has_more = None, True
+        while has_more:
+            page = instance.fetch_materializations(wanted, limit=2 * _PAGE, cursor=cursor)
+            for record in page.records:
+                event = record.asset_materialization
+                if event and event.partition and "lance/inputs" in event.metadata:
+                    yield event.partition, event.metadata["lance/inputs"].value
+            cursor, has_more = page.cursor, page.has_more
 
 
 def _note(needed: dict[str, dict[int, str]], inputs: object, why: str) -> None:

@@ -15,11 +15,11 @@ import pyarrow as pa
 from lance_assets.ledger import Ledger
 from lance_assets.maintenance.asset import maintenance_key
 from lance_assets.maintenance.pins import needed_by_ledgers, needed_of
-from lance_assets.maintenance.plan import Plan, plan, shape
+from lance_assets.maintenance.plan import plan, shape
 from lance_assets.maintenance.policy import Maintenance
 from lance_assets.maintenance.runs import at_work
 from lance_assets.maintenance.upkeep import surveyed
-from lance_core import LanceError, NotFound
+from lance_core import LanceError, NotFound, Table
 
 PLAN = "lance/maintenance_plan"
 OF = "lance/maintenance_of"
@@ -69,31 +69,29 @@ def decided(
     instance: dg.DagsterInstance, ledger: Ledger, policy: Maintenance, writes: Collection[dg.AssetKey], now: datetime
 ) -> dg.RunRequest | dg.SkipReason:
     try:
-        due, key, sentence = _due(instance, ledger, policy, now)
+        table = ledger.open()
+        found = surveyed(table, policy, now)
+        due = plan(found, policy)
+        why_not = _at_work(instance, ledger, policy, writes) if due.is_due else None
+        if due.clean and not why_not:  # who else needs a version is asked where one would go
+            due = plan(found, policy, needed=needed_of(table, policy, needed_by_ledgers(instance)).keys())
+        key = f"{due.key}-{_which(ledger, table)}"
     except NotFound:
         return dg.SkipReason(f"{ledger.label}: there is no {ledger.what} at {ledger.shown_uri} yet")
     except _TABLES_FAULT as error:
         return dg.SkipReason(f"{ledger.label} is not maintained: {error}")
     if not due.is_due:
-        return dg.SkipReason(f"{ledger.label}: nothing is due; {sentence}")
-    why = "; ".join(due.reasons)
-    if why_not := _at_work(instance, ledger, policy, writes):
-        return dg.SkipReason(f"{why_not}. What is due: {why}")
+        return dg.SkipReason(f"{ledger.label}: nothing is due; {shape(found)}")
     same = instance.get_runs(dg.RunsFilter(tags={**_tags(ledger), PLAN: key}))
-    if why_not := _tried(instance, ledger, same, now):
-        return dg.SkipReason(f"{why_not}. What is due: {why}")
+    if why_not := why_not or _tried(instance, ledger, same, now):
+        return dg.SkipReason(f"{why_not}. What is due: {'; '.join(due.reasons)}")
     return dg.RunRequest(run_key=f"{key}-{len(same) + 1}", tags={**_tags(ledger), PLAN: key})
 
 
-def _due(instance: dg.DagsterInstance, ledger: Ledger, policy: Maintenance, now: datetime) -> tuple[Plan, str, str]:
-    """Who else needs a version is asked where one would go. A table made anew at the same place has other keys."""
-    table = ledger.open()
-    found = surveyed(table, policy, now)
-    due = plan(found, policy)
-    if due.clean:
-        due = plan(found, policy, needed=needed_of(table, policy, needed_by_ledgers(instance)).keys())
-    which = hashlib.sha256((ledger.identity_of(table) or "").encode(errors="surrogatepass")).hexdigest()[:8]
-    return due, f"{due.key}-{which}", shape(found)
+def _which(ledger: Ledger, table: Table) -> str:
+    """A table made anew at the same place is another one."""
+    identity = ledger.identity_of(table) or ""
+    return hashlib.sha256(identity.encode(errors="surrogatepass")).hexdigest()[:8]
 
 
 def _at_work(

@@ -99,7 +99,7 @@ def test_a_run_compacts_cleans_up_and_records(
     }
     assert told["lance/due"] == (
         "- 8 fragments of fewer than 100 rows can be joined; the bound is 3\n"
-        "- 5 versions (up to 5) outlived 14 days and the newest 3; the bound is 2"
+        "- 2 versions (up to 5) outlived 14 days and the newest 3; the bound is 2"
     )
     figures = {"versions_removed": 4, "partitions_retired": 4, "fragments_before": 8, "fragments_after": 1}
     assert {name: told[f"lance/{name}"] for name in figures} == figures

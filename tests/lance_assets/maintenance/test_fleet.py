@@ -64,7 +64,7 @@ def test_all_are_looked_after_in_one_job(tmp_path: Path, instance: dg.DagsterIns
         lance_table("recorded", uri=str(places[1])),
         lance_table("busy", uri=str(places[2]), writes=[append]),
     )
-    own = lance_table("own", uri=str(lake / "own"), maintenance=Maintenance(compact_when_small_files=99))
+    own = lance_table("own", uri=str(lake / "own"), maintenance=Maintenance(keep_versions=2))
     (sensor,) = recorded.defs.sensors or ()
     assert isinstance(sensor, dg.SensorDefinition)
     tick(sensor, instance)
@@ -91,7 +91,7 @@ def test_all_are_looked_after_in_one_job(tmp_path: Path, instance: dg.DagsterIns
     assert "there is no Lance table" in tables["never"]["message"]
     assert "Delta Lake" in tables["delta"]["message"]
     assert "no data" in tables["no data"]["message"]
-    assert tables["busy" if "busy" in tables else "t002"]["message"].startswith(f"the run {working.run_id} is writing")
+    assert tables["t002"]["message"].startswith(f"the run {working.run_id} is writing")
     assert "excluded" not in tables
     assert not tables["own"].get("compacted")  # its own policy counts
     assert tables["own"]["versions_removed"] == 2

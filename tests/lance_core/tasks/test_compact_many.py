@@ -77,6 +77,8 @@ def test_one_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     assert landed(outcomes[0]).fsck().is_sound
     assert outcomes[1].committed is None
     assert str(no_data) in str(outcomes[1].error)
+    assert ".lance" in str(outcomes[1].error)  # which file it was
+    assert first.path in str(outcomes[2].error)
     assert isinstance(outcomes[3].error, Corrupt)
     assert isinstance(outcomes[4].error, NotFound)
     # Of a table of which one group cannot be read, the others are done.
