@@ -10,8 +10,27 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lance_assets.assets import LanceTable, lance_discovery, lance_table
+    from lance_assets.checks import (
+        Check,
+        Finding,
+        ForeignWriters,
+        Fresh,
+        FunctionCheck,
+        KeysUnique,
+        Nulls,
+        RowChange,
+        RowCount,
+        SchemaStable,
+        Seen,
+        Severity,
+        SmallFiles,
+        SqlCheck,
+        lance_check,
+    )
+    from lance_assets.io_manager import LanceIOManager
     from lance_assets.maintenance import Maintenance
     from lance_assets.maintenance.fleet import LanceFleet, lance_fleet
+    from lance_assets.profiles import Profile
     from lance_assets.resources import SparkSessionResource
     from lance_assets.storage import LanceResource
     from lance_assets.writes import (
@@ -21,32 +40,68 @@ if TYPE_CHECKING:
         SparkIngest,
         SparkMapColumns,
         SparkMergeColumns,
+        SparkOverwrite,
         SparkUpdate,
         SparkUpsert,
         WriteContext,
     )
 
 __all__ = [
+    "Check",
+    "Finding",
+    "ForeignWriters",
+    "Fresh",
+    "FunctionCheck",
+    "KeysUnique",
     "LanceFleet",
+    "LanceIOManager",
     "LanceResource",
     "LanceTable",
     "Maintenance",
+    "Nulls",
+    "Profile",
+    "RowChange",
+    "RowCount",
+    "SchemaStable",
+    "Seen",
+    "Severity",
+    "SmallFiles",
     "SparkAppend",
     "SparkCompact",
     "SparkDelete",
     "SparkIngest",
     "SparkMapColumns",
     "SparkMergeColumns",
+    "SparkOverwrite",
     "SparkSessionResource",
     "SparkUpdate",
     "SparkUpsert",
+    "SqlCheck",
     "WriteContext",
+    "lance_check",
     "lance_discovery",
     "lance_fleet",
     "lance_table",
 ]
 
 _HOMES = {
+    "Check": "lance_assets.checks",
+    "Finding": "lance_assets.checks",
+    "ForeignWriters": "lance_assets.checks",
+    "Fresh": "lance_assets.checks",
+    "FunctionCheck": "lance_assets.checks",
+    "KeysUnique": "lance_assets.checks",
+    "Nulls": "lance_assets.checks",
+    "RowChange": "lance_assets.checks",
+    "RowCount": "lance_assets.checks",
+    "SchemaStable": "lance_assets.checks",
+    "Seen": "lance_assets.checks",
+    "Severity": "lance_assets.checks",
+    "SmallFiles": "lance_assets.checks",
+    "SqlCheck": "lance_assets.checks",
+    "lance_check": "lance_assets.checks",
+    "Profile": "lance_assets.profiles",
+    "LanceIOManager": "lance_assets.io_manager",
     "LanceResource": "lance_assets.storage",
     "LanceTable": "lance_assets.assets",
     "SparkSessionResource": "lance_assets.resources",
@@ -59,6 +114,7 @@ _HOMES = {
     "SparkIngest": "lance_assets.writes",
     "SparkMapColumns": "lance_assets.writes",
     "SparkMergeColumns": "lance_assets.writes",
+    "SparkOverwrite": "lance_assets.writes",
     "SparkUpdate": "lance_assets.writes",
     "SparkUpsert": "lance_assets.writes",
     "WriteContext": "lance_assets.writes",

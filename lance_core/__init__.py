@@ -8,6 +8,7 @@ The names in `__all__` are the front door; everything else may move.
 from lance_core.committed import Committed
 from lance_core.errors import (
     AlreadyExists,
+    AuditFailed,
     CommitUndecided,
     ConflictError,
     Corrupt,
@@ -26,10 +27,12 @@ from lance_core.finding import FoundTables, find_tables
 from lance_core.history import VersionInfo
 from lance_core.maintenance.cleanup import CleanupReport
 from lance_core.maintenance.survey import Survey
-from lance_core.table import Table
+from lance_core.table import Audit, Table
 
 __all__ = [
     "AlreadyExists",
+    "Audit",
+    "AuditFailed",
     "CleanupReport",
     "CommitUndecided",
     "Committed",

@@ -5,13 +5,14 @@ A `Table` is one version and never changes; a writer returns the table after it 
 """
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 import pyarrow as pa
 
 from lance_core import given, writes
+from lance_core.audits import Look
 from lance_core.commit import ATTEMPTS
 from lance_core.committed import Committed
 from lance_core.data.blob_writing import stored_schema
@@ -30,6 +31,7 @@ from lance_core.detached import commit_detached, publish
 from lance_core.edit import attempts, evolve, settings
 from lance_core.edit import columns as edit_columns
 from lance_core.edit import delete as edit_delete
+from lance_core.edit import slices as edit_slices
 from lance_core.edit import update as edit_update
 from lance_core.edit import upsert as edit_upsert
 from lance_core.errors import AlreadyExists, InvalidInput
@@ -65,9 +67,14 @@ from lance_core.writes import Written
 
 STORAGE_VERSION = "2.2"
 _HAS_ROWS = "a small fragment has at least one row"
+OVERWRITE_SLICE = "overwrite of a slice"
+"""Another change than the overwrite of all rows, to an intention."""
 _HELD_BYTES_MAX = 1024**2
 """Of rows in memory that are written by whoever commits them. More are written before that, side by side with others'.
 """
+Audit = Callable[["Table", "Table | None"], object]
+"""Shown a change before anybody else can see it: the table with it, and the table that it was made upon, None where
+there is none yet. It refuses by raising, and then nothing is published (`AuditFailed`)."""
 
 
 class Table(TableReader):
@@ -95,6 +102,7 @@ class Table(TableReader):
         properties: Mapping[str, str] | None = None,
         intent: str | None = None,
         retries: int = ATTEMPTS,
+        audit: Audit | None = None,
         max_rows_per_file: int = ROWS_PER_FILE_MAX,
         max_bytes_per_file: int = BYTES_PER_FILE_MAX,
         manifest_store: ManifestStore | str | None = None,
@@ -114,7 +122,9 @@ class Table(TableReader):
         limits = FileLimits(max_rows_per_file, max_bytes_per_file)
         born_config = {TABLE_ID: begun.uuid, **config, **published_config(location)}
         operation = _overwriting(location, incoming(data), birth.storage_version, limits, born_config)
-        return cls(writes.finish(begun, operation, properties=properties, attempts=retries).snapshot)
+        return cls(
+            writes.finish(begun, operation, properties=properties, attempts=retries, audit=audit_of(audit)).snapshot
+        )
 
     # Naming
 
@@ -135,6 +145,7 @@ class Table(TableReader):
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
+        audit: Audit | None = None,
         max_rows_per_file: int = ROWS_PER_FILE_MAX,
         max_bytes_per_file: int = BYTES_PER_FILE_MAX,
     ) -> Committed:
@@ -155,31 +166,44 @@ class Table(TableReader):
             fragments = _fragments(base.location, rows.batches, schema, version, limits)
             return Append(fragments) if fragments else None
 
-        return self._changed("append", plan, intent, properties, retries, again=False)
+        return self._changed("append", plan, intent, properties, retries, audit=audit, again=False)
 
     def overwrite(
         self,
         data: Rows | pa.Schema,
         *,
+        where: str | None = None,
         config: Mapping[str, str] | None = None,
         stable_row_ids: bool | None = None,
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
+        audit: Audit | None = None,
         max_rows_per_file: int = ROWS_PER_FILE_MAX,
         max_bytes_per_file: int = BYTES_PER_FILE_MAX,
     ) -> Committed:
         """Replace all rows and the schema. Config, table metadata and older versions stay; indices go. Whether rows
-        have stable ids stays too; `stable_row_ids` says which of the two is expected."""
+        have stable ids stays too; `stable_row_ids` says which of the two is expected.
+
+        `where`, a condition in Lance's SQL, overwrites a slice: the rows that match go, and those that come, all of
+        which have to match it too, take their place. The schema stays, and so do indices. The slice is what was given,
+        whatever others write into it meanwhile."""
         given.same_row_ids(stable_row_ids, self.manifest.has_stable_row_ids, what=self.uri)
         limits = FileLimits(max_rows_per_file, max_bytes_per_file)
         settings = given.config(config)
+        if where is not None:
+            if settings:
+                raise InvalidInput("config= is set by an overwrite of all rows; with where=, use set_config()")
+            given.text(where, "where")
+            plan = edit_slices.in_one_process(incoming(data), where, limits=limits, ports=SYSTEM)
+            return self._changed(OVERWRITE_SLICE, plan, intent, properties, retries, audit=audit)
         return self._changed(
             "overwrite",
             lambda base: _overwriting(base.location, incoming(data), base.manifest.storage_version, limits, settings),
             intent,
             properties,
             retries,
+            audit=audit,
             again=False,
         )
 
@@ -190,6 +214,7 @@ class Table(TableReader):
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
+        audit: Audit | None = None,
     ) -> Committed:
         """Remove the rows that match, a condition in Lance's SQL. No data file is rewritten."""
         return self._changed(
@@ -198,6 +223,7 @@ class Table(TableReader):
             intent,
             properties,
             retries,
+            audit=audit,
         )
 
     def compact(
@@ -294,6 +320,7 @@ class Table(TableReader):
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
+        audit: Audit | None = None,
         max_rows_per_file: int = ROWS_PER_FILE_MAX,
         max_bytes_per_file: int = BYTES_PER_FILE_MAX,
     ) -> Committed:
@@ -305,6 +332,7 @@ class Table(TableReader):
             intent,
             properties,
             retries,
+            audit=audit,
         )
 
     def upsert(
@@ -319,6 +347,7 @@ class Table(TableReader):
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
+        audit: Audit | None = None,
         max_rows_per_file: int = ROWS_PER_FILE_MAX,
         max_bytes_per_file: int = BYTES_PER_FILE_MAX,
     ) -> Committed:
@@ -336,6 +365,7 @@ class Table(TableReader):
             intent,
             properties,
             retries,
+            audit=audit,
             operation=Update.name,
         )
 
@@ -348,6 +378,7 @@ class Table(TableReader):
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
+        audit: Audit | None = None,
     ) -> Committed:
         """New columns: `{name: SQL}`; or fields, null in every row, of which no file is written; or a function from a
         batch of `read_columns` to one of new columns, whose types are those of its first result or of `schema`."""
@@ -359,6 +390,7 @@ class Table(TableReader):
             intent,
             properties,
             retries,
+            audit=audit,
         )
 
     def merge_columns(
@@ -369,6 +401,7 @@ class Table(TableReader):
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
+        audit: Audit | None = None,
     ) -> Committed:
         """New columns from rows with the key columns `on`. Rows of the table without a partner get nulls; a null key
         has no partner. `data` and the table's keys are held in memory."""
@@ -379,6 +412,7 @@ class Table(TableReader):
             intent,
             properties,
             retries,
+            audit=audit,
         )
 
     def drop_columns(
@@ -388,6 +422,7 @@ class Table(TableReader):
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
+        audit: Audit | None = None,
     ) -> Committed:
         """Columns, or fields within (`address.city`), with the indices on them. No file is written, unless rows would
         be left without any."""
@@ -397,6 +432,7 @@ class Table(TableReader):
             intent,
             properties,
             retries,
+            audit=audit,
         )
 
     def reorder_columns(
@@ -422,6 +458,7 @@ class Table(TableReader):
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
+        audit: Audit | None = None,
     ) -> Committed:
         """Another name, type or nullability for a column, or for a field within (`address.city`). Only a type takes new
         files, and it is refused while an index is on the column; the column stays where it is among the others."""
@@ -431,6 +468,7 @@ class Table(TableReader):
             intent,
             properties,
             retries,
+            audit=audit,
         )
 
     def set_config(
@@ -506,6 +544,7 @@ class Table(TableReader):
         properties: Mapping[str, str] | None = None,
         intent: str | None = None,
         retries: int = ATTEMPTS,
+        audit: Audit | None = None,
         detached: bool = False,
     ) -> Committed:
         """Commit an operation whose files are written already. `read_version` is the version it was planned on.
@@ -521,6 +560,8 @@ class Table(TableReader):
             base = load_at(self._location, given.version_number(read_version))
         if given.flag(detached, "detached"):
             given.check(intent=intent, retries=retries)
+            if audit is not None:
+                raise InvalidInput("a detached version is not audited: look at it, then publish it")
             if intent is not None:
                 raise InvalidInput("a detached version has no intent; it lands once when it is published")
             noted = given.properties(properties)
@@ -531,6 +572,7 @@ class Table(TableReader):
             intent,
             properties,
             retries,
+            audit=audit,
             again=False,
             brought=True,
         )
@@ -548,6 +590,7 @@ class Table(TableReader):
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
+        audit: Audit | None = None,
     ) -> Committed:
         """Make an older version of this line the newest: rows, schema, indices and config come back as they were then.
         What came between stays in the history."""
@@ -558,6 +601,7 @@ class Table(TableReader):
             intent,
             properties,
             retries,
+            audit=audit,
             again=False,
         )
 
@@ -591,6 +635,7 @@ class Table(TableReader):
         properties: Mapping[str, str] | None,
         retries: int,
         *,
+        audit: Audit | None = None,
         operation: str = "",
         again: bool = True,
         brought: bool = False,
@@ -601,7 +646,7 @@ class Table(TableReader):
         given.check(intent=intent, retries=retries)
         noted = given.properties(properties)
         self.manifest.check_writable()
-        change = attempts.Change(verb, plan, operation or Append.name, again, brought)
+        change = attempts.Change(verb, plan, operation or Append.name, again, brought, audit_of(audit))
         return committed_of(
             attempts.land(change, self._snapshot, intent=intent, properties=noted, retries=retries, ports=SYSTEM)
         )
@@ -634,6 +679,15 @@ def _fragments(
         new_uuid=SYSTEM.new_uuid,
         what=location.uri,
     )
+
+
+def audit_of(audit: Audit | None) -> Look | None:
+    """As the workshops know it."""
+    if audit is None:
+        return None
+    if not callable(audit):
+        raise InvalidInput(f"audit= is a function of two tables, not a {type(audit).__name__}")
+    return lambda beside, base: audit(Table(beside), None if base is None else Table(base))
 
 
 def committed_of(written: Written) -> Committed:

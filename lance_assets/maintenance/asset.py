@@ -4,10 +4,12 @@ A compaction is a version like any other, made and recorded by the step that all
 removes versions, and their partitions are retired in the same run. Both are told by figures that Dagster plots.
 """
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import dagster as dg
 
+from lance_assets.checks.check import Check
 from lance_assets.failures import lance_errors
 from lance_assets.intents import logical_run_id
 from lance_assets.ledger import Ledger
@@ -28,7 +30,11 @@ def maintenance_key(ledger: Ledger) -> dg.AssetKey:
     return dg.AssetKey([*ledger.prefix, f"{ledger.name}_maintenance"])
 
 
-def maintenance_asset(ledger: Ledger, policy: Maintenance, *, group: str) -> dg.AssetsDefinition:
+def maintenance_asset(
+    ledger: Ledger, policy: Maintenance, *, group: str, checks: Sequence[Check] = ()
+) -> dg.AssetsDefinition:
+    """`checks` are those of the table, which are asked about its compactions too."""
+
     @dg.asset(
         key=maintenance_key(ledger),
         group_name=group,
@@ -39,12 +45,14 @@ def maintenance_asset(ledger: Ledger, policy: Maintenance, *, group: str) -> dg.
     )
     def asset(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
         with lance_errors(ledger, retry_number=context.retry_number):
-            return _maintained(context, ledger, policy)
+            return _maintained(context, ledger, policy, checks)
 
     return asset
 
 
-def _maintained(context: dg.AssetExecutionContext, ledger: Ledger, policy: Maintenance) -> dg.MaterializeResult[None]:
+def _maintained(
+    context: dg.AssetExecutionContext, ledger: Ledger, policy: Maintenance, checks: Sequence[Check]
+) -> dg.MaterializeResult[None]:
     now = datetime.now(UTC)
     try:
         table = ledger.open()
@@ -60,7 +68,7 @@ def _maintained(context: dg.AssetExecutionContext, ledger: Ledger, policy: Maint
     # A try that goes on for another one looks whether that had landed, and records it.
     if due.compact or (policy.compacts and _goes_on(context)):
         compaction = SparkCompact(maintenance_key(ledger).path[-1], policy.target_rows)
-        result = write_in_step(context, ledger, compaction)
+        result = write_in_step(context, ledger, compaction, checks)
     metadata: Metadata = {}
     table = ledger.open()
     if policy.cleans:

@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 import dagster as dg
 
 from lance_assets.assets import LanceTable
+from lance_assets.checks.check import Check
 from lance_assets.failures import lance_errors
 from lance_assets.intents import run_intent
 from lance_assets.ledger import Ledger
@@ -21,10 +22,10 @@ from lance_assets.maintenance.asset import maintenance_key
 from lance_assets.maintenance.fleet_run import Member, Round
 from lance_assets.maintenance.policy import Maintenance
 from lance_assets.maintenance.report import Fate, FleetReport
+from lance_assets.provenance import properties_of
 from lance_assets.resources import SPARK, session_of
 from lance_assets.spark.jobs import SparkRunner
 from lance_assets.storage import LanceResource
-from lance_assets.writes.asset import properties_of
 from lance_core import InvalidInput, find_tables
 from lance_core.tasks.parts import Runner
 
@@ -39,6 +40,7 @@ class Declared:
     ledger: Ledger
     writes: frozenset[dg.AssetKey]
     policy: Maintenance | None
+    checks: tuple[Check, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class LanceFleet:
                 members.append(Member(uri, policy, access))
             else:
                 keys = known.writes | {maintenance_key(known.ledger)}
-                members.append(Member(uri, policy, known.ledger.access(), known.ledger, keys))
+                members.append(Member(uri, policy, known.ledger.access(), known.ledger, keys, known.checks))
         intent = run_intent(context.instance, context.run, self.key, None)
 
         def runner() -> Runner:
@@ -115,7 +117,7 @@ class LanceFleet:
             members=members,
             skipped=found.skipped,
             intent=intent,
-            properties=properties_of(context, self.key, None, intent, {}),
+            properties=properties_of(context.run, self.key, None, intent, {}),
             runner=runner,
             orphans=self.orphans,
             prefix=self.place.shown_uri,
@@ -182,7 +184,8 @@ def lance_fleet(
 
 
 def _declared(table: LanceTable) -> Declared:
-    return Declared(table.ledger, frozenset(table.write_key(write.name) for write in table.writes), table.maintenance)
+    writes = frozenset(table.write_key(write.name) for write in table.writes)
+    return Declared(table.ledger, writes, table.maintenance, table.checks)
 
 
 def _checked(report: FleetReport) -> dg.AssetCheckResult:

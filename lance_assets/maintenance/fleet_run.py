@@ -19,6 +19,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from lance_assets.checks.check import Check
 from lance_assets.ledger import Ledger
 from lance_assets.maintenance.pins import Needed, needed_by_ledgers, needed_of
 from lance_assets.maintenance.plan import Plan, plan
@@ -49,6 +50,7 @@ class Member:
     ledger: Ledger | None = None
     keys: frozenset[dg.AssetKey] = frozenset()
     """What writes it, by assets of this project."""
+    checks: tuple[Check, ...] = ()
     report: TableReport = field(init=False)
     table: Table | None = None
     survey: Survey | None = None
@@ -170,7 +172,7 @@ class Round:
         if member.ledger is None or member.survey is None or member.table is None:
             return
         try:
-            record_own(self.context, member.ledger, member.table, member.survey.version)
+            record_own(self.context, member.ledger, member.checks, member.table, member.survey.version)
             retire(self.context.instance, member.ledger, member.table)
         except TABLES_FAULT as error:
             member.report.failed(error)

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import dagster as dg
 
 from lance_assets.maintenance.policy import Maintenance
-from lance_assets.metadata import INPUTS
 from lance_assets.partitions import is_version_key, version_of
+from lance_assets.properties import INPUTS
 from lance_assets.storage import LanceResource
 from lance_assets.writes.context import TableReference
 from lance_core import InvalidInput, LanceError, Table

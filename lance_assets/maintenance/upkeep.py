@@ -1,15 +1,18 @@
 """The steps of an upkeep that one table and a fleet have in common: looking, cleaning, retiring, recording."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import dagster as dg
 
+from lance_assets.checks.check import Check
+from lance_assets.checks.judging import judge_in_run
 from lance_assets.epochs import epoch_of
 from lance_assets.ledger import Ledger
 from lance_assets.maintenance.policy import Maintenance
-from lance_assets.metadata import RUN_ID, found_facts
+from lance_assets.metadata import found_facts
 from lance_assets.partitions import is_version_key, partition_key
+from lance_assets.properties import RUN_ID
 from lance_assets.recording import record_in_run
 from lance_core import CleanupReport, Survey, Table
 
@@ -42,9 +45,15 @@ def retire(instance: dg.DagsterInstance, ledger: Ledger, table: Table) -> int:
     return len(gone)
 
 
-def record_own(context: dg.AssetExecutionContext, ledger: Ledger, table: Table, since: int) -> None:
-    """The versions after `since` that this run has made."""
+def record_own(
+    context: dg.AssetExecutionContext, ledger: Ledger, checks: Sequence[Check], table: Table, since: int
+) -> None:
+    """The versions after `since` that this run has made. No rows are read for a check of one: they are as they were."""
     epoch = epoch_of(context.instance, ledger, ledger.identity_of(table))
+    cheap = [check for check in checks if not check.reads_data]
     for info in table.versions(since=since):
         if info.properties.get(RUN_ID) == context.run.run_id:
-            record_in_run(context, ledger, found_facts(table.at(info.version), info, epoch))
+            made = table.at(info.version)
+            facts = found_facts(made, info, epoch)
+            record_in_run(context, ledger, facts)
+            judge_in_run(context, ledger, cheap, made, facts.partition)
