@@ -1,4 +1,4 @@
-"""The demo's Dagster project, as anyone would write one: two tables, what writes to them, checks, a job, a Spark session.
+"""The demo's Dagster project, as anyone would write one: two tables, their writes and checks, a job, a Spark session.
 
 `workspace.yaml` at the top of the project loads this module.
 """
