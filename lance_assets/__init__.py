@@ -28,6 +28,8 @@ if TYPE_CHECKING:
         lance_check,
     )
     from lance_assets.io_manager import LanceIOManager
+    from lance_assets.maintenance import Maintenance
+    from lance_assets.maintenance.fleet import LanceFleet, lance_fleet
     from lance_assets.profiles import Profile
     from lance_assets.resources import SparkSessionResource
     from lance_assets.storage import LanceResource
@@ -51,9 +53,11 @@ __all__ = [
     "Fresh",
     "FunctionCheck",
     "KeysUnique",
+    "LanceFleet",
     "LanceIOManager",
     "LanceResource",
     "LanceTable",
+    "Maintenance",
     "Nulls",
     "Profile",
     "RowChange",
@@ -76,6 +80,7 @@ __all__ = [
     "WriteContext",
     "lance_check",
     "lance_discovery",
+    "lance_fleet",
     "lance_table",
 ]
 
@@ -100,6 +105,9 @@ _HOMES = {
     "LanceResource": "lance_assets.storage",
     "LanceTable": "lance_assets.assets",
     "SparkSessionResource": "lance_assets.resources",
+    "LanceFleet": "lance_assets.maintenance.fleet",
+    "Maintenance": "lance_assets.maintenance",
+    "lance_fleet": "lance_assets.maintenance.fleet",
     "SparkAppend": "lance_assets.writes",
     "SparkCompact": "lance_assets.writes",
     "SparkDelete": "lance_assets.writes",
