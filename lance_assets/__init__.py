@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         SparkUpdate,
         SparkUpsert,
         WriteContext,
+        lance_write,
     )
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "WriteContext",
     "lance_discovery",
     "lance_table",
+    "lance_write",
 ]
 
 _HOMES = {
@@ -53,6 +55,7 @@ _HOMES = {
     "WriteContext": "lance_assets.writes",
     "lance_discovery": "lance_assets.assets",
     "lance_table": "lance_assets.assets",
+    "lance_write": "lance_assets.writes",
 }
 
 

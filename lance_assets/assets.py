@@ -14,7 +14,8 @@ from dagster_shared.libraries import DagsterLibraryRegistry
 
 from lance_assets.discovery import discovery_sensor
 from lance_assets.ledger import Ledger
-from lance_assets.writes import Write, write_asset, write_key
+from lance_assets.places import take_place
+from lance_assets.writes import Write, Writes, write_asset, write_key
 from lance_core import InvalidInput
 from lance_core.tasks.stamp import Stamp
 
@@ -29,7 +30,7 @@ class LanceTable:
     """Made by `lance_table`; merge `.defs` into your project."""
 
     ledger: Ledger
-    writes: tuple[Write, ...]
+    writes: Writes
     group: str
     discover: bool
     description: str | None = None
@@ -57,6 +58,10 @@ class LanceTable:
         """How to reach its store, looked up now."""
         return self.ledger.options()
 
+    def declare(self, write: Write) -> None:
+        """One more write, as long as nobody has read `defs` or `spec`; `@lance_write` does it for a function."""
+        self.writes.add(write)
+
     def write_key(self, name: str) -> dg.AssetKey:
         """The asset key of one of its writes."""
         for write in self.writes:
@@ -69,7 +74,7 @@ class LanceTable:
     def spec(self) -> dg.AssetSpec:
         return dg.AssetSpec(
             key=self.key,
-            deps=[write_key(self.ledger, write) for write in self.writes],
+            deps=[write_key(self.ledger, write) for write in self.writes.read()],
             partitions_def=self.partitions,
             group_name=self.group,
             kinds={"lance"},
@@ -82,7 +87,8 @@ class LanceTable:
     @property
     def defs(self) -> dg.Definitions:
         """Needs a resource `spark`, which the project gives, if there are writes."""
-        assets = [write_asset(self.ledger, write, group=self.group) for write in self.writes]
+        take_place(self.ledger)
+        assets = [write_asset(self.ledger, write, group=self.group) for write in self.writes.read()]
         sensors = [discovery_sensor(f"lance_discover__{self.ledger.word}", [self.ledger])] if self.discover else []
         return dg.Definitions(assets=[self.spec, *assets], sensors=sensors)
 
@@ -107,14 +113,9 @@ def lance_table(
     """
     prefix = (key_prefix,) if isinstance(key_prefix, str) else tuple(key_prefix or ())
     ledger = Ledger(name, prefix, uri, dict(storage_options or {}))
-    names = [write.name for write in writes]
-    for each in names:
-        if names.count(each) > 1 or each == name:
-            what = "the table itself and a write" if each == name else f"{names.count(each)} writes"
-            raise InvalidInput(f"the Lance table {ledger.label!r}: {what} are called {each!r}; give each its own name")
     return LanceTable(
         ledger=ledger,
-        writes=tuple(writes),
+        writes=Writes(ledger.label, writes, taken=[name]),
         group=group or name,
         discover=discover,
         description=description,

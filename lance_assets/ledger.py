@@ -16,7 +16,7 @@ from lance_core import InvalidInput, Table
 _WORD = re.compile(r"[A-Za-z0-9_]+")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Ledger:
     name: str
     prefix: tuple[str, ...]
