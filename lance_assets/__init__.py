@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lance_assets.assets import LanceTable, lance_discovery, lance_table
+    from lance_assets.components import LanceTableComponent, SparkSessionComponent
     from lance_assets.resources import SparkSessionResource
     from lance_assets.writes import (
         SparkAppend,
@@ -26,12 +27,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LanceTable",
+    "LanceTableComponent",
     "SparkAppend",
     "SparkCompact",
     "SparkDelete",
     "SparkIngest",
     "SparkMapColumns",
     "SparkMergeColumns",
+    "SparkSessionComponent",
     "SparkSessionResource",
     "SparkUpdate",
     "SparkUpsert",
@@ -43,6 +46,8 @@ __all__ = [
 
 _HOMES = {
     "LanceTable": "lance_assets.assets",
+    "LanceTableComponent": "lance_assets.components",
+    "SparkSessionComponent": "lance_assets.components",
     "SparkSessionResource": "lance_assets.resources",
     "SparkAppend": "lance_assets.writes",
     "SparkCompact": "lance_assets.writes",
