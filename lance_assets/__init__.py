@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from lance_assets.assets import LanceTable, lance_discovery, lance_table
     from lance_assets.components import LanceTableComponent, SparkSessionComponent
     from lance_assets.resources import SparkSessionResource
+    from lance_assets.storage import LanceResource
     from lance_assets.writes import (
         SparkAppend,
         SparkCompact,
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
         SparkIngest,
         SparkMapColumns,
         SparkMergeColumns,
+        SparkOverwrite,
         SparkUpdate,
         SparkUpsert,
         WriteContext,
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "LanceResource",
     "LanceTable",
     "LanceTableComponent",
     "SparkAppend",
@@ -34,6 +37,7 @@ __all__ = [
     "SparkIngest",
     "SparkMapColumns",
     "SparkMergeColumns",
+    "SparkOverwrite",
     "SparkSessionComponent",
     "SparkSessionResource",
     "SparkUpdate",
@@ -45,6 +49,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "LanceResource": "lance_assets.storage",
     "LanceTable": "lance_assets.assets",
     "LanceTableComponent": "lance_assets.components",
     "SparkSessionComponent": "lance_assets.components",
@@ -55,6 +60,7 @@ _HOMES = {
     "SparkIngest": "lance_assets.writes",
     "SparkMapColumns": "lance_assets.writes",
     "SparkMergeColumns": "lance_assets.writes",
+    "SparkOverwrite": "lance_assets.writes",
     "SparkUpdate": "lance_assets.writes",
     "SparkUpsert": "lance_assets.writes",
     "WriteContext": "lance_assets.writes",

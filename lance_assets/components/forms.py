@@ -109,7 +109,7 @@ def record(make: Callable[..., object], forms: Mapping[str, Form], *, required: 
             raise at.wrong(f"{what} is expected here, with its options by name, not {_kind(value)}")
         for name in value:
             if name is True and "on" in forms:
-                raise at.wrong(f"{what}: YAML takes a bare on for true; write it in quotes, as \"on\": [...]")
+                raise at.wrong(f'{what}: YAML takes a bare on for true; write it in quotes, as "on": [...]')
             if name not in forms:
                 known = ", ".join(sorted(forms))
                 raise at.below(str(name)).wrong(f"{what} has no {name!r}{nearest(name, forms)}; it has {known}")

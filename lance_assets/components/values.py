@@ -14,7 +14,8 @@ import pyarrow as pa
 from lance_assets.components.at import At, environment_name
 from lance_assets.components.forms import NUMBER, TEXT, WHOLE, Form, choice, either, listed, mapped, one_of, record
 from lance_assets.components.references import function, referred
-from lance_assets.spark.settings import mask
+from lance_assets.storage import LanceResource
+from lance_core.tasks.credentials import is_reference, is_secret
 
 FUNCTION = Form({"type": "string", "pattern": r"^\.?[\w.]+:\w+$|\{\{", "description": "module.path:name"}, function)
 TEXTS = listed(TEXT)
@@ -32,14 +33,21 @@ def _option(raw: object, at: At) -> object:
         return dg.EnvVar(name)
     value = str(TEXT.read(raw, at))
     key = str(at.context.path[-1])
-    if mask(key, value) != value and not value.startswith("env:"):
+    if is_secret(key) and not is_reference(value):
         raise at.wrong(
             "this is a secret, and whoever reads this file has it; write {{ env.NAME }}, and set NAME where this runs"
         )
     return value
 
 
-OPTIONS = mapped(Form({"type": "string"}, _option))
+OPTION = Form({"type": "string"}, _option)
+OPTIONS = mapped(OPTION)
+STORAGE = record(
+    LanceResource,
+    {"root": OPTION, "storage_options": OPTIONS, "manifest_store": OPTION},
+    required=[],
+    what="a storage",
+)
 
 
 def _parameter(raw: object, at: At) -> object:

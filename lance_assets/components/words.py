@@ -19,6 +19,7 @@ from lance_assets.components.values import (
     PARTITIONS,
     RETRY,
     SCHEMA,
+    STORAGE,
     TEXT_BY_NAME,
     TEXT_OR_TEXTS,
     TEXTS,
@@ -68,7 +69,9 @@ TABLE: Mapping[str, Form] = {
     "owners": _about(TEXTS, "E-mail addresses, or team:name."),
     "tags": _about(TEXT_BY_NAME, "Tags of the asset."),
     "writes": _about(listed(WRITE), "What changes the table: each is an asset that makes versions."),
+    "branches": _about(TEXTS, "Branches that are followed: each has a ledger of its own, name@branch."),
     "discover": _about(TRUTH, "Whether a sensor finds the versions that others commit."),
+    "storage": _about(STORAGE, "Where the table is reached by options, a manifest store, and a root for its uri."),
     "storage_options": _about(OPTIONS, "How to reach the store, as Lance spells it; secrets as {{ env.NAME }}."),
 }
 """What `lance_table` takes."""

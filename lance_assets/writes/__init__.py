@@ -13,7 +13,7 @@ from lance_assets.writes.columns import SparkMapColumns, SparkMergeColumns
 from lance_assets.writes.context import TableReference, WriteContext
 from lance_assets.writes.declared import WRITES, Writes
 from lance_assets.writes.decorator import lance_write
-from lance_assets.writes.rows import SparkAppend, SparkIngest, SparkUpsert
+from lance_assets.writes.rows import SparkAppend, SparkIngest, SparkOverwrite, SparkUpsert
 from lance_assets.writes.write import How, Write
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "SparkIngest",
     "SparkMapColumns",
     "SparkMergeColumns",
+    "SparkOverwrite",
     "SparkUpdate",
     "SparkUpsert",
     "TableReference",

@@ -71,7 +71,7 @@ class _Step:
 
         def how() -> How:
             properties = _properties(self.context, write_key(ledger, self.write), partition, intent, writing.inputs)
-            return How(intent=intent, properties=properties, storage_options=ledger.options())
+            return How(intent=intent, properties=properties, **ledger.access())
 
         committed = self.write.change(writing, how)
         if self.write.makes_several:
@@ -86,7 +86,7 @@ class _Step:
 
     def _record_those_between(self, before: int, committed: Committed) -> None:
         """Versions of this run that were committed on the way."""
-        epoch = epoch_of(self.context.instance, self.ledger, committed.table.id)
+        epoch = epoch_of(self.context.instance, self.ledger, self.ledger.identity_of(committed.table))
         for info in committed.table.versions(since=before + 1):
             if info.version < committed.version and info.properties.get(RUN_ID) == self.context.run.run_id:
                 record_in_run(self.context, self.ledger, found_facts(committed.table.at(info.version), info, epoch))
@@ -102,7 +102,7 @@ class _Step:
                 "nothing was written now, and there is no partition to record"
             )
             return _unrecorded(committed.version, {"lance/landed_before": dg.MetadataValue.bool(True)})
-        facts = committed_facts(committed, epoch_of(context.instance, ledger, committed.table.id))
+        facts = committed_facts(committed, epoch_of(context.instance, ledger, ledger.identity_of(committed.table)))
         known = facts.run_id is not None and context.instance.has_run(facts.run_id)
         stood = record_in_run(context, ledger, facts)
         # Where the partition holds another version, this one has none.

@@ -11,7 +11,7 @@ from typing import overload
 
 from lance_assets.writes.changes import SparkCompact, SparkDelete, SparkUpdate
 from lance_assets.writes.columns import SparkMapColumns, SparkMergeColumns
-from lance_assets.writes.rows import SparkAppend, SparkIngest, SparkUpsert
+from lance_assets.writes.rows import SparkAppend, SparkIngest, SparkOverwrite, SparkUpsert
 from lance_assets.writes.write import Write
 from lance_core import InvalidInput
 
@@ -22,6 +22,7 @@ WRITES: Mapping[str, type[Write]] = {
     "ingest": SparkIngest,
     "map_columns": SparkMapColumns,
     "merge_columns": SparkMergeColumns,
+    "overwrite": SparkOverwrite,
     "update": SparkUpdate,
     "upsert": SparkUpsert,
 }
@@ -31,27 +32,38 @@ WRITES: Mapping[str, type[Write]] = {
 class Writes(Sequence[Write]):
     """In the order in which they were declared."""
 
-    def __init__(self, label: str, writes: Sequence[Write] = (), *, taken: Sequence[str] = ()) -> None:
-        """`taken` are names that no write may have: the table's own."""
+    def __init__(
+        self, label: str, writes: Sequence[Write] = (), *, taken: Sequence[str] = (), view: bool = False
+    ) -> None:
+        """`taken` are names that no write may have: the table's own. A view is declared elsewhere, with its writes."""
         self._label = label
         self._taken = tuple(taken)
         self._writes: list[Write] = []
+        self._view = view
         self._read = False
         for write in writes:
             self.add(write)
 
     def add(self, write: Write) -> None:
+        self.check_open(write)
+        if write.name in self._taken:
+            raise self._twice("the table itself and a write", write.name)
+        if any(each.name == write.name for each in self._writes):
+            raise self._twice("2 writes", write.name)
+        self._writes.append(write)
+
+    def check_open(self, write: Write) -> None:
+        if self._view:
+            raise InvalidInput(
+                f"the write {write.name!r} of {self._label!r}: what writes to a branch is declared with its table, and "
+                "says branch= itself"
+            )
         if self._read:
             raise InvalidInput(
                 f"the write {write.name!r} of the Lance table {self._label!r} is declared after the definitions of the "
                 "table were read, so that they lack it; read .defs where all writes are declared: below them in the "
                 "module, or in a module that imports those that declare"
             )
-        if write.name in self._taken:
-            raise self._twice("the table itself and a write", write.name)
-        if any(each.name == write.name for each in self._writes):
-            raise self._twice("2 writes", write.name)
-        self._writes.append(write)
 
     def read(self) -> tuple[Write, ...]:
         """All of them; there can be no more from now on."""

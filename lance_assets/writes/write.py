@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, ClassVar, Literal, TypedDict
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import dagster as dg
 
 from lance_assets.ledger import check_word
+from lance_assets.storage import Access
 from lance_assets.writes.context import WriteContext
 from lance_core import Committed, InvalidInput
 
@@ -27,12 +28,11 @@ Dependency = dg.AssetKey | dg.AssetDep | dg.AssetSpec | dg.AssetsDefinition | st
 _PARAMETER = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|::|:(?P<name>[A-Za-z_]\w*)""")
 
 
-class How(TypedDict):
-    """What every op of `lance_assets.spark` takes."""
+class How(Access):
+    """What every op of `lance_assets.spark` that writes takes."""
 
     intent: str
     properties: Mapping[str, str]
-    storage_options: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +44,8 @@ class Common:
     deps: Iterable[Dependency] = ()
     partitions: dg.PartitionsDefinition[str] | None = None
     once_per: Literal["run", "partition"] = "run"
+    branch: str | None = None
+    """Where it writes, if not to the main line; a branch that the table follows."""
     description: str | None = None
     code_version: str | None = None
     tags: Mapping[str, str] | None = None

@@ -76,6 +76,16 @@ def test_what_is_declared_too_late_is_refused(read: str) -> None:
     assert not table.writes
 
 
+def test_writes_to_a_branch_are_declared_with_the_table() -> None:
+    table = orders(branches=["dev"])
+    with pytest.raises(InvalidInput, match=r"'tried' of 'lake/orders@dev': what writes to a branch is declared with"):
+        lance_write(table=table.branch("dev"), op="append", name="tried")(print)
+    with pytest.raises(InvalidInput, match="follows no branch 'main2'"):
+        lance_write(table=table, op="append", name="tried", branch="main2")(print)
+    lance_write(table=table, op="append", name="tried", branch="dev")(print)
+    assert [write.branch for write in table.writes] == ["dev"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -20,6 +20,7 @@ from lance_assets import (
     SparkIngest,
     SparkMapColumns,
     SparkMergeColumns,
+    SparkOverwrite,
     SparkUpdate,
     SparkUpsert,
     lance_table,
@@ -135,7 +136,8 @@ EVERYTHING = """
       where: "'{{ 'Lima' }}' = city and n < :n"
       parameters: {n: 1.5}
       partitions: "{{ dg.HourlyPartitionsDefinition(start_date='2026-01-01-00:00') }}"
-    - {op: compact, name: tidy, target_rows: 1000}
+    - {op: compact, name: tidy, target_rows: 1000, branch: dev}
+    - {op: overwrite, name: anew, fn: .beside:new, where: "day = :d", parameters: {d: 2026-01-02}}
 """
 
 
@@ -144,7 +146,8 @@ def test_yaml_is_python_in_other_words(project: Project, monkeypatch: pytest.Mon
     monkeypatch.setenv("LAKE", "/elsewhere")
     project.write(
         in_yaml(
-            EVERYTHING, "  key_prefix: [lake, raw]\n  group: sales\n  description: All.\n  owners: [a@b.org]\n"
+            EVERYTHING,
+            "  key_prefix: [lake, raw]\n  group: sales\n  description: All.\n  owners: [a@b.org]\n  branches: [dev]\n",
         ).replace("/lake/orders", "{{ env.LAKE }}/orders")
     )
     table = project.table()
@@ -207,7 +210,8 @@ def test_yaml_is_python_in_other_words(project: Project, monkeypatch: pytest.Mon
             parameters={"n": 1.5},
             partitions=dg.HourlyPartitionsDefinition(start_date="2026-01-01-00:00"),
         ),
-        SparkCompact("tidy", target_rows=1000),
+        SparkCompact("tidy", target_rows=1000, branch="dev"),
+        SparkOverwrite("anew", fn=beside.new, where="day = :d", parameters={"d": "2026-01-02"}),
     ]
     for ours, theirs in zip(table.writes, expected, strict=True):
         assert ours == theirs
@@ -237,8 +241,19 @@ def test_a_secret_stays_in_the_environment(project: Project, monkeypatch: pytest
         access(table)
 
 
+def test_a_storage_in_yaml(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROOT", "/lake/below")
+    project.write(
+        HEAD.replace("/lake/orders.lance", "orders.lance")
+        + "  storage:\n    root: '{{ env.ROOT }}'\n    storage_options: {aws_region: north}\n"
+    )
+    table = project.table()
+    assert table.uri == "/lake/below/orders.lance"
+    assert access(table) == {"aws_region": "north"}
+
+
 def access(table: LanceTable) -> dict[str, str]:
-    return dict(table.options())
+    return dict(table.access()["storage_options"])
 
 
 TIDY = "    - {op: compact, name: tidy}\n"
@@ -257,7 +272,7 @@ MISTAKES: dict[str, tuple[str, int, str]] = {
     "option": (
         in_yaml("    - op: delete\n      name: x\n\n      predicat: 'true'\n"),
         9,
-        "writes[0].predicat: the op delete has no 'predicat' (did you mean 'predicate'?); it has code_version",
+        "writes[0].predicat: the op delete has no 'predicat' (did you mean 'predicate'?); it has branch, code_",
     ),
     "bare on": (
         in_yaml("    - {op: upsert, name: x, fn: yamlshop.rows:new, on: id}\n"),
