@@ -1,20 +1,27 @@
 """A Lance table in a Dagster project: `lance_table(...)` declares it, `.defs` is what the project merges.
 
     writes (executable, Spark) ──► ledger (external, one partition a version) ──► whatever reads the table
+                                     │ checks, asked about each version       └─► profile (figures of each version)
 
 Only declarations are here. What a write does is in `writes/`, how versions get onto the ledger in `recording.py` and
-`discovery.py`.
+`discovery.py`, what is asked of them in `checks/`, what is computed of them in `profiles/`.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 
 import dagster as dg
 from dagster_shared.libraries import DagsterLibraryRegistry
 
+from lance_assets.checks.asset import asset_checks
+from lance_assets.checks.check import Check
+from lance_assets.checks.judging import check_names
 from lance_assets.discovery import discovery_sensor
 from lance_assets.ledger import Ledger
 from lance_assets.places import take_place
+from lance_assets.profiles import Profile, profile_asset, profile_key
+from lance_assets.profiles.asset import Automation
 from lance_assets.storage import Access, LanceResource
 from lance_assets.writes import Write, Writes, write_asset, write_key
 from lance_core import InvalidInput
@@ -39,6 +46,10 @@ class LanceTable:
     tags: Mapping[str, str] = field(default_factory=dict)
     branches: tuple[Ledger, ...] = ()
     """Of the branches that are followed."""
+    checks: tuple[Check, ...] = ()
+    profile: Profile | None = None
+    automation: Automation | None = None
+    freshness: dg.FreshnessPolicy | None = None
 
     @property
     def key(self) -> dg.AssetKey:
@@ -65,7 +76,8 @@ class LanceTable:
         """The branch as a table to read from, to depend on, and whose key and partitions are asked for. It is declared
         already, by the table that follows it."""
         ledger = self.ledger_of(name)
-        return replace(self, ledger=ledger, writes=Writes(ledger.label, view=True), branches=(), discover=False)
+        view = Writes(ledger.label, view=True)
+        return replace(self, ledger=ledger, writes=view, branches=(), discover=False, checks=(), profile=None)
 
     def ledger_of(self, branch: str | None) -> Ledger:
         for ledger in (self.ledger, *self.branches):
@@ -92,19 +104,36 @@ class LanceTable:
         raise InvalidInput(f"the Lance table {self.ledger.label!r} has no write {name!r}; it has {names}")
 
     @property
+    def profile_key(self) -> dg.AssetKey:
+        """The asset key of its profile."""
+        return profile_key(self.ledger)
+
+    @property
     def spec(self) -> dg.AssetSpec:
-        return self._spec(self.ledger)
+        return self._spec(self.ledger, self.ledger.shown_uri)
 
     @property
     def defs(self) -> dg.Definitions:
         """Needs a resource `spark`, which the project gives, if there are writes."""
-        take_place(self.ledger)
+        place = take_place(self.ledger)
         ledgers = (self.ledger, *self.branches)
-        writes = [write_asset(self.ledger_of(write.branch), write, group=self.group) for write in self.writes.read()]
-        sensors = [discovery_sensor(f"lance_discover__{self.ledger.word}", ledgers)] if self.discover else []
-        return dg.Definitions(assets=[*map(self._spec, ledgers), *writes], sensors=sensors)
+        writes = [
+            write_asset(self.ledger_of(write.branch), write, group=self.group, checks=self.checks)
+            for write in self.writes.read()
+        ]
+        profiles = [self._profile(ledger, self.profile) for ledger in ledgers] if self.profile else []
+        name = f"lance_discover__{self.ledger.word}"
+        sensors = [discovery_sensor(name, ledgers, checks=checks_by_ledger([self]))] if self.discover else []
+        return dg.Definitions(
+            assets=[*(self._spec(ledger, place) for ledger in ledgers), *writes, *profiles],
+            asset_checks=[asset_checks(ledger, self.checks) for ledger in ledgers] if self.checks else [],
+            sensors=sensors,
+        )
 
-    def _spec(self, ledger: Ledger) -> dg.AssetSpec:
+    def _profile(self, ledger: Ledger, how: Profile) -> dg.AssetsDefinition:
+        return profile_asset(ledger, how, group=self.group, checks=self.checks, automation=self.automation)
+
+    def _spec(self, ledger: Ledger, shown_uri: str) -> dg.AssetSpec:
         about = self.description or _TABLE
         return dg.AssetSpec(
             key=ledger.key,
@@ -115,7 +144,8 @@ class LanceTable:
             description=about if ledger.branch is None else f"The branch {ledger.branch}. {about}",
             owners=self.owners,
             tags=self.tags,
-            metadata={"dagster/uri": ledger.shown_uri, "dagster/table_name": ".".join(ledger.key.path)},
+            metadata={"dagster/uri": shown_uri, "dagster/table_name": ".".join(ledger.key.path)},
+            freshness_policy=self.freshness if ledger.branch is None else None,
         )
 
 
@@ -127,6 +157,10 @@ def lance_table(
     key_prefix: str | Sequence[str] | None = None,
     group: str | None = None,
     discover: bool = True,
+    checks: Sequence[Check] = (),
+    profile: bool | Profile = True,
+    automation: Automation | None = None,
+    freshness: timedelta | dg.FreshnessPolicy | None = None,
     branches: Sequence[str] = (),
     storage: LanceResource | None = None,
     storage_options: Mapping[str, str] | None = None,
@@ -140,6 +174,12 @@ def lance_table(
     Each branch of `branches` gets a ledger of its own, `name@branch`, also before the branch is there.
     `discover=False` leaves finding the versions of other writers to a sensor of yours (`lance_discovery`, which
     looks after many tables at once).
+
+    `checks` are asked about each version where it is recorded, and about the newest when they are launched. `profile`
+    adds the asset `name_profile`, which computes figures of any version; `Profile(...)` says how, `False` leaves it
+    out. `automation="on_missing"` lets it be materialized for each new version, by Dagster's automation sensor, which
+    has to be switched on; with thousands of versions that sensor takes long. `freshness` is how old the newest version
+    may be, as a time or as a policy of Dagster's.
     """
     prefix = (key_prefix,) if isinstance(key_prefix, str) else tuple(key_prefix or ())
     if storage is not None and storage_options is not None:
@@ -153,16 +193,24 @@ def lance_table(
             f"the Lance table {ledger.label!r}: branches={list(branches)} would give {twice[0].label!r} twice; name "
             "branches besides the main line, each once, and not two that differ in a slash and a dot alone"
         )
+    how = _how(profile, ledger.label)
+    taken = {name: "the table itself", **({f"{name}_profile": "the asset of its profiles"} if how else {})}
     table = LanceTable(
         ledger=ledger,
-        writes=Writes(ledger.label, writes, taken=[name]),
+        writes=Writes(ledger.label, writes, taken=taken),
         group=group or name,
         discover=discover,
         description=description,
         owners=tuple(owners),
         tags=dict(tags or {}),
         branches=followed,
+        checks=_checks(checks, ledger.label),
+        profile=how,
+        automation=_automation(automation, ledger.label),
+        freshness=_freshness(freshness, ledger.label),
     )
+    if automation and not table.profile:
+        raise InvalidInput(f"the Lance table {ledger.label!r}: automation= is of the profile, and profile=False")
     for write in writes:
         table.ledger_of(write.branch)
     return table
@@ -179,4 +227,51 @@ def lance_discovery(group: str, tables: Sequence[LanceTable], *, interval_s: int
         f"lance_discover__{group}",
         [ledger for table in tables for ledger in (table.ledger, *table.branches)],
         interval_s=interval_s,
+        checks=checks_by_ledger(tables),
     )
+
+
+def checks_by_ledger(tables: Sequence[LanceTable]) -> Mapping[str, Sequence[Check]]:
+    return {ledger.label: table.checks for table in tables for ledger in (table.ledger, *table.branches)}
+
+
+def _checks(checks: Sequence[Check], label: str) -> tuple[Check, ...]:
+    for each in checks:
+        given: object = each
+        if not isinstance(given, Check):
+            raise InvalidInput(
+                f"the Lance table {label!r}: checks= are checks, such as RowCount(min=1), not {given!r:.100}; make one "
+                "of a function with @lance_check(), of SQL with SqlCheck(name, sql)"
+            )
+    check_names(checks, label)
+    return tuple(checks)
+
+
+def _how(profile: bool | Profile, label: str) -> Profile | None:
+    given: object = profile
+    if isinstance(given, Profile):
+        return given
+    if not isinstance(given, bool):
+        raise InvalidInput(f"the Lance table {label!r}: profile= is True, False or a Profile(...), not {given!r:.100}")
+    return Profile() if given else None
+
+
+def _automation(automation: Automation | None, label: str) -> Automation | None:
+    given: object = automation
+    if given not in (None, "on_missing"):
+        raise InvalidInput(
+            f"the Lance table {label!r}: automation= is 'on_missing' or nothing, not {given!r:.100}; other conditions "
+            "take minutes over thousands of versions"
+        )
+    return automation
+
+
+def _freshness(freshness: timedelta | dg.FreshnessPolicy | None, label: str) -> dg.FreshnessPolicy | None:
+    given: object = freshness
+    if isinstance(given, timedelta):
+        if given < timedelta(minutes=1):
+            raise InvalidInput(f"the Lance table {label!r}: freshness= is a minute or more, not {given}")
+        return dg.FreshnessPolicy.time_window(fail_window=given)
+    if given is None or isinstance(given, dg.FreshnessPolicy):
+        return given
+    raise InvalidInput(f"the Lance table {label!r}: freshness= is a timedelta or a FreshnessPolicy, not {given!r:.100}")

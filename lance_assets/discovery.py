@@ -7,18 +7,20 @@ through; what keeps a version from being recorded twice is the ledger itself, so
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 import pyarrow as pa
 
+from lance_assets.checks.check import Check
+from lance_assets.checks.judging import evaluation, judge_all, seen_at
 from lance_assets.claims import FINISHED, SENSOR, UNFINISHED, claim, sweep
 from lance_assets.epochs import epoch_of
 from lance_assets.ledger import Ledger, check_word
 from lance_assets.metadata import VersionFacts, found_facts
-from lance_assets.partitions import is_version_key, partition_key
+from lance_assets.partitions import is_version_key, partition_key, version_of
 from lance_assets.recording import Standing, add_partitions, materialization, recorded, standing, taken_message
 from lance_core import InvalidInput, LanceError, NotFound, StorageError, Table, VersionInfo
 
@@ -67,6 +69,8 @@ class Looked:
 
     seen: Seen | None
     events: tuple[dg.AssetMaterialization, ...] = ()
+    judged: tuple[dg.AssetCheckEvaluation, ...] = ()
+    """What checks found of the versions that the events are about."""
     gone: tuple[str, ...] = ()
     """Partitions of versions that do not exist any more."""
     more: bool = False
@@ -79,15 +83,17 @@ def discovery_sensor(
     *,
     interval_s: int = INTERVAL_S,
     versions_per_tick: int = VERSIONS_PER_TICK,
+    checks: Mapping[str, Sequence[Check]] | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> dg.SensorDefinition:
-    """Registers the versions that others commit to these tables."""
+    """Registers the versions that others commit to these tables. `checks` are asked about them, by the label of their
+    ledger: those of them that read no data, for a tick is short."""
     check_word(name, what="a sensor's name")
     if interval_s < 1 or versions_per_tick < 1:
         raise InvalidInput(f"sensor {name!r}: interval_s and versions_per_tick count from 1")
 
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        return look(context, ledgers, versions_max=versions_per_tick, now=now())
+        return look(context, ledgers, versions_max=versions_per_tick, checks=checks or {}, now=now())
 
     return dg.SensorDefinition(
         name=name,
@@ -101,10 +107,16 @@ def discovery_sensor(
 
 
 def look(
-    context: dg.SensorEvaluationContext, ledgers: Sequence[Ledger], *, versions_max: int, now: datetime
+    context: dg.SensorEvaluationContext,
+    ledgers: Sequence[Ledger],
+    *,
+    versions_max: int,
+    checks: Mapping[str, Sequence[Check]],
+    now: datetime,
 ) -> dg.SensorResult:
     instance, cursor = context.instance, Cursor.parse(context.cursor)
     events: list[dg.AssetMaterialization] = []
+    judged: list[dg.AssetCheckEvaluation] = []
     retired: list[dg.DeleteDynamicPartitionsRequest] = []
     notes: list[str] = []
     first = ""
@@ -115,10 +127,12 @@ def look(
             break
         seen = cursor.tables.get(ledger.label)
         try:
-            looked = look_at(instance, ledger, seen, versions_max=room, now=now)
+            asked = checks.get(ledger.label, ())
+            looked = look_at(instance, ledger, seen, versions_max=room, checks=asked, now=now)
         except _TABLES_FAULT as error:  # one damaged table must not keep the others from being looked at
             looked = Looked(seen, notes=(f"{ledger.label}: {_said(error)}",))
         events += looked.events
+        judged += looked.judged
         notes += looked.notes
         if looked.gone:
             retired.append(ledger.partitions.build_delete_request(list(looked.gone)))
@@ -134,13 +148,20 @@ def look(
     if retired:
         told.append(f"retired {sum(len(request.partition_keys) for request in retired)} versions that are gone")
     reason = "; ".join([*told, *notes]) or "no new versions"
+    # Judgements come last. They are told once or not at all; the next tick finds the versions recorded.
     return dg.SensorResult(
-        asset_events=events, dynamic_partitions_requests=retired, skip_reason=reason, cursor=cursor.encode()
+        asset_events=[*events, *judged], dynamic_partitions_requests=retired, skip_reason=reason, cursor=cursor.encode()
     )
 
 
 def look_at(
-    instance: dg.DagsterInstance, ledger: Ledger, seen: Seen | None, *, versions_max: int, now: datetime
+    instance: dg.DagsterInstance,
+    ledger: Ledger,
+    seen: Seen | None,
+    *,
+    versions_max: int,
+    now: datetime,
+    checks: Sequence[Check] = (),
 ) -> Looked:
     sweep(instance, ledger, now)
     try:
@@ -168,6 +189,7 @@ def look_at(
     return Looked(
         Seen(epoch, found.last, len(numbers) if len(gone) <= versions_max else 0),
         tuple(found.events),
+        tuple(_judged(instance, ledger, checks, table, found.events, now)),
         tuple(gone[:versions_max]),
         len(unseen) > versions_max,
         (*notes, *found.notes),
@@ -242,6 +264,27 @@ def _claimed(
     recorded_since = recorded(instance, ledger, held)
     foreign = frozenset(facts.partition for facts in fresh if facts.run_id is None)
     return foreign | (held - recorded_since.keys())
+
+
+def _judged(
+    instance: dg.DagsterInstance,
+    ledger: Ledger,
+    checks: Sequence[Check],
+    head: Table,
+    events: Sequence[dg.AssetMaterialization],
+    now: datetime,
+) -> list[dg.AssetCheckEvaluation]:
+    cheap = [check for check in checks if not check.reads_data]
+    found: list[dg.AssetCheckEvaluation] = []
+    for event in events if cheap else ():
+        assert event.partition is not None
+        number = version_of(event.partition)
+        try:
+            seen = seen_at(head.at(number), instance=instance, is_head=number == head.version, now=now)
+        except _TABLES_FAULT:  # it went, or is damaged; that is told where it is recorded
+            continue
+        found += [evaluation(ledger, each, event.partition) for each in judge_all(cheap, seen)]
+    return found
 
 
 def _is_left_to_its_run(instance: dg.DagsterInstance, facts: VersionFacts, info: VersionInfo, now: datetime) -> bool:

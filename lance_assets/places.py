@@ -21,11 +21,18 @@ class Placed(Protocol):
     def shown_uri(self) -> str: ...
 
 
-_taken: dict[str, ReferenceType[Placed]] = {}
-"""Who is where, for as long as the definitions of it are there; those of a project are loaded by one process."""
+class ShownUri(str):
+    """What definitions hold of a place: as long as they are there, so is this."""
+
+    label: str
 
 
-def take_place(ledger: Placed) -> None:
+_taken: dict[str, ReferenceType[ShownUri]] = {}
+"""Who is where. The definitions of a project are loaded by one process."""
+
+
+def take_place(ledger: Placed) -> ShownUri:
+    """For the definitions of this table, which are to hold it."""
     where = place_of(ledger.shown_uri)
     other = _live(where)
     if other is not None and other.label != ledger.label:
@@ -38,7 +45,10 @@ def take_place(ledger: Placed) -> None:
             f"{ledger.shown_uri}: every version would be on both ledgers. Declare the table once, with the writes of "
             "both; other modules import it, and have .dep, .key and .write_key(...) of it"
         )
-    _taken[where] = ref(ledger)
+    taken = ShownUri(ledger.shown_uri)
+    taken.label = ledger.label
+    _taken[where] = ref(taken)
+    return taken
 
 
 def place_of(shown_uri: str) -> str:
@@ -50,6 +60,6 @@ def place_of(shown_uri: str) -> str:
     return os.path.normpath(local) if "://" not in local else local.rstrip("/")
 
 
-def _live(where: str) -> Placed | None:
+def _live(where: str) -> ShownUri | None:
     found = _taken.get(where)
     return None if found is None else found()

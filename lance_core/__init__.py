@@ -8,6 +8,7 @@ The names in `__all__` are the front door; everything else may move.
 from lance_core.committed import Committed
 from lance_core.errors import (
     AlreadyExists,
+    AuditFailed,
     CommitUndecided,
     ConflictError,
     Corrupt,
@@ -23,10 +24,12 @@ from lance_core.errors import (
     Unsupported,
 )
 from lance_core.history import VersionInfo
-from lance_core.table import Table
+from lance_core.table import Audit, Table
 
 __all__ = [
     "AlreadyExists",
+    "Audit",
+    "AuditFailed",
     "CommitUndecided",
     "Committed",
     "ConflictError",

@@ -5,13 +5,14 @@ A `Table` is one version and never changes; a writer returns the table after it 
 """
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Literal
 
 import pyarrow as pa
 
 from lance_core import given, writes
+from lance_core.audits import Look
 from lance_core.commit import ATTEMPTS
 from lance_core.committed import Committed
 from lance_core.data.blob_writing import stored_schema
@@ -68,6 +69,9 @@ OVERWRITE_SLICE = "overwrite of a slice"
 _HELD_BYTES_MAX = 1024**2
 """Of rows in memory that are written by whoever commits them. More are written before that, side by side with others'.
 """
+Audit = Callable[["Table", "Table | None"], object]
+"""Shown a change before anybody else can see it: the table with it, and the table that it was made upon, None where
+there is none yet. It refuses by raising, and then nothing is published (`AuditFailed`)."""
 
 
 class Table(TableReader):
@@ -95,6 +99,7 @@ class Table(TableReader):
         properties: Mapping[str, str] | None = None,
         intent: str | None = None,
         retries: int = ATTEMPTS,
+        audit: Audit | None = None,
         max_rows_per_file: int = ROWS_PER_FILE_MAX,
         max_bytes_per_file: int = BYTES_PER_FILE_MAX,
         manifest_store: ManifestStore | str | None = None,
@@ -114,7 +119,9 @@ class Table(TableReader):
         limits = FileLimits(max_rows_per_file, max_bytes_per_file)
         born_config = {TABLE_ID: begun.uuid, **config, **published_config(location)}
         operation = _overwriting(location, incoming(data), birth.storage_version, limits, born_config)
-        return cls(writes.finish(begun, operation, properties=properties, attempts=retries).snapshot)
+        return cls(
+            writes.finish(begun, operation, properties=properties, attempts=retries, audit=audit_of(audit)).snapshot
+        )
 
     # Naming
 
@@ -135,6 +142,7 @@ class Table(TableReader):
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
+        audit: Audit | None = None,
         max_rows_per_file: int = ROWS_PER_FILE_MAX,
         max_bytes_per_file: int = BYTES_PER_FILE_MAX,
     ) -> Committed:
@@ -155,7 +163,7 @@ class Table(TableReader):
             fragments = _fragments(base.location, rows.batches, schema, version, limits)
             return Append(fragments) if fragments else None
 
-        return self._changed("append", plan, intent, properties, retries, again=False)
+        return self._changed("append", plan, intent, properties, retries, audit=audit, again=False)
 
     def overwrite(
         self,
@@ -167,6 +175,7 @@ class Table(TableReader):
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
+        audit: Audit | None = None,
         max_rows_per_file: int = ROWS_PER_FILE_MAX,
         max_bytes_per_file: int = BYTES_PER_FILE_MAX,
     ) -> Committed:
@@ -184,13 +193,14 @@ class Table(TableReader):
                 raise InvalidInput("config= is set by an overwrite of all rows; with where=, use set_config()")
             given.text(where, "where")
             plan = edit_slices.in_one_process(incoming(data), where, limits=limits, ports=SYSTEM)
-            return self._changed(OVERWRITE_SLICE, plan, intent, properties, retries)
+            return self._changed(OVERWRITE_SLICE, plan, intent, properties, retries, audit=audit)
         return self._changed(
             "overwrite",
             lambda base: _overwriting(base.location, incoming(data), base.manifest.storage_version, limits, settings),
             intent,
             properties,
             retries,
+            audit=audit,
             again=False,
         )
 
@@ -201,6 +211,7 @@ class Table(TableReader):
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
+        audit: Audit | None = None,
     ) -> Committed:
         """Remove the rows that match, a condition in Lance's SQL. No data file is rewritten."""
         return self._changed(
@@ -209,6 +220,7 @@ class Table(TableReader):
             intent,
             properties,
             retries,
+            audit=audit,
         )
 
     def compact(
@@ -276,6 +288,7 @@ class Table(TableReader):
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
+        audit: Audit | None = None,
         max_rows_per_file: int = ROWS_PER_FILE_MAX,
         max_bytes_per_file: int = BYTES_PER_FILE_MAX,
     ) -> Committed:
@@ -287,6 +300,7 @@ class Table(TableReader):
             intent,
             properties,
             retries,
+            audit=audit,
         )
 
     def upsert(
@@ -301,6 +315,7 @@ class Table(TableReader):
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
+        audit: Audit | None = None,
         max_rows_per_file: int = ROWS_PER_FILE_MAX,
         max_bytes_per_file: int = BYTES_PER_FILE_MAX,
     ) -> Committed:
@@ -318,6 +333,7 @@ class Table(TableReader):
             intent,
             properties,
             retries,
+            audit=audit,
             operation=Update.name,
         )
 
@@ -330,6 +346,7 @@ class Table(TableReader):
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
+        audit: Audit | None = None,
     ) -> Committed:
         """New columns: `{name: SQL}`; or fields, null in every row, of which no file is written; or a function from a
         batch of `read_columns` to one of new columns, whose types are those of its first result or of `schema`."""
@@ -341,6 +358,7 @@ class Table(TableReader):
             intent,
             properties,
             retries,
+            audit=audit,
         )
 
     def merge_columns(
@@ -351,6 +369,7 @@ class Table(TableReader):
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
+        audit: Audit | None = None,
     ) -> Committed:
         """New columns from rows with the key columns `on`. Rows of the table without a partner get nulls; a null key
         has no partner. `data` and the table's keys are held in memory."""
@@ -361,6 +380,7 @@ class Table(TableReader):
             intent,
             properties,
             retries,
+            audit=audit,
         )
 
     def drop_columns(
@@ -370,6 +390,7 @@ class Table(TableReader):
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
+        audit: Audit | None = None,
     ) -> Committed:
         """Columns, or fields within (`address.city`), with the indices on them. No file is written, unless rows would
         be left without any."""
@@ -379,6 +400,7 @@ class Table(TableReader):
             intent,
             properties,
             retries,
+            audit=audit,
         )
 
     def reorder_columns(
@@ -404,6 +426,7 @@ class Table(TableReader):
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
+        audit: Audit | None = None,
     ) -> Committed:
         """Another name, type or nullability for a column, or for a field within (`address.city`). Only a type takes new
         files, and it is refused while an index is on the column; the column stays where it is among the others."""
@@ -413,6 +436,7 @@ class Table(TableReader):
             intent,
             properties,
             retries,
+            audit=audit,
         )
 
     def set_config(
@@ -488,6 +512,7 @@ class Table(TableReader):
         properties: Mapping[str, str] | None = None,
         intent: str | None = None,
         retries: int = ATTEMPTS,
+        audit: Audit | None = None,
         detached: bool = False,
     ) -> Committed:
         """Commit an operation whose files are written already. `read_version` is the version it was planned on.
@@ -503,6 +528,8 @@ class Table(TableReader):
             base = load_at(self._location, given.version_number(read_version))
         if given.flag(detached, "detached"):
             given.check(intent=intent, retries=retries)
+            if audit is not None:
+                raise InvalidInput("a detached version is not audited: look at it, then publish it")
             if intent is not None:
                 raise InvalidInput("a detached version has no intent; it lands once when it is published")
             noted = given.properties(properties)
@@ -513,6 +540,7 @@ class Table(TableReader):
             intent,
             properties,
             retries,
+            audit=audit,
             again=False,
             brought=True,
         )
@@ -530,6 +558,7 @@ class Table(TableReader):
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
+        audit: Audit | None = None,
     ) -> Committed:
         """Make an older version of this line the newest: rows, schema, indices and config come back as they were then.
         What came between stays in the history."""
@@ -540,6 +569,7 @@ class Table(TableReader):
             intent,
             properties,
             retries,
+            audit=audit,
             again=False,
         )
 
@@ -573,6 +603,7 @@ class Table(TableReader):
         properties: Mapping[str, str] | None,
         retries: int,
         *,
+        audit: Audit | None = None,
         operation: str = "",
         again: bool = True,
         brought: bool = False,
@@ -583,7 +614,7 @@ class Table(TableReader):
         given.check(intent=intent, retries=retries)
         noted = given.properties(properties)
         self.manifest.check_writable()
-        change = attempts.Change(verb, plan, operation or Append.name, again, brought)
+        change = attempts.Change(verb, plan, operation or Append.name, again, brought, audit_of(audit))
         return committed_of(
             attempts.land(change, self._snapshot, intent=intent, properties=noted, retries=retries, ports=SYSTEM)
         )
@@ -616,6 +647,15 @@ def _fragments(
         new_uuid=SYSTEM.new_uuid,
         what=location.uri,
     )
+
+
+def audit_of(audit: Audit | None) -> Look | None:
+    """As the workshops know it."""
+    if audit is None:
+        return None
+    if not callable(audit):
+        raise InvalidInput(f"audit= is a function of two tables, not a {type(audit).__name__}")
+    return lambda beside, base: audit(Table(beside), None if base is None else Table(base))
 
 
 def committed_of(written: Written) -> Committed:

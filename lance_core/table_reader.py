@@ -26,6 +26,7 @@ from lance_core.scan.blobs import BlobFile, blobs
 from lance_core.scan.changes import changes
 from lance_core.scan.explain import explained
 from lance_core.scan.plan import plan_scan
+from lance_core.scan.query import query
 from lance_core.scan.read import count, scan
 from lance_core.scan.search import Vector, search
 from lance_core.scan.take import By, RowNumbers
@@ -296,6 +297,13 @@ class TableReader:
         if filter is None:
             return self.manifest.row_count()
         return count(self._location, plan_scan(self.manifest, columns=(), filter=filter))
+
+    def query(self, sql: str, *, limit: int | None = None) -> pa.Table:
+        """What a query gives, such as `select city, avg(age) from dataset where age > 17 group by city`, or, of rows as
+        they are, `select id from dataset where age < 0`. The table is called `dataset` in it, as in Lance, and of the
+        answer at most `limit` rows are made. Rows go through it; only groups are held."""
+        rows = None if limit is None else given.whole_number(limit, "limit", at_least=0, too_small="it counts rows")
+        return query(self._location, self.manifest, sql, limit=rows)
 
     # Judging
 

@@ -67,6 +67,12 @@ def choice(words: Sequence[str]) -> Form:
     return Form({"enum": list(words)}, read)
 
 
+def worded(meanings: Mapping[str, object]) -> Form:
+    """A word for each value."""
+    words = choice(list(meanings))
+    return Form(words.schema, lambda raw, at: meanings[str(words.read(raw, at))])
+
+
 def listed(form: Form) -> Form:
     def read(raw: object, at: At) -> object:
         value = at.value(raw)
@@ -196,6 +202,9 @@ def _by_type(kind: Any, known: Mapping[object, Form]) -> Form | None:
         rest = tuple(each for each in arguments if each is not NoneType)
         found = _by_type(Union[rest], known)  # noqa: UP007  # of what is in a tuple
         return None if found is None else optional(found)
+    if origin is Sequence:
+        found = _by_type(arguments[0], known)
+        return None if found is None else listed(found)
     return None
 
 

@@ -6,6 +6,7 @@ Each is what Python takes, written as one would guess. A template gives any of t
 
 import re
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 import dagster as dg
@@ -56,6 +57,39 @@ def _parameter(raw: object, at: At) -> object:
 
 
 PARAMETERS = mapped(Form({"anyOf": [SCALAR.schema, CALL.schema]}, _parameter))
+
+
+def by_reference(kind: type, written: Form, *, what: str) -> Form:
+    """What Python made is named by module.path:name, or is what a template gives."""
+
+    def read(raw: object, at: At) -> object:
+        value = at.value(raw)
+        if isinstance(value, str) and _REFERENCE.fullmatch(value):
+            value = referred(value, at)
+            if not isinstance(value, kind):
+                raise at.wrong(f"{raw!r} is a {type(value).__name__}, and no {what}")
+        return value if isinstance(value, kind) else written.read(value, at)
+
+    reference = {"type": "string", "pattern": _REFERENCE.pattern}
+    return Form({"if": {"type": "string", "pattern": ":"}, "then": reference, "else": written.schema}, read)
+
+
+_REFERENCE = re.compile(r"^\.?[\w.]+:\w+$")
+_DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>s|min|h|d|w)[a-z]*")
+_UNITS = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def _duration(raw: object, at: At) -> object:
+    value = at.value(raw)
+    if isinstance(value, timedelta):
+        return value
+    found = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
+    if found is None:
+        raise at.wrong("a duration is expected here, such as 90s, 30 min, 12h, 7 days or 2 weeks")
+    return timedelta(**{_UNITS[found["unit"]]: float(found["number"])})
+
+
+DURATION = Form({"type": "string"}, _duration)
 
 
 # Partitions

@@ -5,13 +5,42 @@ An option of a write that is new in Python is in YAML by itself if its annotatio
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
 
 import dagster as dg
 import pyarrow as pa
 
-from lance_assets.components.forms import NUMBER, TEXT, TRUTH, WHOLE, Form, either, listed, of_class, one_of
+from lance_assets.checks import (
+    Check,
+    ForeignWriters,
+    Fresh,
+    FunctionCheck,
+    KeysUnique,
+    Nulls,
+    RowChange,
+    RowCount,
+    SchemaStable,
+    Severity,
+    SmallFiles,
+    SqlCheck,
+)
+from lance_assets.checks.custom import Judge
+from lance_assets.components.forms import (
+    NUMBER,
+    TEXT,
+    TRUTH,
+    WHOLE,
+    Form,
+    choice,
+    either,
+    listed,
+    of_class,
+    one_of,
+    worded,
+)
 from lance_assets.components.values import (
     DEPENDENCIES,
+    DURATION,
     FILES,
     FUNCTION,
     OPTIONS,
@@ -23,11 +52,45 @@ from lance_assets.components.values import (
     TEXT_BY_NAME,
     TEXT_OR_TEXTS,
     TEXTS,
+    by_reference,
 )
+from lance_assets.profiles import Profile
 from lance_assets.writes.context import WriteContext
 from lance_assets.writes.declared import WRITES
 from lance_assets.writes.rows import Files
 from lance_assets.writes.write import Dependency, Parameters, Rows
+
+_CHECKS: Mapping[str, type[Check]] = {
+    "foreign_writers": ForeignWriters,
+    "fresh": Fresh,
+    "function": FunctionCheck,
+    "keys_unique": KeysUnique,
+    "nulls": Nulls,
+    "row_change": RowChange,
+    "row_count": RowCount,
+    "schema_stable": SchemaStable,
+    "small_files": SmallFiles,
+    "sql": SqlCheck,
+}
+_OF_CHECKS: Mapping[object, Form] = {
+    str: TEXT,
+    int: WHOLE,
+    float: NUMBER,
+    bool: TRUTH,
+    timedelta: DURATION,
+    Sequence[str]: TEXTS,
+    Severity: worded({each.value: each for each in Severity}),
+    Judge: FUNCTION,
+}
+CHECK = by_reference(
+    Check,
+    one_of(
+        "check",
+        {word: of_class(kind, _OF_CHECKS, what=f"the check {word}") for word, kind in _CHECKS.items()},
+        what="a check",
+    ),
+    what="check",
+)
 
 TYPES: Mapping[object, Form] = {
     str: TEXT,
@@ -46,12 +109,15 @@ TYPES: Mapping[object, Form] = {
     dg.PartitionsDefinition[str]: PARTITIONS,
     dg.RetryPolicy: RETRY,
     pa.Schema: SCHEMA,
+    Sequence[Check]: listed(CHECK),
     "source_options": OPTIONS,  # by its name, for what it may hold
 }
 
 WRITE = one_of(
     "op", {word: of_class(kind, TYPES, what=f"the op {word}") for word, kind in WRITES.items()}, what="a write"
 )
+
+_PROFILE = of_class(Profile, {**TYPES, "columns": TEXTS}, what="a profile")
 
 
 def _about(form: Form, text: str) -> Form:
@@ -70,6 +136,12 @@ TABLE: Mapping[str, Form] = {
     "tags": _about(TEXT_BY_NAME, "Tags of the asset."),
     "writes": _about(listed(WRITE), "What changes the table: each is an asset that makes versions."),
     "branches": _about(TEXTS, "Branches that are followed: each has a ledger of its own, name@branch."),
+    "checks": _about(listed(CHECK), "What has to hold of each version."),
+    "profile": _about(
+        either("true, false, or how", (bool, TRUTH), (dict, _PROFILE)), "Whether there is an asset with its figures."
+    ),
+    "automation": _about(choice(["on_missing"]), "Whether the profile of each new version is computed by itself."),
+    "freshness": _about(by_reference(dg.FreshnessPolicy, DURATION, what="policy"), "How old the newest may be."),
     "discover": _about(TRUTH, "Whether a sensor finds the versions that others commit."),
     "storage": _about(STORAGE, "Where the table is reached by options, a manifest store, and a root for its uri."),
     "storage_options": _about(OPTIONS, "How to reach the store, as Lance spells it; secrets as {{ env.NAME }}."),

@@ -33,11 +33,11 @@ class Writes(Sequence[Write]):
     """In the order in which they were declared."""
 
     def __init__(
-        self, label: str, writes: Sequence[Write] = (), *, taken: Sequence[str] = (), view: bool = False
+        self, label: str, writes: Sequence[Write] = (), *, taken: Mapping[str, str] | None = None, view: bool = False
     ) -> None:
-        """`taken` are names that no write may have: the table's own. A view is declared elsewhere, with its writes."""
+        """`taken` are names that no write may have, and whose they are. A view is declared elsewhere."""
         self._label = label
-        self._taken = tuple(taken)
+        self._taken = dict(taken or {})
         self._writes: list[Write] = []
         self._view = view
         self._read = False
@@ -47,7 +47,7 @@ class Writes(Sequence[Write]):
     def add(self, write: Write) -> None:
         self.check_open(write)
         if write.name in self._taken:
-            raise self._twice("the table itself and a write", write.name)
+            raise self._twice(f"{self._taken[write.name]} and a write", write.name)
         if any(each.name == write.name for each in self._writes):
             raise self._twice("2 writes", write.name)
         self._writes.append(write)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from lance_core import writes
+from lance_core.audits import Look
 from lance_core.data.write import HeldRows
 from lance_core.errors import RetryableConflict
 from lance_core.format.operations import Operation
@@ -36,6 +37,8 @@ class Change:
     """Whether it means the same on a newer version. An overwrite replaces what its writer saw, and nothing else."""
     brought: bool = False
     """Whether its files were there before it was begun: nobody here knows for how long."""
+    audit: Look | None = None
+    """Who looks at each plan before it is committed."""
 
 
 def land(
@@ -75,5 +78,5 @@ def _once(change: Change, begun: Begun, properties: Mapping[str, str], retries: 
     if planned is None:
         return writes.nothing_to_write(begun, change.operation)
     if isinstance(planned, HeldRows):
-        return writes.finish_append(begun, planned, properties=properties, attempts=retries)
-    return writes.finish(begun, planned, properties=properties, attempts=retries)
+        return writes.finish_append(begun, planned, properties=properties, attempts=retries, audit=change.audit)
+    return writes.finish(begun, planned, properties=properties, attempts=retries, audit=change.audit)

@@ -9,6 +9,10 @@ what is going. All ages are by the store's clock: nobody's own clock can make a 
 ever named may belong to a write that is under way, and stays until it is older than the grace period; so does a version
 that is so young that a commit may still be at work on its number. No argument makes these times shorter than an hour
 and a minute. Start with `clean`.
+
+A version beside the line is in nobody's way and in nobody's count: what an audit refused is there to be looked at, what
+somebody commits detached to be published. It goes when it is older than both the age of versions and that of files
+that nobody names, unless a tag names it or somebody is at work on it; the files that only it names go with it.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -76,6 +80,8 @@ class CleanupReport:
     bytes: int
     kept: Mapping[Version, tuple[str, ...]]
     """Versions that are old enough to go, and the tags, branches and clones that keep them."""
+    detached: tuple[Version, ...] = ()
+    """Those beside the line."""
     seems_wrong: bool = False
     """More than half of the files on the store are orphans."""
 
@@ -122,10 +128,12 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, p
     now = _store_time(location, ports)
     manifests = _manifests(location, now=now)
     versions = {version: manifest[1] for version, manifest in manifests.items()}
-    choice = choose(versions, reasons(line, now=now), loaded=base.version, retention=retention, now=now)
-    paths = {version: manifests[version][0] for version in choice.versions}
+    named = reasons(line, now=now)
+    choice = choose(versions, named, loaded=base.version, retention=retention, now=now)
+    beside, kept_beside = _beside(location, named, older_than=now - max(retention.older_than, retention.orphan_grace))
+    paths = {version: manifests[version][0] for version in choice.versions} | beside
     staying = _named(location, (path for version, (path, _age) in manifests.items() if version not in paths))
-    staying |= named_by_other_lines(line)
+    staying |= named_by_other_lines(line, but=beside.values())
     leaving = _named(location, paths.values(), own_only=True) - staying
     alive = of_work_under_way(location.store, now=now, patience=retention.orphan_grace)
 
@@ -139,7 +147,8 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, p
         orphans=tuple(info.path for info in found.orphans),
         intents=(*outlived_intents(location.store, now=now), *outlived_work(location.store, now=now)),
         bytes=sum(sizes.values()),
-        kept=choice.kept,
+        kept={**choice.kept, **kept_beside},
+        detached=tuple(beside),
         seems_wrong=len(found.orphans) > _ORPHANS_SHARE * found.known,
     )
     if dry_run:
@@ -151,9 +160,9 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, p
             "force it"
         )
     given_notice = []
-    if report.versions or report.orphans:
+    if report.versions or report.detached or report.orphans:
         keys = sorted({key for path in report.orphans if (key := key_of(path))})
-        for part in Notice(report.versions, tuple(keys)).parts():
+        for part in Notice((*report.versions, *report.detached), tuple(keys)).parts():
             given_notice.append(give_notice(location.store, part, ports))
     put_back = _remove_manifests(line, paths, now=now)
     # Whatever was committed, named or begun meanwhile, a restored version above all, keeps what it needs. Who is at
@@ -176,10 +185,11 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, p
     return replace(
         report,
         versions=tuple(version for version in choice.versions if version not in put_back),
+        detached=tuple(version for version in beside if version not in put_back),
         files=tuple(path for path in report.files if path not in spared),
         orphans=tuple(path for path in report.orphans if path not in spared),
         bytes=sum(size for path, size in sizes.items() if path not in spared),
-        kept={**choice.kept, **put_back},
+        kept={**report.kept, **put_back},
     )
 
 
@@ -246,6 +256,22 @@ def _manifests(location: Location, *, now: datetime) -> dict[Version, tuple[str,
     return dict(sorted(found.items()))
 
 
+def _beside(
+    location: Location, named: Mapping[Version, Sequence[str]], *, older_than: datetime
+) -> tuple[dict[Version, str], dict[Version, tuple[str, ...]]]:
+    """Manifests beside the line that are old enough to go: those that do, and those that somebody keeps."""
+    going, kept = {}, {}
+    for info in with_facts(location.store.list(naming.VERSIONS)):
+        version = naming.parse_detached_name(info.path.rpartition("/")[2])
+        if version is None or info.modified >= older_than:
+            continue
+        if version in named:
+            kept[version] = tuple(named[version])
+        else:
+            going[version] = info.path
+    return going, kept
+
+
 def _named(location: Location, paths: Iterable[str], *, own_only: bool = False) -> set[str]:
     """A manifest that cannot be read ends the cleanup: what it names, nobody knows. One that is gone was removed by
     another cleanup."""
@@ -299,7 +325,8 @@ def _take_back_notices(location: Location, own: Collection[str], *, now: datetim
     others = [(info, notice) for info, notice in notices(location.store) if info.path not in own]
     if not others:
         return
-    there = _manifests(location, now=now).keys()
+    beside, _kept = _beside(location, {}, older_than=datetime.max.replace(tzinfo=UTC))
+    there = _manifests(location, now=now).keys() | beside.keys()
     left = {key for key, _info in listed(location)}
     for info, notice in others:
         if now - info.modified > REMEMBERED or not (there & set(notice.versions) or left & set(notice.files)):

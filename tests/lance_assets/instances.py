@@ -63,7 +63,7 @@ def tick(
     """One tick as the daemon does it: evaluate, store events, delete partitions. Answers cursor and skip message."""
     evaluated = sensor.evaluate_tick(dg.build_sensor_context(instance=instance, cursor=cursor))
     for event in evaluated.asset_events:
-        assert isinstance(event, dg.AssetMaterialization)
+        assert isinstance(event, dg.AssetMaterialization | dg.AssetCheckEvaluation)
         instance.report_runless_asset_event(event)
     for request in evaluated.dynamic_partitions_requests or ():
         assert isinstance(request, dg.DeleteDynamicPartitionsRequest)

@@ -46,6 +46,7 @@ class Project:
         """Materialise it as the button does, and see what its page shows then."""
         key = dg.AssetKey.from_user_string(key) if isinstance(key, str) else key
         job = self.defs.resolve_implicit_job_def_def_for_assets([key])
+        assert job is not None
         done = job.execute_in_process(
             instance=self.instance,
             asset_selection=[key],

@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,18 @@ import pyarrow as pa
 import pytest
 
 from lance_assets import (
+    ForeignWriters,
+    Fresh,
+    FunctionCheck,
+    KeysUnique,
     LanceTable,
+    Nulls,
+    Profile,
+    RowChange,
+    RowCount,
+    SchemaStable,
+    Severity,
+    SmallFiles,
     SparkAppend,
     SparkCompact,
     SparkDelete,
@@ -23,6 +35,7 @@ from lance_assets import (
     SparkOverwrite,
     SparkUpdate,
     SparkUpsert,
+    SqlCheck,
     lance_table,
 )
 from lance_assets.components.forms import Form, form_of
@@ -34,6 +47,7 @@ from lance_core import InvalidInput
 CANARY = "canary-2b7e"
 ROWS = """
 import pyarrow as pa
+from lance_assets import lance_check
 
 WORDS = pa.schema([("words", pa.int32())])
 number = 5
@@ -42,6 +56,10 @@ def new(spark, ctx): ...
 def words(batch): ...
 def landed(ctx): ...
 def cutoff(ctx): ...
+
+@lance_check()
+def plausible(seen):
+    return True
 """
 
 
@@ -137,6 +155,10 @@ EVERYTHING = """
       parameters: {n: 1.5}
       partitions: "{{ dg.HourlyPartitionsDefinition(start_date='2026-01-01-00:00') }}"
     - {op: compact, name: tidy, target_rows: 1000, branch: dev}
+    - op: append
+      name: audited
+      fn: .beside:new
+      audit: [{check: row_count, min: 1}, .beside:plausible]
     - {op: overwrite, name: anew, fn: .beside:new, where: "day = :d", parameters: {d: 2026-01-02}}
 """
 
@@ -211,6 +233,7 @@ def test_yaml_is_python_in_other_words(project: Project, monkeypatch: pytest.Mon
             partitions=dg.HourlyPartitionsDefinition(start_date="2026-01-01-00:00"),
         ),
         SparkCompact("tidy", target_rows=1000, branch="dev"),
+        SparkAppend("audited", fn=beside.new, audit=[RowCount(min=1), beside.plausible]),
         SparkOverwrite("anew", fn=beside.new, where="day = :d", parameters={"d": "2026-01-02"}),
     ]
     for ours, theirs in zip(table.writes, expected, strict=True):
@@ -218,6 +241,48 @@ def test_yaml_is_python_in_other_words(project: Project, monkeypatch: pytest.Mon
     assert (table.key, table.group, table.description) == (dg.AssetKey(["lake", "raw", "orders"]), "sales", "All.")
     assert (table.uri, table.owners) == ("/elsewhere/orders.lance", ("a@b.org",))
     assert CANARY not in repr(table)
+    dg.Definitions.validate_loadable(project.defs())
+
+
+CHECKS = """  checks:
+    - {check: row_count, min: 1, max: 10}
+    - {check: row_change, max_loss_share: 0.5, severity: warn}
+    - {check: fresh, within: 36 h}
+    - {check: keys_unique, columns: [id]}
+    - {check: nulls, columns: [id], max_share: 0.1}
+    - {check: small_files, max_small: 5}
+    - {check: foreign_writers}
+    - {check: schema_stable, allow: [additions, drops]}
+    - {check: sql, name: no_future, sql: select 1 where false}
+    - {check: function, name: mine, fn: yamlshop.rows:words, reads_rows: false}
+    - yamlshop.rows:plausible
+  profile: {columns: [id], pictures: false}
+  automation: on_missing
+  freshness: 1.5 days
+"""
+
+
+def test_checks_and_profiles_in_yaml(project: Project) -> None:
+    project.write(f"{HEAD}{CHECKS}")
+    table = project.table()
+    from yamlshop import rows
+
+    assert table.checks == (
+        RowCount(min=1, max=10),
+        RowChange(max_loss_share=0.5, severity=Severity.WARN),
+        Fresh(within=timedelta(hours=36)),
+        KeysUnique(columns=["id"]),
+        Nulls(columns=["id"], max_share=0.1),
+        SmallFiles(max_small=5),
+        ForeignWriters(),
+        SchemaStable(allow=["additions", "drops"]),
+        SqlCheck("no_future", sql="select 1 where false"),
+        FunctionCheck("mine", fn=rows.words, reads_rows=False),
+        rows.plausible,
+    )
+    assert table.profile == Profile(columns=["id"], pictures=False)
+    assert table.automation == "on_missing"
+    assert table.freshness == dg.FreshnessPolicy.time_window(fail_window=timedelta(hours=36))
     dg.Definitions.validate_loadable(project.defs())
 
 
@@ -272,7 +337,7 @@ MISTAKES: dict[str, tuple[str, int, str]] = {
     "option": (
         in_yaml("    - op: delete\n      name: x\n\n      predicat: 'true'\n"),
         9,
-        "writes[0].predicat: the op delete has no 'predicat' (did you mean 'predicate'?); it has branch, code_",
+        "writes[0].predicat: the op delete has no 'predicat' (did you mean 'predicate'?); it has audit, branch",
     ),
     "bare on": (
         in_yaml("    - {op: upsert, name: x, fn: yamlshop.rows:new, on: id}\n"),
@@ -322,6 +387,14 @@ MISTAKES: dict[str, tuple[str, int, str]] = {
         8,
         "'yamlshop.rows.new' names nothing in Python; write module.path:name, or .module:name beside this file",
     ),
+    "check": (f"{HEAD}  checks:\n    - {{check: rows}}\n", 6, "checks[0].check: 'rows' is none of foreign_writers"),
+    "check's option": (
+        f"{HEAD}  checks:\n    - {{check: row_count, mini: 3}}\n",
+        6,
+        "checks[0].mini: the check row_count has no 'mini' (did you mean 'min'?)",
+    ),
+    "duration": (f"{HEAD}  freshness: soon\n", 5, "freshness: a duration is expected here, such as 90s"),
+    "no check": (f"{HEAD}  checks: [yamlshop.rows:new]\n", 5, "'yamlshop.rows:new' is a function, and no check"),
     "partitions": (
         in_yaml("    - op: compact\n      name: x\n      partitions: {type: daily}\n"),
         8,
