@@ -21,6 +21,28 @@ assert Table.open("orders_by_day.lance").count_rows() == 1000
 """
 
 
+def shell_commands() -> list[tuple[str, str]]:
+    """Each command of lance-assets, with the output that stands below it."""
+    blocks = re.findall(r"```console\n(.*?)```", README, re.DOTALL)
+    found = [each.partition("\n") for block in blocks for each in re.split(r"^\$ ", block, flags=re.MULTILINE) if each]
+    return [(command, output) for command, _, output in found if command.startswith("lance-assets ")]
+
+
+def asked(command: str, folder: Path) -> str:
+    arguments = [sys.executable, "-m", "lance_assets", *command.split()[1:]]
+    return subprocess.run(arguments, cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
+def shown(output: str, folder: Path) -> str:
+    """Without what is another every time."""
+    output = re.sub(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "ID", output)
+    return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "TIME", output.replace(str(folder), "/data"))
+
+
+def test_what_the_readme_asks_of_the_shell_is_tried() -> None:
+    assert [command.split()[1] for command, _ in shell_commands()] == ["history", "diff", "lineage"]
+
+
 def python_blocks() -> list[str]:
     return re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
@@ -38,6 +60,8 @@ def test_the_examples_run(tmp_path: Path) -> None:
     assert "1 1000000" in done.stdout
     assert "books.lance: sound; 5 versions" in done.stdout
     assert "97" in done.stdout.splitlines()
+    for command, output in shell_commands():
+        assert shown(asked(command, tmp_path), tmp_path) == shown(output, tmp_path), command
 
 
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"`?make ([a-z-]+)", README))))

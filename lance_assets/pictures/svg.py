@@ -7,10 +7,11 @@ and where, is up to the caller; nothing here knows what a table is.
 
 import base64
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
-from unicodedata import combining, east_asian_width
+
+from lance_assets.words import cells, cut
 
 INK = "#1f2933"
 FAINT = "#7b8794"
@@ -163,23 +164,6 @@ def shortened(text: str, width: float, size: float = 12) -> str:
     ('click…', 'clicks')
     """
     return cut(text, int(width / (size * _WIDTH_OF_A_CHARACTER)))
-
-
-def cut(text: str, cells_max: int) -> str:
-    """To so many cells of a fixed-width font, in which some characters take two."""
-    if cells(text) <= cells_max:
-        return text
-    kept, room = [], cells_max - 1
-    for character in text:
-        room -= cells(character)
-        if room < 0:
-            break
-        kept.append(character)
-    return "".join(kept) + "…" if cells_max > 0 else ""
-
-
-def cells(text: Iterable[str]) -> int:
-    return sum(0 if combining(each) else 2 if east_asian_width(each) in "WF" else 1 for each in text)
 
 
 def width_of(text: str, size: float = 12) -> float:

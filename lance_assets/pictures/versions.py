@@ -6,7 +6,6 @@ Newest at the top, as logs of changes are read. Manifests are opened for the ver
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lance_assets.metadata import ASSET_KEY, RUN_ID
 from lance_assets.pictures.svg import (
     BLUE,
     FAINT,
@@ -21,6 +20,7 @@ from lance_assets.pictures.svg import (
     Picture,
     width_of,
 )
+from lance_assets.properties import ASSET_KEY, RUN_ID
 from lance_core import LanceError, Table
 
 _BEFORE, _AFTER = 7, 3

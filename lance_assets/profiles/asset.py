@@ -15,10 +15,10 @@ from lance_assets.checks.judging import Judged, evaluation, judge_all, seen_at
 from lance_assets.epochs import epoch_of
 from lance_assets.failures import lance_errors
 from lance_assets.ledger import Ledger
-from lance_assets.metadata import RUN_ID
 from lance_assets.profiles.keys import Versions
 from lance_assets.profiles.profile import Profile, profiled
 from lance_assets.profiles.shown import Metadata, checks_of, metadata_of
+from lance_assets.properties import RUN_ID
 from lance_core import InvalidInput, LanceError, StorageError, Table
 
 Automation = Literal["on_missing"]

@@ -12,7 +12,8 @@ from lance_assets.epochs import epoch_of
 from lance_assets.failures import lance_errors
 from lance_assets.intents import partition_intent, run_intent
 from lance_assets.ledger import Ledger
-from lance_assets.metadata import RUN_ID, VersionFacts, committed_facts, found_facts, metadata_of
+from lance_assets.metadata import VersionFacts, committed_facts, found_facts, metadata_of
+from lance_assets.properties import RUN_ID
 from lance_assets.provenance import properties_of
 from lance_assets.recording import Standing, record_in_run
 from lance_assets.resources import SPARK, session_of
@@ -134,7 +135,7 @@ class _Step:
             context.log.info(f"{ledger.label}: this landed before, as version {facts.version}; nothing was written now")
         return dg.MaterializeResult(
             metadata={
-                **metadata_of(facts, run_is_known=known),
+                **metadata_of(facts, run_is_known=known, with_picture=True),
                 **where,
                 "lance/landed_before": dg.MetadataValue.bool(committed.landed_before),
             },

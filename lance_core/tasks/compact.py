@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from lance_core import given, writes
 from lance_core.committed import Committed
+from lance_core.data.write import ROWS_PER_FILE_MAX
 from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Rewrite
 from lance_core.format.schema import TableSchema
@@ -56,6 +57,13 @@ def compact(
         plan = _Batch(some, shape, runner).plan
         done.append(changed(where, its, _VERB, plan, operation=Rewrite.name))
     return _together(done)
+
+
+def worth_it(
+    where: Where, *, target_rows: int = ROWS_PER_FILE_MAX, materialize_deletions: bool = True
+) -> tuple[Group, ...]:
+    """The groups of fragments that `compact` would write anew, by the manifest alone."""
+    return _Shape(target_rows, materialize_deletions, None).groups(where.newest())
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lance_assets.pictures.svg import Picture, cells, cut, escaped, shortened, width_of
+from lance_assets.pictures.svg import Picture, escaped, shortened, width_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -71,24 +71,6 @@ def test_markdown_is_an_image_with_its_data() -> None:
     assert told.endswith(")")
     data = told.removesuffix(")").partition("base64,")[2]
     assert base64.b64decode(data).decode() == picture.svg()
-
-
-@pytest.mark.parametrize(
-    ("text", "most", "expected"),
-    [
-        ("orders", 6, "orders"),
-        ("orders", 5, "orde…"),
-        ("表表表", 6, "表表表"),
-        ("表表表", 5, "表表…"),
-        ("表表表", 4, "表…"),
-        ("ab", 1, "…"),
-        ("ab", 0, ""),
-        ("e\u0301e\u0301", 2, "e\u0301e\u0301"),
-    ],
-)
-def test_words_are_cut_by_their_cells(text: str, most: int, expected: str) -> None:
-    assert cut(text, most) == expected
-    assert cells(expected) <= most
 
 
 def test_words_are_cut_by_width() -> None:
