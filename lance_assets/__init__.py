@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         SqlCheck,
         lance_check,
     )
+    from lance_assets.components import LanceTableComponent, SparkSessionComponent
     from lance_assets.io_manager import LanceIOManager
     from lance_assets.maintenance import Maintenance
     from lance_assets.maintenance.fleet import LanceFleet, lance_fleet
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
         SparkUpdate,
         SparkUpsert,
         WriteContext,
+        lance_write,
     )
 
 __all__ = [
@@ -57,6 +59,7 @@ __all__ = [
     "LanceIOManager",
     "LanceResource",
     "LanceTable",
+    "LanceTableComponent",
     "Maintenance",
     "Nulls",
     "Profile",
@@ -73,6 +76,7 @@ __all__ = [
     "SparkMapColumns",
     "SparkMergeColumns",
     "SparkOverwrite",
+    "SparkSessionComponent",
     "SparkSessionResource",
     "SparkUpdate",
     "SparkUpsert",
@@ -82,6 +86,7 @@ __all__ = [
     "lance_discovery",
     "lance_fleet",
     "lance_table",
+    "lance_write",
 ]
 
 _HOMES = {
@@ -104,6 +109,8 @@ _HOMES = {
     "LanceIOManager": "lance_assets.io_manager",
     "LanceResource": "lance_assets.storage",
     "LanceTable": "lance_assets.assets",
+    "LanceTableComponent": "lance_assets.components",
+    "SparkSessionComponent": "lance_assets.components",
     "SparkSessionResource": "lance_assets.resources",
     "LanceFleet": "lance_assets.maintenance.fleet",
     "Maintenance": "lance_assets.maintenance",
@@ -120,6 +127,7 @@ _HOMES = {
     "WriteContext": "lance_assets.writes",
     "lance_discovery": "lance_assets.assets",
     "lance_table": "lance_assets.assets",
+    "lance_write": "lance_assets.writes",
 }
 
 
