@@ -84,6 +84,8 @@ def test_options_are_understood_in_both_spellings(uri: str) -> None:
         ({"startingTimestamp": "yesterday"}, "2026-01-31T08:00:00"),
         ({"onChange": "maybe"}, "fail, skip, rewritten"),
         ({"maxRowsPerTrigger": 0}, "one at least"),
+        ({"pollSeconds": "often"}, "number of seconds"),
+        ({"poll_seconds": "1e9"}, "0 to 3600"),
         ({"version": 1}, "starting_version"),
         ({"tag": "t"}, "starting_version"),
         ({"filter": "id = = 1"}, "does not parse"),
