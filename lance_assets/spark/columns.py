@@ -127,7 +127,7 @@ class _SparkRows:
         """Spark Connect tells nothing."""
         if classic_context(self.df.sparkSession) is None:
             return None
-        told = int(str(self.df._jdf.queryExecution().optimizedPlan().stats().sizeInBytes().toString()))
+        told = int(str(self.df._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))
         return told if told < _UNKNOWN_BYTES else None
 
     def stage(self, keys: Sequence[str], values: Sequence[str], task: WriteTask) -> pa.Table:

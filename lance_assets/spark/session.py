@@ -231,7 +231,13 @@ def _configured(session: SparkSession, asked: SparkSettings) -> SparkSession:
             ignored[key] = (value, live if live is not None else "unset")
     if ignored:
         raise _ignored(ignored, session)
-    limit = session.conf.get(PYTHON_MEMORY, None)
+    _warn_of(session.conf.get(PYTHON_MEMORY, None))
+    if context is not None:
+        context.setLogLevel(asked.log_level)
+    return session
+
+
+def _warn_of(limit: str | None) -> None:
     if (mebibytes(limit) or PYTHON_MEMORY_MIN_MIB) < PYTHON_MEMORY_MIN_MIB:
         _log.warning(
             "%s is %s: it bounds what Python workers map, and readers of Lance files map more than they use. Workers "
@@ -239,9 +245,6 @@ def _configured(session: SparkSession, asked: SparkSettings) -> SparkSession:
             PYTHON_MEMORY,
             limit,
         )
-    if context is not None:
-        context.setLogLevel(asked.log_level)
-    return session
 
 
 def _is_installed(module: str) -> bool:
