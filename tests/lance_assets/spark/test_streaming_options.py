@@ -149,6 +149,19 @@ def test_nobody_who_fails_deletes_anything(uri: str) -> None:
     assert table.fsck().is_sound
 
 
+def test_a_batch_write_that_is_aborted_deletes_nothing(tmp_path: Path) -> None:
+    """A commit that raised may have landed: its files may be a version's."""
+    place = str(tmp_path / "t")
+    given = CaseInsensitiveDict({"path": place})
+    writer = LanceDataSource(given).writer(StructType().add("id", LongType()), overwrite=False)
+    message = writer.write(iter(pa.table({"id": [1, 2]}).to_batches()))
+    writer.commit([message])
+    writer.abort([message, None])
+    assert Table.open(place).to_table()["id"].to_pylist() == [1, 2]
+    with pytest.raises(StorageError, match="gave back less"):
+        writer.commit([message, None])
+
+
 @pytest.mark.parametrize(("option", "told"), [("intent", "one of its own"), ("create", "true or false")])
 def test_options_of_the_sink(uri: str, option: str, told: str) -> None:
     with pytest.raises(InvalidInput, match=told):
