@@ -33,8 +33,6 @@ from lance_core.tasks.write import WriteTask
 Addresses = npt.NDArray[np.int64]
 HELD_BYTES_MAX = 256 * 1024**2
 """Of rows that came, in one worker."""
-ROWS_PER_TASK = 1 << 22
-"""Of the table: enough that it is worth loading the rows that came once more."""
 _FRAGMENT_BITS = 32
 _ROW_BYTES_MIN = 1
 

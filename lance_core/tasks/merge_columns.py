@@ -30,9 +30,9 @@ from lance_core.format.operations import Merge, Operation, UpdateMode
 from lance_core.scan.row_columns import ROW_ADDRESS
 from lance_core.snapshot import Snapshot, history_since, load_at
 from lance_core.tasks.addressed import FillTask, KeysTask, Missing, lacking, unpacks
-from lance_core.tasks.changes import How, Where, changed
+from lance_core.tasks.changes import How, Where, changed, parts_for_reading
 from lance_core.tasks.filling import fits, merge_of, unfilled
-from lance_core.tasks.held import HELD_BYTES_MAX, ROWS_PER_TASK, HeldTask, bytes_of_a_row, held, is_few, staging
+from lance_core.tasks.held import HELD_BYTES_MAX, HeldTask, bytes_of_a_row, held, is_few, staging
 from lance_core.tasks.parts import Task, Whole, results_of, spread
 from lance_core.tasks.staged import Staged
 from lance_core.tasks.write import WriteTask, fragments_of
@@ -128,8 +128,7 @@ class _Few:
         staged = self._once(base)
         if staged is None:
             return None
-        rows, slots = sum(each.physical_rows for each in fragments), self.rows.slots
-        parts = spread(fragments, max(slots, min(slots * _TASKS_PER_SLOT, rows // ROWS_PER_TASK)))
+        parts = spread(fragments, parts_for_reading(fragments, self.rows.slots))
         return _filled(self.rows.run(HeldTask(fill, parts, staged), len(parts)), base, fragments)
 
     def discard(self) -> None:

@@ -6,7 +6,7 @@ import pickle
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -176,7 +176,7 @@ def test_rows_go_over_sockets_of_the_machine(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_worker_that_works_for_us_has_no_modules_to_look_through(spark: SparkSession) -> None:
     """After each task Spark collects garbage."""
 
-    def seen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def seen(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             yield pa.record_batch({"frozen": [gc.get_freeze_count()]})
 

@@ -51,9 +51,9 @@ def test_addresses_that_no_signed_number_holds_are_refused(table: Table, monkeyp
     """To Spark an address is signed: of a fragment from 2**31 on it would be below zero."""
     base = Which(table.uri).snapshot()
     monkeypatch.setattr(reading, "_SIGNED_FRAGMENTS", base.manifest.max_fragment_id)
-    for option in ("with_row_address", "with_row_id"):
+    for by_id in (False, True):
         with pytest.raises(Unsupported, match="read it without them"):
-            plan_read(base, transport=as_stored, slots=1, **{option: True})
+            plan_read(base, transport=as_stored, slots=1, with_row_id=by_id, with_row_address=not by_id)
     assert plan_read(base, transport=as_stored, slots=1).parts
 
 
