@@ -105,6 +105,32 @@ class HeldTask:
         return self.fill.fragments if number == 0 else None
 
 
+def _are_of(numbers: Addresses, fragments: Sequence[int]) -> npt.NDArray[np.bool_]:
+    """Mostly they follow each other."""
+    first, last = min(fragments), max(fragments)
+    between = (numbers >= first) & (numbers <= last)
+    if last - first + 1 > len(fragments):
+        between[between] = np.isin(numbers[between], fragments)
+    return between
+
+
+def _places(addresses: Addresses, fragments: Sequence[Fragment]) -> Addresses | None:
+    """Which of them comes first, and so on: put where it belongs, each is looked at once, and none compared. None where
+    two are the same, or one is of no row."""
+    ids = np.array([int(each.id) for each in fragments], dtype=np.int64)
+    sizes = np.array([each.physical_rows for each in fragments], dtype=np.int64)
+    starts = np.cumsum(sizes) - sizes
+    number, offsets = (addresses >> _FRAGMENT_BITS) - ids[0], addresses & ((1 << _FRAGMENT_BITS) - 1)
+    if ids[-1] - ids[0] + 1 > len(ids):
+        number = np.searchsorted(ids, number + ids[0])
+    if (offsets >= sizes[number]).any():
+        return None
+    there = np.full(int(sizes.sum()), NOTHING, dtype=np.int64)
+    there[starts[number] + offsets] = np.arange(len(addresses))
+    order = there[there != NOTHING]
+    return order if len(order) == len(addresses) else None
+
+
 class _Rows:
     """All that came, in one worker."""
 
@@ -124,13 +150,13 @@ class _Rows:
         """Those of the part's fragments, in order; with `others`, those of fragments besides them too."""
         addresses = self._addresses
         numbers = addresses >> _FRAGMENT_BITS
-        ids = np.array([each.id for each in part.manifest.fragments], dtype=np.int64)
-        near = np.flatnonzero((numbers >= ids.min()) & (numbers <= ids.max()))
-        mine = near if len(ids) == ids.max() - ids.min() + 1 else near[np.isin(numbers[near], ids)]
-        if others is not None:
-            known = np.fromiter(others, dtype=np.int64, count=len(others))
-            mine = np.concatenate([mine, np.flatnonzero(~np.isin(numbers, known))])
-        return self._given(addresses[mine], mine)
+        mine = np.flatnonzero(_are_of(numbers, [int(each.id) for each in part.manifest.fragments]))
+        strays = np.empty(0, dtype=np.int64) if others is None else np.flatnonzero(~_are_of(numbers, list(others)))
+        order = None if len(strays) else _places(addresses[mine], part.manifest.fragments)
+        if order is None:  # something is wrong with them, which is told by who is given them in order
+            mine = np.concatenate([mine, strays])
+            order = np.argsort(addresses[mine])
+        return self._given(mine[order])
 
     def by_key(self, part: Snapshot) -> Iterator[pa.RecordBatch]:
         found = self._found  # what is wrong with the keys is told before the first row
@@ -144,11 +170,10 @@ class _Rows:
             if len(there):
                 yield self._batch(rows.offsets[there] | (fragment.id << _FRAGMENT_BITS), its[there])
 
-    def _given(self, addresses: Addresses, rows: Addresses) -> Iterator[pa.RecordBatch]:
-        order = np.argsort(addresses)
-        for start in range(0, len(order), BATCH_ROWS):
-            some = order[start : start + BATCH_ROWS]
-            yield self._batch(addresses[some], rows[some])
+    def _given(self, rows: Addresses) -> Iterator[pa.RecordBatch]:
+        for start in range(0, len(rows), BATCH_ROWS):
+            some = rows[start : start + BATCH_ROWS]
+            yield self._batch(self._addresses[some], some)
 
     def _batch(self, addresses: Addresses, rows: Addresses) -> pa.RecordBatch:
         values = self._values.take(pa.array(rows)).combine_chunks()
