@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lance_assets.assets import LanceTable, lance_discovery, lance_table
+    from lance_assets.io_manager import LanceIOManager
     from lance_assets.resources import SparkSessionResource
+    from lance_assets.storage import LanceResource
     from lance_assets.writes import (
         SparkAppend,
         SparkCompact,
@@ -18,12 +20,15 @@ if TYPE_CHECKING:
         SparkIngest,
         SparkMapColumns,
         SparkMergeColumns,
+        SparkOverwrite,
         SparkUpdate,
         SparkUpsert,
         WriteContext,
     )
 
 __all__ = [
+    "LanceIOManager",
+    "LanceResource",
     "LanceTable",
     "SparkAppend",
     "SparkCompact",
@@ -31,6 +36,7 @@ __all__ = [
     "SparkIngest",
     "SparkMapColumns",
     "SparkMergeColumns",
+    "SparkOverwrite",
     "SparkSessionResource",
     "SparkUpdate",
     "SparkUpsert",
@@ -40,6 +46,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "LanceIOManager": "lance_assets.io_manager",
+    "LanceResource": "lance_assets.storage",
     "LanceTable": "lance_assets.assets",
     "SparkSessionResource": "lance_assets.resources",
     "SparkAppend": "lance_assets.writes",
@@ -48,6 +56,7 @@ _HOMES = {
     "SparkIngest": "lance_assets.writes",
     "SparkMapColumns": "lance_assets.writes",
     "SparkMergeColumns": "lance_assets.writes",
+    "SparkOverwrite": "lance_assets.writes",
     "SparkUpdate": "lance_assets.writes",
     "SparkUpsert": "lance_assets.writes",
     "WriteContext": "lance_assets.writes",

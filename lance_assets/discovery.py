@@ -146,8 +146,8 @@ def look_at(
     try:
         table = ledger.open()
     except NotFound:
-        return Looked(seen, notes=(f"{ledger.label}: there is no table at {ledger.shown_uri} yet",))
-    epoch = epoch_of(instance, ledger, table.id)
+        return Looked(seen, notes=(f"{ledger.label}: there is no {ledger.what} at {ledger.shown_uri} yet",))
+    epoch = epoch_of(instance, ledger, ledger.identity_of(table))
     if seen == Seen(epoch, table.version, len(table.version_numbers())):
         return Looked(seen)
     # Keys before versions: one that has a key and is not listed then is gone, not new.

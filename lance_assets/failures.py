@@ -9,13 +9,12 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 import dagster as dg
 from pyspark.errors import PythonException
 
 import lance_core
-from lance_assets.ledger import Ledger
 from lance_core import (
     AlreadyExists,
     CommitUndecided,
@@ -36,6 +35,15 @@ _IN_WORKER = re.compile(r"^lance_core\.errors\.(\w+): (.+)$", re.MULTILINE)
 
 WAITS_S = (0, 5, 30)
 """Before each retry of a step. The core has tried many times before the first."""
+
+
+class Place(Protocol):
+    """The table that was worked on: a `Ledger`, or whatever else knows where it is."""
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def shown_uri(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +70,18 @@ TREATMENTS: Mapping[type[LanceError], Treatment] = {
 
 
 @contextmanager
-def lance_errors(ledger: Ledger, *, retry_number: int) -> Iterator[None]:
+def lance_errors(where: Place, *, retry_number: int) -> Iterator[None]:
     """Around the body of a step."""
     try:
         yield
     except LanceError as error:
-        _end(failure_of(error, ledger), error, retry_number)
+        _end(failure_of(error, where), error, retry_number)
     except PythonException as error:
         found = _IN_WORKER.search(str(error))
         kind = getattr(lance_core, found[1], None) if found else None
         if found is None or not (isinstance(kind, type) and issubclass(kind, LanceError)):
             raise
-        _end(_failure(kind, found[2], {}, ledger), error, retry_number)
+        _end(_failure(kind, found[2], {}, where), error, retry_number)
 
 
 def _end(failure: dg.Failure, error: Exception, retry_number: int) -> NoReturn:
@@ -84,18 +92,16 @@ def _end(failure: dg.Failure, error: Exception, retry_number: int) -> NoReturn:
     raise dg.RetryRequested(max_retries=len(WAITS_S), seconds_to_wait=WAITS_S[retry_number]) from failure
 
 
-def failure_of(error: LanceError, ledger: Ledger) -> dg.Failure:
-    return _failure(type(error), str(error), _details(error), ledger)
+def failure_of(error: LanceError, where: Place) -> dg.Failure:
+    return _failure(type(error), str(error), _details(error), where)
 
 
-def _failure(
-    kind: type[LanceError], message: str, details: Mapping[str, dg.MetadataValue], ledger: Ledger
-) -> dg.Failure:
+def _failure(kind: type[LanceError], message: str, details: Mapping[str, dg.MetadataValue], where: Place) -> dg.Failure:
     treatment = next(each for known, each in TREATMENTS.items() if issubclass(kind, known))
-    where = {"lance/table": ledger.label, "dagster/uri": ledger.shown_uri, "lance/error": kind.__name__}
+    shown = {"lance/table": where.label, "dagster/uri": where.shown_uri, "lance/error": kind.__name__}
     return dg.Failure(
-        description=f"{ledger.label}: {treatment.title}. {message}",
-        metadata={**where, **details},
+        description=f"{where.label}: {treatment.title}. {message}",
+        metadata={**shown, **details},
         allow_retries=treatment.retry,
     )
 

@@ -6,12 +6,12 @@ finding those of others is `discovery.py`. What is wrong with a declaration is s
 
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import dagster as dg
 
-from lance_core import InvalidInput, Table
+from lance_assets.storage import Access, LanceResource
+from lance_core import InvalidInput, NotFound, Table
 
 _WORD = re.compile(r"[A-Za-z0-9_]+")
 
@@ -22,8 +22,9 @@ class Ledger:
     prefix: tuple[str, ...]
     uri: str
     """As it is opened; checked to carry no credentials, so it may be shown."""
-    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """How to reach an object store. A value may be a `dagster.EnvVar`, which is looked up when it is used."""
+    storage: LanceResource = field(default_factory=LanceResource)
+    branch: str | None = None
+    """A branch that is followed has a ledger of its own, `orders@dev`."""
 
     def __post_init__(self) -> None:
         for part in (*self.prefix, self.name):
@@ -32,15 +33,15 @@ class Ledger:
 
     @property
     def key(self) -> dg.AssetKey:
-        return dg.AssetKey([*self.prefix, self.name])
+        return dg.AssetKey([*self.prefix, self._title])
 
     @property
     def label(self) -> str:
-        return "/".join((*self.prefix, self.name))
+        return "/".join((*self.prefix, self._title))
 
     @property
     def word(self) -> str:
-        """The label, where Dagster takes letters, digits and underscores only."""
+        """The label, where Dagster takes letters, digits and underscores only. Branches share their table's."""
         return "_".join((*self.prefix, self.name))
 
     @property
@@ -68,20 +69,49 @@ class Ledger:
     @property
     def run_tag(self) -> str:
         """On a run: the version it made. Dagster's tags have one slash, so that the prefix is set off by dots."""
-        return f"lance/{'.'.join((*self.prefix, self.name))}"
+        return f"lance/{'.'.join((*self.prefix, self._title)).replace('@', '_at_')}"
 
     @property
     def shown_uri(self) -> str:
         return self.uri if "://" in self.uri else os.path.abspath(os.path.expanduser(self.uri))
 
-    def options(self) -> Mapping[str, str]:
-        return {name: _looked_up(value, name, self.label) for name, value in self.storage_options.items()}
+    @property
+    def what(self) -> str:
+        return "table" if self.branch is None else f"branch {self.branch!r} of a table"
+
+    def access(self) -> Access:
+        return self.storage.access(self.branch)
 
     def open(self, version: int | None = None) -> Table:
-        return Table.open(self.uri, version=version, storage_options=self.options())
+        return Table.open(self.uri, version=version, **self.access())
 
     def exists(self) -> bool:
-        return Table.exists(self.uri, self.options())
+        """Of a branch: whether the table has it."""
+        if not self.storage.exists(self.uri):
+            return False
+        if self.branch is None:
+            return True
+        try:
+            self.open()
+        except NotFound:
+            return False
+        return True
+
+    def identity_of(self, table: Table) -> str | None:
+        """What tells this line of versions from another that was, or will be, at its place. A branch that is made anew
+        is another one."""
+        if self.branch is None:
+            return table.id
+        branch = table.branches.list().get(self.branch)
+        return branch.lineage[-1][1] if branch and branch.lineage else None
+
+    def of_branch(self, branch: str) -> "Ledger":
+        return replace(self, branch=branch)
+
+    @property
+    def _title(self) -> str:
+        """A slash would be a level of the asset's key, and is a dot there."""
+        return self.name if self.branch is None else f"{self.name}@{self.branch.replace('/', '.')}"
 
 
 def check_word(text: str, *, what: str) -> None:
@@ -102,15 +132,3 @@ def _check_uri(uri: str, label: str) -> None:
             f"the uri of the Lance table {label!r} carries credentials or parameters, and it is shown to everyone; "
             "give the plain location as uri= and the rest as storage_options= with dagster.EnvVar values"
         )
-
-
-def _looked_up(value: str, name: str, label: str) -> str:
-    if not isinstance(value, dg.EnvVar):
-        return value
-    found = value.get_value()
-    if found is None:
-        raise InvalidInput(
-            f"the storage option {name!r} of the Lance table {label!r} comes from the environment variable "
-            f"{value.env_var_name}, which is not set here; set it where this code runs"
-        )
-    return found

@@ -5,7 +5,6 @@ first asked for, so that loading definitions starts no Java, and never stopped h
 application, and others may be using it.
 """
 
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from pydantic import Field, PrivateAttr
 
 from lance_assets.spark.session import live_session, open_session
 from lance_assets.spark.settings import SparkSettings, mask
+from lance_assets.storage import is_written_out
 from lance_core import InvalidInput
 
 if TYPE_CHECKING:
@@ -44,10 +44,10 @@ class SparkSessionResource(dg.ConfigurableResource["SparkSessionResource"]):
     def __init__(self, **data: object) -> None:
         conf = data.get("conf")
         for key, value in conf.items() if isinstance(conf, Mapping) else ():
-            if _is_written_out(value) and mask(str(key), str(value)) != str(value):
+            if is_written_out(value) and mask(str(key), str(value)) != str(value):
                 raise InvalidInput(_shown_message(f"conf[{key!r}]"))
         remote = data.get("remote")
-        if isinstance(remote, str) and _is_written_out(remote) and mask("remote", remote) != remote:
+        if isinstance(remote, str) and is_written_out(remote) and mask("remote", remote) != remote:
             raise InvalidInput(_shown_message("remote"))
         super().__init__(**data)
 
@@ -67,11 +67,6 @@ def session_of(resource: object) -> "SparkSession":
             "SparkSessionResource, a PySparkResource of dagster-pyspark, or an object that has one"
         )
     return live_session(resource)
-
-
-def _is_written_out(value: object) -> bool:
-    """Whether it stands in the code; Dagster also makes the resource anew with what an EnvVar stands for."""
-    return not isinstance(value, dg.EnvVar) and value not in os.environ.values()
 
 
 def _shown_message(where: str) -> str:

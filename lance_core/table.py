@@ -30,6 +30,7 @@ from lance_core.detached import commit_detached, publish
 from lance_core.edit import attempts, evolve, settings
 from lance_core.edit import columns as edit_columns
 from lance_core.edit import delete as edit_delete
+from lance_core.edit import slices as edit_slices
 from lance_core.edit import update as edit_update
 from lance_core.edit import upsert as edit_upsert
 from lance_core.errors import AlreadyExists, InvalidInput
@@ -62,6 +63,8 @@ from lance_core.transactions.apply import Birth
 from lance_core.writes import Written
 
 STORAGE_VERSION = "2.2"
+OVERWRITE_SLICE = "overwrite of a slice"
+"""Another change than the overwrite of all rows, to an intention."""
 _HELD_BYTES_MAX = 1024**2
 """Of rows in memory that are written by whoever commits them. More are written before that, side by side with others'.
 """
@@ -158,6 +161,7 @@ class Table(TableReader):
         self,
         data: Rows | pa.Schema,
         *,
+        where: str | None = None,
         config: Mapping[str, str] | None = None,
         stable_row_ids: bool | None = None,
         intent: str | None = None,
@@ -167,10 +171,20 @@ class Table(TableReader):
         max_bytes_per_file: int = BYTES_PER_FILE_MAX,
     ) -> Committed:
         """Replace all rows and the schema. Config, table metadata and older versions stay; indices go. Whether rows
-        have stable ids stays too; `stable_row_ids` says which of the two is expected."""
+        have stable ids stays too; `stable_row_ids` says which of the two is expected.
+
+        `where`, a condition in Lance's SQL, overwrites a slice: the rows that match go, and those that come, all of
+        which have to match it too, take their place. The schema stays, and so do indices. The slice is what was given,
+        whatever others write into it meanwhile."""
         given.same_row_ids(stable_row_ids, self.manifest.has_stable_row_ids, what=self.uri)
         limits = FileLimits(max_rows_per_file, max_bytes_per_file)
         settings = given.config(config)
+        if where is not None:
+            if settings:
+                raise InvalidInput("config= is set by an overwrite of all rows; with where=, use set_config()")
+            given.text(where, "where")
+            plan = edit_slices.in_one_process(incoming(data), where, limits=limits, ports=SYSTEM)
+            return self._changed(OVERWRITE_SLICE, plan, intent, properties, retries)
         return self._changed(
             "overwrite",
             lambda base: _overwriting(base.location, incoming(data), base.manifest.storage_version, limits, settings),

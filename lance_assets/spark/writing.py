@@ -9,9 +9,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from lance_assets.spark.handing_over import over_rows
-from lance_assets.spark.jobs import FRAGMENTS
+from lance_assets.spark.jobs import FRAGMENTS, SparkRunner
 from lance_assets.spark.types import stored_schema
 from lance_core import Committed, InvalidInput
+from lance_core.tasks.changes import How, Where
+from lance_core.tasks.slices import overwrite_slice
 from lance_core.tasks.write import (
     ATTEMPTS,
     BYTES_PER_FILE_MAX,
@@ -64,6 +66,7 @@ def overwrite(
     df: DataFrame,
     uri: str,
     *,
+    where: str | None = None,
     replace_schema: bool = False,
     branch: str | None = None,
     storage_options: Mapping[str, str] | None = None,
@@ -76,8 +79,25 @@ def overwrite(
     cluster_by: str | Sequence[str] = (),
 ) -> Committed:
     """Replace all rows. The stored schema stays, since it knows what Spark forgets (fixed sizes, unsigned integers,
-    time zones, field metadata), unless `replace_schema=True`. `df` may read the same table: its version is pinned."""
+    time zones, field metadata), unless `replace_schema=True`. `df` may read the same table: its version is pinned.
+
+    `where`, a condition in Lance's SQL, overwrites a slice: the rows that match go, and those of `df`, all of which
+    have to match it too, take their place in the same version. The slice is what `df` is, whatever others write into it
+    meanwhile; `df` runs once, also where it has to be planned again.
+    """
     ordered = _clustered(df, cluster_by)
+    if where is not None:
+        if replace_schema:
+            raise InvalidInput("replace_schema=True is for an overwrite of all rows; with where= the schema stays")
+        return overwrite_slice(
+            Where(uri, branch, storage_options, manifest_store),
+            stored_schema(df.schema),
+            lambda task: over_rows(ordered, task, FRAGMENTS),
+            where,
+            limits=FileLimits(max_rows_per_file, max_bytes_per_file),
+            how=How(intent, properties, retries),
+            runner=SparkRunner(df.sparkSession),
+        )
     planned = begin_overwrite(
         uri,
         stored_schema(df.schema),

@@ -10,7 +10,7 @@ from lance_assets.writes.asset import write_asset, write_key
 from lance_assets.writes.changes import SparkCompact, SparkDelete, SparkUpdate
 from lance_assets.writes.columns import SparkMapColumns, SparkMergeColumns
 from lance_assets.writes.context import TableReference, WriteContext
-from lance_assets.writes.rows import SparkAppend, SparkIngest, SparkUpsert
+from lance_assets.writes.rows import SparkAppend, SparkIngest, SparkOverwrite, SparkUpsert
 from lance_assets.writes.write import How, Write
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "SparkIngest",
     "SparkMapColumns",
     "SparkMergeColumns",
+    "SparkOverwrite",
     "SparkUpdate",
     "SparkUpsert",
     "TableReference",

@@ -1,6 +1,5 @@
 """The Dagster asset of a write, from the intention to the version on the ledger."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,25 +9,13 @@ from lance_assets.epochs import epoch_of
 from lance_assets.failures import lance_errors
 from lance_assets.intents import partition_intent, run_intent
 from lance_assets.ledger import Ledger
-from lance_assets.metadata import (
-    ASSET_KEY,
-    CODE_LOCATION,
-    INPUTS,
-    INTENT,
-    PARTITION,
-    RUN_ID,
-    committed_facts,
-    found_facts,
-    metadata_of,
-)
+from lance_assets.metadata import RUN_ID, committed_facts, found_facts, metadata_of
+from lance_assets.provenance import properties_of
 from lance_assets.recording import Standing, record_in_run
 from lance_assets.resources import SPARK, session_of
 from lance_assets.writes.context import WriteContext
 from lance_assets.writes.write import How, Write
 from lance_core import Committed, InvalidInput
-
-_LOCATION_TAG = "dagster/code_location"
-"""On runs that a webserver or the daemon launched."""
 
 
 def write_key(ledger: Ledger, write: Write) -> dg.AssetKey:
@@ -70,8 +57,9 @@ class _Step:
         writing = WriteContext(spark, self.context, partition, ledger)
 
         def how() -> How:
-            properties = _properties(self.context, write_key(ledger, self.write), partition, intent, writing.inputs)
-            return How(intent=intent, properties=properties, storage_options=ledger.options())
+            key = write_key(ledger, self.write)
+            properties = properties_of(self.context.run, key, partition, intent, writing.inputs)
+            return How(intent=intent, properties=properties, **ledger.access())
 
         committed = self.write.change(writing, how)
         if self.write.makes_several:
@@ -86,7 +74,7 @@ class _Step:
 
     def _record_those_between(self, before: int, committed: Committed) -> None:
         """Versions of this run that were committed on the way."""
-        epoch = epoch_of(self.context.instance, self.ledger, committed.table.id)
+        epoch = epoch_of(self.context.instance, self.ledger, self.ledger.identity_of(committed.table))
         for info in committed.table.versions(since=before + 1):
             if info.version < committed.version and info.properties.get(RUN_ID) == self.context.run.run_id:
                 record_in_run(self.context, self.ledger, found_facts(committed.table.at(info.version), info, epoch))
@@ -102,7 +90,7 @@ class _Step:
                 "nothing was written now, and there is no partition to record"
             )
             return _unrecorded(committed.version, {"lance/landed_before": dg.MetadataValue.bool(True)})
-        facts = committed_facts(committed, epoch_of(context.instance, ledger, committed.table.id))
+        facts = committed_facts(committed, epoch_of(context.instance, ledger, ledger.identity_of(committed.table)))
         known = facts.run_id is not None and context.instance.has_run(facts.run_id)
         stood = record_in_run(context, ledger, facts)
         # Where the partition holds another version, this one has none.
@@ -132,20 +120,3 @@ def _partition(context: dg.AssetExecutionContext, write: Write) -> str | None:
             "launch it for one partition, or as a backfill with one run a partition"
         )
     return str(context.partition_key)
-
-
-def _properties(
-    context: dg.AssetExecutionContext,
-    key: dg.AssetKey,
-    partition: str | None,
-    intent: str,
-    inputs: Mapping[str, int],
-) -> dict[str, str]:
-    properties = {RUN_ID: context.run.run_id, ASSET_KEY: key.to_user_string(), INTENT: intent}
-    if partition is not None:
-        properties[PARTITION] = partition
-    if location := context.run.tags.get(_LOCATION_TAG):
-        properties[CODE_LOCATION] = location
-    if inputs:
-        properties[INPUTS] = json.dumps(inputs, sort_keys=True)
-    return properties

@@ -1,12 +1,13 @@
 """What a write's function gets to know, and its way to read tables: each of them at one version, which is noted."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import dagster as dg
 
 from lance_assets.spark import read
+from lance_assets.storage import Access, LanceResource
 from lance_core import InvalidInput, Table
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ class TableReference(Protocol):
 
     @property
     def uri(self) -> str: ...
-    def options(self) -> Mapping[str, str]: ...
+    def access(self) -> Access: ...
 
 
 @dataclass(slots=True)
@@ -47,9 +48,9 @@ class WriteContext:
         """One version of a Lance table (None: the one that is written): the version named, else the newest, which then
         stays the same for this write."""
         table = table or self.table
-        uri, options = (table, {}) if isinstance(table, str) else (table.uri, table.options())
-        wanted = version or self.inputs.get(Table.open(uri, storage_options=options).uri)
-        opened = Table.open(uri, version=wanted, storage_options=options)
+        uri, access = (table, LanceResource().access()) if isinstance(table, str) else (table.uri, table.access())
+        wanted = version or self.inputs.get(Table.open(uri, **access).uri)
+        opened = Table.open(uri, version=wanted, **access)
         if self.inputs.setdefault(opened.uri, opened.version) != opened.version:
             raise InvalidInput(
                 f"this write has read version {self.inputs[opened.uri]} of {opened.uri} already and now asks for "
@@ -62,10 +63,10 @@ class WriteContext:
             filter=filter,
             version=opened.version,
             with_row_address=with_row_address,
-            storage_options=options,
+            **access,
         )
 
     def version_read(self) -> int | None:
         """Of the table that is written, if this write has read it."""
-        own = Table.open(self.table.uri, storage_options=self.table.options()).uri if self.inputs else ""
+        own = Table.open(self.table.uri, **self.table.access()).uri if self.inputs else ""
         return self.inputs.get(own)

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from lance_assets.spark import append, ingest, upsert
+from lance_assets.spark import append, ingest, overwrite, upsert
 from lance_assets.writes.context import WriteContext
-from lance_assets.writes.write import How, Rows, Write
+from lance_assets.writes.write import How, Parameters, Rows, Write, filled_in
 from lance_core import Committed
 
 Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -27,6 +27,33 @@ class SparkAppend(Write):
     def change(self, ctx: WriteContext, how: Callable[[], How]) -> Committed:
         rows = self.rows(self.fn, ctx)
         return append(rows, ctx.table.uri, **how())
+
+
+@dataclass(frozen=True, slots=True)
+class SparkOverwrite(Write):
+    """Replace all rows by what `fn` returns; with `where`, those that match, which all of the new ones have to do: say
+    `SparkOverwrite("daily", fn, where="day = :partition_key", partitions=days)`."""
+
+    fn: Rows
+    where: str | None = None
+    parameters: Parameters = field(default_factory=dict)
+    replace_schema: bool = False
+    summary: ClassVar[str] = "Overwrites rows of"
+
+    def check(self) -> None:
+        self.check_function(self.fn, what=_FRAME)
+        if self.where is not None and not self.where:
+            raise self.wrong("where= says which rows are overwritten; leave it out for all of them")
+        if self.where and self.replace_schema:
+            raise self.wrong("replace_schema=True is for an overwrite of all rows; with where= the schema stays")
+        if self.where is None and self.partitions is not None:
+            raise self.wrong("each partition would overwrite all others; say its rows, where='day = :partition_key'")
+        self.check_parameters(self.parameters, self.where)
+
+    def change(self, ctx: WriteContext, how: Callable[[], How]) -> Committed:
+        where = None if self.where is None else filled_in(self.where, self.parameters, ctx)
+        rows = self.rows(self.fn, ctx)
+        return overwrite(rows, ctx.table.uri, where=where, replace_schema=self.replace_schema, **how())
 
 
 @dataclass(frozen=True, slots=True)

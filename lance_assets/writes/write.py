@@ -7,13 +7,13 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
-from decimal import Decimal
-from typing import TYPE_CHECKING, ClassVar, Literal, TypedDict
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import dagster as dg
 
 from lance_assets.ledger import check_word
+from lance_assets.literals import Value, sql_literal
+from lance_assets.storage import Access
 from lance_assets.writes.context import WriteContext
 from lance_core import Committed, InvalidInput
 
@@ -21,18 +21,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Rows = Callable[["SparkSession", WriteContext], "DataFrame"]
-Value = str | bool | int | float | Decimal | date | datetime | None
 Parameters = Mapping[str, Value | Callable[[WriteContext], Value]]
 Dependency = dg.AssetKey | dg.AssetDep | dg.AssetSpec | dg.AssetsDefinition | str | Sequence[str]
 _PARAMETER = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|::|:(?P<name>[A-Za-z_]\w*)""")
 
 
-class How(TypedDict):
-    """What every op of `lance_assets.spark` takes."""
+class How(Access):
+    """What every op of `lance_assets.spark` that writes takes."""
 
     intent: str
     properties: Mapping[str, str]
-    storage_options: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +42,8 @@ class Common:
     deps: Iterable[Dependency] = ()
     partitions: dg.PartitionsDefinition[str] | None = None
     once_per: Literal["run", "partition"] = "run"
+    branch: str | None = None
+    """Where it writes, if not to the main line; a branch that the table follows."""
     description: str | None = None
     code_version: str | None = None
     tags: Mapping[str, str] | None = None
@@ -111,33 +111,6 @@ def filled_in(text: str, parameters: Parameters, ctx: WriteContext) -> str:
         return sql_literal(value(ctx) if callable(value) else value, name)
 
     return _PARAMETER.sub(literal, text)
-
-
-def sql_literal(value: Value, name: str) -> str:
-    """
-    >>> sql_literal("it's", "x"), sql_literal(3, "x"), sql_literal(date(2026, 1, 2), "x"), sql_literal(None, "x")
-    ("'it''s'", '3', "date '2026-01-02'", 'null')
-    """
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return str(value).lower()
-        case str():
-            return "'" + value.replace("'", "''") + "'"
-        case int() | Decimal():
-            return str(value)
-        case float():
-            return f"cast('{value!r}' as double)"
-        case datetime():
-            return f"timestamp '{value.isoformat(sep=' ')}'"
-        case date():
-            return f"date '{value.isoformat()}'"
-        case _:
-            raise InvalidInput(
-                f"the parameter {name!r} is a {type(value).__name__}; give a text, a number, a boolean, a date or a "
-                "datetime"
-            )
 
 
 def _names(text: str) -> list[str]:

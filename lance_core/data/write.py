@@ -45,10 +45,14 @@ def write_fragments(
     conversion: Conversion,
     new_uuid: Callable[[], uuid.UUID],
     what: str,
+    look: Callable[[pa.RecordBatch], None] | None = None,
 ) -> tuple[Fragment, ...]:
-    """One fragment a file, in the order of the rows; none for no rows. `what` names the table in errors."""
+    """One fragment a file, in the order of the rows; none for no rows. `what` names the table in errors. `look` is
+    shown the rows as they are stored, and may refuse them."""
     rolling = RollingWriter(codec, version, limits, new_uuid)
     for batch, columns in _conformed(batches, schema, version, conversion, what):
+        if look is not None:
+            look(batch)
         rolling.write(batch, columns)
     return rolling.finish()
 

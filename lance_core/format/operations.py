@@ -26,8 +26,8 @@ class Append:
 
     fragments: tuple[Fragment, ...]
     meets: bool | None = field(default=None, compare=False)
-    """Whether it brings a key that the upsert beside it brings too, where somebody looked. Not part of the transaction
-    that is written."""
+    """Whether it brings a key that the upsert beside it brings too, or a row of the slice that is overwritten beside
+    it, where somebody looked. Not part of the transaction that is written."""
     name: ClassVar[str] = "Append"
 
 
@@ -74,15 +74,16 @@ class Progress:
     generation: int
 
 
-class KeysBrought(Protocol):
-    """Those of the rows that an upsert was given, all of them."""
+class RowsMeant(Protocol):
+    """Those that a change is about, whoever brought them: with a key of the rows that an upsert was given, or of a
+    slice of the table."""
 
     @property
     def fields(self) -> tuple[int, ...]:
-        """The key columns."""
+        """The columns by which they are told."""
 
     def has_any(self, columns: Sequence[pa.ChunkedArray]) -> bool:
-        """Whether one of these rows, told by its key columns, has such a key."""
+        """Whether one of these rows, told by those columns, is meant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +106,15 @@ class Update:
     """What it took from the logs in front of the table."""
     affected: Rows | None = field(default=None, compare=False)
     """The rows that it moves, changes or removes, as in `Delete`."""
-    keys_brought: KeysBrought | None = field(default=None, compare=False, repr=False)
+    keys_brought: RowsMeant | None = field(default=None, compare=False, repr=False)
     """With them, rows that others append meanwhile can be told from those that it should have seen."""
+    restates: RowsMeant | None = field(default=None, compare=False, repr=False)
+    """A slice that it overwrites: it has to have seen every row of it."""
     removes_rest: bool = field(default=False, compare=False)
     """Whether rows that nothing matched go: then it has to have seen what other upserts insert. Not part of the
     transaction that is written."""
+    meets: bool | None = field(default=None, compare=False)
+    """As in `Append`."""
     name: ClassVar[str] = "Update"
 
 

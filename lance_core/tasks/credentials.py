@@ -30,7 +30,7 @@ def storage_options(given: Mapping[str, str]) -> dict[str, str]:
         if prefix is None:
             continue
         name = key[len(prefix) :]
-        if is_secret(name) and not is_reference(value) and not _HIDDEN.search(key) and not _is_an_id(name):
+        if is_secret(name) and not is_reference(value) and not _HIDDEN.search(key) and not is_an_id(name):
             raise InvalidInput(
                 f"the option {key} is a secret, and Spark may show it in its user interface and its event log. Name "
                 f"where it is ({key}='env:VARIABLE', or storage.provider='package.module:function'), or tell it as "
@@ -40,7 +40,7 @@ def storage_options(given: Mapping[str, str]) -> dict[str, str]:
             raise InvalidInput(f"the storage option {name} is given twice, as {STORAGE}{name} and {SECRET}{name}")
         found[name] = value
     store = given.get(MANIFEST_STORE) or given.get(MANIFEST_STORE.replace("_", "")) or ""
-    if _PASSWORD.search(store):
+    if has_password(store):
         raise InvalidInput(
             f"the option {MANIFEST_STORE} has a password in it, and Spark may show it in its user interface and its "
             f"event log; put it into a variable of the environment, and name that: {MANIFEST_STORE}='env:VARIABLE'"
@@ -48,9 +48,14 @@ def storage_options(given: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _is_an_id(name: str) -> bool:
+def has_password(text: str) -> bool:
+    """Of a URI: whether who reads it could use it."""
+    return _PASSWORD.search(text) is not None
+
+
+def is_an_id(name: str) -> bool:
     """Of a key, which opens nothing by itself."""
     return name.lower().endswith("key_id")
 
 
-__all__ = ["storage_options"]
+__all__ = ["has_password", "is_an_id", "is_reference", "is_secret", "storage_options"]

@@ -19,14 +19,16 @@ from lance_core.tasks.parts import Runner
 def delete(where: Where, predicate: str, *, how: How, runner: Runner) -> Committed:
     def plan(base: Snapshot) -> Operation:
         Predicate.parse(predicate, conditional(base.manifest))  # what is wrong with it is told before a task runs
-        results = over_fragments(base, base.manifest.fragments, _Part(predicate), runner)
+        results = over_fragments(base, base.manifest.fragments, DeletePart(predicate), runner)
         return operations.join_deletes(operations.planned(results), predicate)
 
     return changed(where, how, "delete", plan, operation=Delete.name)
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class DeletePart:
+    """Gives back the delete of its part."""
+
     predicate: str
 
     def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:

@@ -21,6 +21,7 @@ from lance_core.data.blob_writing import schema_as_stored, stored_schema
 from lance_core.data.conform import Conversion, columns_to_write
 from lance_core.data.layout import check_storable
 from lance_core.data.write import BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits, write_fragments
+from lance_core.edit.slices import Slice
 from lance_core.errors import AlreadyExists, InvalidInput, NotFound, RetryableConflict
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.operations import Append, Overwrite
@@ -31,7 +32,7 @@ from lance_core.ports import SYSTEM
 from lance_core.refs import line
 from lance_core.snapshot import Snapshot, load_latest
 from lance_core.storage.manifests.manifest_store import ManifestStore
-from lance_core.table import STORAGE_VERSION, committed_of
+from lance_core.table import OVERWRITE_SLICE, STORAGE_VERSION, committed_of
 from lance_core.tasks import refusals
 from lance_core.tasks.stamp import Stamp
 from lance_core.transactions.apply import Birth
@@ -52,6 +53,8 @@ class WritePlan:
     durable: bool
     stamp: Stamp
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    only: Slice | None = None
+    """Of which all rows have to be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,7 @@ class WriteTask:
                 conversion=Conversion.CAST,
                 new_uuid=uuid.uuid4,
                 what=location.uri,
+                look=plan.only.looking(location.uri, counts=False) if plan.only else None,
             )
         except InvalidInput as error:
             # Trying again would not help, and an exception would reach the driver as text in somebody's traceback.
@@ -198,6 +202,25 @@ def begin_overwrite(
     )
 
 
+def begin_birth(
+    location: Location, incoming: pa.Schema, where: str, *, intent: str | None, limits: FileLimits
+) -> PlannedWrite | Committed:
+    """Of a table that begins with a slice of it: all rows have to match `where`."""
+    base = Birth(StorageVersion.parse(STORAGE_VERSION))
+    schema = TableSchema.from_arrow(stored_schema(incoming, base.storage_version))
+    return _begin(
+        location,
+        base,
+        schema,
+        replaces=True,
+        intent=intent,
+        limits=limits,
+        options=location.access.storage_options,
+        durable=location.access.durable,
+        only=Slice.of(where, schema, what=location.uri),
+    )
+
+
 def _begin(
     location: Location,
     base: Snapshot | Birth,
@@ -208,13 +231,14 @@ def _begin(
     limits: FileLimits,
     options: Mapping[str, str] | None,
     durable: bool,
+    only: Slice | None = None,
 ) -> PlannedWrite | Committed:
     given.check(intent=intent)
     if isinstance(base, Snapshot):
         base.manifest.check_writable()
     version = _storage_version(base)
     check_storable(schema, version)
-    verb = "overwrite" if replaces else "append"
+    verb = OVERWRITE_SLICE if only else "overwrite" if replaces else "append"
     begun = writes.begin(location, base, verb=verb, intent=intent, ports=SYSTEM)
     if isinstance(begun, Written):
         return committed_of(begun)
@@ -226,6 +250,7 @@ def _begin(
         durable=durable,
         stamp=Stamp.of_this_process(),
         storage_options=dict(options or {}),
+        only=only,
     )
     return PlannedWrite(plan, replaces, begun)
 
@@ -253,6 +278,7 @@ __all__ = [
     "WritePlan",
     "WriteTask",
     "begin_append",
+    "begin_birth",
     "begin_overwrite",
     "fragments_of",
 ]

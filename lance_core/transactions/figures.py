@@ -33,7 +33,7 @@ def rows_changed(operation: Operation | None, before: Manifest | None, after: Ma
     new = _live_rows(after)
     added = sum(max(0, rows - old.get(fragment_id, 0)) for fragment_id, rows in new.items())
     removed = sum(max(0, rows - new.get(fragment_id, 0)) for fragment_id, rows in old.items())
-    if isinstance(operation, op.Update):
+    if isinstance(operation, op.Update) and operation.restates is None:
         moved = min(added, removed)
         return RowsChanged(added - moved, removed - moved)
     return RowsChanged(added, removed)

@@ -79,8 +79,10 @@ def same_rows(ours: Operation, theirs: Operation) -> Verdict:
 
 def new_keys(ours: Operation, theirs: Operation) -> Verdict:
     """An upsert inserts what it did not find, and theirs may have brought it: rows of an append could have any key,
-    unless somebody looked."""
+    unless somebody looked. So they could be of the slice that is overwritten."""
     assert isinstance(ours, op.Update)
+    if ours.restates is not None:
+        return retry_if(not isinstance(theirs, op.Append | op.Update) or theirs.meets is not False)
     if ours.inserted_keys is None:
         return Verdict.COMPATIBLE
     if isinstance(theirs, op.Append) and theirs.meets is not None:
@@ -97,6 +99,12 @@ def same_rows_or_new_keys(ours: Operation, theirs: Operation) -> Verdict:
     assert isinstance(theirs, op.Update)
     unseen = retry_if(ours.removes_rest and theirs.inserted_keys is not None)
     return max(same_rows(ours, theirs), new_keys(ours, theirs), unseen)
+
+
+def same_fragments_or_slice(ours: Operation, theirs: Operation) -> Verdict:
+    """Both restate a fragment; or values were replaced by which rows are of the slice that is overwritten."""
+    assert isinstance(ours, op.Update)
+    return max(same_fragments(ours, theirs), retry_if(ours.restates is not None))
 
 
 def both_replace(ours: Operation, theirs: Operation) -> Verdict:

@@ -25,7 +25,7 @@ def declared() -> LanceTable:
         "orders",
         uri="s3://bucket/lake/orders.lance",
         key_prefix=["lake"],
-        storage_options={"aws_secret_access_key": CANARY},
+        storage_options={"aws_secret_access_key": dg.EnvVar("TEST_KEY"), "aws_region": "eu-west-1"},
         writes=[SparkAppend("orders_append", fn=rows, deps=["raw_orders"], partitions=DAYS)],
     )
 
@@ -62,17 +62,18 @@ def test_two_tables_and_a_consumer_fit_into_one_project() -> None:
 
 
 def test_storage_options_are_shown_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_KEY", CANARY)
     table = declared()
     project = dg.Definitions.merge(table.defs, dg.Definitions(resources={"spark": SparkSessionResource()}))
     specs = project.resolve_all_asset_specs()
     assert len(specs) == 3
     assert CANARY not in f"{table!r}{table.ledger!r}{specs!r}"
-    assert table.options() == {"aws_secret_access_key": CANARY}
+    assert table.access()["storage_options"] == {"aws_secret_access_key": CANARY, "aws_region": "eu-west-1"}
     referring = lance_table("orders", uri="o.lance", storage_options={"token": dg.EnvVar("TEST_TOKEN")})
     with pytest.raises(InvalidInput, match="TEST_TOKEN, which is not set"):
-        referring.options()
+        referring.access()
     monkeypatch.setenv("TEST_TOKEN", CANARY)
-    assert referring.options() == {"token": CANARY}
+    assert referring.access()["storage_options"] == {"token": CANARY}
 
 
 def append(name: str = "w", **options: object) -> SparkAppend:

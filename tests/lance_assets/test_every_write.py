@@ -22,14 +22,15 @@ from lance_assets import (
     SparkIngest,
     SparkMapColumns,
     SparkMergeColumns,
+    SparkOverwrite,
     SparkSessionResource,
     SparkUpdate,
     SparkUpsert,
     WriteContext,
     lance_table,
 )
+from lance_assets.literals import sql_literal
 from lance_assets.writes import Write
-from lance_assets.writes.write import sql_literal
 from lance_core import InvalidInput, Table
 from tests.lance_assets.instances import events, partitions, run, shown, tags
 
@@ -55,6 +56,10 @@ def numbers(spark: SparkSession, ctx: WriteContext) -> DataFrame:
 
 def later(spark: SparkSession, ctx: WriteContext) -> DataFrame:
     return spark.range(8, 12, 1, 1).selectExpr("id", "'2026-01-04' as day")
+
+
+def on_the_day(spark: SparkSession, ctx: WriteContext) -> DataFrame:
+    return spark.range(0, 4, 1, 1).selectExpr("id", f"'{ctx.partition_key}' as day")
 
 
 def by_address(spark: SparkSession, ctx: WriteContext) -> DataFrame:
@@ -129,6 +134,22 @@ def test_a_partition_is_a_parameter(
     assert head.to_table()["day"].to_pylist() == ["2026-01-02"] * 3
     assert [info.operation for info in head.versions()] == ["Overwrite", "Append", "Delete"]
     assert len(events(instance, table.key)) == 3
+
+
+def test_a_partition_overwrites_its_slice(
+    tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource
+) -> None:
+    daily = SparkOverwrite("daily", on_the_day, "day = :partition_key", partitions=DAYS)
+    table = made(tmp_path, daily, SparkOverwrite("all", numbers))
+    for day in ("2026-01-01", "2026-01-02", "2026-01-01"):
+        run(table, "daily", instance, resource, partition=day)
+    head = Table.open(table.uri)
+    assert (head.version, head.count_rows("day = '2026-01-01'"), head.count_rows()) == (3, 4, 8)
+    assert [tags(event)["lance/op"] for _, event in events(instance, table.key)] == ["Overwrite", "Update", "Update"]
+    *_, (_, last) = events(instance, table.write_key("daily"))
+    assert (shown(last)["lance/rows_added"], shown(last)["lance/rows_removed"]) == (4, 4)
+    run(table, "all", instance, resource)
+    assert lance.dataset(table.uri).count_rows() == 10
 
 
 def test_nothing_to_write_is_no_version(
@@ -228,6 +249,11 @@ BAD: list[tuple[str, Callable[[], object]]] = [
     ("SparkUpdate('u'): there is no parameter :x", lambda: SparkUpdate("u", {"a": "b::int + :x"})),
     ("SparkUpsert('u'): on= names the key columns", lambda: SparkUpsert("u", later, on=[])),
     ("SparkUpsert('u'): fn must be a function", lambda: SparkUpsert("u", 3, on="id")),  # type: ignore[arg-type]
+    ("SparkOverwrite('o'): fn must be a function", lambda: SparkOverwrite("o", 3)),  # type: ignore[arg-type]
+    ("SparkOverwrite('o'): where= says which rows", lambda: SparkOverwrite("o", later, "")),
+    ("SparkOverwrite('o'): there is no parameter :day", lambda: SparkOverwrite("o", later, "day = :day")),
+    ("SparkOverwrite('o'): each partition would", lambda: SparkOverwrite("o", later, partitions=DAYS)),
+    ("SparkOverwrite('o'): replace_schema=True", lambda: SparkOverwrite("o", later, "a = 1", replace_schema=True)),
     ("SparkIngest('i'): files= names at least one", lambda: SparkIngest("i", [])),
     ("SparkMapColumns('m'): schema= says which columns", lambda: SparkMapColumns("m", twice, pa.schema([]))),
     ("SparkMergeColumns('m'): fn must be a function", lambda: SparkMergeColumns("m", None)),  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ import pytest
 import lance_core
 from lance_assets.failures import TREATMENTS, WAITS_S, failure_of, lance_errors
 from lance_assets.ledger import Ledger
+from lance_assets.storage import LanceResource
 from lance_core import (
     CommitUndecided,
     Corrupt,
@@ -16,7 +17,8 @@ from lance_core import (
     StorageError,
 )
 
-LEDGER = Ledger("orders", ("lake",), "/data/orders.lance", {"secret": "canary-5f1d"})
+STORAGE = LanceResource(storage_options={"custom_header": "canary-5f1d"})
+LEDGER = Ledger("orders", ("lake",), "/data/orders.lance", STORAGE)
 LOST_RACE = RetryableConflict("lost the race", ours="Append", theirs="Append", version=7, rule="exhausted")
 REPLACED = IncompatibleConflict("replaced", ours="Append", theirs="Overwrite", version=8, rule="incompatible")
 UNKNOWN = CommitUndecided("no answer", uuid="u-1", version=9)

@@ -37,6 +37,11 @@ def kept_instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
         yield each
 
 
+@pytest.fixture(autouse=True)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_WRITES_KEY", CANARY)
+
+
 @pytest.fixture
 def resource(spark: SparkSession) -> SparkSessionResource:
     """On the one Spark application of the tests."""
@@ -53,7 +58,7 @@ def orders(folder: Path, **options: object) -> LanceTable:
         "orders",
         uri=str(folder / "orders.lance"),
         key_prefix="lake",
-        storage_options={"secret_access_key": CANARY},
+        storage_options={"secret_access_key": dg.EnvVar("TEST_WRITES_KEY")},
         writes=[write],
     )
 

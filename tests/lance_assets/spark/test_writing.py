@@ -284,3 +284,27 @@ def test_an_unknown_column_to_lay_out_by_is_refused_before_any_work(spark: Spark
     with pytest.raises(InvalidInput, match=r"cluster_by=\['kye'\]: there is no column 'kye'; there are id"):
         append(spark.range(3), uri_in(tmp_path), cluster_by="kye")
     assert not Path(uri_in(tmp_path)).exists()
+
+
+def test_a_slice_is_overwritten_by_the_workers(spark: SparkSession, tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    days = spark.range(0, 300, 1, 3).selectExpr("id", "date_add(date'2026-01-01', cast(id % 3 as int)) as day")
+    where = "day = date '2026-01-02'"
+    with pytest.raises(InvalidInput, match="one is not among them: day is 2026-01-0"):
+        overwrite(days, uri, where=where)
+    assert not Table.exists(uri)
+    overwrite(days.where("day = date'2026-01-02'"), uri, where=where, intent="first")
+    append(days.where("day != date'2026-01-02'"), uri)
+    again = read(spark, uri, filter=where).selectExpr("id + 1000 as id", "day").where("id < 1200")
+    done = overwrite(again, uri, where=where, intent="second", properties={"by": "me"}, cluster_by="id")
+    rows = lance.dataset(uri).to_table(filter=where)
+    assert sorted(rows["id"].to_pylist()) == [n + 1000 for n in range(200) if n % 3 == 1]
+    assert (done.operation, done.rows_added, done.rows_removed) == ("Update", rows.num_rows, 100)
+    assert lance.dataset(uri).count_rows() == 200 + rows.num_rows
+    assert done.table.version_info().properties["by"] == "me"
+    for intent, version in (("first", 1), ("second", 3)):
+        found = overwrite(days, uri, where=where, intent=intent)
+        assert (found.landed_before, found.version, Table.open(uri).version) == (True, version, 3)
+    with pytest.raises(InvalidInput, match="replace_schema=True is for an overwrite of all rows"):
+        overwrite(days, uri, where=where, replace_schema=True)
+    assert done.table.fsck().is_sound

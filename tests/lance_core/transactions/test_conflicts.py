@@ -5,7 +5,7 @@ that look closer case by case. That the reference agrees is `test_square_beside_
 """
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,6 +96,15 @@ def in_place(*fragment_ids: int, field: int = 1) -> Update:
     )
 
 
+class Brought:
+    """A slice, of which the rules ask only that there is one."""
+
+    fields = (0,)
+
+    def has_any(self, columns: Sequence[pa.ChunkedArray]) -> bool:
+        raise AssertionError("a rule reads no rows")
+
+
 def keys(*values: int, field: int = 0, exact: bool = True) -> bytes:
     return key_filter([field], [pa.array(values, pa.int64())] if values else [], exact=exact)
 
@@ -168,6 +177,7 @@ def progress(generation: int, shard: bytes = SHARD) -> UpdateMemWalState:
 
 
 APPEND, MERGE, PROJECT = Append((fragment(0, "more.lance"),)), Merge((), SCHEMA, True), Project(SCHEMA, True)
+SLICE = replace(update(0), restates=Brought())
 REPLACES = create(index(number=6), removed=(index(),))
 TRIM = create(index(FRAGMENT_REUSE, (), number=30), removed=(index(FRAGMENT_REUSE, (), number=31),))
 BAD_TRIM = create(index(FRAGMENT_REUSE, (), number=30))
@@ -257,6 +267,15 @@ CASES: dict[str, tuple[Operation, Operation, str, str]] = {
     "Update with keys-Append that has one": (
         update(0, keys=keys(1)), replace(APPEND, meets=True), "R", "new_keys"),
     "Update with no new key-Append": (update(0, keys=keys()), APPEND, "R", "new_keys"),
+    "Update of a slice-Append": (SLICE, APPEND, "R", "new_keys"),
+    "Update of a slice-Append elsewhere": (SLICE, replace(APPEND, meets=False), "C", ""),
+    "Update of a slice-Append into it": (SLICE, replace(APPEND, meets=True), "R", "new_keys"),
+    "Update of a slice-Update": (SLICE, update(1), "R", "same_rows_or_new_keys"),
+    "Update of a slice-Update elsewhere": (SLICE, replace(update(1), meets=False), "C", ""),
+    "Update of a slice-Update with keys": (SLICE, update(1, keys=keys(1)), "R", "same_rows_or_new_keys"),
+    "Update of a slice-Update of its rows": (SLICE, replace(update(0), meets=False), "B", "same_rows_or_new_keys"),
+    "Update of a slice-DataReplacement other fragments": (SLICE, replacement(1), "R", "same_fragments_or_slice"),
+    "Update-DataReplacement other fragments": (update(0), replacement(1), "C", ""),
     "Overwrite-Overwrite other key": (overwrite({"a": "1"}), overwrite({"b": "1"}), "R", "both_replace"),
     "Overwrite-Overwrite same key": (overwrite({"a": "1"}), overwrite({"a": "1"}), "X", "both_replace"),
     "Overwrite-UpdateConfig same key": (overwrite({"a": "1"}), config(a=None), "X", "same_config_keys"),

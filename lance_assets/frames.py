@@ -1,0 +1,107 @@
+"""The frames that assets return and take: which library a frame is of, and how it becomes Arrow and back.
+
+Each library is an optional import: it is loaded when a frame of it is wanted, and never to look at one of another.
+Spark's frames are not here: their rows stay where they are, and go through the ops of `lance_assets.spark`.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from lance_core import MissingPiece, Table
+
+Rows: TypeAlias = pa.Table | pa.RecordBatchReader
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """The rows that are wanted, not read yet."""
+
+    table: Table
+    columns: Sequence[str] | None
+    filter: str | None
+
+    def rows(self) -> pa.Table:
+        return self.table.to_table(self.columns, self.filter)
+
+    def reader(self) -> pa.RecordBatchReader:
+        """Batch by batch."""
+        empty = self.table.to_table(self.columns, self.filter, limit=0)
+        return pa.RecordBatchReader.from_batches(empty.schema, self.table.to_batches(self.columns, self.filter))
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One type of frame, by where it lives, so that nothing is imported to name it."""
+
+    module: str
+    name: str
+    to_arrow: Callable[[Any], Rows]
+    from_scan: Callable[[Scan], object]
+
+    def loaded(self) -> type | None:
+        """Its class, if anybody has imported the library: a frame of a library that nobody imported is no frame."""
+        found = getattr(sys.modules.get(self.module), self.name, None)
+        return found if isinstance(found, type) else None
+
+
+def _polars(scan: Scan) -> Any:
+    return _imported("polars").from_arrow(scan.rows())
+
+
+def _pandas(scan: Scan) -> object:
+    _imported("pandas")
+    return scan.rows().to_pandas()
+
+
+def _imported(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise MissingPiece(
+            f"a frame of {name} is asked for, and {name} is not installed here: pip install {name}"
+        ) from error
+
+
+def _from_pandas(frame: Any) -> pa.Table:
+    if any(name is not None for name in frame.index.names):
+        frame = frame.reset_index()
+    return pa.Table.from_pandas(frame, preserve_index=False)
+
+
+def _one_batch(scan: Scan) -> pa.RecordBatch:
+    rows = scan.rows().combine_chunks()
+    return next(iter(rows.to_batches()), pa.RecordBatch.from_pylist([], rows.schema))
+
+
+KINDS: tuple[Kind, ...] = (
+    Kind("pyarrow", "Table", lambda frame: frame, Scan.rows),
+    Kind("pyarrow", "RecordBatchReader", lambda frame: frame, Scan.reader),
+    Kind("pyarrow", "RecordBatch", lambda batch: pa.Table.from_batches([batch]), _one_batch),
+    Kind("pandas", "DataFrame", _from_pandas, _pandas),
+    Kind("polars", "DataFrame", lambda frame: frame.to_arrow(), _polars),
+    Kind("polars", "LazyFrame", lambda frame: frame.collect().to_arrow(), lambda scan: _polars(scan).lazy()),
+    Kind("lance_core", "Table", lambda table: table.to_table(), lambda scan: scan.table),
+)
+
+
+def kind_of(frame: object) -> Kind | None:
+    return next((kind for kind in KINDS if (known := kind.loaded()) and isinstance(frame, known)), None)
+
+
+def kind_for(wanted: object) -> Kind | None:
+    """Of the type that an input is annotated with."""
+    return next((kind for kind in KINDS if kind.loaded() is wanted), None)
+
+
+def is_spark(frame: object) -> bool:
+    """Classic and Spark Connect frames alike."""
+    return hasattr(frame, "mapInArrow") and hasattr(frame, "sparkSession")
+
+
+def is_sparks_type(wanted: object) -> bool:
+    return isinstance(wanted, type) and wanted.__name__ == "DataFrame" and wanted.__module__.startswith("pyspark.")

@@ -1,0 +1,253 @@
+"""For assets that just return a frame: each is a Lance table, and each materialization one version of it.
+
+    returned frame -> Arrow -> overwritten (its own slice, where the asset has partitions), or appended -> one version
+    annotated type <- Arrow <- the newest version, or the one that the input names
+
+Frames of pyarrow, pandas and polars pass through this process, and are for what fits into it; Spark's rows stay with
+Spark. Tables with several writers, or rows that a machine cannot hold, are declared with `lance_table`. What a frame is
+says `frames.py`, which rows are a partition's `slices.py`; the version notes run, asset, partition and inputs like any
+other (`provenance.py`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import dagster as dg
+import pyarrow as pa
+from pydantic import Field, PrivateAttr
+from pyspark.sql import SparkSession
+
+from lance_assets.failures import lance_errors
+from lance_assets.frames import Rows, Scan, is_spark, is_sparks_type, kind_for, kind_of
+from lance_assets.intents import run_intent
+from lance_assets.metadata import committed_facts, metadata_of
+from lance_assets.provenance import properties_of
+from lance_assets.resources import SparkSessionResource, session_of
+from lance_assets.slices import PARTITION_EXPR, slice_of
+from lance_assets.spark import append, overwrite, read
+from lance_assets.spark.types import stored_schema
+from lance_assets.storage import Access, LanceResource
+from lance_core import Committed, InvalidInput, NotFound, Table
+from lance_core.tasks import here
+from lance_core.tasks.here import Where
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+OVERWRITE, APPEND = "overwrite", "append"
+_MODES = (OVERWRITE, APPEND)
+_STEPS_KEPT = 100
+
+
+class LanceIOManager(dg.ConfigurableIOManager):
+    """
+    >>> manager = LanceIOManager(storage=LanceResource(root="s3://lake"))
+    >>> manager.place(dg.AssetKey(["shop", "orders"]))
+    's3://lake/shop/orders.lance'
+
+    An asset says in its metadata what is special about it: `partition_expr`, the column that its partitions are of;
+    `mode`, "overwrite" or "append"; `uri`, another place; `replace_schema`, whether an overwrite of everything takes
+    the schema of the frame, which it does unless that is Spark's. An input says `columns`, `version` or `tag`, and
+    `filter`: `AssetIn(metadata={"columns": ["id"], "version": 3})`.
+    """
+
+    storage: LanceResource | None = Field(default=None, description="Where tables are, and how they are reached.")
+    mode: str = Field(default=OVERWRITE, description="What a materialization does: overwrite, or append.")
+    spark: SparkSessionResource | None = Field(default=None, description="For inputs that are DataFrames of Spark.")
+
+    _read: dict[tuple[str, str], dict[str, int]] = PrivateAttr(default_factory=dict)
+    """By run and step: the tables that were loaded, and their versions."""
+
+    def __init__(self, **data: object) -> None:
+        super().__init__(**data)
+        _check_mode(self.mode, "LanceIOManager")
+
+    def place(self, key: dg.AssetKey) -> str:
+        return self._reached.place("/".join(key.path) + ".lance")
+
+    @property
+    def _reached(self) -> LanceResource:
+        return self.storage or LanceResource()
+
+    def handle_output(self, context: dg.OutputContext, obj: object) -> None:
+        target = self._target(context)
+        with lance_errors(target, retry_number=context.step_context.previous_attempt_count):
+            committed = _Output(self, context, target).write(obj)
+        facts = committed_facts(committed, epoch=1)
+        known = context.step_context.instance.has_run(facts.run_id) if facts.run_id else False
+        landed = {"lance/landed_before": dg.MetadataValue.bool(committed.landed_before)}
+        context.add_output_metadata({**metadata_of(facts, run_is_known=known), **landed})
+
+    def load_input(self, context: dg.InputContext) -> object:
+        target = self._target(context)
+        with lance_errors(target, retry_number=context.step_context.previous_attempt_count):
+            scan = self._scan(context, target)
+            step = (context.step_context.run_id, context.step_context.step.key)
+            self.inputs_of(*step)[scan.table.uri] = scan.table.version
+            context.add_input_metadata({"lance/version": scan.table.version})
+            wanted = context.dagster_type.typing_type
+            if is_sparks_type(wanted):
+                return self._spark_frame(scan, target)
+            kind = kind_for(wanted)
+            if kind is None and wanted not in (Any, type(None)):
+                raise InvalidInput(
+                    f"{target.label}: an input is annotated as {wanted}; a Lance table is loaded as pyarrow.Table, "
+                    "RecordBatchReader or RecordBatch, a DataFrame of pandas, polars or Spark, polars.LazyFrame, or as "
+                    "lance_core.Table, which reads nothing yet"
+                )
+            return kind.from_scan(scan) if kind else scan.rows()
+
+    def _scan(self, context: dg.InputContext, target: "Target") -> Scan:
+        asked = context.definition_metadata or {}
+        unknown = sorted(
+            name for name in asked if name not in ("columns", "version", "tag", "filter") and "/" not in name
+        )
+        if unknown:
+            raise InvalidInput(
+                f"{target.label}: the metadata of the input {context.name!r} has {unknown[0]!r}; an input may say "
+                "columns, version, tag and filter"
+            )
+        version, tag, condition = asked.get("version"), asked.get("tag"), asked.get("filter")
+        table = Table.open(target.uri, version=version, tag=tag, **target.access)
+        if context.has_asset_partitions:
+            keys = list(context.asset_partition_keys)
+            rows = _slice(target, context.asset_partitions_def, keys, table.schema)
+            condition = rows if condition is None else f"({rows}) and ({condition})"
+        columns = asked.get("columns")
+        return Scan(table, None if columns is None else list(columns), condition)
+
+    def _target(self, context: dg.OutputContext | dg.InputContext) -> "Target":
+        if not context.has_asset_key:
+            raise InvalidInput(
+                "LanceIOManager keeps assets, and this is an output of an op; return it from an asset, or give the op "
+                "another io manager"
+            )
+        output = context if isinstance(context, dg.OutputContext) else context.upstream_output
+        about = (output.definition_metadata if output else None) or {}
+        place = about.get("uri")
+        return Target(
+            label="/".join(context.asset_key.path),
+            key=context.asset_key,
+            uri=self._reached.place(str(place)) if place else self.place(context.asset_key),
+            access=self._reached.access(),
+            mode=_check_mode(str(about.get("mode", self.mode)), f"the asset {context.asset_key.to_user_string()}"),
+            by=about.get(PARTITION_EXPR),
+            replace_schema=about.get("replace_schema"),
+        )
+
+    def inputs_of(self, run_id: str, step: str) -> dict[str, int]:
+        """What a step has loaded so far."""
+        while len(self._read) > _STEPS_KEPT:
+            del self._read[next(iter(self._read))]
+        return self._read.setdefault((run_id, step), {})
+
+    def _spark_frame(self, scan: Scan, target: "Target") -> "DataFrame":
+        session = session_of(self.spark) if self.spark else SparkSession.getActiveSession()
+        if session is None:
+            raise InvalidInput(
+                f"{target.label}: an input is a DataFrame of Spark, and nobody has opened a session in this process; "
+                "give this io manager the resource that does: LanceIOManager(spark=SparkSessionResource())"
+            )
+        return read(
+            session, target.uri, columns=scan.columns, filter=scan.filter, version=scan.table.version, **target.access
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The table of an asset."""
+
+    label: str
+    key: dg.AssetKey
+    uri: str
+    access: Access
+    mode: str
+    by: Any = None
+    """The column that partitions are of, or one for each dimension."""
+    replace_schema: object = None
+
+    @property
+    def shown_uri(self) -> str:
+        return self.uri
+
+
+@dataclass(frozen=True, slots=True)
+class _Output:
+    manager: LanceIOManager
+    context: dg.OutputContext
+    target: Target
+
+    def write(self, frame: object) -> Committed:
+        if is_spark(frame):
+            return self._spark(frame)  # type: ignore[arg-type]
+        kind = kind_of(frame)
+        if kind is None:
+            raise InvalidInput(
+                f"the asset {self.target.label} returned a {type(frame).__name__}; return a pyarrow.Table, "
+                "RecordBatchReader or RecordBatch, or a DataFrame of pandas, polars or Spark. An asset that writes by "
+                "itself returns a MaterializeResult, and is annotated so"
+            )
+        return self._here(kind.to_arrow(frame))
+
+    def _here(self, rows: Rows) -> Committed:
+        target = self.target
+        where = Where(target.uri, **target.access)
+        if target.mode == APPEND:
+            return here.append(rows, where, **self._how())
+        only = self._slice(rows.schema)
+        replaces = only is None and target.replace_schema is not False
+        return here.overwrite(rows, where, only=only, replace_schema=replaces, **self._how())
+
+    def _spark(self, frame: "DataFrame") -> Committed:
+        target = self.target
+        if target.mode == APPEND:
+            return append(frame, target.uri, **target.access, **self._how())
+        only = self._slice(stored_schema(frame.schema))
+        replaces = only is None and target.replace_schema is True
+        return overwrite(frame, target.uri, where=only, replace_schema=replaces, **target.access, **self._how())
+
+    def _slice(self, incoming: pa.Schema) -> str | None:
+        """The rows that are this materialization's alone. The table's types count; a new one will have those that
+        come."""
+        if not self.context.has_asset_partitions:
+            return None
+        try:
+            schema = Table.open(self.target.uri, **self.target.access).schema
+        except NotFound:
+            schema = incoming
+        return _slice(self.target, self.context.asset_partitions_def, list(self.context.asset_partition_keys), schema)
+
+    def _how(self) -> "_How":
+        step, key = self.context.step_context, self.target.key
+        partition = self._partition()
+        intent = run_intent(step.instance, step.dagster_run, key, partition)
+        inputs = self.manager.inputs_of(step.run_id, step.step.key)
+        return _How(intent=intent, properties=properties_of(step.dagster_run, key, partition, intent, inputs))
+
+    def _partition(self) -> str | None:
+        if not self.context.has_asset_partitions:
+            return None
+        keys = self.context.asset_partition_keys
+        return keys[0] if len(keys) == 1 else f"{keys[0]}...{keys[-1]}"
+
+
+class _How(TypedDict):
+    intent: str
+    properties: Mapping[str, str]
+
+
+def _slice(target: Target, partitions: dg.PartitionsDefinition[str], keys: Sequence[str], schema: pa.Schema) -> str:
+    if target.by is None:
+        raise InvalidInput(
+            f"the asset {target.label} has partitions, and does not say which column they are of; give it "
+            f"metadata={{{PARTITION_EXPR!r}: 'column'}}, so that a partition replaces its own rows and no others, or "
+            "mode 'append'"
+        )
+    return slice_of(partitions, keys, target.by, schema, what=f"the asset {target.label}")
+
+
+def _check_mode(mode: str, what: str) -> str:
+    if mode not in _MODES:
+        raise InvalidInput(f"{what}: mode is {' or '.join(map(repr, _MODES))}, not {mode!r}")
+    return mode

@@ -1,0 +1,44 @@
+"""Values and names as Lance's SQL spells them. The one place where text becomes part of a condition."""
+
+from datetime import date, datetime
+from decimal import Decimal
+from typing import TypeAlias
+
+from lance_core import InvalidInput
+
+Value: TypeAlias = str | bool | int | float | Decimal | date | datetime | None
+
+
+def sql_literal(value: Value, name: str) -> str:
+    """
+    >>> sql_literal("it's", "x"), sql_literal(3, "x"), sql_literal(date(2026, 1, 2), "x"), sql_literal(None, "x")
+    ("'it''s'", '3', "date '2026-01-02'", 'null')
+    """
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case str():
+            return "'" + value.replace("'", "''") + "'"
+        case int() | Decimal():
+            return str(value)
+        case float():
+            return f"cast('{value!r}' as double)"
+        case datetime():
+            return f"timestamp '{value.isoformat(sep=' ')}'"
+        case date():
+            return f"date '{value.isoformat()}'"
+        case _:
+            raise InvalidInput(
+                f"the value of {name!r} is a {type(value).__name__}; give a text, a number, a boolean, a date or a "
+                "datetime"
+            )
+
+
+def column(name: str) -> str:
+    """
+    >>> column("day"), column("a`b")
+    ('`day`', '`a``b`')
+    """
+    return "`" + name.replace("`", "``") + "`"

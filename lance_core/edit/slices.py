@@ -1,0 +1,168 @@
+"""A slice of a table, overwritten: the rows that match a condition go, and those that come take their place, all of
+which have to match it too.
+
+One commit removes the ones and adds the others. The slice is what was given, on whichever version that lands: rows that
+others brought into it meanwhile are met by planning again (`002-a-slice-is-what-was-given.md`). The rows that come are
+written once, however often it is planned.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from lance_core.data.blob_view import described
+from lance_core.data.blob_writing import schema_as_stored
+from lance_core.data.conform import Conversion, columns_to_write
+from lance_core.data.incoming import Incoming
+from lance_core.data.layout import is_blob
+from lance_core.data.write import FileLimits, write_fragments
+from lance_core.edit.delete import delete
+from lance_core.edit.rewriting import ids_of
+from lance_core.errors import InvalidInput
+from lance_core.expressions import Predicate, with_metadata_columns
+from lance_core.format.fragment import Fragment
+from lance_core.format.operations import Delete, Update
+from lance_core.format.schema import TableSchema
+from lance_core.ports import Ports
+from lance_core.snapshot import Snapshot
+
+_SHOWN_MAX = 60
+"""Characters of a value in a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The rows that match, as a value that travels to workers."""
+
+    predicate: Predicate
+    fields: tuple[int, ...]
+    """Of the columns that it reads, in the order of the predicate's."""
+
+    @classmethod
+    def of(cls, sql: str, schema: TableSchema, *, what: str) -> "Slice":
+        """Rows that come have no ids and addresses yet, and their blobs are nowhere: such a slice has no new rows."""
+        predicate = Predicate.parse(sql, with_metadata_columns(described(schema)))
+        known = {field.name: field for field in schema.fields}
+        if not predicate.columns:
+            raise InvalidInput(
+                f"{what}: where={sql!r} reads no column, so it says no slice of the table; leave it out to overwrite "
+                "all rows"
+            )
+        for name in predicate.columns:
+            if name not in known or is_blob(known[name]):
+                kind = "a blob column" if name in known else "which rows have only once they are in the table"
+                raise InvalidInput(
+                    f"{what}: where={sql!r} reads {name!r}, {kind}; rows that come have to match it as well, so use "
+                    "the other columns"
+                )
+        return cls(predicate, tuple(known[name].id for name in predicate.columns))
+
+    def has_any(self, columns: Sequence[pa.ChunkedArray]) -> bool:
+        """Whether one of these rows, told by the columns of `fields`, is of the slice."""
+        rows = pa.table(list(columns), names=list(self.predicate.columns))
+        return any(self.predicate.mask(batch).true_count for batch in rows.to_batches())
+
+    def looking(self, what: str, *, counts: bool = True) -> Callable[[pa.RecordBatch], None]:
+        """Refuses the first row that is not of the slice. One worker of several does not know which row that is."""
+        before = 0
+
+        def look(batch: pa.RecordBatch) -> None:
+            nonlocal before
+            shown = self._shown(batch)
+            mask = self.predicate.mask(shown)
+            if mask.true_count < len(mask):
+                place = int(np.flatnonzero(~mask.to_numpy(zero_copy_only=False))[0])
+                which = f"row {before + place}" if counts else "one"
+                values = ", ".join(f"{name} is {_short(value)}" for name, value in _row(shown, place).items())
+                raise InvalidInput(
+                    f"{what}: the rows where {self.predicate.sql} are overwritten, and of those that came {which} is "
+                    f"not among them: {values}. Nothing was written; leave such rows out, or widen where="
+                )
+            before += batch.num_rows
+
+        return look
+
+    def _shown(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """What the condition reads, null where no such column came."""
+        arrow = self.predicate.schema
+        there = set(batch.schema.names)
+        columns = [
+            batch.column(name) if name in there else pa.nulls(batch.num_rows, field.type)
+            for name, field in zip(self.predicate.columns, self._fields(arrow), strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, names=list(self.predicate.columns))
+
+    def _fields(self, arrow: pa.Schema) -> list[pa.Field]:
+        names = {column: name for name, column in self.predicate.compiled.names}
+        return [arrow.field(names[column]) for column in self.predicate.columns]
+
+
+class SliceRows:
+    """The rows of one overwrite, written on the first plan."""
+
+    def __init__(self, write: Callable[[Snapshot, Slice], tuple[TableSchema, tuple[Fragment, ...]]], sql: str) -> None:
+        self._write, self._sql = write, sql
+        self._written: tuple[TableSchema, tuple[Fragment, ...]] | None = None
+
+    def plan(self, base: Snapshot, gone: Callable[[], Delete]) -> Update:
+        """`gone` finds the rows that are there, and writes their deletion files."""
+        what, schema = base.location.uri, base.manifest.schema
+        its = Slice.of(self._sql, schema, what=what)
+        if self._written is None:
+            self._written = self._write(base, its)
+        columns, new = self._written
+        _check_still(columns, schema, what=what)
+        removed = gone()
+        return Update(
+            removed_ids=removed.removed_ids,
+            updated=removed.updated,
+            new=new,
+            fields_assigned=ids_of(schema.fields),
+            affected=removed.affected,
+            restates=its,
+        )
+
+
+def in_one_process(rows: Incoming, sql: str, *, limits: FileLimits, ports: Ports) -> Callable[[Snapshot], Update]:
+    """A plan, for as often as it is needed."""
+
+    def write(base: Snapshot, its: Slice) -> tuple[TableSchema, tuple[Fragment, ...]]:
+        schema, what = base.manifest.schema, base.location.uri
+        stored = schema_as_stored(rows.columns, schema)
+        columns = columns_to_write(stored, schema, conversion=Conversion.EXACT, what=what)
+        return columns, write_fragments(
+            base.location.codec,
+            rows.batches,
+            schema=schema,
+            version=base.manifest.storage_version,
+            limits=limits,
+            conversion=Conversion.EXACT,
+            new_uuid=ports.new_uuid,
+            what=what,
+            look=its.looking(what),
+        )
+
+    once = SliceRows(write, sql)
+    return lambda base: once.plan(base, lambda: delete(base, sql, ports=ports))
+
+
+def _check_still(columns: TableSchema, schema: TableSchema, *, what: str) -> None:
+    """What was written under an older schema is what the newer one means."""
+    if any(field not in schema.fields for field in columns.fields):
+        raise InvalidInput(
+            f"{what}: columns {', '.join(columns.arrow.names)} were changed by somebody else while rows for a slice "
+            "of them were written. Nothing of it landed; run it again"
+        )
+    columns_to_write(columns.arrow, schema, conversion=Conversion.EXACT, what=what)
+
+
+def _row(batch: pa.RecordBatch, place: int) -> dict[str, object]:
+    found: dict[str, object] = batch.slice(place, 1).to_pylist()[0]
+    return found
+
+
+def _short(value: object) -> str:
+    text = "null" if value is None else repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= _SHOWN_MAX else f"{text[: _SHOWN_MAX - 1]}…"

@@ -1,0 +1,93 @@
+"""The overwrite of a slice, whose rows come from workers and whose old rows are found by workers.
+
+    workers   the rows that come, each looked at: written as fragments of the table, once
+    workers   each part of the table: its rows of the slice, and their deletion files
+    driver    one operation for both, and planned again where somebody was in the way (`edit/slices.py`)
+
+A table that is not there begins with the slice.
+"""
+
+import pyarrow as pa
+
+from lance_core import given
+from lance_core.committed import Committed
+from lance_core.data.blob_writing import schema_as_stored
+from lance_core.data.conform import Conversion, columns_to_write
+from lance_core.data.write import FileLimits
+from lance_core.edit.slices import Slice, SliceRows
+from lance_core.errors import NotFound
+from lance_core.format.fragment import Fragment
+from lance_core.format.operations import Delete, Update
+from lance_core.format.schema import TableSchema
+from lance_core.location import locate
+from lance_core.refs import line
+from lance_core.snapshot import Snapshot
+from lance_core.table import OVERWRITE_SLICE
+from lance_core.tasks import operations
+from lance_core.tasks.changes import TASKS_PER_SLOT, How, Where, changed
+from lance_core.tasks.delete import DeletePart
+from lance_core.tasks.kept import Kept
+from lance_core.tasks.parts import Runner
+from lance_core.tasks.stamp import Stamp
+from lance_core.tasks.upsert import Stage
+from lance_core.tasks.write import PlannedWrite, WritePlan, WriteTask, begin_birth, fragments_of
+
+
+def overwrite_slice(
+    where: Where,
+    incoming: pa.Schema,
+    stage: Stage,
+    condition: str,
+    *,
+    limits: FileLimits,
+    how: How,
+    runner: Runner,
+) -> Committed:
+    """`incoming` is what a table would store of the rows that come."""
+    given.text(condition, "where")
+    try:
+        where.newest()
+    except NotFound:
+        return _born(where, incoming, stage, condition, limits, how)
+
+    def write(base: Snapshot, its: Slice) -> tuple[TableSchema, tuple[Fragment, ...]]:
+        what, schema = base.location.uri, base.manifest.schema
+        columns = columns_to_write(schema_as_stored(incoming, schema), schema, conversion=Conversion.CAST, what=what)
+        task = WriteTask(_plan_of(base, its, limits))
+        return columns, tuple(map(Fragment.decode, fragments_of(stage(task))))
+
+    rows, kept = SliceRows(write, condition), Kept()
+
+    def plan(base: Snapshot) -> Update:
+        def gone() -> Delete:
+            fragments, parts_max = base.manifest.fragments, runner.slots * TASKS_PER_SLOT
+            results = kept.over_fragments(base, fragments, parts_max, DeletePart(condition), runner)
+            return operations.join_deletes(operations.planned(results), condition)
+
+        return rows.plan(base, gone)
+
+    return changed(where, how, OVERWRITE_SLICE, plan, operation=Update.name)
+
+
+def _born(where: Where, incoming: pa.Schema, stage: Stage, condition: str, limits: FileLimits, how: How) -> Committed:
+    location = locate(
+        where.uri, storage_options=where.storage_options, durable=where.durable, manifest_store=where.manifest_store
+    )
+    planned = begin_birth(line(location, where.branch), incoming, condition, intent=how.intent, limits=limits)
+    if not isinstance(planned, PlannedWrite):
+        return planned
+    return planned.finish(stage(WriteTask(planned.plan)), properties=how.properties, retries=how.retries)
+
+
+def _plan_of(base: Snapshot, its: Slice, limits: FileLimits) -> WritePlan:
+    access = base.location.access
+    return WritePlan(
+        uri=base.location.uri,
+        schema=base.manifest.schema,
+        storage_version=base.manifest.storage_version,
+        limits=limits,
+        durable=access.durable,
+        stamp=Stamp.of_this_process(),
+        storage_options=dict(access.storage_options),
+        only=its,
+    )

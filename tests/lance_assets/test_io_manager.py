@@ -1,0 +1,289 @@
+"""Assets that just return a frame: each library's both ways, slices, versions and columns on load, what is noted."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import lance
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from lance_assets import LanceIOManager, LanceResource, SparkSessionResource
+from lance_core import Table
+from tests.lance_assets.instances import events, shown
+
+ROWS = pa.table({"id": [1, 2, 3], "city": ["Oslo", None, "Lima"]})
+DAYS = dg.DailyPartitionsDefinition(start_date="2026-01-01", end_date="2026-01-05")
+CITIES = dg.StaticPartitionsDefinition(["Oslo", "Lima"])
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as each:
+        yield each
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> LanceIOManager:
+    return LanceIOManager(storage=LanceResource(root=str(tmp_path)))
+
+
+def run(
+    assets: list[dg.AssetsDefinition], manager: object, instance: dg.DagsterInstance, **how: Any
+) -> dg.ExecuteInProcessResult:
+    quiet = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+    return dg.materialize(assets, resources={"io_manager": manager}, instance=instance, run_config=quiet, **how)
+
+
+RETURNED: list[Callable[[], Any]] = [
+    lambda: ROWS,
+    lambda: ROWS.to_reader(max_chunksize=2),
+    lambda: ROWS.combine_chunks().to_batches()[0],
+    lambda: ROWS.to_pandas(),
+    lambda: pl.from_arrow(ROWS),
+    lambda: pl.from_arrow(ROWS).lazy(),  # type: ignore[union-attr]
+]
+
+
+@pytest.mark.parametrize("made", RETURNED, ids=["Table", "Reader", "Batch", "pandas", "polars", "lazy"])
+def test_frames_are_returned_and_replaced(
+    tmp_path: Path, manager: LanceIOManager, instance: dg.DagsterInstance, made: Callable[[], Any]
+) -> None:
+    @dg.asset(key_prefix="shop")
+    def orders():
+        return made()
+
+    for _ in range(2):
+        run([orders], manager, instance)
+    dataset = lance.dataset(str(tmp_path / "shop" / "orders.lance"))
+    assert dataset.to_table().to_pylist() == ROWS.to_pylist()
+    assert [version["version"] for version in dataset.versions()] == [1, 2]
+    *_, (run_id, event) = events(instance, orders.key)
+    assert shown(event)["dagster/row_count"] == 3
+    assert shown(event)["lance/version"] == 2
+    properties = Table.open(tmp_path / "shop" / "orders.lance").version_info().properties
+    assert properties["dagster.run_id"] == run_id
+    assert properties["dagster.asset_key"] == "shop/orders"
+
+
+def test_frames_are_loaded_as_they_are_annotated(
+    tmp_path: Path, manager: LanceIOManager, instance: dg.DagsterInstance
+) -> None:
+    Table.create(tmp_path / "orders.lance", ROWS)
+    orders = dg.AssetSpec("orders")
+    seen: dict[str, Any] = {}
+
+    @dg.asset
+    def table(orders: pa.Table) -> None:
+        seen["table"] = orders.to_pylist()
+
+    @dg.asset
+    def plain(orders) -> None:
+        seen["plain"] = orders.to_pylist()
+
+    @dg.asset
+    def reader(orders: pa.RecordBatchReader) -> None:
+        seen["reader"] = orders.read_all().to_pylist()
+
+    @dg.asset
+    def batch(orders: pa.RecordBatch) -> None:
+        seen["batch"] = orders.to_pylist()
+
+    @dg.asset
+    def pandas(orders: pd.DataFrame) -> None:
+        seen["pandas"] = pa.Table.from_pandas(orders, preserve_index=False).to_pylist()
+
+    @dg.asset
+    def polars(orders: pl.DataFrame) -> None:
+        seen["polars"] = orders.to_dicts()
+
+    @dg.asset
+    def lazy(orders: pl.LazyFrame) -> None:
+        seen["lazy"] = orders.collect().to_dicts()
+
+    @dg.asset
+    def handle(orders: Table) -> None:
+        seen["handle"] = orders.to_table().to_pylist()
+
+    assets = [table, plain, reader, batch, pandas, polars, lazy, handle]
+    done = run([orders, *assets], manager, instance, selection=assets)  # type: ignore[list-item]
+    assert done.success
+    assert set(seen) == {"table", "plain", "reader", "batch", "pandas", "polars", "lazy", "handle"}
+    for kind, rows in seen.items():
+        assert rows == ROWS.to_pylist(), kind
+
+
+def test_columns_version_tag_and_filter_are_chosen_on_load(
+    tmp_path: Path, manager: LanceIOManager, instance: dg.DagsterInstance
+) -> None:
+    first = Table.create(tmp_path / "orders.lance", ROWS)
+    first.tags.create("spring")
+    first.append(pa.table({"id": [4], "city": ["Pune"]}))
+    seen: dict[str, Any] = {}
+
+    @dg.asset(ins={"orders": dg.AssetIn(metadata={"columns": ["id"], "version": 1})})
+    def old(orders: pa.Table) -> pa.Table:
+        seen["old"] = orders.to_pydict()
+        return orders
+
+    @dg.asset(ins={"orders": dg.AssetIn(metadata={"tag": "spring", "filter": "city is null"})})
+    def tagged(orders: pa.Table) -> None:
+        seen["tagged"] = orders["id"].to_pylist()
+
+    @dg.asset(ins={"orders": dg.AssetIn(metadata={"colums": ["id"]})})
+    def misspelt(orders: pa.Table) -> None: ...
+
+    specs = [dg.AssetSpec("orders")]
+    run([*specs, old, tagged], manager, instance, selection=[old, tagged])  # type: ignore[list-item]
+    assert seen == {"old": {"id": [1, 2, 3]}, "tagged": [2]}
+    made = Table.open(tmp_path / "old.lance").version_info()
+    assert json.loads(made.properties["lance_assets.inputs"]) == {first.uri: 1}
+    failed = run([*specs, misspelt], manager, instance, selection=[misspelt], raise_on_error=False)  # type: ignore[list-item]
+    assert "'colums'" in reason(failed)
+
+
+def test_a_partition_replaces_its_own_rows_and_no_others(
+    tmp_path: Path, manager: LanceIOManager, instance: dg.DagsterInstance
+) -> None:
+    rows = {"n": 1}
+
+    @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day"}, backfill_policy=dg.BackfillPolicy.single_run())
+    def orders(context: dg.AssetExecutionContext) -> pl.DataFrame:
+        days = [day for day in context.partition_keys for _ in range(rows["n"])]
+        return pl.DataFrame({"day": days, "n": [rows["n"]] * len(days)}).with_columns(pl.col("day").str.to_date())
+
+    @dg.asset(partitions_def=DAYS)
+    def counted(orders: pa.Table) -> pa.Table:
+        return pa.table({"day": orders["day"], "n": orders["n"]})
+
+    for day in ("2026-01-01", "2026-01-02"):
+        run([orders], manager, instance, partition_key=day)
+    rows["n"] = 2
+    run([orders], manager, instance, partition_key="2026-01-01")
+    table = Table.open(tmp_path / "orders.lance")
+    assert counts(table) == {"2026-01-01": 2, "2026-01-02": 1}
+    assert table.version == 3
+    assert table.version_info().properties["dagster.partition"] == "2026-01-01"
+    # Several partitions in one run are one slice, and one version.
+    rows["n"] = 3
+    span = {"dagster/asset_partition_range_start": "2026-01-02", "dagster/asset_partition_range_end": "2026-01-04"}
+    run([orders], manager, instance, tags=span)
+    table = table.refresh()
+    assert counts(table) == {"2026-01-01": 2, "2026-01-02": 3, "2026-01-03": 3, "2026-01-04": 3}
+    assert table.version == 4
+    assert table.version_info().properties["dagster.partition"] == "2026-01-02...2026-01-04"
+    # A partition is loaded as its own rows. The asset downstream has not said which column its partitions are of.
+    failed = run(
+        [orders, counted], manager, instance, partition_key="2026-01-03", selection=[counted], raise_on_error=False
+    )
+    assert "partition_expr" in reason(failed)
+    whole = dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day"}, name="kept")(lambda orders: orders)
+    run([orders, whole], manager, instance, partition_key="2026-01-03", selection=[whole])
+    assert counts(Table.open(tmp_path / "kept.lance")) == {"2026-01-03": 3}
+
+
+def test_rows_of_another_partition_are_refused(
+    tmp_path: Path, manager: LanceIOManager, instance: dg.DagsterInstance
+) -> None:
+    @dg.asset(partitions_def=CITIES, metadata={"partition_expr": "city"})
+    def orders() -> pa.Table:
+        return ROWS
+
+    failed = run([orders], manager, instance, partition_key="Oslo", raise_on_error=False)
+    assert "orders" in reason(failed)
+    assert "Oslo" in reason(failed)
+    assert not Table.exists(str(tmp_path / "orders.lance"))
+
+
+def test_appending_and_a_retried_run(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    manager = LanceIOManager(storage=LanceResource(root=str(tmp_path)), mode="append")
+    poison = {"left": 1}
+
+    @dg.asset(metadata={"uri": "elsewhere.lance"})
+    def orders() -> pd.DataFrame:
+        return ROWS.to_pandas()
+
+    @dg.asset(deps=[orders])
+    def after() -> None:
+        if poison["left"]:
+            poison["left"] = 0
+            raise ValueError("not yet")
+
+    failed = run([orders, after], manager, instance, raise_on_error=False)
+    family = {"dagster/parent_run_id": failed.run_id, "dagster/root_run_id": failed.run_id}
+    run([orders, after], manager, instance, tags=family)
+    assert Table.open(tmp_path / "elsewhere.lance").count_rows() == 3
+    run([orders], manager, instance)
+    table = Table.open(tmp_path / "elsewhere.lance")
+    assert (table.version, table.count_rows()) == (2, 6)
+
+
+def test_frames_of_spark_stay_with_spark(tmp_path: Path, instance: dg.DagsterInstance, spark: SparkSession) -> None:
+    manager = LanceIOManager(storage=LanceResource(root=str(tmp_path)), spark=SparkSessionResource())
+
+    @dg.asset(partitions_def=CITIES, metadata={"partition_expr": "city"})
+    def orders(context: dg.AssetExecutionContext) -> DataFrame:
+        return spark.range(3).selectExpr("id", f"'{context.partition_key}' as city")
+
+    @dg.asset(
+        partitions_def=CITIES, metadata={"mode": "append"}, ins={"orders": dg.AssetIn(metadata={"columns": ["id"]})}
+    )
+    def ids(orders: DataFrame) -> DataFrame:
+        return orders.where("id > 0")
+
+    for city in ("Oslo", "Lima", "Oslo"):
+        run([orders, ids], manager, instance, partition_key=city)
+    table = Table.open(tmp_path / "orders.lance")
+    assert sorted(table.to_table()["city"].to_pylist()) == ["Lima"] * 3 + ["Oslo"] * 3
+    assert Table.open(tmp_path / "ids.lance").to_table().to_pydict() == {"id": [1, 2] * 3}
+    assert json.loads(Table.open(tmp_path / "ids.lance").version_info().properties["lance_assets.inputs"]) == {
+        table.uri: 3
+    }
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (lambda: 3, "returned a int; return a pyarrow.Table"),
+        (lambda: None, "returned a NoneType"),
+        (lambda: pa.table({"id": ["x"]}), "id"),
+    ],
+)
+def test_what_is_no_frame_and_what_does_not_fit_is_said(
+    tmp_path: Path, instance: dg.DagsterInstance, returned: Callable[[], Any], said: str
+) -> None:
+    Table.create(tmp_path / "orders.lance", ROWS)
+
+    @dg.asset(metadata={"mode": "append"})
+    def orders():
+        return returned()
+
+    failed = run([orders], LanceIOManager(storage=LanceResource(root=str(tmp_path))), instance, raise_on_error=False)
+    assert said in reason(failed)
+    assert reason(failed).startswith("orders: ")
+    assert Table.open(tmp_path / "orders.lance").version == 1
+
+
+def test_a_mode_that_is_none_is_refused_at_once() -> None:
+    with pytest.raises(Exception, match="mode is 'overwrite' or 'append', not 'replace'"):
+        LanceIOManager(mode="replace")
+
+
+def counts(table: Table) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for day in table.to_table(columns=["day"])["day"].to_pylist():
+        found[str(day)] = found.get(str(day), 0) + 1
+    return dict(sorted(found.items()))
+
+
+def reason(result: dg.ExecuteInProcessResult) -> str:
+    (failure,) = (event.step_failure_data for event in result.all_events if event.is_step_failure)
+    assert failure
+    return (
+        failure.user_failure_data.description if failure.user_failure_data else None
+    ) or failure.error_display_string

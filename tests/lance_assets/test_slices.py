@@ -1,0 +1,97 @@
+"""Which rows are a partition's: conditions, and the rows that they find in a table."""
+
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+from lance_assets.slices import Columns, slice_of
+from lance_core import InvalidInput, Table
+
+DAILY = dg.DailyPartitionsDefinition(start_date="2026-03-01")
+OSLO = dg.HourlyPartitionsDefinition(start_date="2026-03-28-00:00", timezone="Europe/Oslo")
+CITIES = dg.StaticPartitionsDefinition(["Oslo", "L'Aquila", "7", "true"])
+BOTH = dg.MultiPartitionsDefinition({"day": DAILY, "city": CITIES})
+DAYS = [date(2026, 3, 1) + timedelta(days) for days in range(4)]
+NOON = [datetime(2026, 3, 1, 12, tzinfo=UTC) + timedelta(days) for days in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("partitions", "keys", "values", "found"),
+    [
+        (DAILY, ["2026-03-02"], pa.array(DAYS), [1]),
+        (DAILY, ["2026-03-02", "2026-03-03"], pa.array(DAYS), [1, 2]),
+        (DAILY, ["2026-03-01", "2026-03-04"], pa.array(DAYS), [0, 3]),
+        (DAILY, ["2026-03-02"], pa.array(["2026-03-02", "2026-03-2", None]), [0]),
+        (DAILY, ["2026-03-02"], pa.array(NOON, pa.timestamp("us", "UTC")), [1]),
+        (DAILY, ["2026-03-02"], pa.array([each.replace(tzinfo=None) for each in NOON], pa.timestamp("ms")), [1]),
+        # The night in which the clocks change has an hour less.
+        (
+            OSLO,
+            ["2026-03-29-01:00"],
+            pa.array([datetime(2026, 3, 29, 0, 59, tzinfo=UTC)], pa.timestamp("us", "UTC")),
+            [0],
+        ),
+        (
+            OSLO,
+            ["2026-03-29-03:00"],
+            pa.array([datetime(2026, 3, 29, 0, 59, tzinfo=UTC)], pa.timestamp("us", "UTC")),
+            [],
+        ),
+        (CITIES, ["L'Aquila"], pa.array(["Oslo", "L'Aquila"], pa.large_string()), [1]),
+        (CITIES, ["7"], pa.array([6, 7], pa.uint8()), [1]),
+        (CITIES, ["true"], pa.array([False, True]), [1]),
+        (CITIES, [], pa.array(["Oslo"]), []),
+    ],
+)
+def test_rows_of_partitions(
+    tmp_path_factory: pytest.TempPathFactory,
+    partitions: dg.PartitionsDefinition[str],
+    keys: Sequence[str],
+    values: pa.Array,
+    found: list[int],
+) -> None:
+    table = Table.create(tmp_path_factory.mktemp("t") / "t", pa.table({"n": range(len(values)), "A b": values}))
+    condition = slice_of(partitions, keys, "A b", table.schema, what="x")
+    assert table.to_table(filter=condition)["n"].to_pylist() == found
+
+
+def test_partitions_of_two_dimensions() -> None:
+    schema = pa.schema({"d": pa.date32(), "c": pa.string()})
+    keys = ["Oslo|2026-03-01", "7|2026-03-02"]
+    assert slice_of(BOTH, keys, {"day": "d", "city": "c"}, schema, what="x") == (
+        "(`c` = 'Oslo' and `d` >= date '2026-03-01' and `d` < date '2026-03-02') or "
+        "(`c` = '7' and `d` >= date '2026-03-02' and `d` < date '2026-03-03')"
+    )
+
+
+def test_windows_in_a_row_are_one_range() -> None:
+    keys = DAILY.get_partition_keys(current_time=datetime(2027, 3, 1, tzinfo=ZoneInfo("UTC")))
+    condition = slice_of(DAILY, keys, "d", pa.schema({"d": pa.date32()}), what="x")
+    assert condition == "`d` >= date '2026-03-01' and `d` < date '2027-03-01'"
+
+
+@pytest.mark.parametrize(
+    ("partitions", "key", "by", "kind", "said"),
+    [
+        (DAILY, "2026-03-01", "e", pa.date32(), "the asset x is partitioned by 'e', and has no such column; it has d"),
+        (DAILY, "2026-03-01", {"day": "d"}, pa.date32(), "partitions of one dimension"),
+        (BOTH, "Oslo|2026-03-01", "d", pa.date32(), "partitions of several dimensions"),
+        (BOTH, "Oslo|2026-03-01", {"day": "d"}, pa.date32(), "partitions of several dimensions"),
+        (OSLO, "2026-03-29-03:00", "d", pa.date32(), "the column 'd' knows only days"),
+        (DAILY, "2026-03-01", "d", pa.float64(), "partitions in time need dates, timestamps or text"),
+        (CITIES, "Oslo", "d", pa.int32(), "the partition 'Oslo' is no int32"),
+        (CITIES, "Oslo", "d", pa.bool_(), "the partition 'Oslo' is no bool"),
+        (CITIES, "Oslo", "d", pa.float32(), "partitions go by text, whole numbers, booleans or dates"),
+    ],
+)
+def test_what_does_not_fit_is_named(
+    partitions: dg.PartitionsDefinition[str], key: str, by: Columns, kind: Any, said: str
+) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        slice_of(partitions, [key], by, pa.schema({"d": kind}), what="the asset x")
+    assert said in str(refused.value)

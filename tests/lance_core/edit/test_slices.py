@@ -1,0 +1,243 @@
+"""Overwriting a slice: what goes, what comes, who may write beside it, and what is refused."""
+
+import datetime as dt
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lance_core import Committed, InvalidInput, RetryableConflict, SchemaMismatch, Table
+from lance_core.operations import Update
+
+DAY_B = "day = 'b'"
+
+
+def rows(day: str | None, *ids: int) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64()), "day": pa.array([day] * len(ids), pa.string())})
+
+
+@pytest.fixture(params=[False, True], ids=["addresses", "stable row ids"])
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
+    uri = str(tmp_path / "t")
+    both = pa.concat_tables([rows("a", 1, 2), rows("b", 3, 4), rows("b", 5, 6), rows(None, 7)])
+    return Table.create(uri, both, stable_row_ids=request.param, max_rows_per_file=3, durable=False)
+
+
+def content(table: Table) -> list[tuple[int, str | None]]:
+    found = table.to_table(["id", "day"]).to_pydict()
+    theirs = lance.dataset(table.uri, version=table.version).to_table(["id", "day"]).to_pydict()
+    assert theirs == found
+    return sorted(zip(found["id"], found["day"], strict=True))
+
+
+def ids(table: Table) -> list[int]:
+    return [number for number, _ in content(table)]
+
+
+def test_the_rows_that_match_go_and_the_others_come(table: Table) -> None:
+    done = table.overwrite(rows("b", 30, 40, 50), where=DAY_B)
+    assert content(done.table) == [(1, "a"), (2, "a"), (7, None), (30, "b"), (40, "b"), (50, "b")]
+    assert (done.version, done.operation, done.attempts) == (2, "Update", 1)
+    assert (done.rows_added, done.rows_removed, done.files) == (3, 4, 1)
+    assert ids(table.at(1)) == [1, 2, 3, 4, 5, 6, 7]
+    made_by = done.table.transaction()
+    assert made_by is not None
+    assert isinstance(made_by.operation, Update)
+
+
+def test_of_an_empty_slice_and_with_no_rows(table: Table) -> None:
+    filled = table.overwrite(rows("c", 9), where="day = 'c'").table
+    assert ids(filled) == [1, 2, 3, 4, 5, 6, 7, 9]
+    emptied = filled.overwrite(rows("b"), where=DAY_B)
+    assert (ids(emptied.table), emptied.rows_removed) == ([1, 2, 7, 9], 4)
+    unchanged = emptied.table.overwrite(
+        rows("b").schema, where=DAY_B
+    )  # it says what the slice is, and that is a version
+    assert (ids(unchanged.table), unchanged.version) == ([1, 2, 7, 9], 4)
+
+
+def test_rows_come_as_a_stream_and_columns_by_name(table: Table) -> None:
+    table = table.add_columns(pa.field("note", pa.string())).table
+    batches = (batch.select(["day", "id"]) for batch in rows("b", *range(100, 110)).to_batches(max_chunksize=3))
+    done = table.overwrite(batches, where=DAY_B, max_rows_per_file=4)
+    assert ids(done.table) == [1, 2, 7, *range(100, 110)]
+    assert done.files == 3
+    assert done.table.to_table()["note"].null_count == done.table.count_rows()
+
+
+def test_what_indices_and_pylance_make_of_it(table: Table) -> None:
+    dataset = lance.dataset(table.uri)
+    dataset.create_scalar_index("id", "BTREE")
+    done = table.refresh().overwrite(rows("b", 3, 40), where=DAY_B).table
+    after = lance.dataset(table.uri)
+    for number, count in ((3, 1), (4, 0), (40, 1), (1, 1)):
+        assert after.count_rows(f"id = {number}") == count
+    after.optimize.compact_files()
+    assert ids(done.refresh()) == [1, 2, 3, 7, 40]
+    after.delete("id = 40")
+    assert ids(done.refresh().overwrite(rows("b", 41), where=DAY_B).table) == [1, 2, 7, 41]
+
+
+REFUSED: list[tuple[pa.Table, str, str]] = [
+    (rows("b", 1).slice(0, 1), "day = 'a'", "row 0 is not among them: day is 'b'. Nothing was written"),
+    (pa.concat_tables([rows("b", 1, 2), rows("c", 3)]), DAY_B, "row 2 is not among them: day is 'c'"),
+    (rows(None, 1), DAY_B, "row 0 is not among them: day is null"),
+    (rows("x" * 999, 1), DAY_B, f"day is '{'x' * 58}…. Nothing"),
+    (pa.table({"id": [1]}), DAY_B, "day is null"),
+    (rows("b", 1), "true", "reads no column"),
+    (rows("b", 1), "_rowid > 3", "reads '_rowid', which rows have only once they are in the table"),
+    (rows("b", 1), "days = 'b'", "there is no column 'days'"),
+    (rows("b", 1), "day =", "it does not parse"),
+    (rows("b", 1), "id", "a predicate must be true or false"),
+]
+
+
+@pytest.mark.parametrize(("data", "where", "message"), REFUSED, ids=[each[2][:25] for each in REFUSED])
+def test_what_is_refused(table: Table, data: pa.Table, where: str, message: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        table.overwrite(data, where=where)
+    assert message in str(refused.value)
+    assert table.refresh().version == 1
+
+
+def test_what_else_is_refused(table: Table) -> None:
+    with pytest.raises(SchemaMismatch, match="other"):
+        table.overwrite(pa.table({"day": ["b"], "other": [1]}), where=DAY_B)
+    with pytest.raises(InvalidInput, match="use set_config"):
+        table.overwrite(rows("b", 1), where=DAY_B, config={"a": "1"})
+    with pytest.raises(InvalidInput, match="where=3: it is a text"):
+        table.overwrite(rows("b", 1), where=3)  # type: ignore[arg-type]
+    with_blob = table.add_columns(pa.field("blob", pa.large_binary(), metadata={"lance-encoding:blob": "true"})).table
+    with pytest.raises(InvalidInput, match="a blob column"):
+        with_blob.overwrite(rows("b", 1), where="blob is null")
+
+
+KINDS: dict[str, tuple[pa.DataType, Any, Any, str]] = {
+    "date": (pa.date32(), dt.date(2026, 1, 1), dt.date(2026, 1, 2), "k = date '2026-01-02'"),
+    "timestamp": (pa.timestamp("us", "UTC"), dt.datetime(2026, 1, 1, tzinfo=dt.UTC),
+        dt.datetime(2026, 1, 2, 5, tzinfo=dt.UTC), "k >= '2026-01-02' and k < '2026-01-03'"),
+    "dictionary": (pa.dictionary(pa.int8(), pa.string()), "a", "b", "k in ('b', 'c')"),
+    "struct": (pa.struct([("x", pa.int32())]), {"x": 1}, {"x": 2}, "k.x = 2"),
+    "float": (pa.float32(), 0.5, float("nan"), "isnan(k)"),
+    "null": (pa.int8(), 1, None, "k is null"),
+    "decimal": (pa.decimal128(10, 2), "1.50", "2.50", "k > 2"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_many_types(tmp_path: Path, kind: str) -> None:
+    arrow, stays, goes, where = KINDS[kind]
+    values = [__import__("decimal").Decimal(each) if kind == "decimal" else each for each in (stays, goes)]
+
+    def made(numbers: list[int], which: int) -> pa.Table:
+        return pa.table({"id": numbers, "k": pa.array([values[which]] * len(numbers), arrow)})
+
+    table = Table.create(str(tmp_path / "t"), pa.concat_tables([made([1], 0), made([2, 3], 1)]), durable=False)
+    table.append(made([4], 1))  # seen by planning again
+    table.append(made([5], 0))
+    done = table.overwrite(made([9], 1), where=where)
+    assert (sorted(done.table.to_table()["id"].to_pylist()), done.attempts) == ([1, 5, 9], 2)
+    with pytest.raises(InvalidInput, match="is not among them"):
+        done.table.overwrite(made([9], 0), where=where)
+
+
+Beside = Callable[[Table], object]
+FOLLOWED: dict[str, Beside] = {
+    "append": lambda t: t.append(rows("a", 8)),
+    "delete": lambda t: t.delete("id = 1"),
+    "update": lambda t: t.update({"id": "8"}, "id = 7"),
+    "upsert": lambda t: t.upsert(rows("a", 8), on="id"),
+    "another slice": lambda t: t.overwrite(rows("a", 8), where="day = 'a'"),
+    "config": lambda t: t.set_config({"x": "1"}),
+}
+MET: dict[str, tuple[Beside, list[int]]] = {
+    "append": (lambda t: t.append(rows("b", 8)), [1, 2, 7, 30]),
+    "update that moves in": (lambda t: t.update({"day": "'b'"}, "id = 1"), [2, 7, 30]),
+    "update that moves out": (lambda t: t.update({"day": "'a'"}, "id = 3"), [1, 2, 3, 7, 30]),
+    "update of all": (lambda t: t.update({"day": "'b'"}), [30]),
+    "upsert": (lambda t: t.upsert(rows("b", 8), on="id"), [1, 2, 7, 30]),
+    "the same slice": (lambda t: t.overwrite(rows("b", 8), where=DAY_B), [1, 2, 7, 30]),
+    "a part of it": (lambda t: t.overwrite(rows("b", 5, 8), where="day = 'b' and id >= 5"), [1, 2, 7, 30]),
+    "delete": (lambda t: t.delete("id = 4"), [1, 2, 7, 30]),
+    "compaction": (lambda t: t.compact(), [1, 2, 7, 30]),
+    "a new column": (lambda t: t.add_columns({"n": "id + 1"}), [1, 2, 7, 30]),
+}
+
+
+@pytest.mark.parametrize("what", FOLLOWED)
+def test_who_writes_elsewhere_is_followed(table: Table, what: str) -> None:
+    FOLLOWED[what](table)
+    done = table.overwrite(rows("b", 30), where=DAY_B, retries=1)
+    assert (done.attempts, done.rebased_over) == (1, (2,))
+    assert [number for number, day in content(done.table) if day == "b"] == [30]
+    assert done.table.count_rows("day = 'a'") == table.at(2).count_rows("day = 'a'")
+
+
+@pytest.mark.parametrize("what", MET)
+def test_who_writes_into_the_slice_is_met(table: Table, what: str) -> None:
+    beside, expected = MET[what]
+    beside(table)
+    data = [*Path(table.uri, "data").iterdir()]
+    with pytest.raises(RetryableConflict):
+        table.overwrite(rows("b", 30), where=DAY_B, retries=1)
+    assert ids(table.refresh()) == ids(table.at(table.refresh().version))
+    done = table.overwrite(rows("b", 30), where=DAY_B)
+    assert ids(done.table) == expected
+    assert done.attempts >= 2
+    assert len([*Path(table.uri, "data").iterdir()]) == len(data) + 2, "the rows of one overwrite were written twice"
+
+
+def test_two_first_fills_of_a_slice_leave_it_filled_once(table: Table) -> None:
+    table.overwrite(rows("c", 8, 9), where="day = 'c'")
+    done = table.overwrite(rows("c", 8, 9), where="day = 'c'")
+    assert ids(done.table) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert done.rows_removed == 2
+
+
+def test_values_changed_in_place_are_looked_at(tmp_path: Path) -> None:
+    """An update that rewrites a column brings rows into the slice without moving any."""
+    wide = pa.table({"id": range(50), "day": ["a"] * 50, "text": ["x" * 200] * 50})
+    table = Table.create(str(tmp_path / "t"), wide, durable=False)
+    beside = table.update({"day": "'b'"}).table
+    assert len(beside.fragments) == 1  # in place
+    done = table.overwrite(rows("b", 99), where=DAY_B)
+    assert (done.table.to_table()["id"].to_pylist(), done.attempts) == ([99], 2)
+
+
+def test_who_is_planned_before_and_lands_after(table: Table) -> None:
+    """Appended rows stay; whoever changed a row of it is planned again."""
+    table.overwrite(rows("b", 30), where=DAY_B)
+    table.append(rows("b", 8))
+    assert ids(table.refresh()) == [1, 2, 7, 8, 30]
+    done = table.update({"id": "id + 100"}, "day = 'b'")
+    assert ids(done.table) == [1, 2, 7, 108, 130]
+    assert done.attempts == 2
+
+
+def test_columns_that_changed_meanwhile(table: Table) -> None:
+    def from_beside() -> Any:
+        yield rows("b", 30).to_batches()[0]
+        table.refresh().drop_columns(["id"])
+
+    reader = pa.RecordBatchReader.from_batches(rows("b").schema, from_beside())
+    table.append(rows("b", 8))  # so that it is planned again
+    with pytest.raises(InvalidInput, match="columns id, day were changed by somebody else"):
+        table.overwrite(reader, where=DAY_B)
+    assert table.refresh().count_rows(DAY_B) == 5
+
+
+def test_an_intent_lands_once(table: Table) -> None:
+    def do(**options: Any) -> Committed:
+        return table.refresh().overwrite(rows("b", 30), where=DAY_B, intent="fill b", **options)
+
+    first, again = do(properties={"by": "me"}), do()
+    assert (again.version, again.landed_before, again.rows_removed) == (first.version, True, 4)
+    assert table.refresh().version == 2
+    assert first.table.transaction().properties["by"] == "me"  # type: ignore[union-attr]
+    with pytest.raises(
+        InvalidInput, match="stands for another change already \\(overwrite of a slice, and this is over"
+    ):
+        table.overwrite(rows("b", 30), intent="fill b")
