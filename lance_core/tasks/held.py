@@ -34,7 +34,8 @@ Addresses = npt.NDArray[np.int64]
 HELD_BYTES_MAX = 256 * 1024**2
 """Of rows that came, in one worker."""
 _FRAGMENT_BITS = 32
-_ROW_BYTES_MIN = 1
+_TEXT_BYTES = 32
+"""Of what may have any length: files can be far smaller than what they hold, where much is alike."""
 
 
 def names_of(keys: int, values: int) -> list[str]:
@@ -63,7 +64,7 @@ def is_few(staged: Staged) -> bool:
 
 
 def bytes_of_a_row(schema: pa.Schema) -> int:
-    """At least."""
+    """About."""
     return sum(_width(kind) for kind in schema.types)
 
 
@@ -71,9 +72,9 @@ def _width(kind: pa.DataType) -> int:
     if pa.types.is_fixed_size_list(kind):
         return int(kind.list_size) * _width(kind.value_type)
     try:
-        return max(_ROW_BYTES_MIN, int(kind.bit_width) // 8)
+        return max(1, int(kind.bit_width) // 8)
     except ValueError:
-        return _ROW_BYTES_MIN
+        return _TEXT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
