@@ -57,6 +57,7 @@ JVM_SETTINGS = (
 # A limit on what workers may map, not on what they use: a reader of Lance files maps 2.4 GB and uses 0.2.
 PYTHON_MEMORY = "spark.executor.pyspark.memory"
 PYTHON_MEMORY_MIN_MIB = 3 * 1024
+_DAEMON = "lance_assets.spark.daemon"
 _SOCKET_DIRECTORY_MAX = 60
 """A socket's whole name has 108 characters at most."""
 # What `pyspark[connect]` installs, by what is imported.
@@ -323,7 +324,11 @@ def _sockets() -> dict[str, str]:
     directory = tempfile.gettempdir()
     if os.name != "posix" or len(directory) > _SOCKET_DIRECTORY_MAX:
         return {}
-    return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": directory}
+    return {
+        "spark.python.daemon.module": _DAEMON,
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.unix.domain.socket.dir": directory,
+    }
 
 
 def _local_python() -> str:

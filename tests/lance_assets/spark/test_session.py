@@ -166,6 +166,7 @@ def test_too_little_room_for_workers_is_warned_of(caplog: pytest.LogCaptureFixtu
 
 def test_rows_go_over_sockets_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _sockets() == {
+        "spark.python.daemon.module": "lance_assets.spark.daemon",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.unix.domain.socket.dir": tempfile.gettempdir(),
     }
