@@ -72,7 +72,7 @@ class WriteTask:
             location = locate(plan.uri, storage_options=plan.storage_options, durable=plan.durable)
             fragments = write_fragments(
                 location.codec,
-                _joined(batches),
+                joined(batches),
                 schema=plan.schema,
                 version=plan.storage_version,
                 limits=plan.limits,
@@ -89,7 +89,7 @@ class WriteTask:
             yield pa.RecordBatch.from_pylist([{"fragment": fragment.encode()} for fragment in fragments], RESULT)
 
 
-def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """What a batch costs beside its rows is as much as thousands of them, and some come with a thousand."""
     some: list[pa.RecordBatch] = []
     rows, size = 0, 0
@@ -300,4 +300,5 @@ __all__ = [
     "begin_birth",
     "begin_overwrite",
     "fragments_of",
+    "joined",
 ]
