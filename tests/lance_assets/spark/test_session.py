@@ -3,6 +3,7 @@
 import gc
 import os
 import pickle
+import socket
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
+from lance_assets.spark import daemon
 from lance_assets.spark.session import (
     PYTHON_MEMORY,
     RUNTIME_DEFAULTS,
@@ -51,6 +53,7 @@ def test_the_settings_are_applied(spark: SparkSession, spark_settings: SparkSett
         "spark.app.name": "tests",
         "spark.driver.host": "127.0.0.1",
         "spark.pyspark.python": sys.executable,
+        "spark.python.daemon.module": "lance_assets.spark.daemon",
         "spark.ui.showConsoleProgress": "false",
     }
     assert {key: spark.conf.get(key, None) for key in expected} == expected
@@ -172,6 +175,22 @@ def test_rows_go_over_sockets_of_the_machine(monkeypatch: pytest.MonkeyPatch) ->
     }
     monkeypatch.setattr(tempfile, "tempdir", "/" + "long" * 20)
     assert _sockets() == {}, "a name that is too long is no socket's"
+
+
+def test_a_worker_that_is_let_go_says_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    def worked(answer: int | BaseException) -> int:
+        def work(*_: object) -> int:
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
+
+        monkeypatch.setattr(daemon, "_work", work)
+        with socket.socket() as any_socket:
+            return daemon.worker(any_socket, True)
+
+    assert (worked(0), worked(7), worked(BrokenPipeError())) == (0, 7, 1)
+    with pytest.raises(ConnectionError):
+        worked(ConnectionResetError())
 
 
 def test_a_worker_that_works_for_us_has_no_modules_to_look_through(spark: SparkSession) -> None:
