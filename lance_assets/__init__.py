@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     )
     from lance_assets.components import LanceTableComponent, SparkSessionComponent
     from lance_assets.io_manager import LanceIOManager
+    from lance_assets.maintenance import Maintenance
+    from lance_assets.maintenance.fleet import LanceFleet, lance_fleet
     from lance_assets.profiles import Profile
     from lance_assets.resources import SparkSessionResource
     from lance_assets.storage import LanceResource
@@ -53,10 +55,12 @@ __all__ = [
     "Fresh",
     "FunctionCheck",
     "KeysUnique",
+    "LanceFleet",
     "LanceIOManager",
     "LanceResource",
     "LanceTable",
     "LanceTableComponent",
+    "Maintenance",
     "Nulls",
     "Profile",
     "RowChange",
@@ -80,6 +84,7 @@ __all__ = [
     "WriteContext",
     "lance_check",
     "lance_discovery",
+    "lance_fleet",
     "lance_table",
     "lance_write",
 ]
@@ -107,6 +112,9 @@ _HOMES = {
     "LanceTableComponent": "lance_assets.components",
     "SparkSessionComponent": "lance_assets.components",
     "SparkSessionResource": "lance_assets.resources",
+    "LanceFleet": "lance_assets.maintenance.fleet",
+    "Maintenance": "lance_assets.maintenance",
+    "lance_fleet": "lance_assets.maintenance.fleet",
     "SparkAppend": "lance_assets.writes",
     "SparkCompact": "lance_assets.writes",
     "SparkDelete": "lance_assets.writes",

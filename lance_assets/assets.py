@@ -19,6 +19,13 @@ from lance_assets.checks.check import Check
 from lance_assets.checks.judging import check_names
 from lance_assets.discovery import discovery_sensor
 from lance_assets.ledger import Ledger
+from lance_assets.maintenance import (
+    Maintenance,
+    maintenance_asset,
+    maintenance_key,
+    maintenance_schedule,
+    maintenance_sensor,
+)
 from lance_assets.places import take_place
 from lance_assets.profiles import Profile, profile_asset, profile_key
 from lance_assets.profiles.asset import Automation
@@ -46,6 +53,7 @@ class LanceTable:
     tags: Mapping[str, str] = field(default_factory=dict)
     branches: tuple[Ledger, ...] = ()
     """Of the branches that are followed."""
+    maintenance: Maintenance | None = None
     checks: tuple[Check, ...] = ()
     profile: Profile | None = None
     automation: Automation | None = None
@@ -77,7 +85,16 @@ class LanceTable:
         already, by the table that follows it."""
         ledger = self.ledger_of(name)
         view = Writes(ledger.label, view=True)
-        return replace(self, ledger=ledger, writes=view, branches=(), discover=False, checks=(), profile=None)
+        return replace(
+            self,
+            ledger=ledger,
+            writes=view,
+            branches=(),
+            discover=False,
+            maintenance=None,
+            checks=(),
+            profile=None,
+        )
 
     def ledger_of(self, branch: str | None) -> Ledger:
         for ledger in (self.ledger, *self.branches):
@@ -104,6 +121,16 @@ class LanceTable:
         raise InvalidInput(f"the Lance table {self.ledger.label!r} has no write {name!r}; it has {names}")
 
     @property
+    def maintenance_key(self) -> dg.AssetKey:
+        """The asset key of its maintenance."""
+        if self.maintenance is None:
+            raise InvalidInput(
+                f"the Lance table {self.ledger.label!r} has no maintenance; say maintenance=Maintenance(...) where it "
+                "is declared"
+            )
+        return maintenance_key(self.ledger)
+
+    @property
     def profile_key(self) -> dg.AssetKey:
         """The asset key of its profile."""
         return profile_key(self.ledger)
@@ -114,7 +141,7 @@ class LanceTable:
 
     @property
     def defs(self) -> dg.Definitions:
-        """Needs a resource `spark`, which the project gives, if there are writes."""
+        """Needs a resource `spark`, which the project gives, if there are writes or a maintenance."""
         place = take_place(self.ledger)
         ledgers = (self.ledger, *self.branches)
         writes = [
@@ -124,20 +151,33 @@ class LanceTable:
         profiles = [self._profile(ledger, self.profile) for ledger in ledgers] if self.profile else []
         name = f"lance_discover__{self.ledger.word}"
         sensors = [discovery_sensor(name, ledgers, checks=checks_by_ledger([self]))] if self.discover else []
-        return dg.Definitions(
+        declared = dg.Definitions(
             assets=[*(self._spec(ledger, place) for ledger in ledgers), *writes, *profiles],
             asset_checks=[asset_checks(ledger, self.checks) for ledger in ledgers] if self.checks else [],
             sensors=sensors,
         )
+        return dg.Definitions.merge(declared, self._upkeep) if self.maintenance else declared
 
     def _profile(self, ledger: Ledger, how: Profile) -> dg.AssetsDefinition:
         return profile_asset(ledger, how, group=self.group, checks=self.checks, automation=self.automation)
 
+    @property
+    def _upkeep(self) -> dg.Definitions:
+        ledger, policy = self.ledger, self.maintenance
+        assert policy is not None
+        writes = [write_key(ledger, write) for write in self.writes.read()]
+        return dg.Definitions(
+            assets=[maintenance_asset(ledger, policy, group=self.group, checks=self.checks)],
+            sensors=[maintenance_sensor(ledger, policy, writes)] if policy.interval_s else [],
+            schedules=[maintenance_schedule(ledger, policy, writes)] if policy.every else [],
+        )
+
     def _spec(self, ledger: Ledger, shown_uri: str) -> dg.AssetSpec:
         about = self.description or _TABLE
+        writes = [write_key(self.ledger, write) for write in self.writes.read() if write.branch == ledger.branch]
         return dg.AssetSpec(
             key=ledger.key,
-            deps=[write_key(self.ledger, write) for write in self.writes.read() if write.branch == ledger.branch],
+            deps=[*writes, *([self.maintenance_key] if self.maintenance and ledger.branch is None else [])],
             partitions_def=ledger.partitions,
             group_name=self.group,
             kinds={"lance"},
@@ -162,6 +202,7 @@ def lance_table(
     automation: Automation | None = None,
     freshness: timedelta | dg.FreshnessPolicy | None = None,
     branches: Sequence[str] = (),
+    maintenance: Maintenance | None = None,
     storage: LanceResource | None = None,
     storage_options: Mapping[str, str] | None = None,
     description: str | None = None,
@@ -172,6 +213,7 @@ def lance_table(
 
     `storage` says how its store is reached, or `storage_options` alone; a `uri` without a scheme is below its root.
     Each branch of `branches` gets a ledger of its own, `name@branch`, also before the branch is there.
+    `maintenance` says when the table is compacted and cleaned up; without it, that is yours to do.
     `discover=False` leaves finding the versions of other writers to a sensor of yours (`lance_discovery`, which
     looks after many tables at once).
 
@@ -195,6 +237,8 @@ def lance_table(
         )
     how = _how(profile, ledger.label)
     taken = {name: "the table itself", **({f"{name}_profile": "the asset of its profiles"} if how else {})}
+    if maintenance is not None:
+        taken[maintenance_key(ledger).path[-1]] = "the asset of its maintenance"
     table = LanceTable(
         ledger=ledger,
         writes=Writes(ledger.label, writes, taken=taken),
@@ -204,6 +248,7 @@ def lance_table(
         owners=tuple(owners),
         tags=dict(tags or {}),
         branches=followed,
+        maintenance=maintenance,
         checks=_checks(checks, ledger.label),
         profile=how,
         automation=_automation(automation, ledger.label),

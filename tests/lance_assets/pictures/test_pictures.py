@@ -62,9 +62,12 @@ def test_a_branch_says_where_it_began(tmp_path: Path) -> None:
     table = grown(tmp_path / "t")
     table.branches.create("dev", 4)
     dev = Table.open(table.uri, branch="dev").append(ROW).table
+    table.tags.create("of_main", dev.version)
+    table.branches.create("of_main_too", dev.version)
     words = drawn(version_graph(dev))
     assert words[0].startswith(f"version {dev.version} on branch dev")
     assert "began at version 4 of the main line" in words
+    assert not [word for word in words if "of_main" in word]
 
 
 def test_many_names_are_counted(tmp_path: Path) -> None:
