@@ -22,6 +22,10 @@ attributes:
   # storage_options:
   #   aws_secret_access_key: "{{{{ env.AWS_SECRET_ACCESS_KEY }}}}"
 
+  # checks:
+  #   - {{check: row_count, min: 1}}
+  # maintenance: {{every: "0 3 * * *"}}
+
   # Each is an asset that makes versions; all options are those of Python's SparkAppend, SparkIngest, ...
   writes:
     - op: ingest
