@@ -48,7 +48,9 @@ attributes:
 class LanceTableParams(BaseModel):
     name: str | None = Field(default=None, description="Of the table; the name of the folder unless it is given.")
     uri: str | None = Field(default=None, description="The directory that the table is, or will be.")
-    files: str = Field(default="{{ context.project_root }}/landing/*.json", description="What the first write takes into the table.")
+    files: str = Field(
+        default="{{ context.project_root }}/landing/*.json", description="What the first write takes into the table."
+    )
 
 
 class LanceTableScaffolder(dg.Scaffolder[LanceTableParams]):
