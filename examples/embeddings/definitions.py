@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import pyarrow as pa
-import wordllama
 from pyspark import cloudpickle
 
 from lance_assets import SparkIngest, SparkSessionResource, WriteContext, lance_table, lance_write
@@ -45,6 +44,8 @@ documents = lance_table(
 
 def model() -> Any:
     """The weights are looked for below `cache_dir`, which is the package itself."""
+    import wordllama  # here: on import it turns the logging of the whole process on
+
     package = Path(wordllama.__file__).parent
     return wordllama.WordLlama.load(cache_dir=package, dim=SIZE, disable_download=True)
 

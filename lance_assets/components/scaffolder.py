@@ -22,6 +22,10 @@ attributes:
   # storage_options:
   #   aws_secret_access_key: "{{{{ env.AWS_SECRET_ACCESS_KEY }}}}"
 
+  # checks:
+  #   - {{check: row_count, min: 1}}
+  # maintenance: {{every: "0 3 * * *"}}
+
   # Each is an asset that makes versions; all options are those of Python's SparkAppend, SparkIngest, ...
   writes:
     - op: ingest
@@ -44,7 +48,9 @@ attributes:
 class LanceTableParams(BaseModel):
     name: str | None = Field(default=None, description="Of the table; the name of the folder unless it is given.")
     uri: str | None = Field(default=None, description="The directory that the table is, or will be.")
-    files: str = Field(default="landing/*.json", description="What the first write takes into the table.")
+    files: str = Field(
+        default="{{ context.project_root }}/landing/*.json", description="What the first write takes into the table."
+    )
 
 
 class LanceTableScaffolder(dg.Scaffolder[LanceTableParams]):

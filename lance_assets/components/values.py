@@ -92,6 +92,21 @@ def _duration(raw: object, at: At) -> object:
 DURATION = Form({"type": "string"}, _duration)
 
 
+def _by_number(raw: object, at: At) -> object:
+    reasons = TEXT_BY_NAME.read(raw, at)
+    assert isinstance(reasons, Mapping)
+    if wrong := [name for name in reasons if not name.isdecimal()]:
+        raise at.below(wrong[0]).wrong("a version is a whole number")
+    return {int(name): why for name, why in reasons.items()}
+
+
+NUMBERS_OR_REASONS = either(
+    "a list of versions, or versions with why",
+    (list, listed(WHOLE)),
+    (dict, Form(TEXT_BY_NAME.schema, _by_number)),
+)
+
+
 # Partitions
 
 

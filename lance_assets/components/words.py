@@ -4,7 +4,7 @@ An option of a write that is new in Python is in YAML by itself if its annotatio
 `lance_table` wants a line in `TABLE`. A test holds both against what Python takes.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 
 import dagster as dg
@@ -43,6 +43,7 @@ from lance_assets.components.values import (
     DURATION,
     FILES,
     FUNCTION,
+    NUMBERS_OR_REASONS,
     OPTIONS,
     PARAMETERS,
     PARTITIONS,
@@ -54,8 +55,9 @@ from lance_assets.components.values import (
     TEXTS,
     by_reference,
 )
+from lance_assets.maintenance import Maintenance
 from lance_assets.profiles import Profile
-from lance_assets.writes.context import WriteContext
+from lance_assets.writes.context import TableReference, WriteContext
 from lance_assets.writes.declared import WRITES
 from lance_assets.writes.rows import Files
 from lance_assets.writes.write import Dependency, Parameters, Rows
@@ -117,6 +119,16 @@ WRITE = one_of(
     "op", {word: of_class(kind, TYPES, what=f"the op {word}") for word, kind in WRITES.items()}, what="a write"
 )
 
+_MAINTENANCE = of_class(
+    Maintenance,
+    {
+        **TYPES,
+        timedelta: DURATION,
+        Collection[int] | Mapping[int, str]: NUMBERS_OR_REASONS,
+        Sequence[TableReference | str]: TEXTS,
+    },
+    what="a maintenance",
+)
 _PROFILE = of_class(Profile, {**TYPES, "columns": TEXTS}, what="a profile")
 
 
@@ -137,6 +149,7 @@ TABLE: Mapping[str, Form] = {
     "writes": _about(listed(WRITE), "What changes the table: each is an asset that makes versions."),
     "branches": _about(TEXTS, "Branches that are followed: each has a ledger of its own, name@branch."),
     "checks": _about(listed(CHECK), "What has to hold of each version."),
+    "maintenance": _about(_MAINTENANCE, "When it is compacted and cleaned up; {} for what is usual."),
     "profile": _about(
         either("true, false, or how", (bool, TRUTH), (dict, _PROFILE)), "Whether there is an asset with its figures."
     ),

@@ -19,6 +19,7 @@ from lance_assets import (
     FunctionCheck,
     KeysUnique,
     LanceTable,
+    Maintenance,
     Nulls,
     Profile,
     RowChange,
@@ -259,6 +260,14 @@ CHECKS = """  checks:
   profile: {columns: [id], pictures: false}
   automation: on_missing
   freshness: 1.5 days
+  maintenance:
+    compact_when_small_files: 8
+    compact_when_deleted: null
+    keep_for: 30 days
+    pins: {5: of the report}
+    downstream: [s3://lake/report.lance]
+    every: 0 3 * * *
+    interval_s: null
 """
 
 
@@ -282,6 +291,15 @@ def test_checks_and_profiles_in_yaml(project: Project) -> None:
     )
     assert table.profile == Profile(columns=["id"], pictures=False)
     assert table.automation == "on_missing"
+    assert table.maintenance == Maintenance(
+        compact_when_small_files=8,
+        compact_when_deleted=None,
+        keep_for=timedelta(days=30),
+        pins={5: "of the report"},
+        downstream=["s3://lake/report.lance"],
+        every="0 3 * * *",
+        interval_s=None,
+    )
     assert table.freshness == dg.FreshnessPolicy.time_window(fail_window=timedelta(hours=36))
     dg.Definitions.validate_loadable(project.defs())
 
@@ -387,6 +405,13 @@ MISTAKES: dict[str, tuple[str, int, str]] = {
         8,
         "'yamlshop.rows.new' names nothing in Python; write module.path:name, or .module:name beside this file",
     ),
+    "maintenance": (
+        f"{HEAD}  maintenance:\n    keep_versions: 0\n",
+        5,
+        "maintenance: Maintenance: keep_versions=0: a whole number from 1 on",
+    ),
+    "cron": (f"{HEAD}  maintenance: {{every: at night}}\n", 5, "maintenance: Maintenance: every='at night'"),
+    "pins": (f"{HEAD}  maintenance:\n    pins: {{last: kept}}\n", 6, "pins.last: a version is a whole number"),
     "check": (f"{HEAD}  checks:\n    - {{check: rows}}\n", 6, "checks[0].check: 'rows' is none of foreign_writers"),
     "check's option": (
         f"{HEAD}  checks:\n    - {{check: row_count, mini: 3}}\n",
