@@ -45,12 +45,16 @@ def orders_of_the_day(spark: "SparkSession", ctx: WriteContext) -> "DataFrame":
 
 def wrong_orders(spark: "SparkSession", ctx: WriteContext) -> "DataFrame":
     """A delivery that nobody should see: some of its amounts are less than nothing."""
-    return ctx.read().limit(1000).selectExpr(
-        "order_id + 1000000 AS order_id",
-        "ordered_at",
-        "customer_id",
-        "city",
-        "CAST(IF(order_id % 100 = 0, -amount, amount) AS DECIMAL(10, 2)) AS amount",
+    return (
+        ctx.read()
+        .limit(1000)
+        .selectExpr(
+            "order_id + 1000000 AS order_id",
+            "ordered_at",
+            "customer_id",
+            "city",
+            "CAST(IF(order_id % 100 = 0, -amount, amount) AS DECIMAL(10, 2)) AS amount",
+        )
     )
 
 
