@@ -1,4 +1,4 @@
-"""The demo's Dagster project, as anyone would write one: two tables, what writes to them, checks, a job, a Spark session.
+"""The demo's Dagster project, as anyone would write one: two tables, their writes and checks, a job, a Spark session.
 
 `workspace.yaml` at the top of the project loads this module.
 """
@@ -60,8 +60,8 @@ def wrong_orders(spark: "SparkSession", ctx: WriteContext) -> "DataFrame":
 
 def counted_by_city(spark: "SparkSession", ctx: WriteContext) -> "DataFrame":
     """`ctx.read` notes which version was counted; it is on the page of the version that this makes."""
-    orders_of_all_days = ctx.read(orders, columns=["city", "amount"])
-    return orders_of_all_days.groupBy("city").agg({"city": "count", "amount": "sum"}).toDF("city", "orders", "amount")
+    counted = ctx.read(orders, columns=["city", "amount"]).groupBy("city").agg({"city": "count", "amount": "sum"})
+    return counted.selectExpr("city", "`count(city)` AS orders", "`sum(amount)` AS amount")
 
 
 orders = lance_table(

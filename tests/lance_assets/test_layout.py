@@ -14,7 +14,12 @@ ROWS = pa.table({"id": list(range(1_000))})
 
 @pytest.mark.parametrize(
     ("rows", "size", "small"),
-    [(1_001, 10**9, [True, True]), (1_000, 10**9, [False, True]), (10**9, 1, [False, False])],
+    [
+        (1_001, 10**9, [True, True]),
+        (1_000, 10**9, [False, True]),
+        (10**9, 1, [False, False]),
+        (500, 10**9, [False, True]),
+    ],
 )
 def test_small_is_what_has_few_rows_and_few_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, size: int, small: list[bool]
