@@ -24,7 +24,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # An emulator that some tests start; npm installs it, and the lock beside it says which.
 AZURITE := .tools/azurite/node_modules/.bin/azurite-blob
 
-.PHONY: help setup demo ui test test-ui torture clusters damage golden interop check fmt bench protos lock wheel clean
+.PHONY: help setup demo ui test test-ui torture clusters dagster-proofs damage golden interop check fmt bench protos lock wheel clean
 
 help: ## list the targets
 	@echo 'usage: make <target>'
@@ -49,6 +49,10 @@ torture: $(STAMP) $(AZURITE) ## every harness at its full size, two processes at
 
 clusters: $(STAMP) ## Spark ops on clusters of real processes, by Spark Connect and on S3, with tasks and drivers killed (10 min)
 	@CLUSTERS=all $(PYTHON) -m pytest tests/clusters $(ARGS)
+
+dagster-proofs: $(STAMP) ## runs of Dagster killed at every step, a deployment on PostgreSQL, ten thousand partitions (15 min)
+	@PROOFS=all $(PYTHON) -m pytest tests/lance_assets/test_runs_killed.py tests/lance_assets/test_deployed.py \
+		tests/lance_assets/test_recorders.py tests/lance_assets/test_scale.py $(ARGS)
 
 damage: $(STAMP) ## every byte of a table's small files changed, VALUES times each (255 for all), and every truncation
 	@DAMAGE=$(or $(VALUES),8) $(PYTHON) -m pytest tests/lance_core/test_damaged_bytes.py --timeout=0 $(ARGS)

@@ -16,6 +16,7 @@ from pyspark.errors import PythonException
 
 import lance_core
 from lance_assets.audits import ChecksFailed
+from lance_assets.others import maker_of
 from lance_core import (
     AlreadyExists,
     AuditFailed,
@@ -96,7 +97,9 @@ def _end(failure: dg.Failure, error: Exception, retry_number: int) -> NoReturn:
 
 
 def failure_of(error: LanceError, where: Place) -> dg.Failure:
-    return _failure(type(error), str(error), _details(error), where)
+    maker = maker_of(where, error.version) if isinstance(error, ConflictError) else None
+    message = f"{error}. {maker.sentence}" if maker else str(error)
+    return _failure(type(error), message, {**_details(error), **(maker.metadata if maker else {})}, where)
 
 
 def _failure(kind: type[LanceError], message: str, details: Mapping[str, dg.MetadataValue], where: Place) -> dg.Failure:

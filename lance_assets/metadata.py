@@ -76,8 +76,7 @@ class VersionFacts:
 
     @property
     def run_id(self) -> str | None:
-        run_id = self.properties.get(RUN_ID, "")
-        return run_id if _TAG_VALUE.fullmatch(run_id) else None
+        return run_id_of(self.properties)
 
     @property
     def origin(self) -> Origin:
@@ -96,6 +95,12 @@ class VersionFacts:
             sources=self.sources,
             together=self.together,
         )
+
+
+def run_id_of(properties: Mapping[str, str]) -> str | None:
+    """Which run a transaction says has made it; written by anyone, so it may be no run id at all."""
+    run_id = properties.get(RUN_ID, "")
+    return run_id if _TAG_VALUE.fullmatch(run_id) else None
 
 
 def committed_facts(committed: Committed, epoch: int) -> VersionFacts:

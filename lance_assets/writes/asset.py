@@ -17,6 +17,7 @@ from lance_assets.properties import RUN_ID
 from lance_assets.provenance import properties_of
 from lance_assets.recording import Standing, record_in_run
 from lance_assets.resources import SPARK, session_of
+from lance_assets.spark.cancelling import ending_together
 from lance_assets.writes.context import WriteContext
 from lance_assets.writes.write import How, Write
 from lance_core import AuditFailed, Committed, InvalidInput
@@ -76,7 +77,8 @@ class _Step:
             return How(intent=intent, properties=properties, audit=audit, **ledger.access())
 
         try:
-            committed = self.write.change(writing, how)
+            with ending_together(spark):
+                committed = self.write.change(writing, how)
         except AuditFailed as error:
             for evaluation in audit.evaluations(key, error.detached_version) if audit else ():
                 self.context.log_event(evaluation)

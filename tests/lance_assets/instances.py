@@ -70,3 +70,8 @@ def tick(
         for key in request.partition_keys:
             instance.delete_dynamic_partition(request.partitions_def_name, key)
     return evaluated.cursor, None if evaluated.asset_events else evaluated.skip_message
+
+
+def claims(instance: dg.DagsterInstance, table: LanceTable) -> list[str]:
+    """Those on versions; that a sensor looks after the ledger is none of them."""
+    return [key for key in instance.get_dynamic_partitions(table.ledger.claim_set) if not key.startswith("* ")]
