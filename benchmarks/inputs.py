@@ -10,11 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 DIMENSIONS = 128
 _ROWS_PER_FILE = 500_000
-_RECIPE = 1
+_RECIPE, _RECIPE_OF_EVENTS = 1, 2
 """Goes up when the rows change, so that kept ones are made anew."""
 
 _MONEY = pa.decimal128(15, 2)
@@ -52,8 +53,9 @@ def vectors(kept: Path, rows: int) -> Path:
 
 
 def events(kept: Path, rows: int) -> Path:
-    """Four columns, about 40 bytes a row: an id, a small number, a float without a fraction, a short string."""
-    return _kept(kept / f"events-{rows}-{_RECIPE}", rows, _events)
+    """Four columns, about 40 bytes a row: an id, a small number, a float without a fraction, a short string that hardly
+    any other row has."""
+    return _kept(kept / f"events-{rows}-{_RECIPE_OF_EVENTS}", rows, _events)
 
 
 def scores(kept: Path, rows: int, rows_per_fragment: int) -> Path:
@@ -112,12 +114,13 @@ def _lineitem(start: int, rows: int) -> pa.Table:
 def _events(start: int, rows: int) -> pa.Table:
     random = np.random.default_rng(start)
     number = np.arange(start, start + rows, dtype=np.int64)
+    numbers = pa.array(random.integers(0, 10**11, rows)).cast(pa.string())
     return pa.table(
         {
             "id": number,
             "k": random.integers(0, 1000, rows, dtype=np.int32),
             "x": random.integers(0, 1_000_000, rows).astype(np.float64),
-            "s": _one_of(random, [f"event-{each:011d}" for each in range(_COMMENTS)], rows),
+            "s": pc.binary_join_element_wise("event", pc.utf8_lpad(numbers, 11, "0"), "-"),
         }
     )
 

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
         SqlCheck,
         lance_check,
     )
+    from lance_assets.components import LanceTableComponent, SparkSessionComponent
     from lance_assets.io_manager import LanceIOManager
+    from lance_assets.maintenance import Maintenance
+    from lance_assets.maintenance.fleet import LanceFleet, lance_fleet
     from lance_assets.profiles import Profile
     from lance_assets.resources import SparkSessionResource
     from lance_assets.storage import LanceResource
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
         SparkUpdate,
         SparkUpsert,
         WriteContext,
+        lance_write,
     )
 
 __all__ = [
@@ -51,9 +55,12 @@ __all__ = [
     "Fresh",
     "FunctionCheck",
     "KeysUnique",
+    "LanceFleet",
     "LanceIOManager",
     "LanceResource",
     "LanceTable",
+    "LanceTableComponent",
+    "Maintenance",
     "Nulls",
     "Profile",
     "RowChange",
@@ -69,6 +76,7 @@ __all__ = [
     "SparkMapColumns",
     "SparkMergeColumns",
     "SparkOverwrite",
+    "SparkSessionComponent",
     "SparkSessionResource",
     "SparkUpdate",
     "SparkUpsert",
@@ -76,7 +84,9 @@ __all__ = [
     "WriteContext",
     "lance_check",
     "lance_discovery",
+    "lance_fleet",
     "lance_table",
+    "lance_write",
 ]
 
 _HOMES = {
@@ -99,7 +109,12 @@ _HOMES = {
     "LanceIOManager": "lance_assets.io_manager",
     "LanceResource": "lance_assets.storage",
     "LanceTable": "lance_assets.assets",
+    "LanceTableComponent": "lance_assets.components",
+    "SparkSessionComponent": "lance_assets.components",
     "SparkSessionResource": "lance_assets.resources",
+    "LanceFleet": "lance_assets.maintenance.fleet",
+    "Maintenance": "lance_assets.maintenance",
+    "lance_fleet": "lance_assets.maintenance.fleet",
     "SparkAppend": "lance_assets.writes",
     "SparkCompact": "lance_assets.writes",
     "SparkDelete": "lance_assets.writes",
@@ -112,6 +127,7 @@ _HOMES = {
     "WriteContext": "lance_assets.writes",
     "lance_discovery": "lance_assets.assets",
     "lance_table": "lance_assets.assets",
+    "lance_write": "lance_assets.writes",
 }
 
 

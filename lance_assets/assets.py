@@ -19,10 +19,18 @@ from lance_assets.checks.check import Check
 from lance_assets.checks.judging import check_names
 from lance_assets.discovery import discovery_sensor
 from lance_assets.ledger import Ledger
+from lance_assets.maintenance import (
+    Maintenance,
+    maintenance_asset,
+    maintenance_key,
+    maintenance_schedule,
+    maintenance_sensor,
+)
+from lance_assets.places import take_place
 from lance_assets.profiles import Profile, profile_asset, profile_key
 from lance_assets.profiles.asset import Automation
 from lance_assets.storage import Access, LanceResource
-from lance_assets.writes import Write, write_asset, write_key
+from lance_assets.writes import Write, Writes, write_asset, write_key
 from lance_core import InvalidInput
 from lance_core.tasks.stamp import Stamp
 
@@ -37,7 +45,7 @@ class LanceTable:
     """Made by `lance_table`; merge `.defs` into your project."""
 
     ledger: Ledger
-    writes: tuple[Write, ...]
+    writes: Writes
     group: str
     discover: bool
     description: str | None = None
@@ -45,6 +53,7 @@ class LanceTable:
     tags: Mapping[str, str] = field(default_factory=dict)
     branches: tuple[Ledger, ...] = ()
     """Of the branches that are followed."""
+    maintenance: Maintenance | None = None
     checks: tuple[Check, ...] = ()
     profile: Profile | None = None
     automation: Automation | None = None
@@ -74,8 +83,17 @@ class LanceTable:
     def branch(self, name: str) -> "LanceTable":
         """The branch as a table to read from, to depend on, and whose key and partitions are asked for. It is declared
         already, by the table that follows it."""
+        ledger = self.ledger_of(name)
+        view = Writes(ledger.label, view=True)
         return replace(
-            self, ledger=self.ledger_of(name), writes=(), branches=(), discover=False, checks=(), profile=None
+            self,
+            ledger=ledger,
+            writes=view,
+            branches=(),
+            discover=False,
+            maintenance=None,
+            checks=(),
+            profile=None,
         )
 
     def ledger_of(self, branch: str | None) -> Ledger:
@@ -88,6 +106,12 @@ class LanceTable:
             f"branches=[{branch!r}] where it is declared"
         )
 
+    def declare(self, write: Write) -> None:
+        """One more write, as long as nobody has read `defs` or `spec`; `@lance_write` does it for a function."""
+        self.writes.check_open(write)
+        self.ledger_of(write.branch)
+        self.writes.add(write)
+
     def write_key(self, name: str) -> dg.AssetKey:
         """The asset key of one of its writes."""
         for write in self.writes:
@@ -97,46 +121,70 @@ class LanceTable:
         raise InvalidInput(f"the Lance table {self.ledger.label!r} has no write {name!r}; it has {names}")
 
     @property
+    def maintenance_key(self) -> dg.AssetKey:
+        """The asset key of its maintenance."""
+        if self.maintenance is None:
+            raise InvalidInput(
+                f"the Lance table {self.ledger.label!r} has no maintenance; say maintenance=Maintenance(...) where it "
+                "is declared"
+            )
+        return maintenance_key(self.ledger)
+
+    @property
     def profile_key(self) -> dg.AssetKey:
         """The asset key of its profile."""
         return profile_key(self.ledger)
 
     @property
     def spec(self) -> dg.AssetSpec:
-        return self._spec(self.ledger)
+        return self._spec(self.ledger, self.ledger.shown_uri)
 
     @property
     def defs(self) -> dg.Definitions:
-        """Needs a resource `spark`, which the project gives, if there are writes."""
+        """Needs a resource `spark`, which the project gives, if there are writes or a maintenance."""
+        place = take_place(self.ledger)
         ledgers = (self.ledger, *self.branches)
         writes = [
             write_asset(self.ledger_of(write.branch), write, group=self.group, checks=self.checks)
-            for write in self.writes
+            for write in self.writes.read()
         ]
         profiles = [self._profile(ledger, self.profile) for ledger in ledgers] if self.profile else []
         name = f"lance_discover__{self.ledger.word}"
         sensors = [discovery_sensor(name, ledgers, checks=checks_by_ledger([self]))] if self.discover else []
-        return dg.Definitions(
-            assets=[*map(self._spec, ledgers), *writes, *profiles],
+        declared = dg.Definitions(
+            assets=[*(self._spec(ledger, place) for ledger in ledgers), *writes, *profiles],
             asset_checks=[asset_checks(ledger, self.checks) for ledger in ledgers] if self.checks else [],
             sensors=sensors,
         )
+        return dg.Definitions.merge(declared, self._upkeep) if self.maintenance else declared
 
     def _profile(self, ledger: Ledger, how: Profile) -> dg.AssetsDefinition:
         return profile_asset(ledger, how, group=self.group, checks=self.checks, automation=self.automation)
 
-    def _spec(self, ledger: Ledger) -> dg.AssetSpec:
+    @property
+    def _upkeep(self) -> dg.Definitions:
+        ledger, policy = self.ledger, self.maintenance
+        assert policy is not None
+        writes = [write_key(ledger, write) for write in self.writes.read()]
+        return dg.Definitions(
+            assets=[maintenance_asset(ledger, policy, group=self.group, checks=self.checks)],
+            sensors=[maintenance_sensor(ledger, policy, writes)] if policy.interval_s else [],
+            schedules=[maintenance_schedule(ledger, policy, writes)] if policy.every else [],
+        )
+
+    def _spec(self, ledger: Ledger, shown_uri: str) -> dg.AssetSpec:
         about = self.description or _TABLE
+        writes = [write_key(self.ledger, write) for write in self.writes.read() if write.branch == ledger.branch]
         return dg.AssetSpec(
             key=ledger.key,
-            deps=[write_key(self.ledger, write) for write in self.writes if write.branch == ledger.branch],
+            deps=[*writes, *([self.maintenance_key] if self.maintenance and ledger.branch is None else [])],
             partitions_def=ledger.partitions,
             group_name=self.group,
             kinds={"lance"},
             description=about if ledger.branch is None else f"The branch {ledger.branch}. {about}",
             owners=self.owners,
             tags=self.tags,
-            metadata={"dagster/uri": ledger.shown_uri, "dagster/table_name": ".".join(ledger.key.path)},
+            metadata={"dagster/uri": shown_uri, "dagster/table_name": ".".join(ledger.key.path)},
             freshness_policy=self.freshness if ledger.branch is None else None,
         )
 
@@ -154,6 +202,7 @@ def lance_table(
     automation: Automation | None = None,
     freshness: timedelta | dg.FreshnessPolicy | None = None,
     branches: Sequence[str] = (),
+    maintenance: Maintenance | None = None,
     storage: LanceResource | None = None,
     storage_options: Mapping[str, str] | None = None,
     description: str | None = None,
@@ -164,6 +213,7 @@ def lance_table(
 
     `storage` says how its store is reached, or `storage_options` alone; a `uri` without a scheme is below its root.
     Each branch of `branches` gets a ledger of its own, `name@branch`, also before the branch is there.
+    `maintenance` says when the table is compacted and cleaned up; without it, that is yours to do.
     `discover=False` leaves finding the versions of other writers to a sensor of yours (`lance_discovery`, which
     looks after many tables at once).
 
@@ -185,30 +235,25 @@ def lance_table(
             f"the Lance table {ledger.label!r}: branches={list(branches)} would give {twice[0].label!r} twice; name "
             "branches besides the main line, each once, and not two that differ in a slash and a dot alone"
         )
-    names = [write.name for write in writes]
-    for each in names:
-        if names.count(each) > 1 or each == name:
-            what = "the table itself and a write" if each == name else f"{names.count(each)} writes"
-            raise InvalidInput(f"the Lance table {ledger.label!r}: {what} are called {each!r}; give each its own name")
+    how = _how(profile, ledger.label)
+    taken = {name: "the table itself", **({f"{name}_profile": "the asset of its profiles"} if how else {})}
+    if maintenance is not None:
+        taken[maintenance_key(ledger).path[-1]] = "the asset of its maintenance"
     table = LanceTable(
         ledger=ledger,
-        writes=tuple(writes),
+        writes=Writes(ledger.label, writes, taken=taken),
         group=group or name,
         discover=discover,
         description=description,
         owners=tuple(owners),
         tags=dict(tags or {}),
         branches=followed,
+        maintenance=maintenance,
         checks=_checks(checks, ledger.label),
-        profile=_how(profile, ledger.label),
+        profile=how,
         automation=_automation(automation, ledger.label),
         freshness=_freshness(freshness, ledger.label),
     )
-    if table.profile and f"{name}_profile" in names:
-        raise InvalidInput(
-            f"the Lance table {ledger.label!r}: a write is called {name}_profile, as the asset of its profiles is; "
-            "give it another name, or say profile=False"
-        )
     if automation and not table.profile:
         raise InvalidInput(f"the Lance table {ledger.label!r}: automation= is of the profile, and profile=False")
     for write in writes:

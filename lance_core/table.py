@@ -6,7 +6,7 @@ A `Table` is one version and never changes; a writer returns the table after it 
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 import pyarrow as pa
@@ -52,7 +52,9 @@ from lance_core.format.schema import TableSchema
 from lance_core.identity import TABLE_ID
 from lance_core.location import Location, locate, published_config
 from lance_core.maintenance import cleanup, compaction
+from lance_core.maintenance import survey as surveying
 from lance_core.maintenance.cleanup import CleanupReport, Retention
+from lance_core.maintenance.survey import Survey
 from lance_core.manifest_names import migrate
 from lance_core.offshoots import Branches, clone
 from lance_core.ports import SYSTEM
@@ -64,6 +66,7 @@ from lance_core.transactions.apply import Birth
 from lance_core.writes import Written
 
 STORAGE_VERSION = "2.2"
+_HAS_ROWS = "a small fragment has at least one row"
 OVERWRITE_SLICE = "overwrite of a slice"
 """Another change than the overwrite of all rows, to an intention."""
 _HELD_BYTES_MAX = 1024**2
@@ -249,10 +252,16 @@ class Table(TableReader):
         `"none"`, queries scan instead.
         """
         wanted = None if remap is None else compaction.Remap.of(remap)
+        noted = given.properties(properties)
         return self._changed(
             "compact",
             lambda base: compaction.compact(
-                base, target_rows=target_rows, materialize_deletions=materialize_deletions, remap=wanted, ports=SYSTEM
+                base,
+                target_rows=target_rows,
+                materialize_deletions=materialize_deletions,
+                remap=wanted,
+                properties=noted,
+                ports=SYSTEM,
             ),
             intent,
             properties,
@@ -266,19 +275,42 @@ class Table(TableReader):
         older_than: timedelta = timedelta(days=14),
         keep: int = 10,
         orphan_grace: timedelta = cleanup.GRACE,
+        protected: Mapping[int, str] | None = None,
         dry_run: bool = False,
         force: bool = False,
     ) -> CleanupReport:
         """Remove versions that are older than `older_than` and not among the newest `keep`, and the files that only
-        they name. Versions that a tag, a branch or a clone names stay, and so do this version and newer ones.
+        they name. Versions that a tag, a branch or a clone names stay, and so do this version and newer ones; so do
+        those of `protected`, for what it says: `{7: "features v3 was made of it"}`.
 
         Files that no version names go too, once they are older than `orphan_grace`; `force` lets them go even where
         they are most of what is there. A dry run tells what would go.
         """
         self.manifest.check_writable()
         writes.check_on_the_line(self._snapshot)
-        retention = Retention(older_than, keep, orphan_grace)
+        retention = Retention(older_than, keep, orphan_grace, protected or {})
         return cleanup.clean(self._snapshot, retention, dry_run=dry_run, force=force, ports=SYSTEM)
+
+    def survey(
+        self,
+        *,
+        target_rows: int = ROWS_PER_FILE_MAX,
+        small_rows: int | None = None,
+        older_than: timedelta = timedelta(days=14),
+        keep: int = 10,
+        protected: Mapping[int, str] | None = None,
+        now: datetime | None = None,
+    ) -> Survey:
+        """What `compact` and `cleanup` would find to do with these arguments, from manifests and listings alone:
+        nothing is written. `small_rows`: a fragment of fewer rows counts as a small one; `target_rows` without it."""
+        small = (
+            target_rows
+            if small_rows is None
+            else given.whole_number(small_rows, "small_rows", at_least=1, too_small=_HAS_ROWS)
+        )
+        moment = datetime.now(UTC) if now is None else given.moment(now, "now")
+        retention = Retention(older_than, keep, protected=protected or {})
+        return surveying.survey(self._snapshot, retention, target_rows=target_rows, small_rows=small, now=moment)
 
     def update(
         self,

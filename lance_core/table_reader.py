@@ -28,6 +28,7 @@ from lance_core.scan.explain import explained
 from lance_core.scan.plan import plan_scan
 from lance_core.scan.query import query
 from lance_core.scan.read import count, scan
+from lance_core.scan.search import Vector, search
 from lance_core.scan.take import By, RowNumbers
 from lance_core.snapshot import Snapshot, exists, list_versions, load_at, load_latest, load_transaction
 from lance_core.storage.manifests.manifest_store import ManifestStore
@@ -229,6 +230,39 @@ class TableReader:
     ) -> list[BlobFile | None]:
         """The blobs of these rows as open files, None where a row has none. They are read when they are read from."""
         return blobs(self._location, self.manifest, column, rows, by=By.of(by))
+
+    def search(
+        self,
+        column: str,
+        vector: Vector,
+        k: int,
+        *,
+        metric: Literal["l2", "cosine", "dot", "hamming"] | None = None,
+        nprobes: int | None = None,
+        refine: int | None = None,
+        filter: str | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """The `k` rows whose vectors are nearest to this one, the nearest first, with a column `_distance`; of those
+        that match `filter`, if there is one. The metric is "l2" (squared) unless told, and "hamming" for bytes.
+
+            table.search("embedding", model.encode("a red bicycle"), 10, metric="cosine", filter="price < 100")
+
+        Every vector is looked at, so that the answer is exact. `nprobes` and `refine` say how a vector index is used;
+        they change nothing where there is none.
+        """
+        return search(
+            self._location,
+            self.manifest,
+            column,
+            vector,
+            k,
+            metric=metric,
+            nprobes=nprobes,
+            refine=refine,
+            filter=filter,
+            columns=columns,
+        )
 
     def changes(self, since: int, until: int | None = None) -> pa.Table:
         """The rows that differ between two versions, `until` this one if it is not named: a column `_change` says

@@ -13,11 +13,21 @@ README = (ROOT / "README.md").read_text()
 _MATERIALIZE = """
 import dagster as dg
 instance = dg.DagsterInstance.local_temp("home")
-job = defs.resolve_implicit_global_asset_job_def()
-result = job.execute_in_process(instance=instance, partition_key="2026-01-02", raise_on_error=True)
-assert result.success
+
+def materialized(definitions, key, partition=None):
+    given = dict(definitions.resources or {})
+    assets = [definitions.get_assets_def(key)]
+    assert dg.materialize(assets, instance=instance, resources=given, partition_key=partition).success
+
+materialized(defs, orders.write_key("orders_append"), "2026-01-02")
 assert instance.get_dynamic_partitions("lance/orders") == ["v0000000001"]
 assert Table.open("orders_by_day.lance").count_rows() == 1000
+spark = dg.Definitions(resources=defs.resources)
+materialized(dg.Definitions.merge(people.defs, spark), people.write_key("people_append"))
+assert Table.open("lake/people.lance").count_rows() == 10
+for day in ("2026-01-01", "2026-01-02", "2026-01-01"):
+    materialized(kept, "totals", day)
+assert (lake.open("totals.lance").version, lake.open("totals.lance").count_rows()) == (3, 2)
 """
 
 
@@ -49,7 +59,7 @@ def python_blocks() -> list[str]:
 
 def test_the_examples_run(tmp_path: Path) -> None:
     blocks = python_blocks()
-    assert len(blocks) == 4
+    assert len(blocks) == 6
     script = tmp_path / "readme.py"
     script.write_text("\n".join([*blocks, _MATERIALIZE]))
     (tmp_path / "home").mkdir()

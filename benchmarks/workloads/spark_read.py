@@ -1,5 +1,5 @@
 """Rows out of a Lance table into Spark, against Spark reading the same rows from Parquet: all of them, one in a
-hundred, and aggregated. And what a table of many small fragments costs, which is the price of a task.
+hundred, and aggregated. And what a table of many small fragments costs, of which none needs a task of its own.
 
 The table is written by pylance, the Parquet files by Spark: as many rows in each of their files.
 """
@@ -39,7 +39,7 @@ class SparkRead:
         "a scan and a filter bring all 16 columns into Spark, which throws the rows away (format noop)",
         "the filter of ours is evaluated by the workers, that of Parquet by Spark",
         "ours aggregates within its tasks, Parquet's rows are aggregated by Spark",
-        "one more task: a table of one row a fragment, each a task; bare is as many tasks that give back what they got",
+        "fragments of a row: those of ours share tasks; bare is a task each that gives back what it got",
         "one session of ours, local[*], default configuration",
     )
 
@@ -92,7 +92,7 @@ class SparkRead:
         lance.write_dataset(pa.table({"id": range(tasks)}), uri, max_rows_per_file=1)
         bare = spark.range(0, tasks, 1, tasks).mapInArrow(_as_it_came, "id bigint")
         return _case(
-            f"{tasks} tasks of a row",
+            f"{tasks} fragments of a row",
             ours=lambda: _thrown_away(read(spark, uri)),
             theirs=lambda: _thrown_away(bare),
             facts=(lambda: {"rows": read(spark, uri).count()}, lambda: {"rows": bare.count()}),

@@ -32,8 +32,9 @@ def _as_text(said: RunSaid) -> Iterator[str]:
         yield "  no version that it made is recorded"
     for each in said.versions:
         told = {"asset": each.written_by, "partition": each.written_partition, "recorded on": each.recorded_on}
-        parts = [named(each.name), each.operation or "", *(f"{name} {value}" for name, value in told.items() if value)]
-        yield printing.shown(f"  made {'  '.join(part for part in parts if part)}")
+        parts = [named(each.name), each.operation, *(f"{name} {value}" for name, value in told.items() if value)]
+        verb = "made" if each.landed_in is None else f"found landed, by run {each.landed_in},"
+        yield printing.shown(f"  {verb} {'  '.join(parts)}")
         for name in each.inputs:
             yield printing.shown(f"    read {named(name)}")
 
@@ -44,17 +45,18 @@ def _as_json(said: RunSaid) -> dict[str, object]:
         "status": said.status,
         "job": said.job,
         "assets": list(said.assets),
-        "versions": [_version(each) for each in said.versions],
+        "versions": [_version(each, said.run_id) for each in said.versions],
     }
 
 
-def _version(each: MadeByRun) -> dict[str, object]:
+def _version(each: MadeByRun, run_id: str) -> dict[str, object]:
     return {
         **_name(each.name),
         "operation": each.operation,
         "asset": each.written_by,
         "partition": each.written_partition,
         "recorded_on": each.recorded_on,
+        "landed_in": each.landed_in or run_id,
         "inputs": [_name(name) for name in each.inputs],
     }
 

@@ -60,8 +60,8 @@ def wrong_orders(spark: "SparkSession", ctx: WriteContext) -> "DataFrame":
 
 def counted_by_city(spark: "SparkSession", ctx: WriteContext) -> "DataFrame":
     """`ctx.read` notes which version was counted; it is on the page of the version that this makes."""
-    orders_of_all_days = ctx.read(orders, columns=["city", "amount"])
-    return orders_of_all_days.groupBy("city").agg({"city": "count", "amount": "sum"}).toDF("city", "orders", "amount")
+    counted = ctx.read(orders, columns=["city", "amount"]).groupBy("city").agg({"city": "count", "amount": "sum"})
+    return counted.selectExpr("city", "`count(city)` AS orders", "`sum(amount)` AS amount")
 
 
 orders = lance_table(

@@ -22,13 +22,15 @@ class MadeByRun:
     """A version, as it was recorded."""
 
     name: VersionName
-    operation: str | None
+    operation: str
     written_by: str | None
     """The asset that wrote it."""
     written_partition: str | None
     recorded_on: str | None
     """The ledger, and the partition of it."""
     inputs: tuple[VersionName, ...]
+    landed_in: str | None = None
+    """The run that made it, where it is another one: this one found that it had landed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ def run_said(instance: dg.DagsterInstance, run_id: str) -> RunSaid:
     planned = instance.get_asset_keys_for_run(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED)
     made: dict[VersionName, MadeByRun] = {}
     for event in (*_own(instance, run_id), *_recorded_by_others(instance, record, planned)):
-        found = _made(event)
+        found = _made(event, run_id)
         if found is not None and (found.recorded_on or found.name not in made):
             made[found.name] = found
     assets = tuple(sorted(key.to_user_string() for key in planned))
@@ -91,19 +93,22 @@ def _recorded_by_others(
                 break
 
 
-def _made(event: dg.AssetMaterialization) -> MadeByRun | None:
+def _made(event: dg.AssetMaterialization, run_id: str) -> MadeByRun | None:
+    """None where it is about something else: other events too name a table, or a version that was looked at."""
     shown = {name: value.value for name, value in event.metadata.items()}
-    uri, version = shown.get("dagster/uri"), shown.get("lance/version")
-    if not isinstance(uri, str) or not isinstance(version, int):
+    uri, version, operation = (shown.get(name) for name in ("dagster/uri", "lance/version", "lance/operation"))
+    if not (isinstance(uri, str) and isinstance(version, int) and isinstance(operation, str)):
         return None
+    made_by = _text(shown, "lance/run")
     on_ledger = event.partition if (event.tags or {}).get("lance/op") else None
     return MadeByRun(
         VersionName(uri, version),
-        _text(shown, "lance/operation"),
+        operation,
         _text(shown, "lance/written_by"),
         _text(shown, "lance/written_partition"),
         f"{event.asset_key.to_user_string()} {on_ledger}" if on_ledger else None,
         _inputs(shown.get("lance/inputs")),
+        made_by if made_by != run_id else None,
     )
 
 

@@ -17,6 +17,7 @@ _ONE_BY_ONE_MAX = 16
 _LEFT, _TOP, _WIDTH, _HEIGHT = 12.0, 46.0, 616.0, 104.0
 _BASE = _TOP + _HEIGHT
 _BAR_WIDTH_MAX = 64.0
+_STRIP_BARS, _STRIP_WIDTH, _STRIP_HEIGHT = 12, 240.0, 40.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,22 @@ def fragment_map(table: Table) -> Picture:
     return picture
 
 
+def fragment_strip(table: Table) -> Picture:
+    """The same at a glance, without words: Dagster's pages show at once what is short, and the map behind a link."""
+    found = list(pieces(table))
+    picture = Picture(_STRIP_WIDTH, _STRIP_HEIGHT, background=None)
+    bars = _bars(found, _STRIP_BARS)
+    if bars:
+        highest = max(1.0, *(bar.rows for bar in bars))
+        step, scale = _STRIP_WIDTH / len(bars), _STRIP_HEIGHT / highest
+        if any(bar.rows > bar.live for bar in bars):
+            whole = [round(bar.rows * scale) for bar in bars]
+            picture.path(_outline(whole, step, _STRIP_HEIGHT, left=0), fill=RED, stroke=None, closed=True)
+        live = [round(bar.live * scale) for bar in bars]
+        picture.path(_outline(live, step, _STRIP_HEIGHT, left=0), fill=BLUE, stroke=None, closed=True)
+    return picture
+
+
 def bytes_told(size: float) -> str:
     """
     >>> bytes_told(999), bytes_told(1536), bytes_told(5 * 1024**3)
@@ -81,8 +98,8 @@ def bytes_told(size: float) -> str:
     return f"{size / 1024**unit:,.1f} {('KiB', 'MiB', 'GiB', 'TiB')[unit - 1]}"
 
 
-def _bars(found: Sequence[Piece]) -> list[_Bar]:
-    each = -(-len(found) // _BARS_MAX)
+def _bars(found: Sequence[Piece], most: int = _BARS_MAX) -> list[_Bar]:
+    each = max(1, -(-len(found) // most))
     return [_Bar(found[start : start + each]) for start in range(0, len(found), each)]
 
 
@@ -114,11 +131,11 @@ def _silhouette(picture: Picture, bars: Sequence[_Bar], step: float, highest: fl
         picture.path(_outline([-8 * bar.small for bar in bars], step, _BASE + 3), fill=ORANGE, stroke=None, closed=True)
 
 
-def _outline(heights: Sequence[float], step: float, base: float) -> list[Point]:
-    points: list[Point] = [(_LEFT, base)]
+def _outline(heights: Sequence[float], step: float, base: float, *, left: float = _LEFT) -> list[Point]:
+    points: list[Point] = [(left, base)]
     for number, height in enumerate(heights):
-        points += [(_LEFT + number * step, base - height), (_LEFT + (number + 1) * step, base - height)]
-    return [*points, (_LEFT + len(heights) * step, base)]
+        points += [(left + number * step, base - height), (left + (number + 1) * step, base - height)]
+    return [*points, (left + len(heights) * step, base)]
 
 
 def _legend(picture: Picture, layout: Layout) -> None:

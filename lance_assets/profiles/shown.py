@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import dagster as dg
 
 from lance_assets.checks.judging import Judged
-from lance_assets.pictures.fragments import fragment_map
+from lance_assets.pictures.fragments import fragment_map, fragment_strip
 from lance_assets.pictures.versions import version_graph
 from lance_assets.profiles.columns import Column, Contents
 from lance_assets.profiles.profile import Profiled
@@ -29,6 +29,7 @@ def metadata_of(profiled: Profiled, *, pictures: bool) -> Metadata:
         "lance/committed_at": value.timestamp(table.timestamp),
     }
     if pictures:  # first, where they are seen
+        shown["lance/rows_by_fragment"] = value.md(fragment_strip(table).markdown("rows by fragment"))
         shown["lance/fragment_map"] = value.md(fragment_map(table).markdown(f"fragments of version {table.version}"))
         shown["lance/version_graph"] = value.md(version_graph(table).markdown(f"versions near {table.version}"))
     shown |= {

@@ -16,18 +16,24 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from lance_assets.spark.handing_over import over_rows
-from lance_assets.spark.jobs import PART_RESULTS, SparkRunner, numbers, slots
+from lance_assets.spark.jobs import FRAGMENTS, PART_RESULTS, SparkRunner, numbers, slots
+from lance_assets.spark.session import classic_context
 from lance_assets.spark.types import spark_schema, stored_schema, transport_schema
+from lance_assets.spark.workers import InWorker
 from lance_core import Committed, InvalidInput
 from lance_core.tasks import map_columns as mapping
 from lance_core.tasks import merge_columns as merging
 from lance_core.tasks import refusals
 from lance_core.tasks.addressed import FillTask, KeysTask, runs
 from lance_core.tasks.changes import ATTEMPTS, Audit, How, ManifestStore, Where
+from lance_core.tasks.parts import Task
+from lance_core.tasks.write import WriteTask
 
 NewSchema: TypeAlias = pa.Schema | T.StructType
 _ADDRESS = "_rowaddr"
 _RUNS_MAX = 100
+_UNKNOWN_BYTES = 2**62
+"""Where Spark knows nothing it says a number near the largest."""
 _FRAGMENT_BITS = 32
 _COUNT, _TWICE = "rows_with_this_key", "key that is there twice: "
 
@@ -116,13 +122,28 @@ class _SparkRows:
     def transport(self, schema: pa.Schema) -> pa.Schema:
         return transport_schema(schema)
 
+    def run(self, task: Task, parts: int) -> pa.Table:
+        return SparkRunner(self.df.sparkSession).run(task, parts)
+
+    def bytes_told(self) -> int | None:
+        """Spark Connect tells nothing."""
+        if classic_context(self.df.sparkSession) is None:
+            return None
+        told = int(str(self.df._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))
+        return told if told < _UNKNOWN_BYTES else None
+
+    def stage(self, keys: Sequence[str], values: Sequence[str], task: WriteTask) -> pa.Table:
+        names = task.plan.schema.arrow.names
+        columns = [_named(name).alias(as_) for name, as_ in zip([*keys, *values], names, strict=True)]
+        return over_rows(self.df.select(*columns), task, FRAGMENTS)
+
     def by_address(self, values: Sequence[str], task: FillTask) -> pa.Table:
         rows = self.df.select(_named(_ADDRESS).cast("bigint").alias(_ADDRESS), *map(_named, values))
         return _filled(rows, task)
 
     def by_key(self, keys: Sequence[str], values: Sequence[str], there: KeysTask, task: FillTask) -> pa.Table:
         parts = numbers(self.df.sparkSession, len(there.parts), there.memory_bytes)
-        found = parts.mapInArrow(there, spark_schema(there.schema))
+        found = parts.mapInArrow(InWorker(there), spark_schema(there.schema))
         ours = found.toDF(*(f"table_{place}" for place in range(len(keys))), _ADDRESS)
         kinds = [there.transport.field(place).type for place in range(len(keys))]
         ours = ours.withColumns(

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from lance_assets.spark.session import classic_context
+from lance_assets.spark.workers import InWorker
 
 ROWS = 65_536
 """In a batch of narrow rows, and in one that is measured."""
@@ -38,7 +39,7 @@ def over_rows(
 ) -> pa.Table:
     """What a task gives back for each partition of the rows."""
     with _batches_of(df):
-        return df.mapInArrow(task, gives).toArrow()
+        return df.mapInArrow(InWorker(task), gives).toArrow()
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from lance_assets.spark.session import classic_context
+from lance_assets.spark.workers import InWorker
 from lance_core.tasks.parts import Task
 
 PART_RESULTS = "part bigint, result binary, refusal string"
@@ -35,7 +36,7 @@ class SparkRunner:
         return slots(self.spark)
 
     def run(self, task: Task, parts: int) -> pa.Table:
-        return numbers(self.spark, parts).mapInArrow(task, PART_RESULTS).toArrow()
+        return numbers(self.spark, parts).mapInArrow(InWorker(task), PART_RESULTS).toArrow()
 
 
 def numbers(spark: SparkSession, parts: int, memory_bytes: int = 0) -> DataFrame:

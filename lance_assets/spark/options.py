@@ -67,6 +67,13 @@ class Options:
         except ValueError:
             raise InvalidInput(f"the option {option} is {given!r}: it is a whole number") from None
 
+    def seconds(self, option: str) -> float | None:
+        given = self.text(option)
+        try:
+            return None if given is None else float(given)
+        except ValueError:
+            raise InvalidInput(f"the option {option} is {given!r}: it is a number of seconds") from None
+
     def without(self, why: Mapping[str, str]) -> None:
         """Refuse options that mean something elsewhere."""
         for option, instead in why.items():

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lance_assets.spark.jobs import SparkRunner, numbers, slots
 from lance_assets.spark.types import spark_schema, transport_schema
+from lance_assets.spark.workers import InWorker
 from lance_core.tasks import aggregate as aggregating
 from lance_core.tasks import read as plans
 from lance_core.tasks.read import ManifestStore, ReadTask, Which, plan_read
@@ -50,7 +51,7 @@ def read(
     schema = spark_schema(plan.arrow)
     if not plan.parts:
         return spark.createDataFrame([], schema)
-    return numbers(spark, len(plan.parts), plan.memory_bytes).mapInArrow(ReadTask(plan), schema)
+    return numbers(spark, len(plan.parts), plan.memory_bytes).mapInArrow(InWorker(ReadTask(plan)), schema)
 
 
 def count_rows(

@@ -13,6 +13,7 @@ import logging
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,6 +66,9 @@ _ADDED_TO = (
 # A limit on what workers may map, not on what they use: a reader of Lance files maps 2.4 GB and uses 0.2.
 PYTHON_MEMORY = "spark.executor.pyspark.memory"
 PYTHON_MEMORY_MIN_MIB = 3 * 1024
+_DAEMON = "lance_assets.spark.daemon"
+_SOCKET_DIRECTORY_MAX = 60
+"""A socket's whole name has 108 characters at most."""
 # What `pyspark[connect]` installs, by what is imported.
 CONNECT_PACKAGES = {
     "grpc": "grpcio",
@@ -197,7 +201,7 @@ def _start(asked: SparkSettings) -> SparkContext:
     defaults = {"spark.master": master, **START_DEFAULTS}
     if is_local(master):
         python = {"spark.pyspark.python": _local_python(), "spark.pyspark.driver.python": sys.executable}
-        defaults |= {**LOCAL_DEFAULTS, **python}
+        defaults |= {**LOCAL_DEFAULTS, **python, **_sockets()}
     for key, value in defaults.items():
         conf.setIfMissing(key, value)
     # PySpark's Python side takes the workers' interpreter from the environment alone, whatever the setting says.
@@ -263,7 +267,13 @@ def _configured(session: SparkSession, asked: SparkSettings) -> SparkSession:
             ignored[key] = (value, live if live is not None else "unset")
     if ignored:
         raise _ignored(ignored, session)
-    limit = session.conf.get(PYTHON_MEMORY, None)
+    _warn_of(session.conf.get(PYTHON_MEMORY, None))
+    if context is not None:
+        context.setLogLevel(asked.log_level)
+    return session
+
+
+def _warn_of(limit: str | None) -> None:
     if (mebibytes(limit) or PYTHON_MEMORY_MIN_MIB) < PYTHON_MEMORY_MIN_MIB:
         _log.warning(
             "%s is %s: it bounds what Python workers map, and readers of Lance files map more than they use. Workers "
@@ -271,9 +281,6 @@ def _configured(session: SparkSession, asked: SparkSettings) -> SparkSession:
             PYTHON_MEMORY,
             limit,
         )
-    if context is not None:
-        context.setLogLevel(asked.log_level)
-    return session
 
 
 def _is_installed(module: str) -> bool:
@@ -344,6 +351,19 @@ def _quiet_shell(asked: SparkSettings) -> dict[str, str]:
         return dict(QUIET_SHELL)
     log = Path(__file__).with_name("log4j2.properties").as_uri()
     return QUIET_SHELL | {"spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={log}"}
+
+
+def _sockets() -> dict[str, str]:
+    """Rows go to Python over sockets of the machine: over TCP each task waits 40 ms for an answer that the kernel holds
+    back. Their names have to be short, which on other machines nobody knows (`004-the-price-of-a-task.md`)."""
+    directory = tempfile.gettempdir()
+    if os.name != "posix" or len(directory) > _SOCKET_DIRECTORY_MAX:
+        return {}
+    return {
+        "spark.python.daemon.module": _DAEMON,
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.unix.domain.socket.dir": directory,
+    }
 
 
 def _local_python() -> str:

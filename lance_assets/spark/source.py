@@ -40,6 +40,7 @@ class LanceDataSource(ds.DataSource):
     Streams: where one begins, `starting_version` (a number, whose rows are sent too, or "latest") or
     `starting_timestamp`; else with all rows. How much at once: `max_rows_per_trigger`, `max_files_per_trigger`,
     `max_versions_per_trigger`. What of versions that change or remove rows: `on_change`, "fail", "skip" or "rewritten".
+    How often a bucket is asked for new versions at most, whatever the trigger: `poll_seconds` (1; on a disk always).
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -166,8 +167,11 @@ class LanceReader(ds.DataSourceReader):
         """Where there is nothing to read, Spark asks for one partition all the same."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
+        from lance_assets.spark.workers import settle
+
         if not isinstance(partition, LancePartition):
             return iter(())
+        settle()
         return self._plan.work.rows(partition.part, to_arrow_schema(self._schema, timezone="UTC"))
 
     def __getstate__(self) -> dict[str, object]:
@@ -191,6 +195,9 @@ class LanceWriter(ds.DataSourceArrowWriter):
         self._properties = dict(properties)
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> LanceMessage:
+        from lance_assets.spark.workers import settle
+
+        settle()
         return LanceMessage(self._handed.written(iterator) if self._handed else b"")
 
     def commit(self, messages: list[ds.WriterCommitMessage | None]) -> None:

@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 from lance_assets.spark.options import Options
 from lance_assets.spark.source import check_same
 from lance_assets.spark.types import spark_schema, transport_schema
+from lance_assets.spark.workers import settle
 from lance_core import InvalidInput
 from lance_core.tasks.read import Which
 from lance_core.tasks.streams.new_rows import OnChange
@@ -54,6 +55,7 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> "LanceStrea
             files=given.number("max_files_per_trigger", None),
             versions=given.number("max_versions_per_trigger", None),
         ),
+        poll_seconds=given.seconds("poll_seconds"),
     )
     check_same(spark_schema(stream.arrow), schema)
     return LanceStreamReader(schema, stream)
@@ -105,6 +107,7 @@ class LanceStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: ds.InputPartition | None) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, LanceStreamPartition):
             return iter(())
+        settle()
         return partition.part.rows(to_arrow_schema(self._schema, timezone="UTC"))
 
     def __getstate__(self) -> dict[str, object]:

@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 from lance_assets.spark.changing import upsert
 from lance_assets.spark.options import Options
 from lance_assets.spark.types import stored_schema
+from lance_assets.spark.workers import settle
 from lance_core import InvalidInput, StorageError
 from lance_core.tasks.streams import writing
 from lance_core.tasks.streams.writing import Batch, StreamedWrite, Told
@@ -60,6 +61,7 @@ class LanceStreamWriter(ds.DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> LanceStreamMessage:
+        settle()
         return LanceStreamMessage(self._write.written(iterator, _batch()))
 
     def commit(self, messages: list[ds.WriterCommitMessage | None], batchId: int) -> None:

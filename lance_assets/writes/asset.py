@@ -50,6 +50,13 @@ def write_asset(ledger: Ledger, write: Write, *, group: str, checks: Sequence[Ch
     return asset
 
 
+def write_in_step(
+    context: dg.AssetExecutionContext, ledger: Ledger, write: Write, checks: Sequence[Check] = ()
+) -> dg.MaterializeResult[None]:
+    """As the asset of the write would do it, in a step of another asset."""
+    return _Step(context, ledger, write, checks).done()
+
+
 @dataclass(frozen=True, slots=True)
 class _Step:
     context: dg.AssetExecutionContext
@@ -100,7 +107,7 @@ class _Step:
     def _record_those_between(self, before: int, committed: Committed) -> None:
         """Versions of this run that were committed on the way."""
         epoch = epoch_of(self.context.instance, self.ledger, self.ledger.identity_of(committed.table))
-        for info in committed.table.versions(since=before + 1):
+        for info in committed.table.versions(since=before):
             if info.version < committed.version and info.properties.get(RUN_ID) == self.context.run.run_id:
                 table = committed.table.at(info.version)
                 facts = found_facts(table, info, epoch)

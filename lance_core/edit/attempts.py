@@ -51,11 +51,14 @@ def land(
     ports: Ports,
 ) -> Written:
     begun = writes.begin(base.location, base, verb=change.verb, intent=intent, ports=ports)
-    if isinstance(begun, Written):
-        return begun
+    return begun if isinstance(begun, Written) else go_on(change, begun, properties=properties, retries=retries)
+
+
+def go_on(change: Change, begun: Begun, *, properties: Mapping[str, str], retries: int) -> Written:
+    """From a beginning that others may have made together with that of other changes."""
     if change.brought:
         begun = replace(begun, moment=Moment.long_ago())
-    pace = Pace(ports)
+    pace = Pace(begun.ports)
     for done_before in range(retries):
         try:
             written = _once(change, begun, properties, retries)
@@ -63,7 +66,7 @@ def land(
             if not change.again or conflict.rule == "exhausted" or done_before + 1 == retries or pace.is_over:
                 raise
             pace.lost()
-            begun = replace(begun, base=load_latest(base.location))
+            begun = replace(begun, base=load_latest(begun.location))
             # Another holder of the intention may be done, and then there could be nothing left to change.
             if landed := writes.landed_before(begun):
                 return landed

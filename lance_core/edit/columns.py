@@ -18,7 +18,6 @@ from lance_core.data.conform import Conversion, conform
 from lance_core.data.incoming import Incoming
 from lance_core.data.layout import check_storable
 from lance_core.edit.column_files import Placed, live_rows, with_columns
-from lance_core.edit.integer_keys import partners
 from lance_core.edit.joining import NOTHING, SourceKeys, check_key_type
 from lance_core.errors import InvalidInput, SchemaMismatch
 from lance_core.expressions import Projection, with_metadata_columns
@@ -76,9 +75,7 @@ def merge_columns(base: Snapshot, data: Incoming, on: str | Sequence[str], *, po
         pa.chunked_array([each.batch.column(key) for placed in read for each in placed], stored.arrow.field(key).type)
         for key in keys
     ]
-    found = partners(rows.column(keys[0]), sought[0]) if len(keys) == 1 else None
-    if found is None:
-        found = SourceKeys(rows, keys, what=what).rows_for(sought)
+    found = SourceKeys(rows, keys, what=what).rows_for(sought)
     fragments = []
     position = 0
     for fragment, placed in zip(base.manifest.fragments, read, strict=True):

@@ -5,6 +5,8 @@ and searched for in order, which the processor's caches like. Ten million by ten
 a half; the general way (`joining.py`), which also says what is wrong with keys, five.
 """
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -13,43 +15,78 @@ Numbers = npt.NDArray[np.int64]
 _NOTHING = -1
 _SPARE = 1 << 20
 _SPAN_PER_KEY = 4
+_SPAN_MAX = 1 << 25
+"""Which many are worth it where as many keys are looked up, however few there are to be found."""
+_SPAN_PER_SOUGHT = 8
+_ROWS_MAX = (1 << 31) - 1
 
 
-def partners(source: pa.ChunkedArray, target: pa.ChunkedArray) -> Numbers | None:
-    """For each row of `target` the row of `source` with its key, or -1; a null equals nothing. None where the keys are
-    not whole numbers, or one is there twice.
+class IntegerKeys:
+    """Which row has which key.
 
-    >>> partners(pa.chunked_array([[7, 5, None]]), pa.chunked_array([[5, None, 6, 7]])).tolist()
+    >>> keys = IntegerKeys.of(pa.chunked_array([[7, 5, None]]))
+    >>> keys.rows_for(pa.chunked_array([[5, None, 6, 7]])).tolist()
     [1, -1, -1, 0]
     """
-    if not (pa.types.is_signed_integer(source.type) or pa.types.is_timestamp(source.type)):
-        return None
-    keys, keyed = _numbers(source)
-    sought, is_sought = _numbers(target)
-    rows = np.flatnonzero(keyed)
-    keys = keys[keyed]
-    if not len(keys):
-        return np.full(len(sought), _NOTHING, dtype=np.int64)
-    low, high = int(keys.min()), int(keys.max())
-    within = is_sought & (sought >= low) & (sought <= high)
-    found = np.full(len(sought), _NOTHING, dtype=np.int64)
-    if high - low < _SPAN_PER_KEY * len(keys) + _SPARE:
-        row_of = np.full(high - low + 1, _NOTHING, dtype=np.int64)
-        row_of[keys - low] = rows
-        if np.count_nonzero(row_of != _NOTHING) != len(keys):
+
+    def __init__(self, keys: Numbers, rows: Numbers) -> None:
+        """Of at least one key; `rows` are theirs."""
+        self._keys, self._rows = keys, rows
+        self._low, self._high = int(keys.min()), int(keys.max())
+        self._by_distance: npt.NDArray[Any] | None = None
+        self._is_sorted = False
+
+    @classmethod
+    def of(cls, keys: pa.ChunkedArray) -> "IntegerKeys | None":
+        """None where they are no whole numbers, or one is there twice."""
+        if len(keys) > _ROWS_MAX or not (pa.types.is_signed_integer(keys.type) or pa.types.is_timestamp(keys.type)):
             return None
-        found[within] = row_of[sought[within] - low]
+        numbers, there = _numbers(keys)
+        found = cls(numbers[there], np.flatnonzero(there)) if there.any() else None
+        return found if found is not None and found._are_unique() else None
+
+    def rows_for(self, wanted: pa.ChunkedArray) -> Numbers:
+        """For each of these keys the row that has it, or -1; a null equals nothing."""
+        sought, is_sought = _numbers(wanted)
+        within = is_sought & (sought >= self._low) & (sought <= self._high)
+        found = np.full(len(sought), _NOTHING, dtype=np.int64)
+        if self._span <= min(_SPAN_MAX, _SPAN_PER_SOUGHT * len(sought)):
+            self._lay_out()
+        if self._by_distance is not None:
+            found[within] = self._by_distance[sought[within] - self._low]
+            return found
+        self._sort()
+        places = np.flatnonzero(within)
+        its = sought[places]
+        if (its[1:] < its[:-1]).any():
+            order = np.argsort(its)
+            places, its = places[order], its[order]
+        at = np.searchsorted(self._keys, its)
+        equal = self._keys[at] == its
+        found[places[equal]] = self._rows[at[equal]]
         return found
-    order = np.argsort(keys)
-    keys = keys[order]
-    if (keys[1:] == keys[:-1]).any():
-        return None
-    places = np.flatnonzero(within)
-    places = places[np.argsort(sought[places])]
-    at = np.searchsorted(keys, sought[places])
-    equal = keys[at] == sought[places]
-    found[places[equal]] = rows[order[at[equal]]]
-    return found
+
+    @property
+    def _span(self) -> int:
+        return self._high - self._low + 1
+
+    def _are_unique(self) -> bool:
+        if self._span <= _SPAN_PER_KEY * len(self._keys) + _SPARE:
+            return int(np.count_nonzero(self._lay_out() != _NOTHING)) == len(self._keys)
+        self._sort()
+        return not (self._keys[1:] == self._keys[:-1]).any()
+
+    def _lay_out(self) -> npt.NDArray[Any]:
+        """The row of each number from the lowest key to the highest."""
+        if self._by_distance is None:
+            self._by_distance = np.full(self._span, _NOTHING, dtype=np.int32)
+            self._by_distance[self._keys - self._low] = self._rows
+        return self._by_distance
+
+    def _sort(self) -> None:
+        if not self._is_sorted:
+            order = np.argsort(self._keys)
+            self._keys, self._rows, self._is_sorted = self._keys[order], self._rows[order], True
 
 
 def _numbers(column: pa.ChunkedArray) -> tuple[Numbers, npt.NDArray[np.bool_]]:

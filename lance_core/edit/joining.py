@@ -1,7 +1,8 @@
 """Rows of a table joined with rows in memory, by key.
 
 What counts as equal is what Lance counts: a null equals nothing, a NaN every other NaN, and the two zeros of floating
-point are two keys. Each side is brought to comparable values once; the rest is hash lookups in C.
+point are two keys. A key of whole numbers has a shorter way (`integer_keys.py`); else each side is brought to
+comparable values once, and the rest is hash lookups in C.
 """
 
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.data.comparable import comparable, storage_of
+from lance_core.edit.integer_keys import IntegerKeys
 from lance_core.errors import InvalidInput
 from lance_core.format.logical_types import is_json
 
@@ -32,6 +34,9 @@ class SourceKeys:
         self._rows = rows.select(list(on))
         self._distinct: list[pa.Array] = []
         self._pairs: list[Numbers] = []
+        self._integers = IntegerKeys.of(self._rows.column(0)) if len(on) == 1 else None
+        if self._integers is not None:
+            return
         columns = list(map(comparable, self._rows.columns))
         for column in columns:
             self._distinct.append(pc.unique(column).drop_null())
@@ -50,6 +55,8 @@ class SourceKeys:
 
     def rows_for(self, columns: Sequence[pa.ChunkedArray]) -> Numbers:
         """For each row of the table, by its key columns: the row in memory with that key, or -1."""
+        if self._integers is not None:
+            return self._integers.rows_for(columns[0])
         codes = self._codes(list(map(comparable, columns)), building=False)
         if not len(self._row_of):
             return codes

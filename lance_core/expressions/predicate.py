@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _WHAT = "predicate"
 _LONG = 1 << 14  # bytes of an expression; about a thousand values
 _PARTS_KEPT = 16
+_BATCHES_AT_ONCE, _BYTES_AT_ONCE = 8, 1 << 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +130,27 @@ class Predicate:
         return [mask.fill_null(False) if mask.null_count else mask for mask in found]
 
     def filter(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows that match; batches without any are left out."""
-        for batch in batches:
-            mask = self.mask(batch)
-            matches = mask.true_count
-            if matches == batch.num_rows:
-                yield batch
-            elif matches:
-                yield batch.filter(mask)
+        """The rows that match; batches without any are left out. Some batches are taken at a time."""
+        for some in _together(batches):
+            for batch, mask in zip(some, self.masks(some), strict=True):
+                matches = mask.true_count
+                if matches == batch.num_rows:
+                    yield batch
+                elif matches:
+                    yield batch.filter(mask)
+
+
+def _together(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    some: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        some.append(batch)
+        size += batch.nbytes
+        if len(some) == _BATCHES_AT_ONCE or size >= _BYTES_AT_ONCE:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
 
 
 @functools.lru_cache(maxsize=_PARTS_KEPT)

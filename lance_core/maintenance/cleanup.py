@@ -16,7 +16,7 @@ that nobody names, unless a tag names it or somebody is at work on it; the files
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from lance_core import given, work
@@ -52,6 +52,8 @@ class Retention:
     older_than: timedelta
     keep: int
     orphan_grace: timedelta = GRACE
+    protected: Mapping[int, str] = field(default_factory=dict)
+    """Versions that stay besides those that the table itself has a name for, and why."""
 
     def __post_init__(self) -> None:
         stays = "the newest version always stays, so it is at least 1"
@@ -63,6 +65,10 @@ class Retention:
                 f"orphan_grace={self.orphan_grace}: a file that no version names may belong to a write that is under "
                 f"way, and stays for {GRACE_FLOOR} at least"
             )
+        given.mapping(self.protected, "protected")
+        for number, why in self.protected.items():
+            given.version_number(number)
+            given.text(why, f"protected[{number}]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +85,7 @@ class CleanupReport:
     """Records of writes that landed, or were left unfinished, so long ago that nobody repeats them."""
     bytes: int
     kept: Mapping[Version, tuple[str, ...]]
-    """Versions that are old enough to go, and the tags, branches and clones that keep them."""
+    """Versions that are old enough to go, and what keeps them: tags, branches, clones, or whoever asked for it."""
     detached: tuple[Version, ...] = ()
     """Those beside the line."""
     seems_wrong: bool = False
@@ -87,7 +93,7 @@ class CleanupReport:
 
 
 @dataclass(frozen=True, slots=True)
-class _Choice:
+class Choice:
     versions: tuple[Version, ...]
     kept: Mapping[Version, tuple[str, ...]]
 
@@ -99,7 +105,7 @@ def choose(
     loaded: Version,
     retention: Retention,
     now: datetime,
-) -> _Choice:
+) -> Choice:
     """Pure. `modified` has every version there is; those from `loaded` on always stay. None stays that was put after
     one above it which goes: it landed where another had been, and is in nobody's line."""
     numbers = sorted(modified)
@@ -116,7 +122,16 @@ def choose(
             kept[number] = (f"younger than {YOUNG}, and a commit may be at work on its number",)
         else:
             going.append(number)
-    return _Choice(tuple(reversed(going)), dict(reversed(kept.items())))
+    return Choice(tuple(reversed(going)), dict(reversed(kept.items())))
+
+
+def outlived(base: Snapshot, retention: Retention, *, now: datetime) -> Choice:
+    """The versions that a cleanup would remove at this moment, and those that are only kept: by listings and names
+    alone. No file is looked for, and nothing is written, so that the clock is the caller's."""
+    line = line_of(base)
+    modified = {version: age for version, (_path, age) in _manifests(line.location, now=now).items()}
+    named = _named_by_somebody(line, retention, now=now)
+    return choose(modified, named, loaded=base.version, retention=retention, now=now)
 
 
 def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, ports: Ports) -> CleanupReport:
@@ -128,7 +143,7 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, p
     now = _store_time(location, ports)
     manifests = _manifests(location, now=now)
     versions = {version: manifest[1] for version, manifest in manifests.items()}
-    named = reasons(line, now=now)
+    named = _named_by_somebody(line, retention, now=now)
     choice = choose(versions, named, loaded=base.version, retention=retention, now=now)
     beside, kept_beside = _beside(location, named, older_than=now - max(retention.older_than, retention.orphan_grace))
     paths = {version: manifests[version][0] for version in choice.versions} | beside
@@ -191,6 +206,13 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, p
         bytes=sum(size for path, size in sizes.items() if path not in spared),
         kept={**report.kept, **put_back},
     )
+
+
+def _named_by_somebody(line: Line, retention: Retention, *, now: datetime) -> dict[Version, list[str]]:
+    found = reasons(line, now=now)
+    for number, why in retention.protected.items():
+        found.setdefault(given.version_number(number), []).append(why)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

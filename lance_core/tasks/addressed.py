@@ -34,6 +34,7 @@ Missing = Literal["error", "null"]
 Offsets = npt.NDArray[np.int64]
 _FRAGMENT_BITS = 32
 _OFFSETS = (1 << _FRAGMENT_BITS) - 1
+ADDRESS_IS_NULL = f"the data has a row whose {ROW_ADDRESS} is null; leave it out, or find its row"
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +223,7 @@ def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[_Piece]:
         if not batch.num_rows:
             continue
         if batch.column(0).null_count:
-            raise InvalidInput(f"the data has a row whose {ROW_ADDRESS} is null; leave it out, or find its row")
+            raise InvalidInput(ADDRESS_IS_NULL)
         addresses = batch.column(0).to_numpy().astype(np.int64)
         steps = np.diff(addresses, prepend=before)
         if int(addresses[0]) < 0:

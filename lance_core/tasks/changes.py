@@ -5,7 +5,7 @@
 `plan` is given a version and runs its tasks on it; when somebody was in the way, it is given a newer one.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lance_core import given
@@ -23,6 +23,8 @@ from lance_core.table import Audit, audit_of, committed_of
 from lance_core.tasks.parts import PartTask, Runner, Whole, Work, results_of, spread
 
 TASKS_PER_SLOT = 4
+_ROWS_WORTH_A_TASK = 1 << 22
+"""Few columns of so many rows are read in about the time that a task takes to start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,13 @@ def over_fragments(
     base: Snapshot, fragments: Sequence[Fragment], work: Work, runner: Runner
 ) -> Mapping[int, list[bytes]]:
     """What `work` gave back for each part of these fragments, by the number of the part."""
-    return over_parts(base, spread(fragments, runner.slots * TASKS_PER_SLOT), work, runner)
+    return over_parts(base, spread(fragments, parts_for_reading(fragments, runner.slots)), work, runner)
+
+
+def parts_for_reading(fragments: Iterable[Fragment], slots: int) -> int:
+    """So many that every slot has something to do, and a few, where there is that much."""
+    rows = sum(fragment.physical_rows for fragment in fragments)
+    return max(slots, min(slots * TASKS_PER_SLOT, rows // _ROWS_WORTH_A_TASK))
 
 
 def over_parts(
@@ -94,4 +102,14 @@ def over_parts(
     return results_of(came_back, len(parts), uri=base.location.uri)
 
 
-__all__ = ["ATTEMPTS", "Audit", "How", "ManifestStore", "Where", "changed", "over_fragments", "over_parts"]
+__all__ = [
+    "ATTEMPTS",
+    "Audit",
+    "How",
+    "ManifestStore",
+    "Where",
+    "changed",
+    "over_fragments",
+    "over_parts",
+    "parts_for_reading",
+]

@@ -1,9 +1,11 @@
 """Columns from rows that somebody else has, such as a DataFrame: by the address of the row they are for, or by key.
 
+    few rows     staged, and found by each worker for its fragments, by address or by key (`held.py`)
     by address   sorted by it, written as they come; every row of the version they are of gets its value
     by key       the workers read the keys of the table, with addresses; joined, the rest is as above
 
-Whoever has the rows sorts and joins them (`Rows`); what is written, and whether it may be committed, is decided here.
+Whoever has the rows writes, sorts and joins them (`Rows`); which way is taken, what is written, and whether it may be
+committed, is decided here (`003-few-rows-are-not-shuffled.md`).
 """
 
 from collections.abc import Sequence
@@ -28,11 +30,16 @@ from lance_core.format.operations import Merge, Operation, UpdateMode
 from lance_core.scan.row_columns import ROW_ADDRESS
 from lance_core.snapshot import Snapshot, history_since, load_at
 from lance_core.tasks.addressed import FillTask, KeysTask, Missing, lacking, unpacks
-from lance_core.tasks.changes import How, Where, changed
+from lance_core.tasks.changes import How, Where, changed, parts_for_reading
 from lance_core.tasks.filling import fits, merge_of, unfilled
-from lance_core.tasks.parts import Whole, results_of, spread
+from lance_core.tasks.held import HELD_BYTES_MAX, HeldTask, bytes_of_a_row, held, is_few, staging
+from lance_core.tasks.parts import Task, Whole, results_of, spread
+from lance_core.tasks.staged import Staged
+from lance_core.tasks.write import WriteTask, fragments_of
 
 _TASKS_PER_SLOT = 4
+_TOLD_FACTOR = 4
+"""What is told of how much comes may be too much."""
 _KEY_BYTES = 8
 """At the least; an address takes as much."""
 
@@ -50,6 +57,15 @@ class Rows(Protocol):
 
     def transport(self, schema: pa.Schema) -> pa.Schema:
         """The types that it can hold, for what a table stores."""
+
+    def run(self, task: Task, parts: int) -> pa.Table:
+        """As a `Runner` does."""
+
+    def bytes_told(self) -> int | None:
+        """About how much all of it is; None if nobody knows."""
+
+    def stage(self, keys: Sequence[str], values: Sequence[str], task: WriteTask) -> pa.Table:
+        """The task over these columns, called as its plan says."""
 
     def by_address(self, values: Sequence[str], task: FillTask) -> pa.Table:
         """The task over the address and these columns: ascending, all rows of a fragment in one call of it."""
@@ -89,8 +105,61 @@ class Wanted:
 
 def merge_columns(where: Where, rows: Rows, wanted: Wanted, *, how: How) -> Committed:
     columns = _columns(rows.schema, wanted, what=where.uri)
-    merging = _ByAddress(rows, wanted, columns) if wanted.by_address else _ByKey(rows, wanted, columns)
-    return changed(where, how, "merge_columns", merging.plan, operation=Merge.name)
+    few = _Few(rows, wanted, columns)
+    merging = (_ByAddress if wanted.by_address else _ByKey)(rows, wanted, columns, few)
+    try:
+        return changed(where, how, "merge_columns", merging.plan, operation=Merge.name)
+    finally:
+        few.discard()
+
+
+@dataclass
+class _Few:
+    """The rows, where they are few enough for each worker to hold them. They are computed once."""
+
+    rows: Rows
+    wanted: Wanted
+    columns: pa.Schema
+    _staged: tuple[Snapshot, Staged] | None = None
+    _are_many: bool = False
+
+    def filled(self, base: Snapshot, fragments: Sequence[Fragment], fill: FillTask) -> dict[int, Fragment] | None:
+        """None where they are too many."""
+        staged = self._once(base)
+        if staged is None:
+            return None
+        parts = spread(fragments, parts_for_reading(fragments, self.rows.slots))
+        return _filled(self.rows.run(HeldTask(fill, parts, staged), len(parts)), base, fragments)
+
+    def discard(self) -> None:
+        if self._staged is not None:
+            base, staged = self._staged
+            staged.discard(base.location)
+
+    def _once(self, base: Snapshot) -> Staged | None:
+        if self._are_many or self._staged is not None:
+            return self._staged[1] if self._staged else None
+        on, names = self.wanted.on, self.columns.names
+        kinds = [self.rows.schema.field(name) for name in names]
+        keys = [pa.field(ROW_ADDRESS, pa.int64())] if self.wanted.by_address else list(map(self.rows.schema.field, on))
+        told = self._bytes_of_rows(base, pa.schema([*keys, *kinds]))
+        if told is None or told > HELD_BYTES_MAX * (1 if self.wanted.by_address else _TOLD_FACTOR):
+            self._are_many = True
+            return None
+        task = staging(base, pa.schema(keys), pa.schema(kinds))
+        staged = held(fragments_of(self.rows.stage(on, names, task)), task)
+        if is_few(staged):
+            self._staged = base, staged
+            return staged
+        staged.discard(base.location)
+        self._are_many = True
+        return None
+
+    def _bytes_of_rows(self, base: Snapshot, schema: pa.Schema) -> int | None:
+        """Of rows that have an address there are no more than the table has."""
+        if self.wanted.by_address:
+            return base.manifest.row_count() * bytes_of_a_row(schema)
+        return self.rows.bytes_told()
 
 
 @dataclass
@@ -98,6 +167,7 @@ class _ByAddress:
     rows: Rows
     wanted: Wanted
     columns: pa.Schema
+    few: _Few
     pinned: Snapshot | None = None
     filled: dict[int, Fragment] = field(default_factory=dict)
 
@@ -114,7 +184,10 @@ class _ByAddress:
         fragments = pinned.manifest.fragments
         if fragments:
             task = _task(pinned, fragments, self.columns, self.wanted)
-            self.filled = _filled(self.rows.by_address(self.columns.names, task), pinned, fragments)
+            found = self.few.filled(pinned, fragments, task)
+            if found is None:
+                found = _filled(self.rows.by_address(self.columns.names, task), pinned, fragments)
+            self.filled = found
         without = [each for each in fragments if each.id not in self.filled and each.live_rows]
         if without and self.wanted.missing == "error":
             raise lacking(f"{pinned.location.uri} ({pinned.manifest.path})", without[0].id, 0)
@@ -144,6 +217,7 @@ class _ByKey:
     rows: Rows
     wanted: Wanted
     columns: pa.Schema
+    few: _Few
     filled: dict[int, Fragment] = field(default_factory=dict)
     unmatched: dict[int, Fragment] = field(default_factory=dict)
 
@@ -164,16 +238,22 @@ class _ByKey:
         left = [each for number, each in there.items() if number not in self.filled and number not in self.unmatched]
         if left:
             task = _task(base, left, self.columns, self.wanted)
-            parts = spread(left, self.rows.slots * _TASKS_PER_SLOT)
-            row_bytes = _KEY_BYTES * (len(keys) + 1)
-            size = sum(each.live_rows for each in left) * row_bytes
-            reading = KeysTask(task.whole, parts, self.wanted.on, keys, size)
-            came_back = self.rows.by_key(self.wanted.on, self.columns.names, reading, task)
-            found = _filled(came_back, base, left)
+            found = self.few.filled(base, left, task)
+            if found is None:
+                found = self._shuffled(base, left, task, keys)
             self.filled |= found
             self.unmatched |= {each.id: each for each in left if each.id not in found}
         _check_nullable(self.columns, [each for each in self.unmatched.values() if each.live_rows])
         return merge_of(base, self.columns, self.filled)
+
+    def _shuffled(
+        self, base: Snapshot, left: Sequence[Fragment], task: FillTask, keys: pa.Schema
+    ) -> dict[int, Fragment]:
+        parts = spread(left, self.rows.slots * _TASKS_PER_SLOT)
+        row_bytes = _KEY_BYTES * (len(keys) + 1)
+        size = sum(each.live_rows for each in left) * row_bytes
+        reading = KeysTask(task.whole, parts, self.wanted.on, keys, size)
+        return _filled(self.rows.by_key(self.wanted.on, self.columns.names, reading, task), base, left)
 
     def _keys(self, base: Snapshot) -> pa.Schema:
         """As the table stores them, in types that can travel."""

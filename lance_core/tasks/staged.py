@@ -14,14 +14,17 @@ import pyarrow as pa
 
 from lance_core.data.comparable import comparable
 from lance_core.data.read import FragmentReader
+from lance_core.data.write import FileLimits
 from lance_core.edit.joining import NOTHING, Numbers, SourceKeys
 from lance_core.edit.rewriting import in_one_piece
 from lance_core.errors import StorageError
-from lance_core.format.fragment import Fragment
+from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.key_filter import hashes_of
 from lance_core.format.schema import TableSchema
 from lance_core.location import Location
 from lance_core.snapshot import Snapshot
+from lance_core.tasks.stamp import Stamp
+from lance_core.tasks.write import WritePlan
 
 PORTION_ROWS = 1 << 22
 """So many keys are looked up at once; what a worker holds does not grow beyond that."""
@@ -76,6 +79,20 @@ class Staged:
             for file in fragment.files:
                 with suppress(StorageError):  # a cleanup will find it
                     location.store.delete(file.place)
+
+
+def stage_plan(base: Snapshot, fields: TableSchema, version: StorageVersion | None = None) -> WritePlan:
+    """`version` is that of the table, unless it is said."""
+    location = base.location
+    return WritePlan(
+        uri=location.uri,
+        schema=fields,
+        storage_version=version or base.manifest.storage_version,
+        limits=FileLimits(),
+        durable=False,  # nobody needs them after a power loss
+        stamp=Stamp.of_this_process(),
+        storage_options=dict(location.access.storage_options),
+    )
 
 
 class StagedRows:

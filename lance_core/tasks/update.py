@@ -24,7 +24,7 @@ from lance_core.ports import SYSTEM
 from lance_core.scan.columns import conditional
 from lance_core.snapshot import Snapshot
 from lance_core.tasks import operations
-from lance_core.tasks.changes import TASKS_PER_SLOT, How, Where, changed
+from lance_core.tasks.changes import TASKS_PER_SLOT, How, Where, changed, parts_for_reading
 from lance_core.tasks.kept import Kept
 from lance_core.tasks.parts import Runner
 
@@ -66,7 +66,9 @@ def _counted(base: Snapshot, condition: str | None, kept: Kept, runner: Runner) 
     fragments = base.manifest.fragments
     if condition is None:
         return {fragment.id: fragment.live_rows for fragment in fragments if fragment.live_rows}
-    results = kept.over_fragments(base, fragments, runner.slots * TASKS_PER_SLOT, _Count(condition), runner)
+    results = kept.over_fragments(
+        base, fragments, parts_for_reading(fragments, runner.slots), _Count(condition), runner
+    )
     return dict(_COUNTED.unpack(each) for _part, found in sorted(results.items()) for each in found)
 
 

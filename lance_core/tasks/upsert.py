@@ -47,10 +47,9 @@ from lance_core.tasks import operations
 from lance_core.tasks.changes import How, Where, changed, over_parts
 from lance_core.tasks.kept import Kept
 from lance_core.tasks.parts import Here, Runner
-from lance_core.tasks.staged import Staged, StagedRows, staged_rows
-from lance_core.tasks.stamp import Stamp
+from lance_core.tasks.staged import Staged, StagedRows, stage_plan, staged_rows
 from lance_core.tasks.update import parts_for
-from lance_core.tasks.write import WritePlan, WriteTask, fragments_of
+from lance_core.tasks.write import WriteTask, fragments_of
 
 Stage = Callable[[WriteTask], pa.Table]
 """Runs the task over the rows that come; gives back what it gave back."""
@@ -112,7 +111,7 @@ class _Upsert:
 
     def _staged_for(self, base: Snapshot, fields: TableSchema) -> Staged:
         if self._staged is None:
-            task = WriteTask(_stage_plan(base, fields))
+            task = WriteTask(stage_plan(base, fields))
             staged = Staged.of(fragments_of(self._stage(task)), fields, self._rules.on)
             self._staged = base, staged
             portions = len(staged.portions())
@@ -171,19 +170,6 @@ class _Upsert:
     def _over(self, base: Snapshot, staged: Staged, work: "_Join", kept: Kept) -> Mapping[int, list[bytes]]:
         rows = sum(fragment.physical_rows for fragment in staged.decoded())
         return kept.over_fragments(base, base.manifest.fragments, parts_for(rows, self._runner), work, self._runner)
-
-
-def _stage_plan(base: Snapshot, fields: TableSchema) -> WritePlan:
-    location = base.location
-    return WritePlan(
-        uri=location.uri,
-        schema=fields,
-        storage_version=base.manifest.storage_version,
-        limits=FileLimits(),
-        durable=False,  # nobody needs them after a power loss
-        stamp=Stamp.of_this_process(),
-        storage_options=dict(location.access.storage_options),
-    )
 
 
 @dataclass(frozen=True, slots=True)

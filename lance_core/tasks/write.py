@@ -38,6 +38,8 @@ from lance_core.tasks.stamp import Stamp
 from lance_core.transactions.apply import Birth
 from lance_core.writes import Begun, Written
 
+_ROWS_AT_ONCE, _BYTES_AT_ONCE = 16_384, 1 << 23
+
 RESULT = pa.schema([pa.field("fragment", pa.binary()), pa.field("refusal", pa.string())])
 """What a worker gives back: one row a fragment, or one that says which column of its rows does not fit."""
 
@@ -70,7 +72,7 @@ class WriteTask:
             location = locate(plan.uri, storage_options=plan.storage_options, durable=plan.durable)
             fragments = write_fragments(
                 location.codec,
-                batches,
+                joined(batches),
                 schema=plan.schema,
                 version=plan.storage_version,
                 limits=plan.limits,
@@ -85,6 +87,23 @@ class WriteTask:
             return
         if fragments:
             yield pa.RecordBatch.from_pylist([{"fragment": fragment.encode()} for fragment in fragments], RESULT)
+
+
+def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What a batch costs beside its rows is as much as thousands of them, and some come with a thousand."""
+    some: list[pa.RecordBatch] = []
+    rows, size = 0, 0
+    for batch in batches:
+        if some and not batch.schema.equals(some[0].schema, check_metadata=True):
+            yield pa.concat_batches(some)
+            some, rows, size = [], 0, 0
+        some.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= _ROWS_AT_ONCE or size >= _BYTES_AT_ONCE:
+            yield some[0] if len(some) == 1 else pa.concat_batches(some)
+            some, rows, size = [], 0, 0
+    if some:
+        yield some[0] if len(some) == 1 else pa.concat_batches(some)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,4 +303,5 @@ __all__ = [
     "begin_birth",
     "begin_overwrite",
     "fragments_of",
+    "joined",
 ]

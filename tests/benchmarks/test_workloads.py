@@ -122,3 +122,8 @@ def test_rows_are_the_same_each_time_and_kept(tmp_path: Path) -> None:
     made = {path.name: path.stat().st_mtime_ns for path in vectors.iterdir()}
     assert made == {path.name: path.stat().st_mtime_ns for path in inputs.vectors(tmp_path / "a", 10).iterdir()}
     assert pq.read_schema(next(vectors.iterdir())).field("vector").type.list_size == inputs.DIMENSIONS
+
+
+def test_a_fleet_is_planned_from_the_command(tmp_path: Path) -> None:
+    (case,) = measured("fleet_plan", tmp_path).values()
+    assert (case["case"], case["facts"]) == ("plan, 5 tables", {"fragments": 100})

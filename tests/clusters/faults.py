@@ -141,6 +141,8 @@ VERBS: dict[str, Verb] = {
 }
 FED = ("append", "overwrite", "upsert", "merge_columns", "merge_columns by key", "source", "stream")
 """Rows come to them from Spark: the blow finds them in the middle of those."""
+STAGED = ("upsert", "merge_columns", "merge_columns by key")
+"""Rows that come are put aside until the change has landed."""
 TIDY = ("merge_columns", "merge_columns by key", "source", "stream")
 """They may have written nothing yet, or take back what they wrote."""
 

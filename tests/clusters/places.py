@@ -84,6 +84,7 @@ def standalone() -> Iterator[Spark]:
             "spark.speculation.multiplier": "1.5",
             "spark.speculation.quantile": "0.1",
             "spark.speculation.minTaskRuntime": "2s",
+            "spark.speculation.task.duration.threshold": "3s",  # of a stage that has one task, none is a copy's measure
         }
         yield Spark(master, conf={**_OF_EVERY_DRIVER, **copies})
 

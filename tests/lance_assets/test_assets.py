@@ -93,7 +93,10 @@ WRONG: list[tuple[str, Callable[[], object]]] = [
     ("fn must be a function", lambda: append(fn="module.function")),
     ("'run' or 'partition'", lambda: append(once_per="day")),
     ("needs partitions=", lambda: append(once_per="partition")),
-    ("a write is called t_profile", lambda: lance_table("t", uri="t", writes=[append("t_profile")])),
+    (
+        "the asset of its profiles and a write are called 't_profile'",
+        lambda: lance_table("t", uri="t", writes=[append("t_profile")]),
+    ),
     ("2 checks .* are called so", lambda: lance_table("t", uri="t", checks=[RowCount(min=1), RowCount(max=2)])),
     ("checks= are checks, such as", lambda: lance_table("t", uri="t", checks=[rows])),  # type: ignore[list-item]
     ("profile= is True, False or", lambda: lance_table("t", uri="t", profile="yes")),  # type: ignore[arg-type]

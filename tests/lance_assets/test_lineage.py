@@ -44,10 +44,11 @@ def test_from_a_version_to_its_run_and_from_the_run_to_its_version(
     def doubled(_spark: SparkSession, ctx: WriteContext) -> DataFrame:
         return ctx.read(raw.uri, version=1).selectExpr("id * 2 AS id")
 
-    write = SparkAppend("features_append", fn=doubled)
+    days = dg.StaticPartitionsDefinition(["monday"])
+    write = SparkAppend("features_append", fn=doubled, partitions=days, once_per="partition")
     features = lance_table("features", uri=str(tmp_path / "features.lance"), key_prefix="lake", writes=[write])
     Table.create(features.uri, pa.table({"id": [0]}))
-    ended = run(features, "features_append", instance, SparkSessionResource())
+    ended = run(features, "features_append", instance, SparkSessionResource(), partition="monday")
 
     # The write's own event has the picture, the ledger's only the table.
     ((_, on_write),) = events(instance, features.write_key("features_append"))
@@ -82,9 +83,17 @@ def test_from_a_version_to_its_run_and_from_the_run_to_its_version(
     assert capsys.readouterr().out == (
         f"run {ended.run_id}  SUCCESS  job job\n"
         "  to write lake/features_append\n"
-        f"  made {features.uri}@2  Append  asset lake/features_append  recorded on lake/features v0000000002\n"
+        f"  made {features.uri}@2  Append  asset lake/features_append  partition monday  "
+        "recorded on lake/features v0000000002\n"
         f"    read {raw.uri}@1\n"
     )
+
+    # From a run that found it landed.
+    again = run(features, "features_append", instance, SparkSessionResource(), partition="monday")
+    (found_landed,) = run_said(instance, again.run_id).versions
+    assert (found_landed.name, found_landed.landed_in) == (made.name, ended.run_id)
+    assert main(["run", again.run_id]) == 0
+    assert f"  found landed, by run {ended.run_id}, {features.uri}@2  Append" in capsys.readouterr().out
 
 
 def test_a_version_whose_run_was_cut_off_is_found_by_what_the_sensor_recorded(

@@ -10,11 +10,18 @@ import pytest
 from tests.ui.browser import Browser
 from tests.ui.conftest import Demo
 
+PICTURE = "img[src^='data:image/svg+xml']"
 pytestmark = pytest.mark.timeout(600)
 
 
 def is_picture(path: Path) -> bool:
     return path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 20_000
+
+
+def shows_picture(pages: Browser) -> None:
+    image = pages.page.locator(PICTURE).first
+    image.wait_for(state="visible")
+    assert image.evaluate("image => image.decode().then(() => image.naturalWidth)") > 0
 
 
 def test_the_graph_shows_writes_ledgers_and_profiles(pages: Browser) -> None:
@@ -40,21 +47,22 @@ def test_the_checks_of_the_newest_version_are_told(pages: Browser) -> None:
 
 def test_a_profile_has_figures_and_pictures(pages: Browser) -> None:
     page = pages.open("/assets/orders_profile?view=partitions&partition=v0000000003")
-    pages.sees("dagster/row_count")
-    images = page.locator("img[src^='data:image/svg+xml']")
-    images.first.wait_for(state="visible")
-    assert images.count() >= 2
-    for number in range(images.count()):
-        width = images.nth(number).evaluate("image => image.complete && image.naturalWidth")
-        assert width > 0, f"picture {number} is not shown"
-    images.first.scroll_into_view_if_needed()
+    pages.sees("lance/rows", "lance/columns_profile")
     assert is_picture(pages.keep("profile"))
+    for number, name in enumerate(("lance/fragment_map", "lance/version_graph")):
+        pages.sees(name)
+        page.get_by_text("[Show Markdown]").nth(number).click()
+        shows_picture(pages)
+        assert is_picture(pages.keep(name.replace("/", "_")))
+        page.keyboard.press("Escape")
+        page.locator(PICTURE).first.wait_for(state="detached")
 
 
 def test_the_inputs_of_a_version_are_a_picture(pages: Browser) -> None:
     page = pages.open("/assets/cities_counted?view=overview")
-    page.locator("img[src^='data:image/svg+xml']").first.scroll_into_view_if_needed()
-    pages.sees("lance/inputs")
+    pages.sees("lance/inputs", "lance/lineage")
+    page.get_by_text("[Show Markdown]").first.click()
+    shows_picture(pages)
     assert is_picture(pages.keep("lineage"))
 
 

@@ -21,7 +21,9 @@ from lance_core.format.ids import Version
 from lance_core.format.refs import MAIN
 from lance_core.given import moment
 from lance_core.identity import table_id
+from lance_core.ports import SYSTEM, Ports
 from lance_core.snapshot import Snapshot, list_versions, load_at, load_latest, load_transaction, ranges
+from lance_core.storage.store import TellsLastChange
 from lance_core.tasks.read import Which, plan_read
 from lance_core.tasks.streams.new_rows import Brought, OnChange, brought
 from lance_core.tasks.streams.offsets import NOT_BEGUN, Offset, Start
@@ -29,6 +31,8 @@ from lance_core.tasks.streams.parts import Followed, Piece, StreamPart, remainin
 
 _VERSIONS_KEPT, _SNAPSHOTS_KEPT = 1024, 2
 _NO_END = 1 << 62
+_POLL_SECONDS, _POLL_SECONDS_MAX = 1.0, 3600
+"""Where each look is a request that is paid for: a trigger without an interval asks a hundred times a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,15 @@ class Stream:
         start: Start | None = None,
         on_change: OnChange = OnChange.FAIL,
         limits: Limits | None = None,
+        poll_seconds: float | None = None,
+        ports: Ports = SYSTEM,
     ) -> None:
+        """`poll_seconds` is how long what was seen of the table may be taken for its end; None: not at all on a disk,
+        and a second elsewhere."""
+        if poll_seconds is not None and not 0 <= poll_seconds <= _POLL_SECONDS_MAX:
+            raise InvalidInput(
+                f"poll_seconds={poll_seconds}: a stream looks again after 0 to {_POLL_SECONDS_MAX} seconds"
+            )
         if which.version is not None or which.tag is not None:
             raise InvalidInput(
                 "a stream does not stay with a version or a tag: say where it begins (starting_version), and it goes on"
@@ -72,6 +84,9 @@ class Stream:
         self._location, self._branch = head.location, head.manifest.branch
         self._seen, self._table = int(head.version), table_id(head)
         self._until: int | None = None
+        costs = not isinstance(head.location.own_store, TellsLastChange)
+        self._poll_ns = int(1e9 * ((_POLL_SECONDS if costs else 0) if poll_seconds is None else poll_seconds))
+        self._ports, self._looked_ns = ports, ports.elapsed_ns()
         self._snapshots: dict[int, Snapshot] = {int(head.version): head}
         self._brought: dict[tuple[int, bool], Brought] = {}
 
@@ -92,7 +107,7 @@ class Stream:
     def latest(self, told: Mapping[str, object], *, limited: bool = False) -> dict[str, object]:
         """The end of what may be sent after `told`. Where a version is in the way, what comes before it is sent first,
         and the next call says what is wrong with it."""
-        newest = self._newest()
+        newest = self._seen if self._has_just_looked else self._newest()
         if self._until is not None:
             newest = min(newest, self._until)
         begun = at = Offset.read(told) or self._begun(newest)
@@ -191,8 +206,13 @@ class Stream:
             self._snapshots[number] = found
         return self._snapshots[number]
 
+    @property
+    def _has_just_looked(self) -> bool:
+        return self._ports.elapsed_ns() - self._looked_ns < self._poll_ns
+
     def _newest(self) -> int:
         """One glance, unless something happened."""
+        self._looked_ns = self._ports.elapsed_ns()
         probed = hint.newest(self._location.own_store)
         numbers = (probed[0],) if probed else list_versions(self._location).numbers
         if not numbers or numbers[-1] != self._seen:

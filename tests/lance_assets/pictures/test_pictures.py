@@ -10,12 +10,14 @@ import pytest
 
 from lance_assets.layout import Piece
 from lance_assets.pictures import fragments
-from lance_assets.pictures.fragments import bytes_told, fragment_map
-from lance_assets.pictures.svg import ORANGE, RED, Picture
+from lance_assets.pictures.fragments import bytes_told, fragment_map, fragment_strip
+from lance_assets.pictures.svg import BLUE, ORANGE, RED, Picture
 from lance_assets.pictures.versions import version_graph
 from lance_core import Table
 
 BYTES_MAX = 10_000
+SHOWN_AT_ONCE = 1_000
+"""Dagster 1.13 puts longer markdown behind a link."""
 HOSTILE = "<script>alert('&')<\x00"
 ROW = pa.table({"id": [1, 2]})
 
@@ -62,9 +64,12 @@ def test_a_branch_says_where_it_began(tmp_path: Path) -> None:
     table = grown(tmp_path / "t")
     table.branches.create("dev", 4)
     dev = Table.open(table.uri, branch="dev").append(ROW).table
+    table.tags.create("of_main", dev.version)
+    table.branches.create("of_main_too", dev.version)
     words = drawn(version_graph(dev))
     assert words[0].startswith(f"version {dev.version} on branch dev")
     assert "began at version 4 of the main line" in words
+    assert not [word for word in words if "of_main" in word]
 
 
 def test_many_names_are_counted(tmp_path: Path) -> None:
@@ -89,6 +94,7 @@ def piece(number: int, rows: int, deleted: int = 0, *, is_small: bool = False) -
 MAPS: tuple[tuple[str, list[Piece], str], ...] = (
     ("one", [piece(0, 10)], "a bar is one fragment; the highest has 10 rows"),
     ("sixteen", [piece(n, 10 + n * 37, n, is_small=True) for n in range(16)], "the highest has 580 rows"),
+    ("eleven", [piece(n, 1_000 - n * 37, 500) for n in range(11)], "a bar is one fragment"),
     ("eighty", [piece(n, n * 37, n, is_small=n % 3 == 0) for n in range(80)], "a bar is one fragment"),
     ("many", [piece(n, n % 977, n % 91, is_small=n % 7 == 0) for n in range(5_000)], "the mean of 63 neighbours"),
     ("very many", [piece(n, n % 977, 5) for n in range(100_000)], "the mean of 1250 neighbours"),
@@ -102,6 +108,9 @@ def test_maps_of_fragments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, foun
     picture = fragment_map(Table.create(tmp_path / "t", ROW))
     assert any(said in word for word in drawn(picture))
     once = picture.svg()
+    strip = fragment_strip(Table.create(tmp_path / "u", ROW))
+    assert len(strip.markdown("rows by fragment")) < SHOWN_AT_ONCE
+    assert (RED in strip.svg(), BLUE in strip.svg()) == (any(each.deleted for each in found), True)
     marked = (once.count(RED) > 1, once.count(ORANGE) > 1)  # once each in the legend
     assert marked == (any(each.deleted for each in found), any(each.is_small for each in found))
 

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.spark_driver import built
 from lance_assets.layout import Layout
-from lance_assets.profiles.columns import Column, Contents, Vectors
+from lance_assets.profiles.columns import Column, Contents, Vectors, _look
 from lance_assets.profiles.profile import Profile, profiled
 from lance_assets.profiles.shown import metadata_of
 from lance_core import Table
@@ -110,6 +110,17 @@ def test_figures_are_those_of_the_rows(table: Table) -> None:
     assert not column(found.contents, "id").can_be_null
     agrees(column(found.contents, "vec").vectors, rows, "vec")
     agrees(column(found.contents, "half").vectors, rows, "half")
+
+
+def test_a_field_is_null_where_its_struct_is_whatever_lies_there() -> None:
+    """Arrow may keep values below a null."""
+    kind = pa.struct([("city", pa.string())])
+    places = pa.StructArray.from_arrays(
+        [pa.array(["a", None, "c"])], fields=list(kind), mask=pa.array([True, False, False])
+    )
+    city = Column(("place", "city"), pa.string(), can_be_null=True)
+    _look(city, places)
+    assert city.nulls == 2
 
 
 def test_an_older_version_is_profiled_as_it_was(table: Table) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import shutil
 import tempfile
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -89,6 +90,16 @@ def by_format(spark: SparkSession, uri: str, options: Mapping[str, str]) -> Iter
     frame = spark.table("secretive")
     frame.write.format("lance").options(**options).mode("append").save(uri)
     yield told(frame) + str(spark.sql("describe extended secretive").collect())
+    followed = spark.readStream.format("lance").options(**options).load(uri)
+    kept = tempfile.mkdtemp(prefix="checkpoint-")
+    writer = followed.writeStream.format("lance").options(**options).option("checkpointLocation", kept)
+    query = writer.trigger(availableNow=True).start(f"{uri}-copy")
+    query.awaitTermination()
+    files = [each for each in Path(kept).rglob("*") if each.is_file()]
+    assert any(each.parent.name == "commits" for each in files)
+    yield "\n".join(each.read_bytes().decode("latin-1") for each in files)
+    yield str(query.recentProgress) + str(query.status)
+    shutil.rmtree(kept)
 
 
 def test_no_place_has_the_secret(

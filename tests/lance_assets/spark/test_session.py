@@ -1,10 +1,13 @@
 """Sessions over one running application: what is set, what is refused, what stays apart, what is never shown."""
 
+import gc
 import os
 import pickle
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -12,8 +15,18 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from lance_assets.spark.session import RUNTIME_DEFAULTS, classic_context, live_session, open_session
+from lance_assets.spark import daemon
+from lance_assets.spark.session import (
+    PYTHON_MEMORY,
+    RUNTIME_DEFAULTS,
+    _sockets,
+    _warn_of,
+    classic_context,
+    live_session,
+    open_session,
+)
 from lance_assets.spark.settings import SparkSettings, mask, mebibytes
+from lance_assets.spark.workers import InWorker
 from lance_core import InvalidInput
 
 SECRETS = {
@@ -40,6 +53,7 @@ def test_the_settings_are_applied(spark: SparkSession, spark_settings: SparkSett
         "spark.app.name": "tests",
         "spark.driver.host": "127.0.0.1",
         "spark.pyspark.python": sys.executable,
+        "spark.python.daemon.module": "lance_assets.spark.daemon",
         "spark.ui.showConsoleProgress": "false",
     }
     assert {key: spark.conf.get(key, None) for key in expected} == expected
@@ -144,6 +158,51 @@ def test_settings_that_make_no_sense_are_refused(settings: dict, complaint: str)
 )
 def test_sizes_are_read_as_spark_reads_them(size: str | None, expected: int | None) -> None:
     assert mebibytes(size) == expected
+
+
+def test_too_little_room_for_workers_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    """It bounds what they map, and ends them without a word."""
+    for limit in ("600m", "2g", "3g", "1TB", None):
+        _warn_of(limit)
+    assert [record.args for record in caplog.records] == [(PYTHON_MEMORY, "600m"), (PYTHON_MEMORY, "2g")]
+
+
+def test_rows_go_over_sockets_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _sockets() == {
+        "spark.python.daemon.module": "lance_assets.spark.daemon",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.unix.domain.socket.dir": tempfile.gettempdir(),
+    }
+    monkeypatch.setattr(tempfile, "tempdir", "/" + "long" * 20)
+    assert _sockets() == {}, "a name that is too long is no socket's"
+
+
+def test_a_worker_that_is_let_go_says_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    def worked(answer: int | BaseException) -> int:
+        def work(*_: object) -> int:
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
+
+        monkeypatch.setattr(daemon, "_work", work)
+        with socket.socket() as any_socket:
+            return daemon.worker(any_socket, True)
+
+    assert (worked(0), worked(7), worked(BrokenPipeError())) == (0, 7, 1)
+    with pytest.raises(ConnectionError):
+        worked(ConnectionResetError())
+
+
+def test_a_worker_that_works_for_us_has_no_modules_to_look_through(spark: SparkSession) -> None:
+    """After each task Spark collects garbage."""
+
+    def seen(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.record_batch({"frozen": [gc.get_freeze_count()]})
+
+    frozen = spark.range(0, 4, 1, 4).mapInArrow(InWorker(seen), "frozen long").toArrow()["frozen"].to_pylist()
+    assert min(frozen) > 10_000
+    assert InWorker(seen).__name__ == "seen"
 
 
 def test_settings_are_text_for_spark_and_can_be_sent() -> None:

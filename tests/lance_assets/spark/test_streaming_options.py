@@ -84,6 +84,8 @@ def test_options_are_understood_in_both_spellings(uri: str) -> None:
         ({"startingTimestamp": "yesterday"}, "2026-01-31T08:00:00"),
         ({"onChange": "maybe"}, "fail, skip, rewritten"),
         ({"maxRowsPerTrigger": 0}, "one at least"),
+        ({"pollSeconds": "often"}, "number of seconds"),
+        ({"poll_seconds": "1e9"}, "0 to 3600"),
         ({"version": 1}, "starting_version"),
         ({"tag": "t"}, "starting_version"),
         ({"filter": "id = = 1"}, "does not parse"),
@@ -145,6 +147,19 @@ def test_nobody_who_fails_deletes_anything(uri: str) -> None:
     assert len(table.fragments) == 4
     assert table.versions()[-1].properties["team"] == "a"
     assert table.fsck().is_sound
+
+
+def test_a_batch_write_that_is_aborted_deletes_nothing(tmp_path: Path) -> None:
+    """A commit that raised may have landed: its files may be a version's."""
+    place = str(tmp_path / "t")
+    given = CaseInsensitiveDict({"path": place})
+    writer = LanceDataSource(given).writer(StructType().add("id", LongType()), overwrite=False)
+    message = writer.write(iter(pa.table({"id": [1, 2]}).to_batches()))
+    writer.commit([message])
+    writer.abort([message, None])
+    assert Table.open(place).to_table()["id"].to_pylist() == [1, 2]
+    with pytest.raises(StorageError, match="gave back less"):
+        writer.commit([message, None])
 
 
 @pytest.mark.parametrize(("option", "told"), [("intent", "one of its own"), ("create", "true or false")])

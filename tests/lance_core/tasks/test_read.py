@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lance_core import InvalidInput, NotFound, Table
+from lance_core import InvalidInput, NotFound, Table, Unsupported
 from lance_core.format.fragment import Fragment
 from lance_core.scan.plan import plan_scan
 from lance_core.tasks import read as reading
@@ -45,6 +45,16 @@ def table(tmp_path: Path) -> Table:
     table = Table.create(uri, ROWS.slice(0, 400), max_rows_per_file=100, durable=False)
     table = table.append(ROWS.slice(400), max_rows_per_file=600).table
     return table.delete("n % 5 = 2").table
+
+
+def test_addresses_that_no_signed_number_holds_are_refused(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To Spark an address is signed: of a fragment from 2**31 on it would be below zero."""
+    base = Which(table.uri).snapshot()
+    monkeypatch.setattr(reading, "_SIGNED_FRAGMENTS", base.manifest.max_fragment_id)
+    for by_id in (False, True):
+        with pytest.raises(Unsupported, match="read it without them"):
+            plan_read(base, transport=as_stored, slots=1, with_row_id=by_id, with_row_address=not by_id)
+    assert plan_read(base, transport=as_stored, slots=1).parts
 
 
 @pytest.mark.parametrize("slots", [1, 2, 7, 100])

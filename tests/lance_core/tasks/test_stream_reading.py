@@ -17,11 +17,13 @@ from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.naming import NamingScheme
 from lance_core.operations import Update
+from lance_core.ports import SYSTEM
 from lance_core.tasks.read import Which
 from lance_core.tasks.streams import parts as stream_parts
 from lance_core.tasks.streams.new_rows import OnChange
 from lance_core.tasks.streams.offsets import Offset, Start
 from lance_core.tasks.streams.reading import Limits, Stream
+from tests.lance_core.storage.servers import Bucket, s3
 
 Told = Mapping[str, object]
 
@@ -76,6 +78,12 @@ def batches(source: Stream, at: Told | None = None) -> Iterator[tuple[Told, pa.T
 
 def all_ids(source: Stream, at: Told | None = None) -> list[int]:
     return [n for _, table in batches(source, at) for n in ids(table)]
+
+
+@pytest.fixture
+def bucket() -> Iterator[Bucket]:
+    with s3() as server:
+        yield server.bucket()
 
 
 @pytest.fixture
@@ -187,6 +195,44 @@ def test_columns_and_filter(table: Table) -> None:
         stream(table.uri, columns=["nope"])
     with pytest.raises(InvalidInput, match="does not parse"):
         stream(table.uri, filter="id = = 3")
+
+
+def test_a_store_is_asked_no_more_often_than_is_worth_it(table: Table) -> None:
+    """A trigger without an interval asks a hundred times a second, and of a bucket each look is paid for."""
+    seconds, looks = 0.0, 0
+    ports = replace(SYSTEM, elapsed_ns=lambda: int(seconds * 1e9))
+    source = Stream(Which(table.uri), transport=lambda schema: schema, poll_seconds=0.5, ports=ports)
+    newest = source._newest
+
+    def looked() -> int:
+        nonlocal looks
+        looks += 1
+        return newest()
+
+    source._newest = looked  # type: ignore[method-assign]
+    end = source.latest(source.initial())
+    table.append(rows(30, 40))
+    for _ in range(48):
+        seconds += 0.01
+        assert source.latest(end) == end
+    assert looks == 0, "it had looked when it was made"
+    seconds += 0.02
+    then = source.latest(end)
+    assert ids(sent(source, end, then)) == list(range(30, 40))
+    table.append(rows(40, 41))
+    source.hold()
+    assert ids(sent(source, then, source.latest(then))) == [40], "what there is now was asked for"
+
+
+def test_of_a_disk_each_trigger_asks_and_of_a_bucket_each_second(table: Table, bucket: Bucket) -> None:
+    far = Table.create(f"{bucket.uri}/t", rows(0, 5), storage_options=bucket.options)
+    for found, options, poll_ns in ((table, None, 0), (far, bucket.options, 1_000_000_000)):
+        source = Stream(Which(found.uri, storage_options=options), transport=lambda schema: schema)
+        assert source._poll_ns == poll_ns
+        (_end, first), *rest = batches(source)
+        assert (len(first), rest) == (found.count_rows(), [])
+    with pytest.raises(InvalidInput, match="poll_seconds=-1"):
+        Stream(Which(table.uri), transport=lambda schema: schema, poll_seconds=-1)
 
 
 def quietly(table: Table) -> None:
