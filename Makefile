@@ -52,7 +52,7 @@ clusters: $(STAMP) ## Spark ops on clusters of real processes, by Spark Connect 
 
 dagster-proofs: $(STAMP) ## runs of Dagster killed at every step, a deployment on PostgreSQL, ten thousand partitions (15 min)
 	@PROOFS=all $(PYTHON) -m pytest tests/lance_assets/test_runs_killed.py tests/lance_assets/test_deployed.py \
-		tests/lance_assets/test_recorders.py tests/lance_assets/test_scale.py $(ARGS)
+		tests/lance_assets/test_recorders.py tests/lance_assets/test_scale.py tests/lance_assets/test_cancelling.py $(ARGS)
 
 damage: $(STAMP) ## every byte of a table's small files changed, VALUES times each (255 for all), and every truncation
 	@DAMAGE=$(or $(VALUES),8) $(PYTHON) -m pytest tests/lance_core/test_damaged_bytes.py --timeout=0 $(ARGS)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import dagster as dg
 import pyarrow as pa
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from lance_assets import SparkAppend, SparkSessionResource, WriteContext, lance_table
@@ -39,8 +40,9 @@ def waiting(df: DataFrame, began: Path, go: Path) -> DataFrame:
     return df.mapInArrow(wait, df.schema)
 
 
+@pytest.mark.timeout(300)
 def test_a_run_that_is_told_to_end_ends_its_spark_work(tmp_path: Path, spark: SparkSession) -> None:
-    """By the signal that orchestrators send, and by the one that Dagster sends itself."""
+    """By the signal that orchestrators send; with PROOFS=all also by the one that Dagster sends itself."""
     began, go, others_began, others_go = (tmp_path / name for name in ("began", "go", "others_began", "others_go"))
 
     def slow(session: SparkSession, ctx: WriteContext) -> DataFrame:
@@ -57,7 +59,7 @@ def test_a_run_that_is_told_to_end_ends_its_spark_work(tmp_path: Path, spark: Sp
     assert context is not None
     tracker = context.statusTracker()
     with dg.DagsterInstance.ephemeral() as instance:
-        for sent in (signal.SIGTERM, signal.SIGINT):
+        for sent in (signal.SIGTERM, signal.SIGINT) if os.environ.get("PROOFS") == "all" else (signal.SIGTERM,):
             striking = threading.Thread(target=strike, args=(began, sent))
             striking.start()
             ran = run(table, "t_append", instance, SparkSessionResource(), raise_on_error=False)
