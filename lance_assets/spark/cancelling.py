@@ -13,6 +13,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
@@ -37,16 +38,48 @@ def ending_together(spark: SparkSession) -> Iterator[None]:
     )
     add(tag)
     try:
-        yield
-    except Exception:
+        with _told_at_once(lambda: _do(interrupt, tag)) as told:
+            yield
+    except BaseException as error:
         _do(interrupt, tag)
-        remove(tag)
-        raise
-    except BaseException:
-        _do(interrupt, tag)
+        if isinstance(error, Exception) and not told:
+            remove(tag)
+            raise
         _forget_connection(context)
+        if told and error is not told[0]:  # what Spark said of its cancelled work came over it
+            raise told[0] from error
         raise
     remove(tag)
+
+
+@contextmanager
+def _told_at_once(interrupt: Callable[[], None]) -> Iterator[list[BaseException]]:
+    """Work is interrupted by the signal itself: while the exception passes, PySpark waits for the job that it left.
+    Gives what the handlers that were there before have raised."""
+    told: list[BaseException] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield told
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        interrupt()
+        handler = before[signal.Signals(number)]
+        try:
+            if callable(handler):
+                handler(number, frame)
+        except BaseException as error:
+            told.append(error)
+            raise
+
+    ours = [number for number, handler in before.items() if callable(handler)]
+    for number in ours:
+        signal.signal(number, handle)
+    try:
+        yield told
+    finally:
+        for number in ours:
+            signal.signal(number, before[number])
 
 
 @contextmanager
