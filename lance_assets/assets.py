@@ -190,7 +190,11 @@ class LanceTable:
             description=about if ledger.branch is None else f"The branch {ledger.branch}. {about}",
             owners=self.owners,
             tags=self.tags,
-            metadata={"dagster/uri": shown_uri, "dagster/table_name": ".".join(ledger.key.path)},
+            metadata={
+                "dagster/uri": shown_uri,
+                "dagster/table_name": ".".join(ledger.key.path),
+                "dagster/storage_kind": "lance",
+            },
             freshness_policy=self.freshness if ledger.branch is None else None,
         )
 
