@@ -31,6 +31,7 @@ from lance_assets.profiles import Profile, profile_asset, profile_key
 from lance_assets.profiles.asset import Automation
 from lance_assets.storage import Access, LanceResource
 from lance_assets.writes import Write, Writes, write_asset, write_key
+from lance_assets.writes.dependencies import input_after
 from lance_core import InvalidInput
 from lance_core.tasks.stamp import Stamp
 
@@ -75,6 +76,11 @@ class LanceTable:
     def dep(self) -> dg.AssetDep:
         """For `deps=` of an asset that reads the newest version. Without a mapping it would depend on every version."""
         return dg.AssetDep(self.key, partition_mapping=dg.LastPartitionMapping())
+
+    @property
+    def ins(self) -> dict[str, dg.AssetIn]:
+        """The same for `ins=`, with nothing loaded: Dagster's `deps=` does not take the key of a branch."""
+        return input_after(self.dep)
 
     def access(self) -> Access:
         """How to reach its store, looked up now."""
@@ -184,7 +190,11 @@ class LanceTable:
             description=about if ledger.branch is None else f"The branch {ledger.branch}. {about}",
             owners=self.owners,
             tags=self.tags,
-            metadata={"dagster/uri": shown_uri, "dagster/table_name": ".".join(ledger.key.path)},
+            metadata={
+                "dagster/uri": shown_uri,
+                "dagster/table_name": ".".join(ledger.key.path),
+                "dagster/storage_kind": "lance",
+            },
             freshness_policy=self.freshness if ledger.branch is None else None,
         )
 

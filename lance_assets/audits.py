@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 import dagster as dg
 
 from lance_assets.checks.check import Check, Finding, Seen, Severity
-from lance_core import LanceError, StorageError, Table
-
-_SEVERITIES = {Severity.ERROR: dg.AssetCheckSeverity.ERROR, Severity.WARN: dg.AssetCheckSeverity.WARN}
+from lance_assets.checks.judging import SEVERITIES, judged
+from lance_core import StorageError, Table
 
 
 class ChecksFailed(Exception):
@@ -45,7 +44,9 @@ class Audit:
     def __call__(self, table: Table, parent: Table | None) -> None:
         """All of them are asked, so that whoever mends it sees everything at once."""
         seen = Seen(table, parent)
-        self.findings = {check.name: _judged(check, seen) for check in self.checks}
+        # Where the store failed nothing was found, and another try may be able to look.
+        found = [judged(check, seen, passing=(StorageError,)) for check in self.checks]
+        self.findings = {each.check.name: each.finding for each in found}
         decisive = [check.name for check in self.checks if check.severity is Severity.ERROR]
         if failed := {name: self.findings[name] for name in decisive if not self.findings[name].passed}:
             raise ChecksFailed(failed)
@@ -58,7 +59,7 @@ class Audit:
             dg.AssetCheckResult(
                 check_name=check.name,
                 passed=finding.passed,
-                severity=_SEVERITIES[check.severity],
+                severity=SEVERITIES[check.severity],
                 description=finding.description,
                 metadata={**shown, **finding.metadata},
             )
@@ -73,7 +74,7 @@ class Audit:
                 asset_key=key,
                 check_name=check.name,
                 passed=finding.passed,
-                severity=_SEVERITIES[check.severity],
+                severity=SEVERITIES[check.severity],
                 description=finding.description,
                 metadata={**where, **finding.metadata},
             )
@@ -97,14 +98,3 @@ def check_specs(checks: Sequence[Check], key: dg.AssetKey) -> list[dg.AssetCheck
         )
         for check in checks
     ]
-
-
-def _judged(check: Check, seen: Seen) -> Finding:
-    """A check that cannot look has not let anything pass. Where the store failed, another try may be able to."""
-    try:
-        return check.judge(seen)
-    except StorageError:
-        raise
-    except Exception as error:  # noqa: BLE001 - a check is anybody's code
-        told = str(error) if isinstance(error, LanceError) else f"{type(error).__name__}: {error}"
-        return Finding(False, f"it could not be made: {told}")

@@ -20,7 +20,7 @@ from lance_assets.ledger import Ledger
 from lance_assets.properties import RUN_ID
 from lance_core import Corrupt, LanceError, NotFound, Table, Unsupported
 
-_SEVERITIES = {Severity.ERROR: dg.AssetCheckSeverity.ERROR, Severity.WARN: dg.AssetCheckSeverity.WARN}
+SEVERITIES = {Severity.ERROR: dg.AssetCheckSeverity.ERROR, Severity.WARN: dg.AssetCheckSeverity.WARN}
 _TRACE_LINES = 6
 _TEXT_MAX = 2_000
 
@@ -68,10 +68,13 @@ def seen_at(
     return Seen(table, parent, is_head, known, now)
 
 
-def judged(check: Check, seen: Seen) -> Judged:
+def judged(check: Check, seen: Seen, *, passing: tuple[type[LanceError], ...] = ()) -> Judged:
+    """A check that raises has failed; errors that are `passing` are the caller's."""
     started = time.monotonic()
     try:
         finding = check.judge(seen)
+    except passing:
+        raise
     except LanceError as error:
         finding = Finding(False, f"it could not be judged: {error}", _error(error))
     except Exception as error:  # noqa: BLE001  # a project's own function may raise anything
@@ -92,7 +95,7 @@ def evaluation(ledger: Ledger, each: Judged, partition: str) -> dg.AssetCheckEva
         asset_key=ledger.key,
         check_name=each.check.name,
         passed=each.finding.passed,
-        severity=_SEVERITIES[each.check.severity],
+        severity=SEVERITIES[each.check.severity],
         description=each.finding.description,
         metadata=metadata_of(each, partition),
         partition=partition,
@@ -128,7 +131,7 @@ def judge_in_run(
 
 
 def severity_of(check: Check) -> dg.AssetCheckSeverity:
-    return _SEVERITIES[check.severity]
+    return SEVERITIES[check.severity]
 
 
 def _error(error: Exception) -> dict[str, dg.MetadataValue]:

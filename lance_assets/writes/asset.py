@@ -19,6 +19,7 @@ from lance_assets.recording import Standing, record_in_run
 from lance_assets.resources import SPARK, session_of
 from lance_assets.spark.cancelling import ending_together
 from lance_assets.writes.context import WriteContext
+from lance_assets.writes.dependencies import Dependencies
 from lance_assets.writes.write import How, Write
 from lance_core import AuditFailed, Committed, InvalidInput
 
@@ -28,9 +29,12 @@ def write_key(ledger: Ledger, write: Write) -> dg.AssetKey:
 
 
 def write_asset(ledger: Ledger, write: Write, *, group: str, checks: Sequence[Check] = ()) -> dg.AssetsDefinition:
+    after = Dependencies.of(write.deps)
+
     @dg.asset(
         key=write_key(ledger, write),
-        deps=write.deps,
+        deps=after.deps,
+        ins=after.ins,
         partitions_def=write.partitions,
         group_name=group,
         kinds={"spark", "lance"},

@@ -16,6 +16,7 @@ from lance_assets.ledger import check_word
 from lance_assets.literals import Value, sql_literal
 from lance_assets.storage import Access
 from lance_assets.writes.context import WriteContext
+from lance_assets.writes.dependencies import Dependency
 from lance_core import Audit, Committed, InvalidInput
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 Rows = Callable[["SparkSession", WriteContext], "DataFrame"]
 Parameters = Mapping[str, Value | Callable[[WriteContext], Value]]
-Dependency = dg.AssetKey | dg.AssetDep | dg.AssetSpec | dg.AssetsDefinition | str | Sequence[str]
 _PARAMETER = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|::|:(?P<name>[A-Za-z_]\w*)""")
 
 

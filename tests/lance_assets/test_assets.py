@@ -47,6 +47,7 @@ def test_a_table_is_a_ledger_downstream_of_its_writes() -> None:
     assert ledger.group_name == write.group_name == "orders"
     assert ledger.metadata["dagster/uri"] == "s3://bucket/lake/orders.lance"
     assert ledger.metadata["dagster/table_name"] == "lake.orders"
+    assert ledger.metadata["dagster/storage_kind"] == "lance"
     (sensor,) = table.defs.sensors or ()
     assert sensor.name == "lance_discover__lake_orders"
 
