@@ -105,6 +105,8 @@ class Verb:
     """What becomes of the rows of the table."""
     writes: int = 0
     """The job that does."""
+    reserves: bool = False
+    """A version before its own, of the ids of new fragments; once more if it has to begin again."""
 
 
 def _with_twice(rows: pa.Table) -> pa.Table:
@@ -137,7 +139,7 @@ VERBS: dict[str, Verb] = {
     "ingest": Verb(_ingests, _with_more),
     "source": Verb(_writes, _with_more),
     "stream": Verb(_streams, _with_more),
-    "compact": Verb(_compacts, lambda rows: rows),
+    "compact": Verb(_compacts, lambda rows: rows, reserves=True),
 }
 FED = ("append", "overwrite", "upsert", "merge_columns", "merge_columns by key", "source", "stream")
 """Rows come to them from Spark: the blow finds them in the middle of those."""

@@ -28,10 +28,15 @@ _NO_BLOW = "/"  # is there
 def dies(spark: SparkSession, uri: str, verb: str, point: Point) -> None:
     made(spark, uri)
     create = LocalStore.create
+    left = int(VERBS[verb].reserves)
 
     @functools.wraps(create)
     def last(store: LocalStore, path: str, data: bytes) -> object:
+        nonlocal left
         if not path.startswith("_versions/"):
+            return create(store, path, data)
+        if left:
+            left -= 1
             return create(store, path, data)
         if point == "after the version":
             create(store, path, data)
