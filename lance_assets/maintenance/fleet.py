@@ -22,6 +22,7 @@ from lance_assets.maintenance.asset import maintenance_key
 from lance_assets.maintenance.fleet_run import Member, Round
 from lance_assets.maintenance.policy import Maintenance
 from lance_assets.maintenance.report import Fate, FleetReport
+from lance_assets.places import place_of
 from lance_assets.provenance import properties_of
 from lance_assets.resources import SPARK, session_of
 from lance_assets.spark.jobs import SparkRunner
@@ -68,6 +69,10 @@ class LanceFleet:
         """Needs a resource `spark`, which the project gives."""
         return dg.Definitions(assets=[self._asset], schedules=[self._schedule] if self.policy.every else [])
 
+    def path_of(self, uri: str) -> str:
+        """From the prefix, which may be spelt with a scheme or a slash more than what is found below it."""
+        return place_of(uri).removeprefix(f"{place_of(self.place.shown_uri)}/")
+
     def policy_of(self, path: str) -> Maintenance:
         """By its path from the prefix: the first pattern that fits, or the one for all."""
         return next((policy for each, policy in self.policies.items() if fnmatchcase(path, each)), self.policy)
@@ -97,11 +102,11 @@ class LanceFleet:
         started = time.monotonic()
         access = self.place.access()
         found = find_tables(self.place.uri, storage_options=access["storage_options"], exclude=self.exclude)
-        declared = {each.ledger.shown_uri.rstrip("/"): each for each in self.declared}
+        declared = {place_of(each.ledger.shown_uri): each for each in self.declared}
         members = []
-        for uri in dict.fromkeys([*found.tables, *declared]):
+        for uri in dict.fromkeys([*map(place_of, found.tables), *declared]):
             known = declared.get(uri)
-            policy = (known.policy if known else None) or self.policy_of(uri.removeprefix(f"{self.place.shown_uri}/"))
+            policy = (known.policy if known else None) or self.policy_of(self.path_of(uri))
             if known is None:
                 members.append(Member(uri, policy, access))
             else:

@@ -86,12 +86,14 @@ class Round:
 
     def done(self) -> FleetReport:
         now = datetime.now(UTC)
-        needed = self._planned(now)
+        self._planned(now)
         seconds = time.monotonic() - self.started
         wanted = [each for each in self.members if each.is_alive and each.due and each.due.compact]
         self.context.log.info(f"{len(self.members)} tables looked at in {seconds:.1f} s, {len(wanted)} to be compacted")
         jobs = self._compacted(wanted)
         to_clean = [each for each in self.members if each.is_alive and each.policy.cleans and self._has_leftovers(each)]
+        # Asked now: a compaction makes versions, beside which others are among the newest no more.
+        needed = needed_by_ledgers(self.context.instance) if to_clean else {}
         side_by_side(lambda each: self._cleaned(each, needed), to_clean)
         worked = [each for each in self.members if each.report.compacted or each.report.versions_removed]
         side_by_side(lambda each: _looked_again(each, now), worked)
@@ -100,7 +102,7 @@ class Round:
         told = [TableReport(uri, Fate.SKIPPED, message=why) for uri, why in self.skipped.items()]
         return FleetReport(self.prefix, [*(each.report for each in self.members), *told], seconds, jobs)
 
-    def _planned(self, now: datetime) -> Needed:
+    def _planned(self, now: datetime) -> None:
         side_by_side(lambda each: _surveyed(each, now), self.members)
         old = any(each.survey and each.survey.outlived for each in self.members)
         needed = needed_by_ledgers(self.context.instance) if old else {}
@@ -116,7 +118,6 @@ class Round:
                 each.report.fate = Fate.DEFERRED
                 what = f"the run {busy[writing[0]]} is writing it ({writing[0].to_user_string()})"
                 each.report.message = f"{what}, and is not finished"
-        return needed
 
     def _compacted(self, members: Sequence[Member]) -> int:
         if not members:

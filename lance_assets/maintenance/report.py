@@ -10,6 +10,7 @@ from enum import StrEnum
 import dagster as dg
 
 from lance_assets.metadata import Metadata
+from lance_assets.words import in_markdown
 
 _SHOWN_MAX = 100
 """Tables in the Markdown and in the table of the page: what does not fit is in the JSON."""
@@ -152,4 +153,4 @@ def _change(before: int, after: int) -> str:
 
 def _cell(value: str | int) -> str:
     text = f"{value:,}" if isinstance(value, int) else value
-    return text.replace("|", "\\|").replace("\n", " ")
+    return in_markdown(text.replace("\n", " "))

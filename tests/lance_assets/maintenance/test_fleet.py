@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lance_assets import Maintenance, SparkAppend, SparkSessionResource, lance_fleet, lance_table
+from lance_assets.words import in_markdown
 from lance_core import InvalidInput, Table
 from lance_core.tasks.parts import Here, Task
 from tests.lance_assets.instances import events, instance_in, partitions, shown, tick
@@ -124,7 +125,7 @@ def test_all_are_looked_after_in_one_job(tmp_path: Path, instance: dg.DagsterIns
     assert f"{lake}/no data: " in str(check.description)
     report = metadata["lance/report"]
     assert report.startswith(f"**{TABLES + 7} tables below `{lake}`**: 1 in shape, {TABLES} maintained, 1 deferred")
-    assert f"| {lake}/raw/t003 | maintained |" in report
+    assert f"| {in_markdown(f'{lake}/raw/t003')} | maintained |" in report
 
     # Once more: nothing is left but what is wrong.
     before = set(tracker.getJobIdsForGroup(None))
@@ -192,6 +193,23 @@ def test_versions_that_ledgers_and_policies_need_stay(tmp_path: Path, instance: 
     assert tables["t001"]["kept"] == {"1": ["features 1 was made of it"], "3": ["pinned by the policy"]}
 
 
+def test_what_a_compaction_makes_old_stays_for_who_needs_it(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    """No version could go when the round was planned: its own are what puts the first ones beyond the newest four."""
+    lake = tmp_path / "lake"
+    first = small(lake / "t000")
+    features = lance_table("features", uri=str(tmp_path / "features"))
+    made_of = {"lance_assets.inputs": json.dumps({first.uri: 1})}
+    Table.create(features.uri, pa.table({"id": [1]}), properties=made_of, durable=False)
+    (sensor,) = features.defs.sensors or ()
+    assert isinstance(sensor, dg.SensorDefinition)
+    tick(sensor, instance)
+    policy = Maintenance(compact_when_small_files=3, clean_when_versions=2, keep_versions=4, target_rows=1000)
+    with without_spark() as resource:
+        run(lance_fleet("lake", prefix=str(lake), policy=policy), instance, resource)
+    assert Table.open(first.uri).version_numbers() == (1, 3, 4, 5, 6)
+    assert Table.open(first.uri).at(1).to_table().num_rows == 5
+
+
 class Deadly(Here):
     """Whoever touches this table dies, and its job with it."""
 
@@ -250,6 +268,10 @@ def test_what_is_declared(tmp_path: Path) -> None:
     assert fleet.key == dg.AssetKey(["ops", "lake"])
     assert fleet.policy_of("raw/orders") is POLICY
     assert fleet.policy_of("orders") is every
+    for prefix in ("/lake/tables", "/lake/tables/", "file:///lake/tables", "file:///lake/tables/"):
+        assert lance_fleet("lake", prefix=prefix).path_of("/lake/tables/raw/orders") == "raw/orders"
+    for prefix in ("s3://lake/tables", "s3://lake/tables/"):
+        assert lance_fleet("lake", prefix=prefix).path_of("s3://lake/tables/raw/orders") == "raw/orders"
     dg.Definitions.validate_loadable(dg.Definitions.merge(fleet.defs, dg.Definitions(resources={"spark": object()})))
     for message, arguments in (
         ("carries credentials", {"prefix": "s3://a:b@lake/x"}),

@@ -73,10 +73,17 @@ def test_the_page_begins_with_what_is_wrong() -> None:
     assert first == "**4 tables below `s3://lake`**: 1 in shape, 1 maintained, 1 failed, 1 skipped"
     assert head.startswith("| table | fate | found | files | bytes |")
     assert rule == "|" + " --- |" * 8
-    assert rows[0] == r"| s3://lake/bad\|name | failed |  | 1 | 1 | 0 | 0 | it is damaged: look at it |"
+    assert rows[0] == r"| s3\://lake/bad\|name | failed |  | 1 | 1 | 0 | 0 | it is damaged\: look at it |"
     assert rows[2] == (
-        "| s3://lake/done | maintained | 9 fragments can be joined | 1,200 → 3 | 5,000 → 4,000 | 7 | 12,345 |  |"
+        r"| s3\://lake/done | maintained | 9 fragments can be joined | 1,200 → 3 | 5,000 → 4,000 | 7 | 12,345 |  |"
     )
+
+
+def test_what_a_directory_is_called_is_no_markup() -> None:
+    called = reported("/lake/![x](https://elsewhere/p.png)\\|<b>", Fate.SKIPPED, message="it is `odd`")
+    (row,) = FleetReport("/lake", [called], 0.0, 0).markdown.splitlines()[4:]
+    assert row.startswith(r"| /lake/\!\[x\]\(https\://elsewhere/p\.png\)\\\|\<b\> | skipped |")
+    assert row.endswith(r"| it is \`odd\` |")
 
 
 def test_a_page_is_not_longer_than_somebody_reads() -> None:
