@@ -90,9 +90,17 @@ class LanceResource(dg.ConfigurableResource["LanceResource"]):
         return Table.exists(self.place(uri), access["storage_options"], manifest_store=access["manifest_store"])
 
 
+_named: set[str] = set()
+"""Variables of the environment that an `EnvVar` has named in this process."""
+
+
 def is_written_out(value: object) -> bool:
-    """Whether it stands in the code; Dagster also makes a resource anew with what an EnvVar stands for."""
-    return isinstance(value, str) and not isinstance(value, dg.EnvVar) and value not in os.environ.values()
+    """Whether Dagster would show it: it stands in the code, or the code has taken it out of the environment by itself.
+    Dagster also makes a resource anew with what an `EnvVar` stands for; by the name that this had it is known again."""
+    if isinstance(value, dg.EnvVar):
+        _named.add(value.env_var_name)
+        return False
+    return isinstance(value, str) and all(value != os.environ.get(name) for name in _named)
 
 
 def _check_option(name: str, value: object) -> None:

@@ -1,10 +1,12 @@
 """How tables are reached: what is looked up and when, and that no secret is written out."""
 
+import os
+
 import dagster as dg
 import pyarrow as pa
 import pytest
 
-from lance_assets import LanceResource
+from lance_assets import LanceResource, SparkSessionResource
 from lance_core import InvalidInput, Table
 
 CANARY = "canary-5d20"
@@ -46,6 +48,15 @@ def test_what_is_written_out_is_refused(given: dict[str, object], said: str) -> 
         LanceResource(**given)
     assert said in str(refused.value)
     assert CANARY not in str(refused.value)
+
+
+def test_what_the_code_takes_out_of_the_environment_is_refused_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_TAKEN", CANARY)
+    taken = os.environ["TEST_TAKEN"]
+    with pytest.raises(InvalidInput, match="'account_key' is a secret"):
+        LanceResource(storage_options={"account_key": taken})
+    with pytest.raises(InvalidInput, match="looks like a secret"):
+        SparkSessionResource(conf={"spark.hadoop.fs.s3a.secret.key": taken})
 
 
 @pytest.mark.parametrize(
