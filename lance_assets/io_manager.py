@@ -10,7 +10,7 @@ other (`provenance.py`).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import dagster as dg
@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from lance_assets.failures import lance_errors
 from lance_assets.frames import Rows, Scan, is_spark, is_sparks_type, kind_for, kind_of
 from lance_assets.intents import run_intent
+from lance_assets.lineage.telling import place
 from lance_assets.metadata import committed_facts, metadata_of
 from lance_assets.provenance import properties_of
 from lance_assets.resources import SparkSessionResource, session_of
@@ -161,7 +162,7 @@ class Target:
     label: str
     key: dg.AssetKey
     uri: str
-    access: Access
+    access: Access = field(repr=False)
     mode: str
     by: Any = None
     """The column that partitions are of, or one for each dimension."""
@@ -169,7 +170,10 @@ class Target:
 
     @property
     def shown_uri(self) -> str:
-        return self.uri
+        return place(self.uri)
+
+    def open(self, version: int | None = None) -> Table:
+        return Table.open(self.uri, version=version, **self.access)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 import lance_core
 from lance_assets import SparkAppend, SparkSessionResource, WriteContext, lance_table
 from lance_assets.failures import TREATMENTS, WAITS_S, failure_of, lance_errors
+from lance_assets.io_manager import Target
 from lance_assets.ledger import Ledger
 from lance_assets.storage import LanceResource
 from lance_core import (
@@ -110,6 +111,21 @@ def test_a_conflict_names_the_run_of_the_other_writer(tmp_path: Path, properties
     assert (asset and asset.value) == properties.get("dagster.asset_key")
     gone = IncompatibleConflict("in the way", ours="Update", theirs="Delete", version=9, rule="same_rows")
     assert str(failure_of(gone, ledger).description).endswith("in the way")
+
+
+def test_an_asset_that_returns_a_frame_names_it_too(tmp_path: Path) -> None:
+    uri = str(tmp_path / "orders.lance")
+    Table.create(uri, pa.table({"id": [1]})).delete("id = 1", properties=MADE_BY)
+    conflict = IncompatibleConflict("in the way", ours="Update", theirs="Delete", version=2, rule="same_rows")
+    target = Target("orders", dg.AssetKey("orders"), uri, LanceResource().access(), "overwrite")
+    assert str(failure_of(conflict, target).description).endswith(MAKERS[0][1])
+
+
+def test_the_place_of_a_frame_tells_no_secret() -> None:
+    target = Target("orders", dg.AssetKey("orders"), "s3://key:canary-5f1d@lake/orders", STORAGE.access(), "append")
+    shown = failure_of(StorageError("the store said no"), target).metadata
+    assert shown["dagster/uri"].value == "s3://lake/orders"
+    assert "canary-5f1d" not in repr(target).replace(target.uri, "")
 
 
 def test_a_write_that_meets_another_names_it_in_its_failure(tmp_path: Path, spark: SparkSession) -> None:
