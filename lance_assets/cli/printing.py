@@ -44,7 +44,7 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int |
 
 def pairs(told: Iterable[tuple[str, str | None]], width: int | None, indent: str = "") -> list[str]:
     """A name and what it is, a line each; what is None or empty is left out."""
-    known = [(name, plain(value)) for name, value in told if value]
+    known = [(plain(name), plain(value)) for name, value in told if value]
     longest = max((cells(name) for name, _ in known), default=0)
     lines = [f"{indent}{name}{' ' * (longest - cells(name))}  {value}" for name, value in known]
     return lines if width is None else [cut(line, width) for line in lines]
@@ -67,7 +67,7 @@ def say(lines: Iterable[str]) -> None:
 
 
 def say_json(told: object) -> None:
-    print(json.dumps(told, indent=1, ensure_ascii=False, default=str))
+    print(_escaped(json.dumps(told, indent=1, ensure_ascii=False, default=str)))
 
 
 def shown(text: str) -> str:
@@ -101,6 +101,13 @@ def _narrowed(widths: list[int], fixed: Sequence[bool], room: int) -> None:
         if widest is None or widths[widest] <= _NARROW:
             return
         widths[widest] -= 1
+
+
+def _escaped(text: str) -> str:
+    """JSON need not escape all that a terminal obeys."""
+    if text.isascii() and "\x7f" not in text:
+        return text
+    return "".join(each if each == "\n" or plain(each) == each else json.dumps(each)[1:-1] for each in text)
 
 
 def _row(row: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:

@@ -148,3 +148,12 @@ def test_inputs_that_nobody_can_read(shell: Shell, tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), rows(1), properties=noted, durable=False)
     assert "  inputs       cannot be read: [1, 2\n" in shell("show", table.uri).out
     assert shell("show", table.uri, "--json").json["unreadable_inputs"] == "[1, 2"
+
+
+def test_names_of_settings_do_not_steer_a_terminal(shell: Shell, tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "t"), rows(1), durable=False)
+    table.set_config({"a\x1b]0;owned\x07\nb": "c"})
+    answer = shell("show", table.uri)
+    assert answer.code == 0
+    assert "  a�]0;owned��b  " in answer.out
+    assert "\x1b" not in answer.out
