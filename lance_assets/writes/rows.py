@@ -50,6 +50,11 @@ class SparkOverwrite(Write):
         if self.where is None and self.partitions is not None:
             raise self.wrong("each partition would overwrite all others; say its rows, where='day = :partition_key'")
         self.check_parameters(self.parameters, self.where)
+        if self.partitions is not None and not self.depends_on_the_partition(self.parameters, self.where):
+            raise self.wrong(
+                f"each partition would overwrite the rows where {self.where}, which are those of all others too; say "
+                "its own, where='day = :partition_key', or by a parameter that is a function of the context"
+            )
 
     def change(self, ctx: WriteContext, how: Callable[[], How]) -> Committed:
         where = None if self.where is None else filled_in(self.where, self.parameters, ctx)

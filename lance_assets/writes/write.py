@@ -107,6 +107,10 @@ class Write(Common, ABC):
         if unused := sorted(set(parameters) - used):
             raise self.wrong(f"the parameter {unused[0]!r} is not used: nothing says :{unused[0]}")
 
+    def depends_on_the_partition(self, parameters: Parameters, text: str | None) -> bool:
+        """As far as can be told: what a function of the context does, only a run knows."""
+        return "partition_key" in _names(text or "") or any(map(callable, parameters.values()))
+
     def rows(self, fn: Rows, ctx: WriteContext) -> "DataFrame":
         """Classic and Spark Connect frames alike."""
         frame = fn(ctx.spark, ctx)

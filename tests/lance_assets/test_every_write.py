@@ -253,6 +253,7 @@ BAD: list[tuple[str, Callable[[], object]]] = [
     ("SparkOverwrite('o'): where= says which rows", lambda: SparkOverwrite("o", later, "")),
     ("SparkOverwrite('o'): there is no parameter :day", lambda: SparkOverwrite("o", later, "day = :day")),
     ("SparkOverwrite('o'): each partition would", lambda: SparkOverwrite("o", later, partitions=DAYS)),
+    ("SparkOverwrite('o'): each partition would", lambda: SparkOverwrite("o", later, "a = 1", partitions=DAYS)),
     ("SparkOverwrite('o'): replace_schema=True", lambda: SparkOverwrite("o", later, "a = 1", replace_schema=True)),
     ("SparkIngest('i'): files= names at least one", lambda: SparkIngest("i", [])),
     ("SparkMapColumns('m'): schema= says which columns", lambda: SparkMapColumns("m", twice, pa.schema([]))),
