@@ -77,7 +77,7 @@ class Ledger:
 
     @property
     def run_tag(self) -> str:
-        """On a run: the version it made. Dagster's tags have one slash, so that the prefix is set off by dots."""
+        """On a run: the version it made, or found landed; of several the last. Dagster's tags have one slash, so that the prefix is set off by dots."""
         return f"lance/{'.'.join((*self.prefix, self._title)).replace('@', '_at_')}"
 
     @property
@@ -135,6 +135,11 @@ def _check_uri(uri: str, label: str) -> None:
     _, is_remote, rest = uri.partition("://")
     if not is_remote:
         return
+    if uri.lower().startswith("s3+ddb://"):
+        raise InvalidInput(
+            f"the uri of the Lance table {label!r} names where its versions are reserved; give it as "
+            "uri='s3://bucket/path', and storage=LanceResource(manifest_store='dynamodb://table')"
+        )
     authority = rest.partition("/")[0]
     if ":" in authority.rpartition("@")[0] or "?" in rest or "#" in rest:
         raise InvalidInput(

@@ -87,6 +87,10 @@ WRONG: list[tuple[str, Callable[[], object]]] = [
     ("the table itself and a write are called 't'", lambda: lance_table("t", uri="t", writes=[append("t")])),
     ("carries credentials", lambda: lance_table("t", uri=f"s3://id:{CANARY}@bucket/t")),
     ("carries credentials", lambda: lance_table("t", uri=f"https://host/t?sig={CANARY}")),
+    (
+        r"storage=LanceResource\(manifest_store='dynamodb://table'\)",
+        lambda: lance_table("t", uri=f"s3+ddb://bucket/t?ddbTableName={CANARY}"),
+    ),
     ("has no uri", lambda: lance_table("t", uri="")),
     ("letters, digits and underscores", lambda: lance_table("my table", uri="t")),
     ("letters, digits and underscores", lambda: lance_table("t", uri="t", key_prefix="a/b")),
