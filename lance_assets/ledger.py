@@ -77,7 +77,8 @@ class Ledger:
 
     @property
     def run_tag(self) -> str:
-        """On a run: the version it made, or found landed; of several the last. Dagster's tags have one slash, so that the prefix is set off by dots."""
+        """On a run: the version that it made, or found landed; of several the last. Dagster's tags have one slash, so
+        that the prefix is set off by dots."""
         return f"lance/{'.'.join((*self.prefix, self._title)).replace('@', '_at_')}"
 
     @property
