@@ -24,7 +24,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # An emulator that some tests start; npm installs it, and the lock beside it says which.
 AZURITE := .tools/azurite/node_modules/.bin/azurite-blob
 
-.PHONY: help setup demo ui test torture clusters damage golden interop check fmt bench protos lock wheel clean
+.PHONY: help setup demo ui test test-ui torture clusters dagster-proofs damage golden interop check fmt bench protos lock wheel clean
 
 help: ## list the targets
 	@echo 'usage: make <target>'
@@ -41,11 +41,18 @@ ui: $(STAMP) ## open the demo project in Dagster's web UI on a free local port
 test: $(STAMP) $(AZURITE) ## run the whole test suite (ARGS="-k name" to choose)
 	@$(PYTHON) -m pytest --numprocesses 2 --dist loadgroup $(ARGS)
 
+test-ui: $(STAMP) ## look at the demo's pages with a headless Chromium; pictures go to .ui/ (needs chromium on the path)
+	@UI_TESTS=yes $(PYTHON) -m pytest tests/ui $(ARGS)
+
 torture: $(STAMP) $(AZURITE) ## every harness at its full size, two processes at a time (ARGS="simulation --size pr" for some)
 	@$(PYTHON) -m tests.torture $(ARGS)
 
 clusters: $(STAMP) ## Spark ops on clusters of real processes, by Spark Connect and on S3, with tasks and drivers killed (10 min)
 	@CLUSTERS=all $(PYTHON) -m pytest tests/clusters $(ARGS)
+
+dagster-proofs: $(STAMP) ## runs of Dagster killed at every step, a deployment on PostgreSQL, ten thousand partitions (15 min)
+	@PROOFS=all $(PYTHON) -m pytest tests/lance_assets/test_runs_killed.py tests/lance_assets/test_deployed.py \
+		tests/lance_assets/test_recorders.py tests/lance_assets/test_scale.py tests/lance_assets/test_cancelling.py $(ARGS)
 
 damage: $(STAMP) ## every byte of a table's small files changed, VALUES times each (255 for all), and every truncation
 	@DAMAGE=$(or $(VALUES),8) $(PYTHON) -m pytest tests/lance_core/test_damaged_bytes.py --timeout=0 $(ARGS)
@@ -83,7 +90,7 @@ wheel: $(STAMP) ## build the wheel into dist/ and check what is in it
 	$(PYTHON) tools/wheel.py dist
 
 clean: ## remove everything make has made, .venv included
-	rm -rf $(VENV) .tools .benchmarks build dist .demo .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .tools .benchmarks build dist .demo .ui .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml $(LOCK)

@@ -10,7 +10,28 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lance_assets.assets import LanceTable, lance_discovery, lance_table
+    from lance_assets.checks import (
+        Check,
+        Finding,
+        ForeignWriters,
+        Fresh,
+        FunctionCheck,
+        KeysUnique,
+        Nulls,
+        RowChange,
+        RowCount,
+        SchemaStable,
+        Seen,
+        Severity,
+        SmallFiles,
+        SqlCheck,
+        lance_check,
+    )
+    from lance_assets.components import LanceTableComponent, SparkSessionComponent
     from lance_assets.io_manager import LanceIOManager
+    from lance_assets.maintenance import Maintenance
+    from lance_assets.maintenance.fleet import LanceFleet, lance_fleet
+    from lance_assets.profiles import Profile
     from lance_assets.resources import SparkSessionResource
     from lance_assets.storage import LanceResource
     from lance_assets.writes import (
@@ -24,12 +45,30 @@ if TYPE_CHECKING:
         SparkUpdate,
         SparkUpsert,
         WriteContext,
+        lance_write,
     )
 
 __all__ = [
+    "Check",
+    "Finding",
+    "ForeignWriters",
+    "Fresh",
+    "FunctionCheck",
+    "KeysUnique",
+    "LanceFleet",
     "LanceIOManager",
     "LanceResource",
     "LanceTable",
+    "LanceTableComponent",
+    "Maintenance",
+    "Nulls",
+    "Profile",
+    "RowChange",
+    "RowCount",
+    "SchemaStable",
+    "Seen",
+    "Severity",
+    "SmallFiles",
     "SparkAppend",
     "SparkCompact",
     "SparkDelete",
@@ -37,19 +76,45 @@ __all__ = [
     "SparkMapColumns",
     "SparkMergeColumns",
     "SparkOverwrite",
+    "SparkSessionComponent",
     "SparkSessionResource",
     "SparkUpdate",
     "SparkUpsert",
+    "SqlCheck",
     "WriteContext",
+    "lance_check",
     "lance_discovery",
+    "lance_fleet",
     "lance_table",
+    "lance_write",
 ]
 
 _HOMES = {
+    "Check": "lance_assets.checks",
+    "Finding": "lance_assets.checks",
+    "ForeignWriters": "lance_assets.checks",
+    "Fresh": "lance_assets.checks",
+    "FunctionCheck": "lance_assets.checks",
+    "KeysUnique": "lance_assets.checks",
+    "Nulls": "lance_assets.checks",
+    "RowChange": "lance_assets.checks",
+    "RowCount": "lance_assets.checks",
+    "SchemaStable": "lance_assets.checks",
+    "Seen": "lance_assets.checks",
+    "Severity": "lance_assets.checks",
+    "SmallFiles": "lance_assets.checks",
+    "SqlCheck": "lance_assets.checks",
+    "lance_check": "lance_assets.checks",
+    "Profile": "lance_assets.profiles",
     "LanceIOManager": "lance_assets.io_manager",
     "LanceResource": "lance_assets.storage",
     "LanceTable": "lance_assets.assets",
+    "LanceTableComponent": "lance_assets.components",
+    "SparkSessionComponent": "lance_assets.components",
     "SparkSessionResource": "lance_assets.resources",
+    "LanceFleet": "lance_assets.maintenance.fleet",
+    "Maintenance": "lance_assets.maintenance",
+    "lance_fleet": "lance_assets.maintenance.fleet",
     "SparkAppend": "lance_assets.writes",
     "SparkCompact": "lance_assets.writes",
     "SparkDelete": "lance_assets.writes",
@@ -62,6 +127,7 @@ _HOMES = {
     "WriteContext": "lance_assets.writes",
     "lance_discovery": "lance_assets.assets",
     "lance_table": "lance_assets.assets",
+    "lance_write": "lance_assets.writes",
 }
 
 

@@ -1,21 +1,37 @@
 """A Lance table in a Dagster project: `lance_table(...)` declares it, `.defs` is what the project merges.
 
     writes (executable, Spark) ──► ledger (external, one partition a version) ──► whatever reads the table
+                                     │ checks, asked about each version       └─► profile (figures of each version)
 
 Only declarations are here. What a write does is in `writes/`, how versions get onto the ledger in `recording.py` and
-`discovery.py`.
+`discovery.py`, what is asked of them in `checks/`, what is computed of them in `profiles/`.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 
 import dagster as dg
 from dagster_shared.libraries import DagsterLibraryRegistry
 
+from lance_assets.checks.asset import asset_checks
+from lance_assets.checks.check import Check
+from lance_assets.checks.judging import check_names
 from lance_assets.discovery import discovery_sensor
 from lance_assets.ledger import Ledger
+from lance_assets.maintenance import (
+    Maintenance,
+    maintenance_asset,
+    maintenance_key,
+    maintenance_schedule,
+    maintenance_sensor,
+)
+from lance_assets.places import take_place
+from lance_assets.profiles import Profile, profile_asset, profile_key
+from lance_assets.profiles.asset import Automation
 from lance_assets.storage import Access, LanceResource
-from lance_assets.writes import Write, write_asset, write_key
+from lance_assets.writes import Write, Writes, write_asset, write_key
+from lance_assets.writes.dependencies import input_after
 from lance_core import InvalidInput
 from lance_core.tasks.stamp import Stamp
 
@@ -30,7 +46,7 @@ class LanceTable:
     """Made by `lance_table`; merge `.defs` into your project."""
 
     ledger: Ledger
-    writes: tuple[Write, ...]
+    writes: Writes
     group: str
     discover: bool
     description: str | None = None
@@ -38,6 +54,11 @@ class LanceTable:
     tags: Mapping[str, str] = field(default_factory=dict)
     branches: tuple[Ledger, ...] = ()
     """Of the branches that are followed."""
+    maintenance: Maintenance | None = None
+    checks: tuple[Check, ...] = ()
+    profile: Profile | None = None
+    automation: Automation | None = None
+    freshness: dg.FreshnessPolicy | None = None
 
     @property
     def key(self) -> dg.AssetKey:
@@ -56,6 +77,11 @@ class LanceTable:
         """For `deps=` of an asset that reads the newest version. Without a mapping it would depend on every version."""
         return dg.AssetDep(self.key, partition_mapping=dg.LastPartitionMapping())
 
+    @property
+    def ins(self) -> dict[str, dg.AssetIn]:
+        """The same for `ins=`, with nothing loaded: Dagster's `deps=` does not take the key of a branch."""
+        return input_after(self.dep)
+
     def access(self) -> Access:
         """How to reach its store, looked up now."""
         return self.ledger.access()
@@ -63,7 +89,18 @@ class LanceTable:
     def branch(self, name: str) -> "LanceTable":
         """The branch as a table to read from, to depend on, and whose key and partitions are asked for. It is declared
         already, by the table that follows it."""
-        return replace(self, ledger=self.ledger_of(name), writes=(), branches=(), discover=False)
+        ledger = self.ledger_of(name)
+        view = Writes(ledger.label, view=True)
+        return replace(
+            self,
+            ledger=ledger,
+            writes=view,
+            branches=(),
+            discover=False,
+            maintenance=None,
+            checks=(),
+            profile=None,
+        )
 
     def ledger_of(self, branch: str | None) -> Ledger:
         for ledger in (self.ledger, *self.branches):
@@ -75,6 +112,12 @@ class LanceTable:
             f"branches=[{branch!r}] where it is declared"
         )
 
+    def declare(self, write: Write) -> None:
+        """One more write, as long as nobody has read `defs` or `spec`; `@lance_write` does it for a function."""
+        self.writes.check_open(write)
+        self.ledger_of(write.branch)
+        self.writes.add(write)
+
     def write_key(self, name: str) -> dg.AssetKey:
         """The asset key of one of its writes."""
         for write in self.writes:
@@ -84,29 +127,75 @@ class LanceTable:
         raise InvalidInput(f"the Lance table {self.ledger.label!r} has no write {name!r}; it has {names}")
 
     @property
+    def maintenance_key(self) -> dg.AssetKey:
+        """The asset key of its maintenance."""
+        if self.maintenance is None:
+            raise InvalidInput(
+                f"the Lance table {self.ledger.label!r} has no maintenance; say maintenance=Maintenance(...) where it "
+                "is declared"
+            )
+        return maintenance_key(self.ledger)
+
+    @property
+    def profile_key(self) -> dg.AssetKey:
+        """The asset key of its profile."""
+        return profile_key(self.ledger)
+
+    @property
     def spec(self) -> dg.AssetSpec:
-        return self._spec(self.ledger)
+        return self._spec(self.ledger, self.ledger.shown_uri)
 
     @property
     def defs(self) -> dg.Definitions:
-        """Needs a resource `spark`, which the project gives, if there are writes."""
+        """Needs a resource `spark`, which the project gives, if there are writes or a maintenance."""
+        place = take_place(self.ledger)
         ledgers = (self.ledger, *self.branches)
-        writes = [write_asset(self.ledger_of(write.branch), write, group=self.group) for write in self.writes]
-        sensors = [discovery_sensor(f"lance_discover__{self.ledger.word}", ledgers)] if self.discover else []
-        return dg.Definitions(assets=[*map(self._spec, ledgers), *writes], sensors=sensors)
+        writes = [
+            write_asset(self.ledger_of(write.branch), write, group=self.group, checks=self.checks)
+            for write in self.writes.read()
+        ]
+        profiles = [self._profile(ledger, self.profile) for ledger in ledgers] if self.profile else []
+        name = f"lance_discover__{self.ledger.word}"
+        sensors = [discovery_sensor(name, ledgers, checks=checks_by_ledger([self]))] if self.discover else []
+        declared = dg.Definitions(
+            assets=[*(self._spec(ledger, place) for ledger in ledgers), *writes, *profiles],
+            asset_checks=[asset_checks(ledger, self.checks) for ledger in ledgers] if self.checks else [],
+            sensors=sensors,
+        )
+        return dg.Definitions.merge(declared, self._upkeep) if self.maintenance else declared
 
-    def _spec(self, ledger: Ledger) -> dg.AssetSpec:
+    def _profile(self, ledger: Ledger, how: Profile) -> dg.AssetsDefinition:
+        return profile_asset(ledger, how, group=self.group, checks=self.checks, automation=self.automation)
+
+    @property
+    def _upkeep(self) -> dg.Definitions:
+        ledger, policy = self.ledger, self.maintenance
+        assert policy is not None
+        writes = [write_key(ledger, write) for write in self.writes.read()]
+        return dg.Definitions(
+            assets=[maintenance_asset(ledger, policy, group=self.group, checks=self.checks)],
+            sensors=[maintenance_sensor(ledger, policy, writes)] if policy.interval_s else [],
+            schedules=[maintenance_schedule(ledger, policy, writes)] if policy.every else [],
+        )
+
+    def _spec(self, ledger: Ledger, shown_uri: str) -> dg.AssetSpec:
         about = self.description or _TABLE
+        writes = [write_key(self.ledger, write) for write in self.writes.read() if write.branch == ledger.branch]
         return dg.AssetSpec(
             key=ledger.key,
-            deps=[write_key(self.ledger, write) for write in self.writes if write.branch == ledger.branch],
+            deps=[*writes, *([self.maintenance_key] if self.maintenance and ledger.branch is None else [])],
             partitions_def=ledger.partitions,
             group_name=self.group,
             kinds={"lance"},
             description=about if ledger.branch is None else f"The branch {ledger.branch}. {about}",
             owners=self.owners,
             tags=self.tags,
-            metadata={"dagster/uri": ledger.shown_uri, "dagster/table_name": ".".join(ledger.key.path)},
+            metadata={
+                "dagster/uri": shown_uri,
+                "dagster/table_name": ".".join(ledger.key.path),
+                "dagster/storage_kind": "lance",
+            },
+            freshness_policy=self.freshness if ledger.branch is None else None,
         )
 
 
@@ -118,7 +207,12 @@ def lance_table(
     key_prefix: str | Sequence[str] | None = None,
     group: str | None = None,
     discover: bool = True,
+    checks: Sequence[Check] = (),
+    profile: bool | Profile = True,
+    automation: Automation | None = None,
+    freshness: timedelta | dg.FreshnessPolicy | None = None,
     branches: Sequence[str] = (),
+    maintenance: Maintenance | None = None,
     storage: LanceResource | None = None,
     storage_options: Mapping[str, str] | None = None,
     description: str | None = None,
@@ -129,8 +223,15 @@ def lance_table(
 
     `storage` says how its store is reached, or `storage_options` alone; a `uri` without a scheme is below its root.
     Each branch of `branches` gets a ledger of its own, `name@branch`, also before the branch is there.
+    `maintenance` says when the table is compacted and cleaned up; without it, that is yours to do.
     `discover=False` leaves finding the versions of other writers to a sensor of yours (`lance_discovery`, which
     looks after many tables at once).
+
+    `checks` are asked about each version where it is recorded, and about the newest when they are launched. `profile`
+    adds the asset `name_profile`, which computes figures of any version; `Profile(...)` says how, `False` leaves it
+    out. `automation="on_missing"` lets it be materialized for each new version, by Dagster's automation sensor, which
+    has to be switched on; with thousands of versions that sensor takes long. `freshness` is how old the newest version
+    may be, as a time or as a policy of Dagster's.
     """
     prefix = (key_prefix,) if isinstance(key_prefix, str) else tuple(key_prefix or ())
     if storage is not None and storage_options is not None:
@@ -144,21 +245,27 @@ def lance_table(
             f"the Lance table {ledger.label!r}: branches={list(branches)} would give {twice[0].label!r} twice; name "
             "branches besides the main line, each once, and not two that differ in a slash and a dot alone"
         )
-    names = [write.name for write in writes]
-    for each in names:
-        if names.count(each) > 1 or each == name:
-            what = "the table itself and a write" if each == name else f"{names.count(each)} writes"
-            raise InvalidInput(f"the Lance table {ledger.label!r}: {what} are called {each!r}; give each its own name")
+    how = _how(profile, ledger.label)
+    taken = {name: "the table itself", **({f"{name}_profile": "the asset of its profiles"} if how else {})}
+    if maintenance is not None:
+        taken[maintenance_key(ledger).path[-1]] = "the asset of its maintenance"
     table = LanceTable(
         ledger=ledger,
-        writes=tuple(writes),
+        writes=Writes(ledger.label, writes, taken=taken),
         group=group or name,
         discover=discover,
         description=description,
         owners=tuple(owners),
         tags=dict(tags or {}),
         branches=followed,
+        maintenance=maintenance,
+        checks=_checks(checks, ledger.label),
+        profile=how,
+        automation=_automation(automation, ledger.label),
+        freshness=_freshness(freshness, ledger.label),
     )
+    if automation and not table.profile:
+        raise InvalidInput(f"the Lance table {ledger.label!r}: automation= is of the profile, and profile=False")
     for write in writes:
         table.ledger_of(write.branch)
     return table
@@ -175,4 +282,51 @@ def lance_discovery(group: str, tables: Sequence[LanceTable], *, interval_s: int
         f"lance_discover__{group}",
         [ledger for table in tables for ledger in (table.ledger, *table.branches)],
         interval_s=interval_s,
+        checks=checks_by_ledger(tables),
     )
+
+
+def checks_by_ledger(tables: Sequence[LanceTable]) -> Mapping[str, Sequence[Check]]:
+    return {ledger.label: table.checks for table in tables for ledger in (table.ledger, *table.branches)}
+
+
+def _checks(checks: Sequence[Check], label: str) -> tuple[Check, ...]:
+    for each in checks:
+        given: object = each
+        if not isinstance(given, Check):
+            raise InvalidInput(
+                f"the Lance table {label!r}: checks= are checks, such as RowCount(min=1), not {given!r:.100}; make one "
+                "of a function with @lance_check(), of SQL with SqlCheck(name, sql)"
+            )
+    check_names(checks, label)
+    return tuple(checks)
+
+
+def _how(profile: bool | Profile, label: str) -> Profile | None:
+    given: object = profile
+    if isinstance(given, Profile):
+        return given
+    if not isinstance(given, bool):
+        raise InvalidInput(f"the Lance table {label!r}: profile= is True, False or a Profile(...), not {given!r:.100}")
+    return Profile() if given else None
+
+
+def _automation(automation: Automation | None, label: str) -> Automation | None:
+    given: object = automation
+    if given not in (None, "on_missing"):
+        raise InvalidInput(
+            f"the Lance table {label!r}: automation= is 'on_missing' or nothing, not {given!r:.100}; other conditions "
+            "take minutes over thousands of versions"
+        )
+    return automation
+
+
+def _freshness(freshness: timedelta | dg.FreshnessPolicy | None, label: str) -> dg.FreshnessPolicy | None:
+    given: object = freshness
+    if isinstance(given, timedelta):
+        if given < timedelta(minutes=1):
+            raise InvalidInput(f"the Lance table {label!r}: freshness= is a minute or more, not {given}")
+        return dg.FreshnessPolicy.time_window(fail_window=given)
+    if given is None or isinstance(given, dg.FreshnessPolicy):
+        return given
+    raise InvalidInput(f"the Lance table {label!r}: freshness= is a timedelta or a FreshnessPolicy, not {given!r:.100}")

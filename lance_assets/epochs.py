@@ -10,6 +10,7 @@ import re
 
 import dagster as dg
 
+from lance_assets.keys import add_keys
 from lance_assets.ledger import Ledger
 
 _UNKNOWN = "unknown"
@@ -27,7 +28,7 @@ def epoch_of(instance: dg.DagsterInstance, ledger: Ledger, table_id: str | None)
         return len(known)
     name = _UNKNOWN if table_id is None else _name(table_id)
     if name not in known:
-        instance.add_dynamic_partitions(ledger.table_set, [name])
+        add_keys(instance, ledger.table_set, [name])
         known = list(instance.get_dynamic_partitions(ledger.table_set))  # somebody else may have been faster
     return known.index(name) + 1
 

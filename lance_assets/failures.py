@@ -15,8 +15,11 @@ import dagster as dg
 from pyspark.errors import PythonException
 
 import lance_core
+from lance_assets.audits import ChecksFailed
+from lance_assets.others import maker_of
 from lance_core import (
     AlreadyExists,
+    AuditFailed,
     CommitUndecided,
     ConflictError,
     Corrupt,
@@ -56,6 +59,7 @@ class Treatment:
 TREATMENTS: Mapping[type[LanceError], Treatment] = {
     RetryableConflict: Treatment(True, "another writer was first; the work is done again on the new version"),
     IncompatibleConflict: Treatment(False, "another writer changed what this was planned for; a person decides"),
+    AuditFailed: Treatment(False, "an audit refused what was written, and nothing was published"),
     CommitUndecided: Treatment(True, "the store never said whether the commit landed; the next try looks first"),
     StorageError: Treatment(True, "the store failed"),
     SchemaMismatch: Treatment(False, "the rows do not fit the table"),
@@ -93,7 +97,9 @@ def _end(failure: dg.Failure, error: Exception, retry_number: int) -> NoReturn:
 
 
 def failure_of(error: LanceError, where: Place) -> dg.Failure:
-    return _failure(type(error), str(error), _details(error), where)
+    maker = maker_of(where, error.version) if isinstance(error, ConflictError) else None
+    message = f"{error}. {maker.sentence}" if maker else str(error)
+    return _failure(type(error), message, {**_details(error), **(maker.metadata if maker else {})}, where)
 
 
 def _failure(kind: type[LanceError], message: str, details: Mapping[str, dg.MetadataValue], where: Place) -> dg.Failure:
@@ -115,6 +121,15 @@ def _details(error: LanceError) -> dict[str, dg.MetadataValue]:
                 "lance/rule": value.text(error.rule),
                 "lance/ours": value.text(error.ours),
                 "lance/theirs": value.text(error.theirs),
+            }
+        case AuditFailed():
+            found = error.__cause__.metadata if isinstance(error.__cause__, ChecksFailed) else {}
+            number = error.detached_version
+            return {
+                **found,
+                "lance/detached_version": value.text(str(number)),
+                "lance/open": value.text(f"Table.open({error.uri!r}, version={number})"),
+                "lance/show": value.text(f"lance-assets show {error.uri}@{number}"),
             }
         case CommitUndecided():
             return {"lance/version": value.int(error.version), "lance/transaction": value.text(error.uuid)}

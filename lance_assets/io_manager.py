@@ -77,7 +77,7 @@ class LanceIOManager(dg.ConfigurableIOManager):
         facts = committed_facts(committed, epoch=1)
         known = context.step_context.instance.has_run(facts.run_id) if facts.run_id else False
         landed = {"lance/landed_before": dg.MetadataValue.bool(committed.landed_before)}
-        context.add_output_metadata({**metadata_of(facts, run_is_known=known), **landed})
+        context.add_output_metadata({**metadata_of(facts, run_is_known=known, with_picture=True), **landed})
 
     def load_input(self, context: dg.InputContext) -> object:
         target = self._target(context)

@@ -4,6 +4,7 @@ A `Ledger` says where the table is and what Dagster calls it; it holds no versio
 finding those of others is `discovery.py`. What is wrong with a declaration is said here, when it is declared.
 """
 
+import hashlib
 import os
 import re
 from dataclasses import dataclass, field, replace
@@ -43,6 +44,14 @@ class Ledger:
     def word(self) -> str:
         """The label, where Dagster takes letters, digits and underscores only. Branches share their table's."""
         return "_".join((*self.prefix, self.name))
+
+    @property
+    def node(self) -> str:
+        """The same, no two ledgers alike."""
+        if self.branch is None:
+            return self.word
+        digest = hashlib.sha256(self.branch.encode(errors="surrogatepass")).hexdigest()[:6]
+        return f"{self.word}__{re.sub(r'[^A-Za-z0-9_]', '_', self.branch)}_{digest}"
 
     @property
     def partitions(self) -> dg.DynamicPartitionsDefinition:

@@ -4,7 +4,6 @@ Facts in, values out; nothing is recorded here. No storage option and no credent
 is the one that a table gives for messages.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,19 +12,19 @@ from datetime import datetime
 import dagster as dg
 import pyarrow as pa
 
+from lance_assets.lineage.facts import Origin, Source, VersionName, sources_of
+from lance_assets.lineage.telling import as_markdown, place
 from lance_assets.partitions import partition_key
+from lance_assets.pictures.lineage import lineage_picture
+from lance_assets.properties import ASSET_KEY, CODE_LOCATION, PARTITION, RUN_ID, inputs_of
 from lance_core import Committed, Table, VersionInfo
-from lance_core.operations import Append, Overwrite, Transaction
-
-RUN_ID = "dagster.run_id"
-ASSET_KEY = "dagster.asset_key"
-PARTITION = "dagster.partition"
-CODE_LOCATION = "dagster.code_location"
-INTENT = "lance_assets.intent"
-INPUTS = "lance_assets.inputs"
+from lance_core.operations import Append, Clone, Overwrite, Transaction, parts_of
 
 _TAG_VALUE = re.compile(r"[A-Za-z0-9_.-]{1,63}")
 _COLUMNS_MAX = 500
+_REBASED_OVER_MAX = 100
+_TOGETHER_MAX = 100
+_UNREAD_MAX = 500
 
 Metadata = dict[str, dg.MetadataValue]
 
@@ -42,7 +41,7 @@ class VersionFacts:
     timestamp: datetime
     operation: str
     uuid: str | None
-    read_version: int | None
+    planned_on: int | None
     properties: Mapping[str, str]
     rows: int
     rows_added: int | None
@@ -52,6 +51,10 @@ class VersionFacts:
     bytes: int | None
     attempts: int | None = None
     rebased_over: tuple[int, ...] = ()
+    together: tuple[str, ...] = ()
+    """The uuids of the appends that share it, where several do."""
+    sources: tuple[Source, ...] = ()
+    """The versions of this table and others that it comes from, besides the one before it."""
 
     @property
     def partition(self) -> str:
@@ -59,8 +62,8 @@ class VersionFacts:
 
     @property
     def parent(self) -> int | None:
-        """The version before: on the main line each version follows the one before it."""
-        return self.version - 1 if self.version > 1 else None
+        """The version before: on a line each version follows the one before it, but for the first."""
+        return self.version - 1 if self.version > 1 and self.operation != Clone.name else None
 
     @property
     def data_version(self) -> str:
@@ -73,8 +76,31 @@ class VersionFacts:
 
     @property
     def run_id(self) -> str | None:
-        run_id = self.properties.get(RUN_ID, "")
-        return run_id if _TAG_VALUE.fullmatch(run_id) else None
+        return run_id_of(self.properties)
+
+    @property
+    def origin(self) -> Origin:
+        return Origin(
+            name=VersionName(self.uri, self.version),
+            operation=self.operation,
+            timestamp=self.timestamp,
+            rows=self.rows,
+            rows_added=self.rows_added,
+            rows_removed=self.rows_removed,
+            parent=self.parent,
+            planned_on=self.planned_on,
+            rebased_over=self.rebased_over,
+            uuid=self.uuid,
+            properties=self.properties,
+            sources=self.sources,
+            together=self.together,
+        )
+
+
+def run_id_of(properties: Mapping[str, str]) -> str | None:
+    """Which run a transaction says has made it; written by anyone, so it may be no run id at all."""
+    run_id = properties.get(RUN_ID, "")
+    return run_id if _TAG_VALUE.fullmatch(run_id) else None
 
 
 def committed_facts(committed: Committed, epoch: int) -> VersionFacts:
@@ -89,7 +115,7 @@ def committed_facts(committed: Committed, epoch: int) -> VersionFacts:
         timestamp=table.timestamp,
         operation=committed.operation,
         uuid=made_by.uuid if made_by else None,
-        read_version=made_by.read_version if made_by else None,
+        planned_on=made_by.planned_on if made_by else None,
         properties=made_by.properties if made_by else {},
         rows=table.count_rows(),
         rows_added=committed.rows_added,
@@ -99,12 +125,15 @@ def committed_facts(committed: Committed, epoch: int) -> VersionFacts:
         bytes=committed.bytes,
         attempts=committed.attempts or None,
         rebased_over=tuple(committed.rebased_over),
+        together=tuple(part.uuid for part in parts_of(made_by)) if made_by else (),
+        sources=sources_of(table.uri, made_by.properties, made_by.operation) if made_by else (),
     )
 
 
 def found_facts(table: Table, info: VersionInfo, epoch: int) -> VersionFacts:
     """Of a version that was found in the history. `table` is at that version."""
-    files, size = _written(table.transaction())
+    made_by = table.transaction()
+    files, size = _written(made_by)
     return VersionFacts(
         version=info.version,
         epoch=epoch,
@@ -113,7 +142,7 @@ def found_facts(table: Table, info: VersionInfo, epoch: int) -> VersionFacts:
         timestamp=info.timestamp,
         operation=info.operation,
         uuid=info.uuid,
-        read_version=info.read_version,
+        planned_on=info.planned_on,
         properties=info.properties,
         rows=info.rows,
         rows_added=info.rows_added,
@@ -121,16 +150,20 @@ def found_facts(table: Table, info: VersionInfo, epoch: int) -> VersionFacts:
         fragments=len(table.fragments),
         files=files,
         bytes=size,
+        rebased_over=tuple(info.rebased_over[-_REBASED_OVER_MAX:]),
+        together=info.together,
+        sources=sources_of(table.uri, info.properties, made_by.operation if made_by else None),
     )
 
 
-def metadata_of(facts: VersionFacts, *, run_is_known: bool) -> Metadata:
+def metadata_of(facts: VersionFacts, *, run_is_known: bool, with_picture: bool = False) -> Metadata:
+    """`with_picture` is for events of writes; the ledger does without (`002-a-picture-where-it-is-looked-at.md`)."""
     value = dg.MetadataValue
     shown: dict[str, dg.MetadataValue | None] = {
         "lance/version": value.int(facts.version),
         "lance/operation": value.text(facts.operation),
         "lance/parent": _int(facts.parent),
-        "lance/planned_on": _int(facts.read_version),
+        "lance/planned_on": _int(facts.planned_on),
         "lance/rows_added": _int(facts.rows_added),
         "lance/rows_removed": _int(facts.rows_removed),
         "lance/fragments": value.int(facts.fragments),
@@ -140,7 +173,9 @@ def metadata_of(facts: VersionFacts, *, run_is_known: bool) -> Metadata:
         "lance/transaction": _text(facts.uuid),
         "lance/attempts": _int(facts.attempts),
         "lance/rebased_over": value.json(list(facts.rebased_over)) if facts.rebased_over else None,
+        "lance/together": value.json(list(facts.together[:_TOGETHER_MAX])) if facts.together else None,
         "lance/inputs": _inputs(facts.properties),
+        "lance/lineage": _lineage(facts, with_picture),
         "lance/written_by": _text(facts.properties.get(ASSET_KEY)),
         "lance/written_partition": _text(facts.properties.get(PARTITION)),
         "lance/code_location": _text(facts.properties.get(CODE_LOCATION)),
@@ -184,14 +219,21 @@ def _written(made_by: Transaction | None) -> tuple[int | None, int | None]:
 
 def _inputs(properties: Mapping[str, str]) -> dg.MetadataValue | None:
     """Written by anyone, so it may be anything."""
-    text = properties.get(INPUTS)
-    if text is None:
+    inputs = inputs_of(properties)
+    if inputs.unread is not None:
+        return dg.MetadataValue.text(inputs.unread[:_UNREAD_MAX])
+    told = {place(uri): version for uri, version in inputs.versions}
+    return dg.MetadataValue.json(told) if told else None
+
+
+def _lineage(facts: VersionFacts, with_picture: bool) -> dg.MetadataValue | None:
+    if not facts.sources:
         return None
-    try:
-        inputs = json.loads(text)
-    except ValueError:
-        return dg.MetadataValue.text(text)
-    return dg.MetadataValue.json(inputs) if isinstance(inputs, dict) else dg.MetadataValue.text(text)
+    table = as_markdown(facts.origin)
+    if not with_picture:
+        return dg.MetadataValue.md(table)
+    picture = lineage_picture(facts.origin).markdown(f"what version {facts.version} comes from")
+    return dg.MetadataValue.md(f"{picture}\n\n{table}")
 
 
 def _int(number: int | None) -> dg.MetadataValue | None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import dagster as dg
 
-from lance_assets.metadata import ASSET_KEY, CODE_LOCATION, INPUTS, INTENT, PARTITION, RUN_ID
+from lance_assets.properties import ASSET_KEY, CODE_LOCATION, INPUTS, INTENT, PARTITION, RUN_ID
 
 _LOCATION_TAG = "dagster/code_location"
 """On runs that a webserver or the daemon launched."""

@@ -6,16 +6,18 @@ partition that no page lists, a key before its commit one that names no version.
 decided by `writes.py` and `discovery.py`.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 
 import dagster as dg
 
-from lance_assets.claims import claim, release
+from lance_assets.claims import claim, release, wait_for_others
+from lance_assets.keys import add_keys
 from lance_assets.ledger import Ledger
 from lance_assets.metadata import VersionFacts, metadata_of, tags_of
 
 _DATA_VERSION = "dagster/data_version"
+_PARTITIONS_PER_QUERY = 500
 
 
 class Standing(Enum):
@@ -29,9 +31,14 @@ class Standing(Enum):
 
 def recorded(instance: dg.DagsterInstance, ledger: Ledger, partitions: Collection[str]) -> Mapping[str, str]:
     """Of these partitions, those on the ledger, with the data version that is noted there."""
-    if not partitions:
-        return {}
-    wanted = dg.AssetRecordsFilter(asset_key=ledger.key, asset_partitions=list(partitions))
+    wanted, found = list(partitions), dict[str, str]()
+    for start in range(0, len(wanted), _PARTITIONS_PER_QUERY):
+        found |= _recorded(instance, ledger, wanted[start : start + _PARTITIONS_PER_QUERY])
+    return found
+
+
+def _recorded(instance: dg.DagsterInstance, ledger: Ledger, partitions: Sequence[str]) -> dict[str, str]:
+    wanted = dg.AssetRecordsFilter(asset_key=ledger.key, asset_partitions=partitions)
     found: dict[str, str] = {}
     cursor = None
     while True:
@@ -65,7 +72,7 @@ def materialization(instance: dg.DagsterInstance, ledger: Ledger, facts: Version
 
 
 def add_partitions(instance: dg.DagsterInstance, ledger: Ledger, partitions: Iterable[str]) -> None:
-    instance.add_dynamic_partitions(ledger.partition_set, list(partitions))
+    add_keys(instance, ledger.partition_set, list(partitions))
 
 
 def record_in_run(context: dg.AssetExecutionContext, ledger: Ledger, facts: VersionFacts) -> Standing:
@@ -77,7 +84,10 @@ def record_in_run(context: dg.AssetExecutionContext, ledger: Ledger, facts: Vers
         return found
     add_partitions(instance, ledger, [key])
     if found is Standing.MISSING:
-        if claim(instance, ledger, [key], run_id):
+        claimed = claim(instance, ledger, [key], run_id)
+        if claimed.contested:
+            wait_for_others(instance, ledger, key, run_id)
+        if claimed.held:
             # Whoever held the claim before has recorded it in the meantime, or never will.
             if standing(facts, recorded(instance, ledger, [key])) is Standing.MISSING:
                 context.log_event(materialization(instance, ledger, facts))

@@ -5,13 +5,14 @@ first asked for, so that loading definitions starts no Java, and never stopped h
 application, and others may be using it.
 """
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, cast
 
 import dagster as dg
 from pydantic import Field, PrivateAttr
 
-from lance_assets.spark.session import live_session, open_session
+from lance_assets.spark.cancelling import own_signals
+from lance_assets.spark.session import check_applied, is_session, live_session, open_session
 from lance_assets.spark.settings import SparkSettings, mask
 from lance_assets.storage import is_written_out
 from lance_core import InvalidInput
@@ -60,13 +61,33 @@ class SparkSessionResource(dg.ConfigurableResource["SparkSessionResource"]):
 
 
 def session_of(resource: object) -> "SparkSession":
-    """The live session of whatever stands under the resource key `spark`."""
-    if not hasattr(resource, "spark_session"):
+    """The live session of whatever stands under the resource key `spark`, a session itself among them. It runs with the
+    settings that the resource asks for, or is refused."""
+    if not (is_session(resource) or _has_session(resource)):
         raise InvalidInput(
             f"the resource {SPARK!r} is a {type(resource).__name__} without .spark_session; give a "
-            "SparkSessionResource, a PySparkResource of dagster-pyspark, or an object that has one"
+            "SparkSessionResource, a PySparkResource of dagster-pyspark, a session, or an object that has one"
         )
-    return live_session(resource)
+    with own_signals():
+        session = live_session(cast("SparkSession", resource))
+    asked = getattr(resource, "spark_config", None)  # of dagster-pyspark, whose resources drop in silence what is late
+    if isinstance(asked, Mapping):
+        check_applied(session, dict(_flat(asked)))
+    return session
+
+
+def _has_session(resource: object) -> bool:
+    """Found without asking for it, which may start Java."""
+    return hasattr(type(resource), "spark_session") or "spark_session" in getattr(resource, "__dict__", {})
+
+
+def _flat(settings: Mapping[str, object], above: str = "") -> Iterator[tuple[str, object]]:
+    """dagster-pyspark takes dots and levels alike."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
 
 
 def _shown_message(where: str) -> str:

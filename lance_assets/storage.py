@@ -58,7 +58,7 @@ class LanceResource(dg.ConfigurableResource["LanceResource"]):
     def place(self, uri: str | os.PathLike[str]) -> str:
         """Below the root, where the place has no scheme and is not absolute."""
         uri = os.fspath(uri)
-        root = _looked_up(self.root, "root=")
+        root = looked_up(self.root, "root=")
         if root is None or "://" in uri or os.path.isabs(uri):
             return uri
         return f"{root.rstrip('/')}/{uri}"
@@ -66,11 +66,11 @@ class LanceResource(dg.ConfigurableResource["LanceResource"]):
     def access(self, branch: str | None = None) -> Access:
         """With the values of `EnvVar`s, looked up now."""
         options = {
-            name: str(_looked_up(value, f"the storage option {name!r}")) for name, value in self.storage_options.items()
+            name: str(looked_up(value, f"the storage option {name!r}")) for name, value in self.storage_options.items()
         }
         return Access(
             storage_options=options,
-            manifest_store=_looked_up(self.manifest_store, "manifest_store="),
+            manifest_store=looked_up(self.manifest_store, "manifest_store="),
             branch=branch,
         )
 
@@ -104,7 +104,7 @@ def _check_option(name: str, value: object) -> None:
         )
 
 
-def _looked_up(value: str | None, what: str) -> str | None:
+def looked_up(value: str | None, what: str) -> str | None:
     if not isinstance(value, dg.EnvVar):
         return value
     found = value.get_value()

@@ -8,6 +8,7 @@ The names in `__all__` are the front door; everything else may move.
 from lance_core.committed import Committed
 from lance_core.errors import (
     AlreadyExists,
+    AuditFailed,
     CommitUndecided,
     ConflictError,
     Corrupt,
@@ -22,16 +23,23 @@ from lance_core.errors import (
     StorageError,
     Unsupported,
 )
+from lance_core.finding import FoundTables, find_tables
 from lance_core.history import VersionInfo
-from lance_core.table import Table
+from lance_core.maintenance.cleanup import CleanupReport
+from lance_core.maintenance.survey import Survey
+from lance_core.table import Audit, Table
 
 __all__ = [
     "AlreadyExists",
+    "Audit",
+    "AuditFailed",
+    "CleanupReport",
     "CommitUndecided",
     "Committed",
     "ConflictError",
     "Corrupt",
     "CorruptHead",
+    "FoundTables",
     "IncompatibleConflict",
     "InvalidInput",
     "LanceError",
@@ -40,7 +48,9 @@ __all__ = [
     "RetryableConflict",
     "SchemaMismatch",
     "StorageError",
+    "Survey",
     "Table",
     "Unsupported",
     "VersionInfo",
+    "find_tables",
 ]

@@ -3,32 +3,28 @@
     commit     the operation on a version of the table, under a number that nobody else has; no conflict is looked for
     publish    the same transaction on the line, judged like any other; it lands once however often it is published
 
-Nobody meets a detached version who does not have its number. Nothing is written upon one.
+Nobody meets a detached version who does not have its number. Nothing is written upon one. One that is neither published
+nor named goes with a cleanup, when it is old (`maintenance/cleanup.py`).
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 
+from lance_core.beside import put_beside
 from lance_core.brought import check_files
-from lance_core.commit import Outcome
-from lance_core.errors import InvalidInput, NotFound, StorageError
+from lance_core.errors import InvalidInput, NotFound
 from lance_core.format import naming
 from lance_core.format.ids import Version
-from lance_core.format.operations import Merge, Operation, Overwrite, Restore
+from lance_core.format.operations import Merge, Operation, Overwrite
 from lance_core.format.schema import TableSchema
 from lance_core.format.transaction import Transaction
-from lance_core.library_version import LIBRARY_VERSION
 from lance_core.location import Location
-from lance_core.pace import Pace
 from lance_core.ports import Ports
 from lance_core.snapshot import Snapshot, load_at, load_transaction
-from lance_core.standing import Moment, Watch
-from lance_core.storage.store import Put
-from lance_core.transactions.apply import Occasion, apply, filed
+from lance_core.standing import Moment
+from lance_core.transactions.apply import Birth
 from lance_core.transactions.figures import files_written
 from lance_core.writes import Begun, Written, check_on_the_line, finish, written
-
-_CREATES_MAX = 5
 
 
 def commit_detached(base: Snapshot, operation: Operation, *, properties: Mapping[str, str], ports: Ports) -> Written:
@@ -36,28 +32,8 @@ def commit_detached(base: Snapshot, operation: Operation, *, properties: Mapping
     location = base.location
     check_files(location, files_written(operation, base.manifest))
     ours = Transaction(base.version, str(ports.new_uuid()), operation, properties)
-    fetched = load_at(location, operation.version).manifest if isinstance(operation, Restore) else None
-    pace = Pace(ports)
-    with Watch(location, ours.uuid, Moment.long_ago(), ports) as watch:
-        for attempt in range(_CREATES_MAX):
-            occasion = Occasion(
-                now_ns=ports.now_ns(),
-                library_version=LIBRARY_VERSION,
-                transaction_file=naming.transaction_name(ours.read_version, str(ports.new_uuid())),
-                version=naming.detached_version(ports.new_uuid().int >> 65),
-            )
-            manifest = apply(base.manifest, ours, occasion, fetched=fetched)
-            transaction_file = f"{naming.TRANSACTIONS}/{occasion.transaction_file}"
-            location.store.put(transaction_file, filed(base.manifest, ours))
-            watch.looks()
-            watch.puts(manifest, base.manifest, [transaction_file])
-            # Not created: somebody has this number, or nobody knows. Another one is as good.
-            if location.store.create(manifest.path, manifest.encode()) is Put.CREATED:
-                snapshot = Snapshot(location.of(manifest), manifest, base.scheme)
-                outcome = Outcome(snapshot, operation, base.manifest, attempt + 1, ())
-                return written(Begun(location, base, ours.uuid, None, ports), outcome)
-            pace.lost()
-    raise StorageError(f"{location.uri}: a detached version was put {_CREATES_MAX} times, and no put was answered")
+    outcome = put_beside(location, base, ours, begun=Moment.long_ago(), ports=ports)
+    return written(Begun(location, base, ours.uuid, None, ports), outcome)
 
 
 def publish(location: Location, version: Version, *, attempts: int, ports: Ports) -> Written:
@@ -72,9 +48,17 @@ def publish(location: Location, version: Version, *, attempts: int, ports: Ports
             f"{location.uri}: version {version} was built on {ours.read_version}, which is detached too, and would "
             "leave its changes behind. Make the changes of both anew, on a version of the table"
         )
-    begun = Begun(location, load_at(location, ours.read_version), ours.uuid, None, ports)
+    # Its files may be old, and a cleanup may be about to take it with them.
+    begun = Begun(location, _base(location, found, ours), ours.uuid, None, ports, Moment.long_ago())
     operation = _whole(ours.operation, found.manifest.schema)
     return finish(begun, operation, properties=ours.properties, attempts=attempts)
+
+
+def _base(location: Location, found: Snapshot, ours: Transaction) -> Snapshot | Birth:
+    """What it was planned on. Of the first version of a table, which an audit has kept beside the line: on none."""
+    if ours.read_version:
+        return load_at(location, ours.read_version)
+    return Birth(found.manifest.storage_version, found.manifest.has_stable_row_ids)
 
 
 def _whole(operation: Operation, schema: TableSchema) -> Operation:

@@ -4,6 +4,8 @@
      ├── ConflictError            another writer was first: carries ours, theirs, version, rule
      │   ├── RetryableConflict        run the operation again on the new version
      │   └── IncompatibleConflict     the intention no longer holds; a person decides
+     ├── AuditFailed              the caller's own audit refused a change: nothing was published; carries the version
+     │                            beside the line that holds it
      ├── CommitUndecided          it may have landed: look before retrying, delete nothing
      ├── Unsupported              a feature, type or encoding we do not know: refused, never guessed
      ├── Corrupt                  bytes contradict the format: carries path and field
@@ -39,6 +41,16 @@ class RetryableConflict(ConflictError):
 
 class IncompatibleConflict(ConflictError):
     """The intention no longer holds on what the table has become; a person decides."""
+
+
+class AuditFailed(LanceError):
+    """An audit refused the change. Nothing was published; `detached_version` is what it would have become."""
+
+    def __init__(self, message: str, *, uri: str, detached_version: int, why: str) -> None:
+        super().__init__(message)
+        self.uri = uri
+        self.detached_version = detached_version
+        self.why = why
 
 
 class CommitUndecided(LanceError):

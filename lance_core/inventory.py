@@ -6,7 +6,7 @@ and is left alone by everybody. What is done about files is decided in `maintena
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from lance_core.errors import NotFound
@@ -124,14 +124,17 @@ def line_of(base: Snapshot) -> Line:
     return Line(location, location.main_line(branch).store, branch)
 
 
-def named_by_other_lines(line: Line) -> set[str]:
+def named_by_other_lines(line: Line, *, but: Collection[str] = ()) -> set[str]:
     """Keys that versions of other lines name outside their own directory, and detached versions of this one anywhere.
+    `but` are manifests of this line that do not count.
 
     A directory below `tree/` counts as a branch when it holds a manifest, whether or not a reference says so: a branch
     in the making has none yet.
     """
     found: set[str] = set()
     for store, path in _other_manifests(line):
+        if store is line.location.store and path in but:
+            continue
         try:
             named = named_by(Manifest.decode(read_whole(store, path, MANIFEST_BYTES), path=path))
         except NotFound:

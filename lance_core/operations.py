@@ -1,10 +1,13 @@
-"""The operations that `Table.commit` takes, and the parts they are made of."""
+"""The operations that `Table.commit` takes, and the parts they are made of; `Clone`, which only histories show; and the
+appends that one transaction may hold.
+"""
 
 from lance_core.format.base_path import BasePath
 from lance_core.format.fragment import DataFile, Fragment, StorageVersion
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.operations import (
     Append,
+    Clone,
     CreateIndex,
     DataReplacement,
     Delete,
@@ -27,10 +30,12 @@ from lance_core.format.operations import (
 )
 from lance_core.format.schema import TableSchema
 from lance_core.format.transaction import Transaction
+from lance_core.transactions.fold import Part, parts_of
 
 __all__ = [
     "Append",
     "BasePath",
+    "Clone",
     "CreateIndex",
     "DataFile",
     "DataReplacement",
@@ -42,6 +47,7 @@ __all__ = [
     "Operation",
     "Other",
     "Overwrite",
+    "Part",
     "Progress",
     "Project",
     "ReserveFragments",
@@ -56,4 +62,5 @@ __all__ = [
     "UpdateConfig",
     "UpdateMemWalState",
     "UpdateMode",
+    "parts_of",
 ]

@@ -5,13 +5,14 @@ A `Table` is one version and never changes; a writer returns the table after it 
 """
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 import pyarrow as pa
 
 from lance_core import given, writes
+from lance_core.audits import Look
 from lance_core.commit import ATTEMPTS
 from lance_core.committed import Committed
 from lance_core.data.blob_writing import stored_schema
@@ -51,7 +52,9 @@ from lance_core.format.schema import TableSchema
 from lance_core.identity import TABLE_ID
 from lance_core.location import Location, locate, published_config
 from lance_core.maintenance import cleanup, compaction
+from lance_core.maintenance import survey as surveying
 from lance_core.maintenance.cleanup import CleanupReport, Retention
+from lance_core.maintenance.survey import Survey
 from lance_core.manifest_names import migrate
 from lance_core.offshoots import Branches, clone
 from lance_core.ports import SYSTEM
@@ -63,11 +66,15 @@ from lance_core.transactions.apply import Birth
 from lance_core.writes import Written
 
 STORAGE_VERSION = "2.2"
+_HAS_ROWS = "a small fragment has at least one row"
 OVERWRITE_SLICE = "overwrite of a slice"
 """Another change than the overwrite of all rows, to an intention."""
 _HELD_BYTES_MAX = 1024**2
 """Of rows in memory that are written by whoever commits them. More are written before that, side by side with others'.
 """
+Audit = Callable[["Table", "Table | None"], object]
+"""Shown a change before anybody else can see it: the table with it, and the table that it was made upon, None where
+there is none yet. It refuses by raising, and then nothing is published (`AuditFailed`)."""
 
 
 class Table(TableReader):
@@ -95,6 +102,7 @@ class Table(TableReader):
         properties: Mapping[str, str] | None = None,
         intent: str | None = None,
         retries: int = ATTEMPTS,
+        audit: Audit | None = None,
         max_rows_per_file: int = ROWS_PER_FILE_MAX,
         max_bytes_per_file: int = BYTES_PER_FILE_MAX,
         manifest_store: ManifestStore | str | None = None,
@@ -114,7 +122,9 @@ class Table(TableReader):
         limits = FileLimits(max_rows_per_file, max_bytes_per_file)
         born_config = {TABLE_ID: begun.uuid, **config, **published_config(location)}
         operation = _overwriting(location, incoming(data), birth.storage_version, limits, born_config)
-        return cls(writes.finish(begun, operation, properties=properties, attempts=retries).snapshot)
+        return cls(
+            writes.finish(begun, operation, properties=properties, attempts=retries, audit=audit_of(audit)).snapshot
+        )
 
     # Naming
 
@@ -135,6 +145,7 @@ class Table(TableReader):
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
+        audit: Audit | None = None,
         max_rows_per_file: int = ROWS_PER_FILE_MAX,
         max_bytes_per_file: int = BYTES_PER_FILE_MAX,
     ) -> Committed:
@@ -155,7 +166,7 @@ class Table(TableReader):
             fragments = _fragments(base.location, rows.batches, schema, version, limits)
             return Append(fragments) if fragments else None
 
-        return self._changed("append", plan, intent, properties, retries, again=False)
+        return self._changed("append", plan, intent, properties, retries, audit=audit, again=False)
 
     def overwrite(
         self,
@@ -167,6 +178,7 @@ class Table(TableReader):
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
+        audit: Audit | None = None,
         max_rows_per_file: int = ROWS_PER_FILE_MAX,
         max_bytes_per_file: int = BYTES_PER_FILE_MAX,
     ) -> Committed:
@@ -184,13 +196,14 @@ class Table(TableReader):
                 raise InvalidInput("config= is set by an overwrite of all rows; with where=, use set_config()")
             given.text(where, "where")
             plan = edit_slices.in_one_process(incoming(data), where, limits=limits, ports=SYSTEM)
-            return self._changed(OVERWRITE_SLICE, plan, intent, properties, retries)
+            return self._changed(OVERWRITE_SLICE, plan, intent, properties, retries, audit=audit)
         return self._changed(
             "overwrite",
             lambda base: _overwriting(base.location, incoming(data), base.manifest.storage_version, limits, settings),
             intent,
             properties,
             retries,
+            audit=audit,
             again=False,
         )
 
@@ -201,6 +214,7 @@ class Table(TableReader):
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
+        audit: Audit | None = None,
     ) -> Committed:
         """Remove the rows that match, a condition in Lance's SQL. No data file is rewritten."""
         return self._changed(
@@ -209,6 +223,7 @@ class Table(TableReader):
             intent,
             properties,
             retries,
+            audit=audit,
         )
 
     def compact(
@@ -237,10 +252,16 @@ class Table(TableReader):
         `"none"`, queries scan instead.
         """
         wanted = None if remap is None else compaction.Remap.of(remap)
+        noted = given.properties(properties)
         return self._changed(
             "compact",
             lambda base: compaction.compact(
-                base, target_rows=target_rows, materialize_deletions=materialize_deletions, remap=wanted, ports=SYSTEM
+                base,
+                target_rows=target_rows,
+                materialize_deletions=materialize_deletions,
+                remap=wanted,
+                properties=noted,
+                ports=SYSTEM,
             ),
             intent,
             properties,
@@ -254,19 +275,42 @@ class Table(TableReader):
         older_than: timedelta = timedelta(days=14),
         keep: int = 10,
         orphan_grace: timedelta = cleanup.GRACE,
+        protected: Mapping[int, str] | None = None,
         dry_run: bool = False,
         force: bool = False,
     ) -> CleanupReport:
         """Remove versions that are older than `older_than` and not among the newest `keep`, and the files that only
-        they name. Versions that a tag, a branch or a clone names stay, and so do this version and newer ones.
+        they name. Versions that a tag, a branch or a clone names stay, and so do this version and newer ones; so do
+        those of `protected`, for what it says: `{7: "features v3 was made of it"}`.
 
         Files that no version names go too, once they are older than `orphan_grace`; `force` lets them go even where
         they are most of what is there. A dry run tells what would go.
         """
         self.manifest.check_writable()
         writes.check_on_the_line(self._snapshot)
-        retention = Retention(older_than, keep, orphan_grace)
+        retention = Retention(older_than, keep, orphan_grace, protected or {})
         return cleanup.clean(self._snapshot, retention, dry_run=dry_run, force=force, ports=SYSTEM)
+
+    def survey(
+        self,
+        *,
+        target_rows: int = ROWS_PER_FILE_MAX,
+        small_rows: int | None = None,
+        older_than: timedelta = timedelta(days=14),
+        keep: int = 10,
+        protected: Mapping[int, str] | None = None,
+        now: datetime | None = None,
+    ) -> Survey:
+        """What `compact` and `cleanup` would find to do with these arguments, from manifests and listings alone:
+        nothing is written. `small_rows`: a fragment of fewer rows counts as a small one; `target_rows` without it."""
+        small = (
+            target_rows
+            if small_rows is None
+            else given.whole_number(small_rows, "small_rows", at_least=1, too_small=_HAS_ROWS)
+        )
+        moment = datetime.now(UTC) if now is None else given.moment(now, "now")
+        retention = Retention(older_than, keep, protected=protected or {})
+        return surveying.survey(self._snapshot, retention, target_rows=target_rows, small_rows=small, now=moment)
 
     def update(
         self,
@@ -276,6 +320,7 @@ class Table(TableReader):
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
+        audit: Audit | None = None,
         max_rows_per_file: int = ROWS_PER_FILE_MAX,
         max_bytes_per_file: int = BYTES_PER_FILE_MAX,
     ) -> Committed:
@@ -287,6 +332,7 @@ class Table(TableReader):
             intent,
             properties,
             retries,
+            audit=audit,
         )
 
     def upsert(
@@ -301,6 +347,7 @@ class Table(TableReader):
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
+        audit: Audit | None = None,
         max_rows_per_file: int = ROWS_PER_FILE_MAX,
         max_bytes_per_file: int = BYTES_PER_FILE_MAX,
     ) -> Committed:
@@ -318,6 +365,7 @@ class Table(TableReader):
             intent,
             properties,
             retries,
+            audit=audit,
             operation=Update.name,
         )
 
@@ -330,6 +378,7 @@ class Table(TableReader):
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
+        audit: Audit | None = None,
     ) -> Committed:
         """New columns: `{name: SQL}`; or fields, null in every row, of which no file is written; or a function from a
         batch of `read_columns` to one of new columns, whose types are those of its first result or of `schema`."""
@@ -341,6 +390,7 @@ class Table(TableReader):
             intent,
             properties,
             retries,
+            audit=audit,
         )
 
     def merge_columns(
@@ -351,6 +401,7 @@ class Table(TableReader):
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
+        audit: Audit | None = None,
     ) -> Committed:
         """New columns from rows with the key columns `on`. Rows of the table without a partner get nulls; a null key
         has no partner. `data` and the table's keys are held in memory."""
@@ -361,6 +412,7 @@ class Table(TableReader):
             intent,
             properties,
             retries,
+            audit=audit,
         )
 
     def drop_columns(
@@ -370,6 +422,7 @@ class Table(TableReader):
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
+        audit: Audit | None = None,
     ) -> Committed:
         """Columns, or fields within (`address.city`), with the indices on them. No file is written, unless rows would
         be left without any."""
@@ -379,6 +432,7 @@ class Table(TableReader):
             intent,
             properties,
             retries,
+            audit=audit,
         )
 
     def reorder_columns(
@@ -404,6 +458,7 @@ class Table(TableReader):
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
+        audit: Audit | None = None,
     ) -> Committed:
         """Another name, type or nullability for a column, or for a field within (`address.city`). Only a type takes new
         files, and it is refused while an index is on the column; the column stays where it is among the others."""
@@ -413,6 +468,7 @@ class Table(TableReader):
             intent,
             properties,
             retries,
+            audit=audit,
         )
 
     def set_config(
@@ -488,6 +544,7 @@ class Table(TableReader):
         properties: Mapping[str, str] | None = None,
         intent: str | None = None,
         retries: int = ATTEMPTS,
+        audit: Audit | None = None,
         detached: bool = False,
     ) -> Committed:
         """Commit an operation whose files are written already. `read_version` is the version it was planned on.
@@ -503,6 +560,8 @@ class Table(TableReader):
             base = load_at(self._location, given.version_number(read_version))
         if given.flag(detached, "detached"):
             given.check(intent=intent, retries=retries)
+            if audit is not None:
+                raise InvalidInput("a detached version is not audited: look at it, then publish it")
             if intent is not None:
                 raise InvalidInput("a detached version has no intent; it lands once when it is published")
             noted = given.properties(properties)
@@ -513,6 +572,7 @@ class Table(TableReader):
             intent,
             properties,
             retries,
+            audit=audit,
             again=False,
             brought=True,
         )
@@ -530,6 +590,7 @@ class Table(TableReader):
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
+        audit: Audit | None = None,
     ) -> Committed:
         """Make an older version of this line the newest: rows, schema, indices and config come back as they were then.
         What came between stays in the history."""
@@ -540,6 +601,7 @@ class Table(TableReader):
             intent,
             properties,
             retries,
+            audit=audit,
             again=False,
         )
 
@@ -573,6 +635,7 @@ class Table(TableReader):
         properties: Mapping[str, str] | None,
         retries: int,
         *,
+        audit: Audit | None = None,
         operation: str = "",
         again: bool = True,
         brought: bool = False,
@@ -583,7 +646,7 @@ class Table(TableReader):
         given.check(intent=intent, retries=retries)
         noted = given.properties(properties)
         self.manifest.check_writable()
-        change = attempts.Change(verb, plan, operation or Append.name, again, brought)
+        change = attempts.Change(verb, plan, operation or Append.name, again, brought, audit_of(audit))
         return committed_of(
             attempts.land(change, self._snapshot, intent=intent, properties=noted, retries=retries, ports=SYSTEM)
         )
@@ -616,6 +679,15 @@ def _fragments(
         new_uuid=SYSTEM.new_uuid,
         what=location.uri,
     )
+
+
+def audit_of(audit: Audit | None) -> Look | None:
+    """As the workshops know it."""
+    if audit is None:
+        return None
+    if not callable(audit):
+        raise InvalidInput(f"audit= is a function of two tables, not a {type(audit).__name__}")
+    return lambda beside, base: audit(Table(beside), None if base is None else Table(base))
 
 
 def committed_of(written: Written) -> Committed:

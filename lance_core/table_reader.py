@@ -26,7 +26,9 @@ from lance_core.scan.blobs import BlobFile, blobs
 from lance_core.scan.changes import changes
 from lance_core.scan.explain import explained
 from lance_core.scan.plan import plan_scan
+from lance_core.scan.query import query
 from lance_core.scan.read import count, scan
+from lance_core.scan.search import Vector, search
 from lance_core.scan.take import By, RowNumbers
 from lance_core.snapshot import Snapshot, exists, list_versions, load_at, load_latest, load_transaction
 from lance_core.storage.manifests.manifest_store import ManifestStore
@@ -229,6 +231,39 @@ class TableReader:
         """The blobs of these rows as open files, None where a row has none. They are read when they are read from."""
         return blobs(self._location, self.manifest, column, rows, by=By.of(by))
 
+    def search(
+        self,
+        column: str,
+        vector: Vector,
+        k: int,
+        *,
+        metric: Literal["l2", "cosine", "dot", "hamming"] | None = None,
+        nprobes: int | None = None,
+        refine: int | None = None,
+        filter: str | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """The `k` rows whose vectors are nearest to this one, the nearest first, with a column `_distance`; of those
+        that match `filter`, if there is one. The metric is "l2" (squared) unless told, and "hamming" for bytes.
+
+            table.search("embedding", model.encode("a red bicycle"), 10, metric="cosine", filter="price < 100")
+
+        Every vector is looked at, so that the answer is exact. `nprobes` and `refine` say how a vector index is used;
+        they change nothing where there is none.
+        """
+        return search(
+            self._location,
+            self.manifest,
+            column,
+            vector,
+            k,
+            metric=metric,
+            nprobes=nprobes,
+            refine=refine,
+            filter=filter,
+            columns=columns,
+        )
+
     def changes(self, since: int, until: int | None = None) -> pa.Table:
         """The rows that differ between two versions, `until` this one if it is not named: a column `_change` says
         "insert", "update" or "delete". The table needs stable row ids, by which that is told."""
@@ -262,6 +297,13 @@ class TableReader:
         if filter is None:
             return self.manifest.row_count()
         return count(self._location, plan_scan(self.manifest, columns=(), filter=filter))
+
+    def query(self, sql: str, *, limit: int | None = None) -> pa.Table:
+        """What a query gives, such as `select city, avg(age) from dataset where age > 17 group by city`, or, of rows as
+        they are, `select id from dataset where age < 0`. The table is called `dataset` in it, as in Lance, and of the
+        answer at most `limit` rows are made. Rows go through it; only groups are held."""
+        rows = None if limit is None else given.whole_number(limit, "limit", at_least=0, too_small="it counts rows")
+        return query(self._location, self.manifest, sql, limit=rows)
 
     # Judging
 

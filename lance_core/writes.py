@@ -2,7 +2,7 @@
 
     begin    remember the intention; if it has landed before, that is the answer
     ...      the caller writes data files
-    finish   check that the files are there, commit, remember the landing
+    finish   check that the files are there, show the change to who audits it, commit, remember the landing
 
 (`finish_append` also writes them, where the rows are in memory.)
 
@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from lance_core import brought, intents
+from lance_core import audits, brought, intents
+from lance_core.audits import Look
 from lance_core.commit import Outcome, commit
 from lance_core.data.write import HeldRows
-from lance_core.errors import CommitUndecided, InvalidInput, LanceError, NotFound, StorageError
+from lance_core.errors import AuditFailed, CommitUndecided, InvalidInput, LanceError, NotFound, StorageError
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
@@ -114,6 +115,15 @@ def landed_before(begun: Begun) -> Written | None:
     return None
 
 
+def _landed_by_another(begun: Begun) -> Written | None:
+    if begun.record is None:
+        return None
+    try:
+        return landed_before(replace(begun, base=load_latest(begun.location)))
+    except NotFound:
+        return None
+
+
 def _remembered(location: Location, record: IntentRecord, landing: Landing) -> Written:
     """What the record says, if the version that it names still is what it was, or was cleaned up since. A version that
     is somebody else's, or that the table has not reached, means that the table was put back to an earlier state."""
@@ -141,11 +151,22 @@ def _unknown(location: Location, record: IntentRecord, version: Version, why: st
     )
 
 
-def finish(begun: Begun, operation: Operation, *, properties: Mapping[str, str], attempts: int) -> Written:
+def finish(
+    begun: Begun, operation: Operation, *, properties: Mapping[str, str], attempts: int, audit: Look | None = None
+) -> Written:
     files = files_written(operation, begun.base.manifest if isinstance(begun.base, Snapshot) else None)
     brought.told(begun.location, begun.record, files, begun.ports)
     ours = Transaction(begun.read_version, begun.uuid, operation, properties)
-    land = commit_append if isinstance(operation, Append) else commit
+    beside = None
+    if audit is not None:
+        try:
+            beside = audits.passed(begun.location, begun.base, ours, audit, begun=begun.moment, ports=begun.ports)
+        except AuditFailed:
+            # Of two holders of one intention the other may have passed meanwhile.
+            if landed := _landed_by_another(begun):
+                return landed
+            raise
+    land = commit_append if isinstance(operation, Append) and audit is None else commit
     with restoring(begun.location, operation, begun.ports):
         outcome = land(
             begun.location,
@@ -157,11 +178,19 @@ def finish(begun: Begun, operation: Operation, *, properties: Mapping[str, str],
             begun=begun.moment,
         )
     done = written(begun, outcome)
+    if beside is not None:
+        audits.discard(beside)
     return replace(done, uncovered=operation.uncovered) if isinstance(operation, Rewrite) and outcome.attempts else done
 
 
-def finish_append(begun: Begun, rows: HeldRows, *, properties: Mapping[str, str], attempts: int) -> Written:
-    """Of rows that are not written yet: those of several who append at the same time go into one file."""
+def finish_append(
+    begun: Begun, rows: HeldRows, *, properties: Mapping[str, str], attempts: int, audit: Look | None = None
+) -> Written:
+    """Of rows that are not written yet: those of several who append at the same time go into one file, unless somebody
+    wants to see them first."""
+    if audit is not None:
+        append = Append(rows.written(begun.location.codec, begun.ports.new_uuid))
+        return finish(begun, append, properties=properties, attempts=attempts, audit=audit)
     outcome = commit_append(
         begun.location,
         Transaction(begun.read_version, begun.uuid, Append(()), properties),

@@ -1,10 +1,14 @@
 """Two workers share the suite. A file's tests stay together, and so do all tests that share a Spark session or servers,
 so that each of those is started once."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
+collect_ignore = [] if os.environ.get("UI_TESTS") else ["ui"]
+"""They need a browser, and are run by `make test-ui`."""
 
 _HERE = Path(__file__).parent
 _TOGETHER = ("lance_assets", "clusters", "lance_core/storage/manifests", "lance_core/storage")

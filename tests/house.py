@@ -32,7 +32,7 @@ ENTRY_POINTS = (
 FOR_TESTS = ("lance_core.data.ipc_codec", "lance_core.storage.memory")
 
 # What users of the core may name besides its front door.
-OPEN_ROOMS = ("lance_core.operations", "lance_core.tasks")
+OPEN_ROOMS = ("lance_core.operations", "lance_core.shell", "lance_core.tasks")
 
 # The one import inside a function: lance.file costs a third of a second and loads pandas.
 LOADED_ON_FIRST_USE: Mapping[str, tuple[str, ...]] = {

@@ -13,12 +13,44 @@ README = (ROOT / "README.md").read_text()
 _MATERIALIZE = """
 import dagster as dg
 instance = dg.DagsterInstance.local_temp("home")
-job = defs.resolve_implicit_global_asset_job_def()
-result = job.execute_in_process(instance=instance, partition_key="2026-01-02", raise_on_error=True)
-assert result.success
+
+def materialized(definitions, key, partition=None):
+    given = dict(definitions.resources or {})
+    assets = [definitions.get_assets_def(key)]
+    assert dg.materialize(assets, instance=instance, resources=given, partition_key=partition).success
+
+materialized(defs, orders.write_key("orders_append"), "2026-01-02")
 assert instance.get_dynamic_partitions("lance/orders") == ["v0000000001"]
 assert Table.open("orders_by_day.lance").count_rows() == 1000
+spark = dg.Definitions(resources=defs.resources)
+materialized(dg.Definitions.merge(people.defs, spark), people.write_key("people_append"))
+assert Table.open("lake/people.lance").count_rows() == 10
+for day in ("2026-01-01", "2026-01-02", "2026-01-01"):
+    materialized(kept, "totals", day)
+assert (lake.open("totals.lance").version, lake.open("totals.lance").count_rows()) == (3, 2)
 """
+
+
+def shell_commands() -> list[tuple[str, str]]:
+    """Each command of lance-assets, with the output that stands below it."""
+    blocks = re.findall(r"```console\n(.*?)```", README, re.DOTALL)
+    found = [each.partition("\n") for block in blocks for each in re.split(r"^\$ ", block, flags=re.MULTILINE) if each]
+    return [(command, output) for command, _, output in found if command.startswith("lance-assets ")]
+
+
+def asked(command: str, folder: Path) -> str:
+    arguments = [sys.executable, "-m", "lance_assets", *command.split()[1:]]
+    return subprocess.run(arguments, cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
+def shown(output: str, folder: Path) -> str:
+    """Without what is another every time."""
+    output = re.sub(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "ID", output)
+    return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "TIME", output.replace(str(folder), "/data"))
+
+
+def test_what_the_readme_asks_of_the_shell_is_tried() -> None:
+    assert [command.split()[1] for command, _ in shell_commands()] == ["history", "diff", "lineage"]
 
 
 def python_blocks() -> list[str]:
@@ -27,7 +59,7 @@ def python_blocks() -> list[str]:
 
 def test_the_examples_run(tmp_path: Path) -> None:
     blocks = python_blocks()
-    assert len(blocks) == 4
+    assert len(blocks) == 6
     script = tmp_path / "readme.py"
     script.write_text("\n".join([*blocks, _MATERIALIZE]))
     (tmp_path / "home").mkdir()
@@ -38,6 +70,8 @@ def test_the_examples_run(tmp_path: Path) -> None:
     assert "1 1000000" in done.stdout
     assert "books.lance: sound; 5 versions" in done.stdout
     assert "97" in done.stdout.splitlines()
+    for command, output in shell_commands():
+        assert shown(asked(command, tmp_path), tmp_path) == shown(output, tmp_path), command
 
 
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"`?make ([a-z-]+)", README))))

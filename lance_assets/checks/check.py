@@ -3,12 +3,13 @@
     Check.judge(Seen) -> Finding
 
 A check knows nothing of Dagster's runs and events: the same one is asked about each version on the ledger, and about a
-version beside the line before anybody else can see it (an audit).
+version beside the line before anybody else can see it (an audit). `judging.py` asks it, and puts down what it found.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import Enum
 
 import dagster as dg
@@ -22,6 +23,10 @@ class Severity(Enum):
     WARN = "warn"
 
 
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What a check is shown."""
@@ -30,6 +35,11 @@ class Seen:
     """At the version that is judged."""
     parent: Table | None
     """At the version that it was made upon; None for the first, and where that is gone."""
+    is_head: bool = True
+    """Whether it is the newest version of its line, as far as whoever asks knows."""
+    run_is_known: bool | None = None
+    """Whether this Dagster knows the run that the version names; None where it names none, or nobody looked."""
+    now: datetime = field(default_factory=_now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +67,17 @@ class Check(Common, ABC):
 
     def check(self) -> None:
         """What can be known to be wrong when it is declared."""
+
+    @property
+    def reads_data(self) -> bool:
+        """Whether rows are read for it. One that looks at manifests alone is asked about versions wherever they are
+        found, by a sensor too; the others where there is time."""
+        return False
+
+    @property
+    def says(self) -> str:
+        """What it asks for, in a sentence for a page of Dagster."""
+        return f"{type(self).__name__}, asked about each version."
 
     @abstractmethod
     def judge(self, seen: Seen) -> Finding: ...

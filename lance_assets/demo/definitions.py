@@ -1,4 +1,4 @@
-"""The demo's Dagster project, as anyone would write one: a table, what writes to it, a job, a Spark session.
+"""The demo's Dagster project, as anyone would write one: two tables, their writes and checks, a job, a Spark session.
 
 `workspace.yaml` at the top of the project loads this module.
 """
@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from lance_assets import SparkAppend, SparkSessionResource, WriteContext, lance_table
+from lance_assets import (
+    KeysUnique,
+    RowChange,
+    RowCount,
+    SchemaStable,
+    SparkAppend,
+    SparkOverwrite,
+    SparkSessionResource,
+    SqlCheck,
+    WriteContext,
+    lance_table,
+)
 from lance_assets.demo.place import place
 
 if TYPE_CHECKING:
@@ -32,6 +43,27 @@ def orders_of_the_day(spark: "SparkSession", ctx: WriteContext) -> "DataFrame":
     )
 
 
+def wrong_orders(spark: "SparkSession", ctx: WriteContext) -> "DataFrame":
+    """A delivery that nobody should see: some of its amounts are less than nothing."""
+    return (
+        ctx.read()
+        .limit(1000)
+        .selectExpr(
+            "order_id + 1000000 AS order_id",
+            "ordered_at",
+            "customer_id",
+            "city",
+            "CAST(IF(order_id % 100 = 0, -amount, amount) AS DECIMAL(10, 2)) AS amount",
+        )
+    )
+
+
+def counted_by_city(spark: "SparkSession", ctx: WriteContext) -> "DataFrame":
+    """`ctx.read` notes which version was counted; it is on the page of the version that this makes."""
+    counted = ctx.read(orders, columns=["city", "amount"]).groupBy("city").agg({"city": "count", "amount": "sum"})
+    return counted.selectExpr("city", "`count(city)` AS orders", "`sum(amount)` AS amount")
+
+
 orders = lance_table(
     "orders",
     uri=str(place().table),
@@ -43,8 +75,23 @@ orders = lance_table(
             partitions=days,
             once_per="partition",
             description="Appends the orders of one day; a day lands once, however often this is run.",
-        )
+        ),
+        SparkAppend(
+            "orders_delivery",
+            fn=wrong_orders,
+            audit=[SqlCheck("amounts", "select order_id, amount from dataset where amount < 0")],
+            description="Appends a delivery that its audit refuses: look at how the run says so.",
+        ),
     ],
+    checks=[SchemaStable(), RowCount(min=1), RowChange(max_loss_share=0.1), KeysUnique(columns=["order_id"])],
+)
+
+cities = lance_table(
+    "cities",
+    uri=str(place().cities),
+    description="Orders by city, counted anew each time.",
+    writes=[SparkOverwrite("cities_counted", fn=counted_by_city, deps=[orders.dep])],
+    checks=[SchemaStable(), RowCount(min=1, max=100)],
 )
 
 spark = SparkSessionResource(app_name="lance-assets demo")
@@ -53,4 +100,4 @@ load_orders = dg.define_asset_job(
     "load_orders", selection=[orders.write_key("orders_append")], description="Appends one day of orders."
 )
 
-defs = dg.Definitions.merge(orders.defs, dg.Definitions(jobs=[load_orders], resources={"spark": spark}))
+defs = dg.Definitions.merge(orders.defs, cities.defs, dg.Definitions(jobs=[load_orders], resources={"spark": spark}))

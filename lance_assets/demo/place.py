@@ -30,6 +30,10 @@ class Place:
         return self.root / "orders.lance"
 
     @property
+    def cities(self) -> Path:
+        return self.root / "cities.lance"
+
+    @property
     def dagster_home(self) -> Path:
         return self.root / "dagster_home"
 

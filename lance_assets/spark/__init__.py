@@ -1,5 +1,8 @@
 """Spark ops over Lance tables, and the sessions they run in: PySpark, no Dagster.
 
+Every op that makes one version takes `audit=`: a function that is shown, on the driver, the table with the change and
+the one it was made upon (None for a first version), before anybody else can see it. If it raises, nothing is published.
+
 Executors write and read files through `lance_core.tasks`; the driver plans, and commits once. Names are loaded when
 they are used, so that importing this package costs nothing. Start with `writing.py`, or with `session.py`. (A module
 must not be called like a function that is exported here: importing it would hide the function.)

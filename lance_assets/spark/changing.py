@@ -17,7 +17,7 @@ from lance_core.tasks import compact as compacting
 from lance_core.tasks import delete as deleting
 from lance_core.tasks import update as updating
 from lance_core.tasks import upsert as upserting
-from lance_core.tasks.changes import ATTEMPTS, How, ManifestStore, Where
+from lance_core.tasks.changes import ATTEMPTS, Audit, How, ManifestStore, Where
 from lance_core.tasks.compact import GROUPS_AT_ONCE
 from lance_core.tasks.upsert import Rules
 from lance_core.tasks.write import BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits
@@ -34,13 +34,14 @@ def delete(
     intent: str | None = None,
     properties: Mapping[str, str] | None = None,
     retries: int = ATTEMPTS,
+    audit: Audit | None = None,
 ) -> Committed:
     """Remove the rows that match, in Lance's SQL. No data file is touched: deletion files are written, and a fragment
     of which nothing is left goes."""
     return deleting.delete(
         Where(uri, branch, storage_options, manifest_store),
         predicate,
-        how=How(intent, properties, retries),
+        how=How(intent, properties, retries, audit),
         runner=SparkRunner(spark),
     )
 
@@ -57,6 +58,7 @@ def update(
     intent: str | None = None,
     properties: Mapping[str, str] | None = None,
     retries: int = ATTEMPTS,
+    audit: Audit | None = None,
     max_rows_per_file: int = ROWS_PER_FILE_MAX,
     max_bytes_per_file: int = BYTES_PER_FILE_MAX,
 ) -> Committed:
@@ -67,7 +69,7 @@ def update(
         set,
         where,
         limits=FileLimits(max_rows_per_file, max_bytes_per_file),
-        how=How(intent, properties, retries),
+        how=How(intent, properties, retries, audit),
         runner=SparkRunner(spark),
     )
 
@@ -87,6 +89,7 @@ def upsert(
     intent: str | None = None,
     properties: Mapping[str, str] | None = None,
     retries: int = ATTEMPTS,
+    audit: Audit | None = None,
     max_rows_per_file: int = ROWS_PER_FILE_MAX,
     max_bytes_per_file: int = BYTES_PER_FILE_MAX,
 ) -> Committed:
@@ -103,7 +106,7 @@ def upsert(
         lambda task: over_rows(df, task, FRAGMENTS),
         rules,
         limits=FileLimits(max_rows_per_file, max_bytes_per_file),
-        how=How(intent, properties, retries),
+        how=How(intent, properties, retries, audit),
         runner=SparkRunner(df.sparkSession),
     )
 

@@ -25,7 +25,7 @@ from lance_core.tasks import map_columns as mapping
 from lance_core.tasks import merge_columns as merging
 from lance_core.tasks import refusals
 from lance_core.tasks.addressed import FillTask, KeysTask, runs
-from lance_core.tasks.changes import ATTEMPTS, How, ManifestStore, Where
+from lance_core.tasks.changes import ATTEMPTS, Audit, How, ManifestStore, Where
 from lance_core.tasks.parts import Task
 from lance_core.tasks.write import WriteTask
 
@@ -53,6 +53,7 @@ def map_columns(
     intent: str | None = None,
     properties: Mapping[str, str] | None = None,
     retries: int = ATTEMPTS,
+    audit: Audit | None = None,
 ) -> Committed:
     """Columns of `schema` that `fn` computes: it is given Arrow batches of `read_columns` (None: of all), and returns
     one with a row for each, in their order. It runs in the workers, one task a fragment; deleted rows are not shown.
@@ -67,7 +68,7 @@ def map_columns(
         mapping.Computation(fn, read_columns, _arrow(schema)),
         resume_key=resume_key,
         progress=progress,
-        how=How(intent, properties, retries),
+        how=How(intent, properties, retries, audit),
         runner=SparkRunner(spark),
     )
 
@@ -86,6 +87,7 @@ def merge_columns(
     intent: str | None = None,
     properties: Mapping[str, str] | None = None,
     retries: int = ATTEMPTS,
+    audit: Audit | None = None,
 ) -> Committed:
     """All columns of `df` but those of `on` become columns of the table, in the types of `schema` where it is given:
     Spark knows no fixed sizes. A column of vectors may be binary, the bytes of its numbers; lists are slower.
@@ -101,7 +103,7 @@ def merge_columns(
         Where(uri, branch, storage_options, manifest_store),
         _SparkRows(df),
         merging.Wanted.of(on, None if schema is None else _arrow(schema), missing, version),
-        how=How(intent, properties, retries),
+        how=How(intent, properties, retries, audit),
     )
 
 

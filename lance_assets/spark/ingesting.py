@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from lance_assets.spark.jobs import SparkRunner
 from lance_core import Committed
-from lance_core.tasks.changes import ATTEMPTS, How, ManifestStore, Where
+from lance_core.tasks.changes import ATTEMPTS, Audit, How, ManifestStore, Where
 from lance_core.tasks.ingesting import ingest as ingesting
 from lance_core.tasks.ingesting.ingest import Changed, CsvFormat, Extra, Reading, What
 from lance_core.tasks.write import BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits
@@ -38,6 +38,7 @@ def ingest(
     intent: str | None = None,
     properties: Mapping[str, str] | None = None,
     retries: int = ATTEMPTS,
+    audit: Audit | None = None,
     max_rows_per_file: int = ROWS_PER_FILE_MAX,
     max_bytes_per_file: int = BYTES_PER_FILE_MAX,
 ) -> Committed:
@@ -62,6 +63,6 @@ def ingest(
     return ingesting.ingest(
         Where(uri, branch, storage_options, manifest_store),
         what,
-        how=How(intent, properties, retries),
+        how=How(intent, properties, retries, audit),
         runner=SparkRunner(spark),
     )

@@ -26,7 +26,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from lance_assets.spark.java import ensure_java
-from lance_assets.spark.settings import SparkSettings, mask, mebibytes
+from lance_assets.spark.settings import LABELS, SparkSettings, as_text, mask, mebibytes
 from lance_core import InvalidInput, MissingPiece
 
 # Rows must not depend on the machine's zone, and mapInArrow must not swap columns in silence.
@@ -53,6 +53,15 @@ JVM_SETTINGS = (
     "spark.driver.extraLibraryPath",
     "spark.driver.memory",
     "spark.jars.packages",
+)
+# What Spark is given of these it adds to, or spells out.
+_ADDED_TO = (
+    "spark.archives",
+    "spark.driver.extraJavaOptions",
+    "spark.executor.extraJavaOptions",
+    "spark.files",
+    "spark.jars",
+    "spark.submit.",
 )
 # A limit on what workers may map, not on what they use: a reader of Lance files maps 2.4 GB and uses 0.2.
 PYTHON_MEMORY = "spark.executor.pyspark.memory"
@@ -107,7 +116,7 @@ def open_session(settings: SparkSettings | None = None) -> SparkSession:
 def live_session(source: SparkSession | HasSession) -> SparkSession:
     """The session in a resource with `.spark_session`, or the one given, if it is alive."""
     session = cast(SparkSession, getattr(source, "spark_session", source))
-    if not (isinstance(session, SparkSession) or is_connect(session)):
+    if not is_session(session):
         raise InvalidInput(
             f"A Spark session is needed, or an object whose .spark_session is one; got {type(source).__name__}."
         )
@@ -118,6 +127,32 @@ def live_session(source: SparkSession | HasSession) -> SparkSession:
             "shared it. Open a new one, and leave stopping to whoever opened it."
         )
     return session
+
+
+def check_applied(session: SparkSession, asked: Mapping[str, object]) -> None:
+    """Refuse by name what was asked for and this session has otherwise: on an application that runs `getOrCreate` says
+    nothing of settings that come too late."""
+    ignored = {}
+    for key, value in asked.items():
+        wanted = as_text(value) if isinstance(value, str | int | float | bool) else None
+        live = _runs_with(session, key)
+        if wanted is None or key in LABELS or wanted == live or (live and key.startswith(_ADDED_TO)):
+            continue
+        ignored[key] = (wanted, live if live is not None else "unset")
+    if ignored:
+        raise _ignored(ignored, session)
+
+
+def _runs_with(session: SparkSession, key: str) -> str | None:
+    """`getOrCreate` notes on a session also what its application cannot take any more."""
+    context = classic_context(session)
+    if context is None or key.startswith("spark.sql."):
+        return session.conf.get(key, None)
+    return context.getConf().get(key)
+
+
+def is_session(source: object) -> bool:
+    return isinstance(source, SparkSession) or is_connect(source)
 
 
 def is_connect(session: object) -> bool:

@@ -12,7 +12,7 @@ from lance_assets.spark.handing_over import over_rows
 from lance_assets.spark.jobs import FRAGMENTS, SparkRunner
 from lance_assets.spark.types import stored_schema
 from lance_core import Committed, InvalidInput
-from lance_core.tasks.changes import How, Where
+from lance_core.tasks.changes import Audit, How, Where
 from lance_core.tasks.slices import overwrite_slice
 from lance_core.tasks.write import (
     ATTEMPTS,
@@ -38,6 +38,7 @@ def append(
     intent: str | None = None,
     properties: Mapping[str, str] | None = None,
     retries: int = ATTEMPTS,
+    audit: Audit | None = None,
     max_rows_per_file: int = ROWS_PER_FILE_MAX,
     max_bytes_per_file: int = BYTES_PER_FILE_MAX,
     cluster_by: str | Sequence[str] = (),
@@ -59,7 +60,7 @@ def append(
         manifest_store=manifest_store,
         branch=branch,
     )
-    return _write(ordered, planned, properties, retries)
+    return _write(ordered, planned, properties, retries, audit)
 
 
 def overwrite(
@@ -74,6 +75,7 @@ def overwrite(
     intent: str | None = None,
     properties: Mapping[str, str] | None = None,
     retries: int = ATTEMPTS,
+    audit: Audit | None = None,
     max_rows_per_file: int = ROWS_PER_FILE_MAX,
     max_bytes_per_file: int = BYTES_PER_FILE_MAX,
     cluster_by: str | Sequence[str] = (),
@@ -95,7 +97,7 @@ def overwrite(
             lambda task: over_rows(ordered, task, FRAGMENTS),
             where,
             limits=FileLimits(max_rows_per_file, max_bytes_per_file),
-            how=How(intent, properties, retries),
+            how=How(intent, properties, retries, audit),
             runner=SparkRunner(df.sparkSession),
         )
     planned = begin_overwrite(
@@ -108,16 +110,20 @@ def overwrite(
         manifest_store=manifest_store,
         branch=branch,
     )
-    return _write(ordered, planned, properties, retries)
+    return _write(ordered, planned, properties, retries, audit)
 
 
 def _write(
-    df: DataFrame, planned: PlannedWrite | Committed, properties: Mapping[str, str] | None, retries: int
+    df: DataFrame,
+    planned: PlannedWrite | Committed,
+    properties: Mapping[str, str] | None,
+    retries: int,
+    audit: Audit | None,
 ) -> Committed:
     if isinstance(planned, Committed):
         return planned
     written: pa.Table = over_rows(df, WriteTask(planned.plan), FRAGMENTS)
-    return planned.finish(written, properties=properties, retries=retries)
+    return planned.finish(written, properties=properties, retries=retries, audit=audit)
 
 
 def _clustered(df: DataFrame, by: str | Sequence[str]) -> DataFrame:

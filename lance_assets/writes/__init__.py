@@ -3,17 +3,21 @@
     intent -> the write's own change(ctx, how) -> committed -> recorded on the ledger -> result
 
 A write says what changes: `rows.py`, `changes.py` and `columns.py` have them. Committing, recording and retrying are in
-`asset.py`, so that no write can forget the properties that tie a version to its run. `write.py` is what all share.
+`asset.py`, so that no write can forget the properties that tie a version to its run. `write.py` is what all share,
+`declared.py` which there are by name.
 """
 
 from lance_assets.writes.asset import write_asset, write_key
 from lance_assets.writes.changes import SparkCompact, SparkDelete, SparkUpdate
 from lance_assets.writes.columns import SparkMapColumns, SparkMergeColumns
 from lance_assets.writes.context import TableReference, WriteContext
+from lance_assets.writes.declared import WRITES, Writes
+from lance_assets.writes.decorator import lance_write
 from lance_assets.writes.rows import SparkAppend, SparkIngest, SparkOverwrite, SparkUpsert
 from lance_assets.writes.write import How, Write
 
 __all__ = [
+    "WRITES",
     "How",
     "SparkAppend",
     "SparkCompact",
@@ -27,6 +31,8 @@ __all__ = [
     "TableReference",
     "Write",
     "WriteContext",
+    "Writes",
+    "lance_write",
     "write_asset",
     "write_key",
 ]

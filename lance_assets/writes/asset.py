@@ -1,31 +1,40 @@
 """The Dagster asset of a write, from the intention to the version on the ledger."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import dagster as dg
 
+from lance_assets.audits import Audit, check_specs
+from lance_assets.checks.check import Check
+from lance_assets.checks.judging import judge_in_run
 from lance_assets.epochs import epoch_of
 from lance_assets.failures import lance_errors
 from lance_assets.intents import partition_intent, run_intent
 from lance_assets.ledger import Ledger
-from lance_assets.metadata import RUN_ID, committed_facts, found_facts, metadata_of
+from lance_assets.metadata import VersionFacts, committed_facts, found_facts, metadata_of
+from lance_assets.properties import RUN_ID
 from lance_assets.provenance import properties_of
 from lance_assets.recording import Standing, record_in_run
 from lance_assets.resources import SPARK, session_of
+from lance_assets.spark.cancelling import ending_together
 from lance_assets.writes.context import WriteContext
+from lance_assets.writes.dependencies import Dependencies
 from lance_assets.writes.write import How, Write
-from lance_core import Committed, InvalidInput
+from lance_core import AuditFailed, Committed, InvalidInput
 
 
 def write_key(ledger: Ledger, write: Write) -> dg.AssetKey:
     return dg.AssetKey([*ledger.prefix, write.name])
 
 
-def write_asset(ledger: Ledger, write: Write, *, group: str) -> dg.AssetsDefinition:
+def write_asset(ledger: Ledger, write: Write, *, group: str, checks: Sequence[Check] = ()) -> dg.AssetsDefinition:
+    after = Dependencies.of(write.deps)
+
     @dg.asset(
         key=write_key(ledger, write),
-        deps=write.deps,
+        deps=after.deps,
+        ins=after.ins,
         partitions_def=write.partitions,
         group_name=group,
         kinds={"spark", "lance"},
@@ -33,14 +42,23 @@ def write_asset(ledger: Ledger, write: Write, *, group: str) -> dg.AssetsDefinit
         description=write.description or f"{write.summary} the Lance table {ledger.label}.",
         code_version=write.code_version,
         retry_policy=write.retry_policy,
+        check_specs=check_specs(write.audit, write_key(ledger, write)),
         required_resource_keys={SPARK},
         pool=ledger.pool,
     )
-    def asset(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
+    # Where there are checks, Dagster takes this annotation only.
+    def asset(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
         with lance_errors(ledger, retry_number=context.retry_number):
-            return _Step(context, ledger, write).done()
+            return _Step(context, ledger, write, checks).done()
 
     return asset
+
+
+def write_in_step(
+    context: dg.AssetExecutionContext, ledger: Ledger, write: Write, checks: Sequence[Check] = ()
+) -> dg.MaterializeResult[None]:
+    """As the asset of the write would do it, in a step of another asset."""
+    return _Step(context, ledger, write, checks).done()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +66,41 @@ class _Step:
     context: dg.AssetExecutionContext
     ledger: Ledger
     write: Write
+    checks: Sequence[Check]
 
     def done(self) -> dg.MaterializeResult[None]:
         ledger, partition = self.ledger, _partition(self.context, self.write)
-        intent = self._intent(partition)
+        intent, key = self._intent(partition), write_key(ledger, self.write)
         before = ledger.open().version if self.write.makes_several and ledger.exists() else 0
         spark = session_of(getattr(self.context.resources, SPARK))
         writing = WriteContext(spark, self.context, partition, ledger)
+        audit = Audit(self.write.audit) if self.write.audit else None
 
         def how() -> How:
-            key = write_key(ledger, self.write)
             properties = properties_of(self.context.run, key, partition, intent, writing.inputs)
-            return How(intent=intent, properties=properties, **ledger.access())
+            return How(intent=intent, properties=properties, audit=audit, **ledger.access())
 
-        committed = self.write.change(writing, how)
+        try:
+            with ending_together(spark):
+                committed = self.write.change(writing, how)
+        except AuditFailed as error:
+            for evaluation in audit.evaluations(key, error.detached_version) if audit else ():
+                self.context.log_event(evaluation)
+            raise
         if self.write.makes_several:
             self._record_those_between(before, committed)
-        return self._recorded(committed)
+        return self._recorded(committed, self._audited(audit, committed))
+
+    def _audited(self, audit: Audit | None, committed: Committed) -> list[dg.AssetCheckResult]:
+        if audit is None:
+            return []
+        if committed.landed_before:
+            return Audit(audit.checks).results(
+                f"This had landed before, as version {committed.version}, and was not asked again.", committed.version
+            )
+        for warning in audit.warnings():
+            self.context.log.warning(f"{self.ledger.label}: version {committed.version} was published; {warning}")
+        return audit.results("Nothing was written, so there was nothing to ask about.", committed.version)
 
     def _intent(self, partition: str | None) -> str:
         key = write_key(self.ledger, self.write)
@@ -75,40 +111,57 @@ class _Step:
     def _record_those_between(self, before: int, committed: Committed) -> None:
         """Versions of this run that were committed on the way."""
         epoch = epoch_of(self.context.instance, self.ledger, self.ledger.identity_of(committed.table))
-        for info in committed.table.versions(since=before + 1):
+        for info in committed.table.versions(since=before):
             if info.version < committed.version and info.properties.get(RUN_ID) == self.context.run.run_id:
-                record_in_run(self.context, self.ledger, found_facts(committed.table.at(info.version), info, epoch))
+                table = committed.table.at(info.version)
+                facts = found_facts(table, info, epoch)
+                record_in_run(self.context, self.ledger, facts)
+                # Rows are read of the last of them only, by those that ask for rows.
+                cheap = [check for check in self.checks if not check.reads_data]
+                judge_in_run(self.context, self.ledger, cheap, table, facts.partition)
 
-    def _recorded(self, committed: Committed) -> dg.MaterializeResult[None]:
+    def _is_to_be_judged(self, facts: VersionFacts, stood: Standing) -> bool:
+        """Not one that landed long ago and is only told of again: what is found of it would stand as the newest."""
+        if stood is Standing.MISSING or facts.run_id == self.context.run.run_id:
+            return True
+        return self.ledger.open().version == facts.version
+
+    def _recorded(self, committed: Committed, checked: list[dg.AssetCheckResult]) -> dg.MaterializeResult[None]:
         context, ledger = self.context, self.ledger
         if not committed.attempts and not committed.landed_before:
             context.log.info(f"{ledger.label}: there was nothing to write; it stays at version {committed.version}")
-            return _unrecorded(committed.version, {"lance/rows_added": dg.MetadataValue.int(0)})
+            return _unrecorded(committed.version, {"lance/rows_added": dg.MetadataValue.int(0)}, checked)
         if committed.table.version != committed.version:
             context.log.warning(
                 f"{ledger.label}: this landed as version {committed.version}, which cleanup has retired since; "
                 "nothing was written now, and there is no partition to record"
             )
-            return _unrecorded(committed.version, {"lance/landed_before": dg.MetadataValue.bool(True)})
+            return _unrecorded(committed.version, {"lance/landed_before": dg.MetadataValue.bool(True)}, checked)
         facts = committed_facts(committed, epoch_of(context.instance, ledger, ledger.identity_of(committed.table)))
         known = facts.run_id is not None and context.instance.has_run(facts.run_id)
         stood = record_in_run(context, ledger, facts)
+        if stood is not Standing.TAKEN and self._is_to_be_judged(facts, stood):
+            judge_in_run(context, ledger, self.checks, committed.table, facts.partition)
         # Where the partition holds another version, this one has none.
         where = {} if stood is Standing.TAKEN else {"lance/partition": dg.MetadataValue.text(facts.partition)}
         if committed.landed_before:
             context.log.info(f"{ledger.label}: this landed before, as version {facts.version}; nothing was written now")
         return dg.MaterializeResult(
             metadata={
-                **metadata_of(facts, run_is_known=known),
+                **metadata_of(facts, run_is_known=known, with_picture=True),
                 **where,
                 "lance/landed_before": dg.MetadataValue.bool(committed.landed_before),
             },
             data_version=dg.DataVersion(facts.data_version),
+            check_results=checked,
         )
 
 
-def _unrecorded(version: int, metadata: Mapping[str, dg.MetadataValue]) -> dg.MaterializeResult[None]:
-    return dg.MaterializeResult(metadata={"lance/version": dg.MetadataValue.int(version), **metadata})
+def _unrecorded(
+    version: int, metadata: Mapping[str, dg.MetadataValue], checked: list[dg.AssetCheckResult]
+) -> dg.MaterializeResult[None]:
+    shown = {"lance/version": dg.MetadataValue.int(version), **metadata}
+    return dg.MaterializeResult(metadata=shown, check_results=checked)
 
 
 def _partition(context: dg.AssetExecutionContext, write: Write) -> str | None:

@@ -8,6 +8,7 @@ from lance_assets.spark import compact, delete, update
 from lance_assets.writes.context import WriteContext
 from lance_assets.writes.write import How, Parameters, Write, filled_in
 from lance_core import Committed
+from lance_core.tasks.write import ROWS_PER_FILE_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,12 @@ class SparkCompact(Write):
             raise self.wrong(f"target_rows={self.target_rows}: a file has at least one row")
 
     def change(self, ctx: WriteContext, how: Callable[[], How]) -> Committed:
-        if self.target_rows is None:
-            return compact(ctx.spark, ctx.table.uri, **how())
-        return compact(ctx.spark, ctx.table.uri, target_rows=self.target_rows, **how())
+        asked = how()
+        return compact(
+            ctx.spark,
+            ctx.table.uri,
+            target_rows=self.target_rows or ROWS_PER_FILE_MAX,
+            intent=asked["intent"],
+            properties=asked["properties"],
+            **ctx.table.access(),
+        )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from lance_assets.spark import append, ingest, overwrite, upsert
+from lance_assets.storage import looked_up
 from lance_assets.writes.context import WriteContext
 from lance_assets.writes.write import How, Parameters, Rows, Write, filled_in
 from lance_core import Committed
@@ -90,7 +91,8 @@ class SparkUpsert(Write):
 @dataclass(frozen=True, slots=True)
 class SparkIngest(Write):
     """Take the files that the table has not taken yet, read inside the tasks. `files` may depend on the partition, as a
-    function of the context; `on_bad_record` is "fail", or the place of a table for what cannot be a row."""
+    function of the context; `on_bad_record` is "fail", or the place of a table for what cannot be a row. A secret among
+    `source_options`, which say how the files are reached, is a `dagster.EnvVar` or `env:NAME`."""
 
     files: Files | Callable[[WriteContext], Files]
     format: str | None = None
@@ -116,6 +118,10 @@ class SparkIngest(Write):
             extra=self.extra,  # type: ignore[arg-type]  # refused by name where it is no such word
             on_bad_record=self.on_bad_record,
             changed=self.changed,  # type: ignore[arg-type]
-            source_options=self.source_options or None,
+            source_options={
+                name: str(looked_up(value, f"the source option {name!r} of {self.name}"))
+                for name, value in self.source_options.items()
+            }
+            or None,
             **how(),
         )

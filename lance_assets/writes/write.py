@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import dagster as dg
 
+from lance_assets.checks.check import Check
 from lance_assets.ledger import check_word
 from lance_assets.literals import Value, sql_literal
 from lance_assets.storage import Access
 from lance_assets.writes.context import WriteContext
-from lance_core import Committed, InvalidInput
+from lance_assets.writes.dependencies import Dependency
+from lance_core import Audit, Committed, InvalidInput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Rows = Callable[["SparkSession", WriteContext], "DataFrame"]
 Parameters = Mapping[str, Value | Callable[[WriteContext], Value]]
-Dependency = dg.AssetKey | dg.AssetDep | dg.AssetSpec | dg.AssetsDefinition | str | Sequence[str]
 _PARAMETER = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|::|:(?P<name>[A-Za-z_]\w*)""")
 
 
@@ -31,6 +32,7 @@ class How(Access):
 
     intent: str
     properties: Mapping[str, str]
+    audit: Audit | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,9 @@ class Common:
     description: str | None = None
     code_version: str | None = None
     tags: Mapping[str, str] | None = None
+    audit: Sequence[Check] = ()
+    """Checks of the version that it would make, before anybody can see it. One that fails has nothing published, unless
+    its severity is a warning."""
     retry_policy: dg.RetryPolicy | None = None
     """For errors of functions and of Spark; conflicts are retried without it."""
 
@@ -65,6 +70,7 @@ class Write(Common, ABC):
             raise self.wrong(f"once_per is 'run' or 'partition', not {self.once_per!r}")
         if self.once_per == "partition" and self.partitions is None:
             raise self.wrong("once_per='partition' needs partitions=")
+        self._check_audit()
         self.check()
 
     @abstractmethod
@@ -74,6 +80,15 @@ class Write(Common, ABC):
     @abstractmethod
     def change(self, ctx: WriteContext, how: Callable[[], How]) -> Committed:
         """Do it. `how` is asked for last, when all that is read has been noted."""
+
+    def _check_audit(self) -> None:
+        if isinstance(self.audit, Check) or not all(isinstance(each, Check) for each in self.audit):
+            raise self.wrong("audit= is a list of checks, such as those of lance_assets.checks")
+        names = [each.name for each in self.audit]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise self.wrong(f"audit= has two checks {twice[0]!r}; give each its own name")
+        if self.audit and self.makes_several:
+            raise self.wrong("audit= is for one version that changes rows; this makes several, of the same rows")
 
     def wrong(self, why: str) -> InvalidInput:
         return InvalidInput(f"{type(self).__name__}({self.name!r}): {why}")

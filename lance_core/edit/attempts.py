@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from lance_core import writes
+from lance_core.audits import Look
 from lance_core.data.write import HeldRows
 from lance_core.errors import RetryableConflict
 from lance_core.format.operations import Operation
@@ -36,6 +37,8 @@ class Change:
     """Whether it means the same on a newer version. An overwrite replaces what its writer saw, and nothing else."""
     brought: bool = False
     """Whether its files were there before it was begun: nobody here knows for how long."""
+    audit: Look | None = None
+    """Who looks at each plan before it is committed."""
 
 
 def land(
@@ -48,11 +51,14 @@ def land(
     ports: Ports,
 ) -> Written:
     begun = writes.begin(base.location, base, verb=change.verb, intent=intent, ports=ports)
-    if isinstance(begun, Written):
-        return begun
+    return begun if isinstance(begun, Written) else go_on(change, begun, properties=properties, retries=retries)
+
+
+def go_on(change: Change, begun: Begun, *, properties: Mapping[str, str], retries: int) -> Written:
+    """From a beginning that others may have made together with that of other changes."""
     if change.brought:
         begun = replace(begun, moment=Moment.long_ago())
-    pace = Pace(ports)
+    pace = Pace(begun.ports)
     for done_before in range(retries):
         try:
             written = _once(change, begun, properties, retries)
@@ -60,7 +66,7 @@ def land(
             if not change.again or conflict.rule == "exhausted" or done_before + 1 == retries or pace.is_over:
                 raise
             pace.lost()
-            begun = replace(begun, base=load_latest(base.location))
+            begun = replace(begun, base=load_latest(begun.location))
             # Another holder of the intention may be done, and then there could be nothing left to change.
             if landed := writes.landed_before(begun):
                 return landed
@@ -75,5 +81,5 @@ def _once(change: Change, begun: Begun, properties: Mapping[str, str], retries: 
     if planned is None:
         return writes.nothing_to_write(begun, change.operation)
     if isinstance(planned, HeldRows):
-        return writes.finish_append(begun, planned, properties=properties, attempts=retries)
-    return writes.finish(begun, planned, properties=properties, attempts=retries)
+        return writes.finish_append(begun, planned, properties=properties, attempts=retries, audit=change.audit)
+    return writes.finish(begun, planned, properties=properties, attempts=retries, audit=change.audit)

@@ -20,11 +20,12 @@ from lance_core.data.layout import is_blob
 from lance_core.data.write import FileLimits, write_fragments
 from lance_core.edit.delete import delete
 from lance_core.edit.rewriting import ids_of
-from lance_core.errors import InvalidInput
+from lance_core.errors import IncompatibleConflict, InvalidInput
 from lance_core.expressions import Predicate, with_metadata_columns
 from lance_core.format.fragment import Fragment
+from lance_core.format.ids import Version
 from lance_core.format.operations import Delete, Update
-from lance_core.format.schema import TableSchema
+from lance_core.format.schema import Field, TableSchema
 from lance_core.ports import Ports
 from lance_core.snapshot import Snapshot
 
@@ -100,7 +101,7 @@ class Slice:
 
 
 class SliceRows:
-    """The rows of one overwrite, written on the first plan."""
+    """The rows of one overwrite, written on the first plan, and again where the table's columns became others."""
 
     def __init__(self, write: Callable[[Snapshot, Slice], tuple[TableSchema, tuple[Fragment, ...]]], sql: str) -> None:
         self._write, self._sql = write, sql
@@ -110,10 +111,10 @@ class SliceRows:
         """`gone` finds the rows that are there, and writes their deletion files."""
         what, schema = base.location.uri, base.manifest.schema
         its = Slice.of(self._sql, schema, what=what)
-        if self._written is None:
+        if self._written is None or not _still_fits(self._written[0], schema):
             self._written = self._write(base, its)
         columns, new = self._written
-        _check_still(columns, schema, what=what)
+        columns_to_write(columns.arrow, schema, conversion=Conversion.EXACT, what=what)
         removed = gone()
         return Update(
             removed_ids=removed.removed_ids,
@@ -127,9 +128,22 @@ class SliceRows:
 
 def in_one_process(rows: Incoming, sql: str, *, limits: FileLimits, ports: Ports) -> Callable[[Snapshot], Update]:
     """A plan, for as often as it is needed."""
+    is_held = rows.bytes is not None
+    rows = rows.held() if is_held else rows
+    before: list[Version] = []
 
     def write(base: Snapshot, its: Slice) -> tuple[TableSchema, tuple[Fragment, ...]]:
         schema, what = base.manifest.schema, base.location.uri
+        if before and not is_held:
+            raise IncompatibleConflict(
+                f"{what}: columns were changed by somebody else, up to version {base.version}, while a stream of rows "
+                f"was written for those of version {before[0]}. Nothing of it landed; bring the rows again",
+                ours=Update.name,
+                theirs="another schema",
+                version=base.version,
+                rule="columns_of_a_stream",
+            )
+        before.append(base.version)
         stored = schema_as_stored(rows.columns, schema)
         columns = columns_to_write(stored, schema, conversion=Conversion.EXACT, what=what)
         return columns, write_fragments(
@@ -144,18 +158,19 @@ def in_one_process(rows: Incoming, sql: str, *, limits: FileLimits, ports: Ports
             look=its.looking(what),
         )
 
-    once = SliceRows(write, sql)
-    return lambda base: once.plan(base, lambda: delete(base, sql, ports=ports))
+    its_rows = SliceRows(write, sql)
+    return lambda base: its_rows.plan(base, lambda: delete(base, sql, ports=ports))
 
 
-def _check_still(columns: TableSchema, schema: TableSchema, *, what: str) -> None:
-    """What was written under an older schema is what the newer one means."""
-    if any(field not in schema.fields for field in columns.fields):
-        raise InvalidInput(
-            f"{what}: columns {', '.join(columns.arrow.names)} were changed by somebody else while rows for a slice "
-            "of them were written. Nothing of it landed; run it again"
-        )
-    columns_to_write(columns.arrow, schema, conversion=Conversion.EXACT, what=what)
+def _still_fits(columns: TableSchema, schema: TableSchema) -> bool:
+    """Whether what was written under an older schema is what the newer one means."""
+    known = {field.name: field for field in schema.fields}
+    return all(field.name in known and _stored(field) == _stored(known[field.name]) for field in columns.fields)
+
+
+def _stored(field: Field) -> tuple[object, ...]:
+    """As far as files and readers care; what else is noted of a column may change."""
+    return field.id, field.name, field.logical_type, field.nullable, tuple(map(_stored, field.children))
 
 
 def _row(batch: pa.RecordBatch, place: int) -> dict[str, object]:

@@ -125,7 +125,7 @@ class Aggregation:
     def nothing(self) -> pa.Table:
         """What `of` gives for no row."""
         none = pa.schema([self.table.field(name) for name in self.columns])
-        return self.of([pa.RecordBatch.from_pylist([], none) if none.names else _NO_ROWS])
+        return self.of([pa.RecordBatch.from_pylist([], none) if none.names else _no_rows()])
 
     def together(self, tables: Sequence[pa.Table]) -> pa.Table:
         """Groups of the rows of all; tables that `of` or `together` gave."""
@@ -161,7 +161,10 @@ class Aggregation:
 
 
 _EXACT = Context(prec=160)
-_NO_ROWS = pa.RecordBatch.from_arrays([pa.nulls(0)], names=["no column"])
+
+
+def _no_rows() -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.nulls(0)], names=["no column"])
 
 
 def _counted(name: str) -> str:

@@ -64,9 +64,7 @@ class Query:
         except Misfit as error:
             raise misfit(_WHAT, sql, str(error)) from error
         except EngineError as error:
-            if "not found" in str(error) and "table '" in str(error):
-                raise misfit(_WHAT, sql, f"the table is called {TABLE}: select ... from {TABLE}") from error
-            raise refusal(_WHAT, sql, str(error), schema) from error
+            raise misnamed(sql, error) or refusal(_WHAT, sql, str(error), schema) from error
 
     def answer(self, together: pa.Table) -> pa.Table:
         """From the groups of all rows."""
@@ -78,16 +76,23 @@ class Query:
             raise refusal(_WHAT, self.sql, str(error), together.schema) from error
 
 
+def misnamed(sql: str, error: EngineError) -> InvalidInput | None:
+    """What is wrong, where a query calls the table something else."""
+    if "not found" in str(error) and "table '" in str(error):
+        return misfit(_WHAT, sql, f"the table is called {TABLE}: select ... from {TABLE}")
+    return None
+
+
 def _taken_apart(sql: str, plan: "LogicalPlan", gives: pa.Schema, schema: pa.Schema, spelt: Mapping[str, str]) -> Query:
     above: list[LogicalPlan] = []
     below = plan
     while not _groups_rows(below):
         above.append(below)
-        below = _input(below)
+        below = input_of(below)
     node = below.to_variant()
-    condition, relation = _rows_of(_input(below))
+    condition, relation = rows_of(input_of(below))
     where = None if condition is None else Predicate.of_query(condition, schema, spelt=spelt, relation=relation)
-    groups, measures = _exprs(node.group_by_exprs()), _exprs(node.aggregate_exprs())
+    groups, measures = exprs_of(node.group_by_exprs()), exprs_of(node.aggregate_exprs())
     if any(each.variant_name() == "GroupingSet" for each in groups):
         raise Misfit(f"grouping sets are not supported; {_SUPPORTED}")
     told = engine.grouped_schema(groups, measures, batches.shown_schema(schema, spelt), relation)
@@ -109,35 +114,36 @@ def _taken_apart(sql: str, plan: "LogicalPlan", gives: pa.Schema, schema: pa.Sch
 
 def _groups_rows(plan: "LogicalPlan") -> bool:
     """Whether it is the aggregate that is nearest to the rows."""
-    return _kind(plan) == "Aggregate" and not any(_holds_aggregate(each) for each in plan.inputs())
+    return kind_of(plan) == "Aggregate" and not any(_holds_aggregate(each) for each in plan.inputs())
 
 
 def _holds_aggregate(plan: "LogicalPlan") -> bool:
-    return _kind(plan) == "Aggregate" or any(map(_holds_aggregate, plan.inputs()))
+    return kind_of(plan) == "Aggregate" or any(map(_holds_aggregate, plan.inputs()))
 
 
-def _input(plan: "LogicalPlan") -> "LogicalPlan":
+def input_of(plan: "LogicalPlan") -> "LogicalPlan":
     below = plan.inputs()
-    if len(below) != 1 or _kind(plan) not in (*_STEPS, "Aggregate"):
-        kind = _kind(plan)
+    if len(below) != 1 or kind_of(plan) not in (*_STEPS, "Aggregate"):
+        kind = kind_of(plan)
         if kind in ("TableScan", "EmptyRelation"):
             raise Misfit(f"it aggregates nothing; give rows by read(), and ask here for one of {_FUNCTIONS_TOLD}")
         raise Misfit(f"{_INSTEAD.get(kind, kind)} cannot be put together from parts; {_SUPPORTED}")
     return below[0]
 
 
-def _rows_of(plan: "LogicalPlan") -> "tuple[Expr | None, str]":
-    """The condition on the rows that are grouped, and what the table is called."""
+def rows_of(plan: "LogicalPlan", *, under: str = "below an aggregate", can: str = "") -> "tuple[Expr | None, str]":
+    """The condition on the rows that are read, and what the table is called. `under` and `can` are what a refusal says
+    of the place, and of what there is."""
     conditions: list[Expr] = []
     relation = TABLE
-    while (kind := _kind(plan)) != "TableScan":
+    while (kind := kind_of(plan)) != "TableScan":
         node = plan.to_variant()
         if kind == "Filter":
-            conditions += _exprs([node.predicate()])
-        elif kind == "SubqueryAlias" and _kind(plan.inputs()[0]) == "TableScan":
+            conditions += exprs_of([node.predicate()])
+        elif kind == "SubqueryAlias" and kind_of(plan.inputs()[0]) == "TableScan":
             relation = node.alias()
         else:
-            raise Misfit(f"{_INSTEAD.get(kind, kind)} below an aggregate is not supported; {_SUPPORTED}")
+            raise Misfit(f"{_INSTEAD.get(kind, kind)} {under} is not supported; {can or _SUPPORTED}")
         plan = plan.inputs()[0]
     return (joined(conditions, "AND") if conditions else None), relation
 
@@ -159,15 +165,15 @@ def _measure(expr: "Expr", compiled: "Callable[[Expr], Compiled]", gives: pa.Dat
 
 
 def _step(plan: "LogicalPlan") -> Step:
-    return _STEPS[_kind(plan)](plan.to_variant())
+    return _STEPS[kind_of(plan)](plan.to_variant())
 
 
 def _projected(node: "Projection") -> Step:
-    return lambda frame: frame.select(*_exprs(node.projections()))
+    return lambda frame: frame.select(*exprs_of(node.projections()))
 
 
 def _filtered(node: "Filter") -> Step:
-    return lambda frame: frame.filter(*_exprs([node.predicate()]))
+    return lambda frame: frame.filter(*exprs_of([node.predicate()]))
 
 
 def _sorted(node: "Sort") -> Step:
@@ -175,28 +181,31 @@ def _sorted(node: "Sort") -> Step:
 
 
 def _limited(node: "Limit") -> Step:
-    skip, fetch = (None if each is None else engine.constant(engine.wrapped(each)).as_py() for each in _bounds(node))
-    most = sys.maxsize if fetch is None else fetch
-    return lambda frame: frame.limit(most, skip or 0)
+    skip, take = bounds_of(node)
+    most = sys.maxsize if take is None else take
+    return lambda frame: frame.limit(most, skip)
 
 
 def _grouped_again(node: "Aggregate") -> Step:
-    return lambda frame: frame.aggregate(_exprs(node.group_by_exprs()), _exprs(node.aggregate_exprs()))
+    return lambda frame: frame.aggregate(exprs_of(node.group_by_exprs()), exprs_of(node.aggregate_exprs()))
 
 
 def _renamed(node: "SubqueryAlias") -> Step:
     return lambda frame: frame.alias(node.alias())
 
 
-def _bounds(node: "Limit") -> "tuple[Expr | None, Expr | None]":
-    return node.skip(), node.fetch()
+def bounds_of(node: "Limit") -> tuple[int, int | None]:
+    """How many rows are skipped, and how many are taken then."""
+    bounds = (node.skip(), node.fetch())
+    skip, take = (None if each is None else engine.constant(engine.wrapped(each)).as_py() for each in bounds)
+    return skip or 0, take
 
 
-def _exprs(raw: "Iterable[Expr]") -> "list[Expr]":
+def exprs_of(raw: "Iterable[Expr]") -> "list[Expr]":
     return [engine.wrapped(each) for each in raw]
 
 
-def _kind(plan: "LogicalPlan") -> str:
+def kind_of(plan: "LogicalPlan") -> str:
     return type(plan.to_variant()).__name__
 
 
@@ -210,6 +219,7 @@ _STEPS: "Mapping[str, Callable[..., Step]]" = {
 }
 _INSTEAD = {
     "Distinct": "DISTINCT",
+    "EmptyRelation": "a query without FROM",
     "Join": "a join",
     "Projection": "a subquery",
     "Union": "UNION",

@@ -42,10 +42,10 @@ class Draft:
         self._dictionaries = b""
 
     @classmethod
-    def born(cls, storage_version: StorageVersion, *, stable_row_ids: bool) -> "Draft":
-        """Version 1 of a table."""
+    def born(cls, storage_version: StorageVersion, *, stable_row_ids: bool, version: Version | None = None) -> "Draft":
+        """Version 1 of a table; `version` is another number, for one beside the line."""
         message = outline.empty()
-        message.version = 1
+        message.version = version or 1
         message.data_format.file_format = "lance"
         message.data_format.version = str(storage_version)
         if stable_row_ids:

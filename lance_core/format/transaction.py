@@ -18,8 +18,12 @@ from lance_core.format.ids import Version
 from lance_core.format.operations import Operation
 from lance_core.limits import TRANSACTION_BYTES
 
+_DIGITS_MAX = 20
 INLINE_BYTES_MAX = 20 * 1024 * 1024
 """A larger transaction is kept only in its own file."""
+PLANNED_ON = "lance_assets.planned_on"
+"""The property that says which version a transaction was planned on, where its `read_version` is another: so the format
+has it where sets of deleted rows were joined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,12 @@ class Transaction:
     """The caller's. On the wire the parent is among them."""
     parent: Parent | None = None
     """None before it is applied, of the first version of a table, and where its writer did not tell."""
+
+    @property
+    def planned_on(self) -> Version:
+        """0 of one that creates a table."""
+        noted = self.properties.get(PLANNED_ON, "")
+        return Version(int(noted)) if noted.isdecimal() and len(noted) < _DIGITS_MAX else self.read_version
 
     def encode(self) -> bytes:
         properties = dict(self.properties)

@@ -8,19 +8,16 @@ option names the variable of the environment that has the value.
 import argparse
 import json
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from urllib.parse import parse_qsl
 
-from lance_core import given
+from lance_core import given, shell
 from lance_core.errors import InvalidInput, LanceError
 from lance_core.format.ids import Version
 from lance_core.fsck.examine import Extent, examine
 from lance_core.fsck.report import Finding, Kind, Mend, Report
 from lance_core.location import Location, locate
-from lance_core.storage.options import is_secret
 
 HELP = "look a table over, and repair what can be repaired"
 DESCRIPTION = (
@@ -29,10 +26,6 @@ DESCRIPTION = (
     "where something was found, 2 where it could not look."
 )
 CLEAN, FOUND, FAILED = 0, 1, 2
-_PASSWORD = re.compile(r"://[^/@?]*:[^@]*@")
-"""It may have any character in it but the one that ends it."""
-_SECRET_WORDS = ("pass", "secret", "token")
-_QUERY_OF_DYNAMODB = "s3+ddb://"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -42,15 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     extent.add_argument("--all", action="store_true", help="all versions, orphans and references (the default)")
     extent.add_argument("--head", action="store_true", help="the newest version alone")
     extent.add_argument("--version", metavar="N", type=int, help="this version alone")
-    add("--storage-option", metavar="KEY=VALUE", action="append", default=[], help="never a secret; repeatable")
-    add(
-        "--storage-option-from", metavar="KEY=VARIABLE", action="append", default=[],
-        help="one whose value a variable of the environment has; repeatable",
-    )  # fmt: skip
-    manifests = parser.add_mutually_exclusive_group()
-    manifests.add_argument("--manifest-store", metavar="URL", help="where versions are reserved; without a password")
-    manifests.add_argument("--manifest-store-from", metavar="VARIABLE", help="the same, from the environment")
-    add("--base", metavar="PLACE", action="append", default=[], help="outside the table, and may be read; repeatable")
+    shell.add_access(parser)
     add("--json", action="store_true", help="one object, for programs")
     kinds = [kind.value for kind in Kind]
     add("--repair", metavar="KIND", action="append", choices=kinds, default=[], help=f"{', '.join(kinds)}; repeatable")
@@ -99,57 +84,20 @@ def _place(mend: Mend) -> int:
 
 
 def _location(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Location:
-    uri: str = arguments.uri
-    if _PASSWORD.search(uri) or ("?" in uri and "://" in uri and not uri.lower().startswith(_QUERY_OF_DYNAMODB)):
-        raise InvalidInput(
-            "the URI has a password or a query, and a command line is seen by everybody on this machine; give it "
-            "without, and what it needs with --storage-option-from"
-        )
-    options = {}
-    for text in arguments.storage_option:
-        key, value = _pair(text, "--storage-option", "KEY=VALUE")
-        if is_secret(key):
-            raise InvalidInput(
-                f"{key} is a secret, and a command line is seen by everybody on this machine; put it into the "
-                f"environment, and name it: --storage-option-from {key}=VARIABLE"
-            )
-        options[key] = value
-    for text in arguments.storage_option_from:
-        key, variable = _pair(text, "--storage-option-from", "KEY=VARIABLE")
-        options[key] = _variable(variable, environment)
-    manifests: str | None = arguments.manifest_store
-    if manifests is not None and _has_password(manifests):
-        raise InvalidInput(
-            "the URL of the manifest store has a password, and a command line is seen by everybody on this machine; "
-            "put it into the environment, and name it: --manifest-store-from VARIABLE"
-        )
-    if arguments.manifest_store_from is not None:
-        manifests = _variable(arguments.manifest_store_from, environment)
-    return locate(uri, storage_options=options, bases=arguments.base, manifest_store=manifests)
-
-
-def _has_password(url: str) -> bool:
-    asked = [name.lower() for name, _value in parse_qsl(url.partition("?")[2], keep_blank_values=True)]
-    return bool(_PASSWORD.search(url)) or any(word in name for name in asked for word in _SECRET_WORDS)
+    shell.check_uri(arguments.uri)
+    access = shell.access(arguments, environment)
+    return locate(
+        arguments.uri,
+        storage_options=access.storage_options,
+        bases=access.bases,
+        manifest_store=access.manifest_store,
+    )
 
 
 def _extent(arguments: argparse.Namespace) -> Extent | Version:
     if arguments.version is not None:
         return given.version_number(arguments.version)
     return Extent.HEAD if arguments.head else Extent.ALL
-
-
-def _pair(text: str, option: str, form: str) -> tuple[str, str]:
-    key, separator, value = text.partition("=")
-    if not (key and separator):
-        raise InvalidInput(f"{option} is of the form {form}; this one has no key, or no '='")
-    return key, value
-
-
-def _variable(name: str, environment: Mapping[str, str]) -> str:
-    if name not in environment:
-        raise InvalidInput(f"the environment has no variable {name!r}; set it, or name another")
-    return environment[name]
 
 
 # What is answered

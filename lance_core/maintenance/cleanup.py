@@ -9,10 +9,14 @@ what is going. All ages are by the store's clock: nobody's own clock can make a 
 ever named may belong to a write that is under way, and stays until it is older than the grace period; so does a version
 that is so young that a commit may still be at work on its number. No argument makes these times shorter than an hour
 and a minute. Start with `clean`.
+
+A version beside the line is in nobody's way and in nobody's count: what an audit refused is there to be looked at, what
+somebody commits detached to be published. It goes when it is older than both the age of versions and that of files
+that nobody names, unless a tag names it or somebody is at work on it; the files that only it names go with it.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from lance_core import given, work
@@ -48,6 +52,8 @@ class Retention:
     older_than: timedelta
     keep: int
     orphan_grace: timedelta = GRACE
+    protected: Mapping[int, str] = field(default_factory=dict)
+    """Versions that stay besides those that the table itself has a name for, and why."""
 
     def __post_init__(self) -> None:
         stays = "the newest version always stays, so it is at least 1"
@@ -59,6 +65,10 @@ class Retention:
                 f"orphan_grace={self.orphan_grace}: a file that no version names may belong to a write that is under "
                 f"way, and stays for {GRACE_FLOOR} at least"
             )
+        given.mapping(self.protected, "protected")
+        for number, why in self.protected.items():
+            given.version_number(number)
+            given.text(why, f"protected[{number}]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +85,15 @@ class CleanupReport:
     """Records of writes that landed, or were left unfinished, so long ago that nobody repeats them."""
     bytes: int
     kept: Mapping[Version, tuple[str, ...]]
-    """Versions that are old enough to go, and the tags, branches and clones that keep them."""
+    """Versions that are old enough to go, and what keeps them: tags, branches, clones, or whoever asked for it."""
+    detached: tuple[Version, ...] = ()
+    """Those beside the line."""
     seems_wrong: bool = False
     """More than half of the files on the store are orphans."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Choice:
+class Choice:
     versions: tuple[Version, ...]
     kept: Mapping[Version, tuple[str, ...]]
 
@@ -93,7 +105,7 @@ def choose(
     loaded: Version,
     retention: Retention,
     now: datetime,
-) -> _Choice:
+) -> Choice:
     """Pure. `modified` has every version there is; those from `loaded` on always stay. None stays that was put after
     one above it which goes: it landed where another had been, and is in nobody's line."""
     numbers = sorted(modified)
@@ -110,7 +122,16 @@ def choose(
             kept[number] = (f"younger than {YOUNG}, and a commit may be at work on its number",)
         else:
             going.append(number)
-    return _Choice(tuple(reversed(going)), dict(reversed(kept.items())))
+    return Choice(tuple(reversed(going)), dict(reversed(kept.items())))
+
+
+def outlived(base: Snapshot, retention: Retention, *, now: datetime) -> Choice:
+    """The versions that a cleanup would remove at this moment, and those that are only kept: by listings and names
+    alone. No file is looked for, and nothing is written, so that the clock is the caller's."""
+    line = line_of(base)
+    modified = {version: age for version, (_path, age) in _manifests(line.location, now=now).items()}
+    named = _named_by_somebody(line, retention, now=now)
+    return choose(modified, named, loaded=base.version, retention=retention, now=now)
 
 
 def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, ports: Ports) -> CleanupReport:
@@ -122,10 +143,12 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, p
     now = _store_time(location, ports)
     manifests = _manifests(location, now=now)
     versions = {version: manifest[1] for version, manifest in manifests.items()}
-    choice = choose(versions, reasons(line, now=now), loaded=base.version, retention=retention, now=now)
-    paths = {version: manifests[version][0] for version in choice.versions}
+    named = _named_by_somebody(line, retention, now=now)
+    choice = choose(versions, named, loaded=base.version, retention=retention, now=now)
+    beside, kept_beside = _beside(location, named, older_than=now - max(retention.older_than, retention.orphan_grace))
+    paths = {version: manifests[version][0] for version in choice.versions} | beside
     staying = _named(location, (path for version, (path, _age) in manifests.items() if version not in paths))
-    staying |= named_by_other_lines(line)
+    staying |= named_by_other_lines(line, but=beside.values())
     leaving = _named(location, paths.values(), own_only=True) - staying
     alive = of_work_under_way(location.store, now=now, patience=retention.orphan_grace)
 
@@ -139,7 +162,8 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, p
         orphans=tuple(info.path for info in found.orphans),
         intents=(*outlived_intents(location.store, now=now), *outlived_work(location.store, now=now)),
         bytes=sum(sizes.values()),
-        kept=choice.kept,
+        kept={**choice.kept, **kept_beside},
+        detached=tuple(beside),
         seems_wrong=len(found.orphans) > _ORPHANS_SHARE * found.known,
     )
     if dry_run:
@@ -151,9 +175,9 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, p
             "force it"
         )
     given_notice = []
-    if report.versions or report.orphans:
+    if report.versions or report.detached or report.orphans:
         keys = sorted({key for path in report.orphans if (key := key_of(path))})
-        for part in Notice(report.versions, tuple(keys)).parts():
+        for part in Notice((*report.versions, *report.detached), tuple(keys)).parts():
             given_notice.append(give_notice(location.store, part, ports))
     put_back = _remove_manifests(line, paths, now=now)
     # Whatever was committed, named or begun meanwhile, a restored version above all, keeps what it needs. Who is at
@@ -176,11 +200,19 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, p
     return replace(
         report,
         versions=tuple(version for version in choice.versions if version not in put_back),
+        detached=tuple(version for version in beside if version not in put_back),
         files=tuple(path for path in report.files if path not in spared),
         orphans=tuple(path for path in report.orphans if path not in spared),
         bytes=sum(size for path, size in sizes.items() if path not in spared),
-        kept={**choice.kept, **put_back},
+        kept={**report.kept, **put_back},
     )
+
+
+def _named_by_somebody(line: Line, retention: Retention, *, now: datetime) -> dict[Version, list[str]]:
+    found = reasons(line, now=now)
+    for number, why in retention.protected.items():
+        found.setdefault(given.version_number(number), []).append(why)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +278,22 @@ def _manifests(location: Location, *, now: datetime) -> dict[Version, tuple[str,
     return dict(sorted(found.items()))
 
 
+def _beside(
+    location: Location, named: Mapping[Version, Sequence[str]], *, older_than: datetime
+) -> tuple[dict[Version, str], dict[Version, tuple[str, ...]]]:
+    """Manifests beside the line that are old enough to go: those that do, and those that somebody keeps."""
+    going, kept = {}, {}
+    for info in with_facts(location.store.list(naming.VERSIONS)):
+        version = naming.parse_detached_name(info.path.rpartition("/")[2])
+        if version is None or info.modified >= older_than:
+            continue
+        if version in named:
+            kept[version] = tuple(named[version])
+        else:
+            going[version] = info.path
+    return going, kept
+
+
 def _named(location: Location, paths: Iterable[str], *, own_only: bool = False) -> set[str]:
     """A manifest that cannot be read ends the cleanup: what it names, nobody knows. One that is gone was removed by
     another cleanup."""
@@ -299,7 +347,8 @@ def _take_back_notices(location: Location, own: Collection[str], *, now: datetim
     others = [(info, notice) for info, notice in notices(location.store) if info.path not in own]
     if not others:
         return
-    there = _manifests(location, now=now).keys()
+    beside, _kept = _beside(location, {}, older_than=datetime.max.replace(tzinfo=UTC))
+    there = _manifests(location, now=now).keys() | beside.keys()
     left = {key for key, _info in listed(location)}
     for info, notice in others:
         if now - info.modified > REMEMBERED or not (there & set(notice.versions) or left & set(notice.files)):

@@ -8,7 +8,7 @@ write the groups (`compaction_write.py`); the commit of what it returns is `writ
 """
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyroaring import BitMap
@@ -56,9 +56,16 @@ class Written:
 
 
 def compact(
-    base: Snapshot, *, target_rows: int, materialize_deletions: bool, remap: Remap | None, ports: Ports
+    base: Snapshot,
+    *,
+    target_rows: int,
+    materialize_deletions: bool,
+    remap: Remap | None,
+    properties: Mapping[str, str],
+    ports: Ports,
 ) -> Rewrite | None:
-    """None where the table is in shape. When it returns, the files are written and the ids reserved.
+    """None where the table is in shape. When it returns, the files are written and the ids reserved, by a version that
+    has the `properties` too.
 
     Without `remap`, an index covers on where nothing can make it answer wrongly: by stable row ids, or by a note on
     where its rows went if it outlives that. The others cover the new fragments no more.
@@ -67,7 +74,8 @@ def compact(
     if not groups:
         return None
     check(base, groups, remap)
-    return rewrite(base, [Written(group, written(base, group, target_rows, ports)) for group in groups], remap, ports)
+    done = [Written(group, written(base, group, target_rows, ports)) for group in groups]
+    return rewrite(base, done, remap, properties, ports)
 
 
 def planned(
@@ -100,13 +108,15 @@ def check(base: Snapshot, groups: Sequence[Group], remap: Remap | None) -> None:
     _check_indices(base, indices, _load_reuse(base, indices), groups, remap)
 
 
-def rewrite(base: Snapshot, groups: Sequence[Written], remap: Remap | None, ports: Ports) -> Rewrite:
+def rewrite(
+    base: Snapshot, groups: Sequence[Written], remap: Remap | None, properties: Mapping[str, str], ports: Ports
+) -> Rewrite:
     """Of groups that are written. Their ids are reserved when it returns."""
     manifest = base.manifest
     indices = manifest.indices
     reuse = _load_reuse(base, indices)
     old = [each.old for each in groups]
-    reserved = _reserve(base, sum(len(each.new) for each in groups), ports)
+    reserved = _reserve(base, sum(len(each.new) for each in groups), properties, ports)
     numbered = list(_numbered(groups, reserved))
     entry = None
     if not manifest.has_stable_row_ids and _gains_by_notes(indices, reuse, old, remap):
@@ -212,13 +222,13 @@ def _check_indices(
         )
 
 
-def _reserve(base: Snapshot, count: int, ports: Ports) -> Snapshot:
+def _reserve(base: Snapshot, count: int, properties: Mapping[str, str], ports: Ports) -> Snapshot:
     """A commit of its own, so that nobody else gives these ids out; the rewrite is planned on the version before it."""
     if not count:
         return base
     begun = writes.begin(base.location, base, verb="compact", intent=None, ports=ports)
     assert isinstance(begun, writes.Begun)
-    return writes.finish(begun, ReserveFragments(count), properties={}, attempts=ATTEMPTS).snapshot
+    return writes.finish(begun, ReserveFragments(count), properties=properties, attempts=ATTEMPTS).snapshot
 
 
 def _numbered(groups: Sequence[Written], reserved: Snapshot) -> Iterator[Written]:

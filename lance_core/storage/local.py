@@ -97,6 +97,16 @@ class LocalStore(TellsLastChange, TakesTurns):
             raise _failed("list", self.root / directory, error) from error
         return sorted(found, key=lambda info: info.path)
 
+    def directories(self, directory: str) -> Sequence[str]:
+        """The names of those right in a directory, in their order; links are none."""
+        try:
+            with os.scandir(self._place(directory) if directory else self.root) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        except (FileNotFoundError, NotADirectoryError):
+            return ()
+        except OSError as error:
+            raise _failed("list", self.root / directory, error) from error
+
     def walk(self, directory: str) -> Sequence[ObjectInfo]:
         found: list[_ListedFile] = []
         left = [directory]

@@ -88,6 +88,18 @@ class ObjectStore(ListsInOrder):
     def walk(self, directory: str) -> Sequence[ObjectInfo]:
         return [*self._listed(directory, deep=True)]
 
+    def directories(self, directory: str) -> Sequence[str]:
+        """The names of those right in a directory, in their order."""
+        prefix = self.place.key(f"{directory}/" if directory else "")
+        found: list[str] = []
+        following: str | None = None
+        while True:
+            page = self._ask("list", directory, _page_of(prefix, False, "", following, _PAGE))
+            found += (each.removeprefix(prefix).rstrip("/") for each in page.directories)
+            following = page.following
+            if following is None:
+                return sorted(name for name in found if name)
+
     def put(self, path: str, data: bytes) -> None:
         self._ask("write", path, lambda bucket, key: bucket.put(key, data))
 

@@ -13,14 +13,11 @@ from lance_core.expressions.aggregation import Aggregation
 from lance_core.expressions.queries import Query
 from lance_core.scan.columns import conditional
 from lance_core.scan.plan import plan_scan
+from lance_core.scan.query import partials
 from lance_core.scan.read import scan
 from lance_core.snapshot import Snapshot
 from lance_core.tasks.parts import Runner
 from lance_core.tasks.read import Ranges, Wanted, over_cut
-
-_ROWS_AT_ONCE = 1_048_576
-_BYTES_AT_ONCE = 64 * 1024**2
-_PARTIALS_AT_ONCE = 16
 
 
 def aggregate(base: Snapshot, sql: str, *, runner: Callable[[], Runner]) -> pa.Table:
@@ -40,27 +37,7 @@ class _Grouped:
     aggregation: Aggregation
 
     def __call__(self, part: Snapshot, ranges: Ranges) -> Iterator[bytes]:
-        partials: list[pa.Table] = []
-        for batches in _bunches(scan(part.location, self.wanted.of(part, ranges))):
-            partials.append(self.aggregation.of(batches))
-            if len(partials) == _PARTIALS_AT_ONCE:
-                partials = [self.aggregation.together(partials)]
-        if partials:
-            yield _encoded(self.aggregation.together(partials))
-
-
-def _bunches(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    """So many that a call of the engine is worth it, and no more than fit in memory."""
-    bunch: list[pa.RecordBatch] = []
-    rows = size = 0
-    for batch in batches:
-        bunch.append(batch)
-        rows, size = rows + batch.num_rows, size + batch.nbytes
-        if rows >= _ROWS_AT_ONCE or size >= _BYTES_AT_ONCE:
-            yield bunch
-            bunch, rows, size = [], 0, 0
-    if bunch:
-        yield bunch
+        return map(_encoded, partials(scan(part.location, self.wanted.of(part, ranges)), self.aggregation))
 
 
 def _encoded(table: pa.Table) -> bytes:

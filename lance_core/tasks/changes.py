@@ -19,7 +19,7 @@ from lance_core.ports import SYSTEM
 from lance_core.refs import find
 from lance_core.snapshot import Snapshot, load_latest
 from lance_core.storage.manifests.manifest_store import ManifestStore
-from lance_core.table import committed_of
+from lance_core.table import Audit, audit_of, committed_of
 from lance_core.tasks.parts import PartTask, Runner, Whole, Work, results_of, spread
 
 TASKS_PER_SLOT = 4
@@ -54,6 +54,8 @@ class How:
     intent: str | None = None
     properties: Mapping[str, str] | None = None
     retries: int = ATTEMPTS
+    audit: Audit | None = None
+    """On the driver."""
 
 
 def changed(
@@ -71,7 +73,7 @@ def changed(
     noted = given.properties(how.properties)
     base = where.newest()
     base.manifest.check_writable()
-    change = attempts.Change(verb, plan, operation, again)
+    change = attempts.Change(verb, plan, operation, again, audit=audit_of(how.audit))
     return committed_of(
         attempts.land(change, base, intent=how.intent, properties=noted, retries=how.retries, ports=SYSTEM)
     )
@@ -102,6 +104,7 @@ def over_parts(
 
 __all__ = [
     "ATTEMPTS",
+    "Audit",
     "How",
     "ManifestStore",
     "Where",

@@ -5,11 +5,12 @@ was in the way of a batch, groups whose fragments are as they were keep their fi
 planned and written once more. Fragments that come meanwhile are left for the next compaction.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lance_core import given, writes
 from lance_core.committed import Committed
+from lance_core.data.write import ROWS_PER_FILE_MAX
 from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Rewrite
 from lance_core.format.schema import TableSchema
@@ -24,7 +25,7 @@ from lance_core.tasks.changes import How, Where, changed, over_parts
 from lance_core.tasks.parts import Runner
 
 GROUPS_AT_ONCE = 64
-_VERB = "compact"
+VERB = "compact"
 
 
 def compact(
@@ -38,7 +39,7 @@ def compact(
     runner: Runner,
 ) -> Committed:
     """The intent is that of the last batch: a run that was cut short is gone on with by repeating it."""
-    shape = _Shape(target_rows, materialize_deletions, None if remap is None else Remap.of(remap))
+    shape = Shape(target_rows, materialize_deletions, None if remap is None else Remap.of(remap))
     batch = given.whole_number(batch, "batch", at_least=1, too_small="a commit has at least one group")
     given.check(intent=how.intent, retries=how.retries)
     base = where.newest()
@@ -46,20 +47,27 @@ def compact(
     groups = shape.groups(base)
     batches = [groups[start : start + batch] for start in range(0, len(groups), batch)] or [()]
     if len(batches) > 1:
-        begun = writes.begin(base.location, base, verb=_VERB, intent=how.intent, ports=SYSTEM)
+        begun = writes.begin(base.location, base, verb=VERB, intent=how.intent, ports=SYSTEM)
         if isinstance(begun, writes.Written):
             return committed_of(begun)
         compaction.check(base, groups, shape.remap)  # of all, before the first of them is committed
     done: list[Committed] = []
     for number, some in enumerate(batches):
         its = how if number == len(batches) - 1 else replace(how, intent=None)
-        plan = _Batch(some, shape, runner).plan
-        done.append(changed(where, its, _VERB, plan, operation=Rewrite.name))
+        plan = Batch(some, shape, given.properties(how.properties), runner).plan
+        done.append(changed(where, its, VERB, plan, operation=Rewrite.name))
     return _together(done)
 
 
+def worth_it(
+    where: Where, *, target_rows: int = ROWS_PER_FILE_MAX, materialize_deletions: bool = True
+) -> tuple[Group, ...]:
+    """The groups of fragments that `compact` would write anew, by the manifest alone."""
+    return Shape(target_rows, materialize_deletions, None).groups(where.newest())
+
+
 @dataclass(frozen=True, slots=True)
-class _Shape:
+class Shape:
     """What was asked for."""
 
     target_rows: int
@@ -73,13 +81,21 @@ class _Shape:
 
 
 @dataclass(slots=True)
-class _Batch:
+class Batch:
+    """Groups that are committed together."""
+
     groups: tuple[Group, ...]
-    shape: _Shape
-    runner: Runner
+    shape: Shape
+    properties: Mapping[str, str]
+    runner: Runner | None
+    """None: what is not written yet is left for the next compaction."""
     _under: TableSchema | None = None
     _files: dict[tuple[bytes, ...], tuple[Fragment, ...]] = field(default_factory=dict)
     """What was written for a group, by its fragments with all that the manifest said of them."""
+
+    def brought(self, under: TableSchema, done: Sequence[Written]) -> None:
+        """What others have written for these groups, of a version of this schema."""
+        self._under, self._files = under, {key(each.old): each.new for each in done}
 
     def plan(self, base: Snapshot) -> Rewrite | None:
         self.groups = tuple(self._still(base))
@@ -87,13 +103,18 @@ class _Batch:
             return None
         compaction.check(base, self.groups, self.shape.remap)
         known = self._files if self._under == base.manifest.schema else {}
-        todo = [group for group in self.groups if _key(group) not in known]
-        parts = tuple(_key(group) for group in todo)
-        results = over_parts(base, parts, _Group(self.shape.target_rows), self.runner)
-        fresh = {part: tuple(map(Fragment.decode, results.get(number, ()))) for number, part in enumerate(parts)}
-        self._under, self._files = base.manifest.schema, known | fresh
-        groups = [Written(group, self._files[_key(group)]) for group in self.groups]
-        return compaction.rewrite(base, groups, self.shape.remap, SYSTEM)
+        if self.runner is None:
+            self.groups = tuple(group for group in self.groups if key(group) in known)
+            if not self.groups:
+                return None
+        else:
+            todo = [group for group in self.groups if key(group) not in known]
+            parts = tuple(key(group) for group in todo)
+            results = over_parts(base, parts, _Group(self.shape.target_rows), self.runner)
+            known |= {part: tuple(map(Fragment.decode, results.get(number, ()))) for number, part in enumerate(parts)}
+        self._under, self._files = base.manifest.schema, known
+        groups = [Written(group, self._files[key(group)]) for group in self.groups]
+        return compaction.rewrite(base, groups, self.shape.remap, self.properties, SYSTEM)
 
     def _still(self, base: Snapshot) -> Iterator[Group]:
         """The groups as they are in this version; of those that it has changed, what is worth it."""
@@ -101,13 +122,13 @@ class _Batch:
         covered = compaction.coverage(base)
         for group in self.groups:
             now = tuple(alive[fragment.id] for fragment in group if fragment.id in alive)
-            if _key(now) == _key(group) and not mixes(group, covered):
+            if key(now) == key(group) and not mixes(group, covered):
                 yield group
             else:
                 yield from self.shape.groups(base, now)
 
 
-def _key(group: Group) -> tuple[bytes, ...]:
+def key(group: Group) -> tuple[bytes, ...]:
     return tuple(fragment.encode() for fragment in group)
 
 

@@ -1,4 +1,4 @@
-"""Errors that a worker has about its input, on their way to the driver, which raises them again as what they were."""
+"""Errors of a worker that another try would not mend, on their way to the driver: there they are what they were."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from lance_core.errors import InvalidInput, LanceError
 _RAISED = re.compile(r"^lance_core\.errors\.(InvalidInput|SchemaMismatch): (?P<message>.+)$", re.MULTILINE)
 
 
-def encode(error: InvalidInput) -> str:
+def encode(error: LanceError) -> str:
     told = {name: value for name, value in vars(error).items() if isinstance(value, str | int | None)}
     return json.dumps({"kind": type(error).__name__, "message": str(error), "told": told})
 

@@ -76,7 +76,9 @@ def _born(where: Where, incoming: pa.Schema, stage: Stage, condition: str, limit
     planned = begin_birth(line(location, where.branch), incoming, condition, intent=how.intent, limits=limits)
     if not isinstance(planned, PlannedWrite):
         return planned
-    return planned.finish(stage(WriteTask(planned.plan)), properties=how.properties, retries=how.retries)
+    return planned.finish(
+        stage(WriteTask(planned.plan)), properties=how.properties, retries=how.retries, audit=how.audit
+    )
 
 
 def _plan_of(base: Snapshot, its: Slice, limits: FileLimits) -> WritePlan:

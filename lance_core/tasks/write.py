@@ -32,7 +32,7 @@ from lance_core.ports import SYSTEM
 from lance_core.refs import line
 from lance_core.snapshot import Snapshot, load_latest
 from lance_core.storage.manifests.manifest_store import ManifestStore
-from lance_core.table import OVERWRITE_SLICE, STORAGE_VERSION, committed_of
+from lance_core.table import OVERWRITE_SLICE, STORAGE_VERSION, Audit, audit_of, committed_of
 from lance_core.tasks import refusals
 from lance_core.tasks.stamp import Stamp
 from lance_core.transactions.apply import Birth
@@ -120,6 +120,7 @@ class PlannedWrite:
         *,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
+        audit: Audit | None = None,
     ) -> Committed:
         """`results` is all that the workers gave back, in any order."""
         given.check(retries=retries)
@@ -135,7 +136,9 @@ class PlannedWrite:
         else:
             operation = Append(written)
         try:
-            return committed_of(writes.finish(self.begun, operation, properties=properties, attempts=retries))
+            look = audit_of(audit)
+            done = writes.finish(self.begun, operation, properties=properties, attempts=retries, audit=look)
+            return committed_of(done)
         except AlreadyExists as error:
             raise RetryableConflict(
                 f"{self.plan.uri} did not exist when this write was planned, and was created meanwhile; repeat it",

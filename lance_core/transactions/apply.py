@@ -66,7 +66,7 @@ def apply(
     before = None
     match head:
         case Birth():
-            draft = Draft.born(head.storage_version, stable_row_ids=head.stable_row_ids)
+            draft = Draft.born(head.storage_version, stable_row_ids=head.stable_row_ids, version=occasion.version)
         case Offshoot():
             draft = _offshoot(head)
         case _:

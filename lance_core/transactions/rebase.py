@@ -23,7 +23,7 @@ from lance_core.format.index_metadata import SYSTEM_INDICES, IndexMetadata
 from lance_core.format.manifest import Manifest
 from lance_core.format.operations import Operation
 from lance_core.format.schema import Field, TableSchema
-from lance_core.format.transaction import Transaction
+from lance_core.format.transaction import PLANNED_ON, Transaction
 from lance_core.transactions.landed import Landed
 from lance_core.transactions.touching import in_state, rewrites_columns
 
@@ -133,7 +133,10 @@ def _following_deletions(
         files[mine.deletion_file.path] = deleted.encode(as_bitmap=True)
         updated.append(mine)
     fitted = replace(operation, updated=tuple(updated), removed_ids=tuple(removed))
-    return Rebased(replace(ours, operation=fitted, read_version=head.version if files else ours.read_version), files)
+    if not files:
+        return Rebased(replace(ours, operation=fitted))
+    properties = {**ours.properties, PLANNED_ON: str(ours.read_version)}
+    return Rebased(replace(ours, operation=fitted, read_version=head.version, properties=properties), files)
 
 
 def _with_files(

@@ -19,6 +19,7 @@ def test_every_file_is_a_workload_under_its_own_name() -> None:
 
 def measured(name: str, tmp_path: Path) -> dict[str, dict]:
     """The cases of a workload at its smallest, by name."""
+    tmp_path.mkdir(exist_ok=True)
     path = tmp_path / "numbers.json"
     arguments = [name, "--scale", "smoke", "--json", str(path), "--directory", str(tmp_path / "work")]
     assert cli.main(arguments) == 0
@@ -30,6 +31,14 @@ def measured(name: str, tmp_path: Path) -> dict[str, dict]:
 
 def systems(case: dict) -> list[str]:
     return [each["system"] for each in case["systems"]]
+
+
+def test_what_the_ledger_costs_is_measured(tmp_path: Path) -> None:
+    (recorded,) = measured("dagster_recording", tmp_path).values()
+    assert systems(recorded) == ["ours", "event log alone"]
+    assert recorded["facts"] == {"partitions": 3, "recorded": 3}
+    busy, idle = measured("dagster_discovery", tmp_path / "ticks").values()
+    assert (busy["facts"], idle["facts"]) == ({"found": 20}, {"found": 0})
 
 
 def test_writers_race_from_the_command(tmp_path: Path) -> None:
@@ -113,3 +122,8 @@ def test_rows_are_the_same_each_time_and_kept(tmp_path: Path) -> None:
     made = {path.name: path.stat().st_mtime_ns for path in vectors.iterdir()}
     assert made == {path.name: path.stat().st_mtime_ns for path in inputs.vectors(tmp_path / "a", 10).iterdir()}
     assert pq.read_schema(next(vectors.iterdir())).field("vector").type.list_size == inputs.DIMENSIONS
+
+
+def test_a_fleet_is_planned_from_the_command(tmp_path: Path) -> None:
+    (case,) = measured("fleet_plan", tmp_path).values()
+    assert (case["case"], case["facts"]) == ("plan, 5 tables", {"fragments": 100})

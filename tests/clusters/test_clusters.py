@@ -16,7 +16,7 @@ import pytest
 from benchmarks.spark_driver import OPS, built
 from benchmarks.spark_driver import driver as driver_of_memory
 from lance_core import Table
-from tests.clusters import faults, killed, life
+from tests.clusters import cancelled, faults, killed, life
 from tests.clusters.driver import Driver, DriverEnded, driving
 from tests.clusters.places import PLACES, Spark
 from tests.histories.hammer_places import faults as of_a_store
@@ -111,6 +111,11 @@ def test_each_verb_does_what_one_process_does(
         rows = lance.dataset(uri, storage_options=quiet).count_rows()
         assert rows == Table.open(uri, storage_options=quiet).count_rows() > 0
         assert sum(fault is not None for _, _, fault in chaos.seen) >= 100 * faulty
+
+
+@pytest.mark.parametrize("place", ["connect", "local", "standalone"] if EVERYTHING else ["connect"])
+def test_a_driver_that_is_interrupted_ends_its_work(places: Places, place: str, tmp_path: Path) -> None:
+    assert places.driver(place).play(cancelled.cancelled, folder=str(tmp_path), uri=str(tmp_path / "table")) == 10
 
 
 @pytest.mark.parametrize(("verb", "how"), MET)

@@ -53,6 +53,10 @@ def several(*keys: int, plus: int = 1) -> pa.Table:
     return pa.concat_tables([rows(key, 1, plus=plus) for key in keys])
 
 
+def slicing(data: pa.Table, where: str) -> Do:
+    return lambda t, i: t.overwrite(data, where=where, intent=i, properties=WORK)
+
+
 def updating(where: str | None, **values: str) -> Do:
     return lambda t, i: t.update(values, where, intent=i, properties=WORK)
 
@@ -135,6 +139,9 @@ CHANGES: Mapping[str, Do] = {
     "overwrite": lambda t, i: t.overwrite(rows(500, 2), intent=i, properties=WORK),
     "overwrite with a=7": lambda t, i: t.overwrite(rows(600, 1), config={"a": "7"}, intent=i, properties=WORK),
     "overwrite schema": lambda t, i: t.overwrite(pa.table({"id": [1], "q": [True]}), intent=i, properties=WORK),
+    "overwrite rows 0 and 1": slicing(rows(0, 2, plus=4), "id < 2"),
+    "overwrite the slice of 100": slicing(rows(100, 1, plus=6), "id >= 100 and id < 200"),
+    "overwrite the slice of v": slicing(rows(4, 2), "v >= 40 and v < 60"),
     "restore 1": lambda t, i: t.restore(1, intent=i, properties=WORK),
     "restore 3": lambda t, i: t.restore(3, intent=i, properties=WORK),
     "compact": lambda t, i: t.compact(intent=i, properties=WORK),

@@ -4,8 +4,9 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from lance_core import AlreadyExists, Committed, LanceError, NotFound, Table
+from lance_core import AlreadyExists, Audit, Committed, LanceError, NotFound, Table
 from lance_core.format import naming
 from lance_core.format.naming import NamingScheme
 from lance_core.operations import Append
@@ -70,15 +71,25 @@ class Deed:
         return not self.alone or place in ("memory", "disk", "bucket", "bucket of an emulator")
 
 
-def _made(scene: Scene) -> object:
+def seen(table: Table, base: Table | None) -> None:
+    """An audit that passes what it can read."""
+    assert table.to_table().num_rows == table.count_rows()
+    assert base is None or base.version < table.version
+
+
+def _made(scene: Scene, audit: Audit | None = None) -> object:
     begin = rows(0, ROWS)
     return Table.create(
-        scene.uri, begin, manifest_store=scene.manifests, intent=INTENT, properties=WORK, durable=False
+        scene.uri, begin, manifest_store=scene.manifests, intent=INTENT, properties=WORK, audit=audit, durable=False
     )  # fmt: skip
 
 
 def _changed(name: str) -> Deed:
     return Deed(lambda scene: CHANGES[name](scene.table(), INTENT))
+
+
+def _audited(do: Callable[[Table, dict[str, Any]], Committed], audit: Audit | None = seen) -> Deed:
+    return Deed(lambda scene: do(scene.table(), {"intent": INTENT, "properties": WORK, "audit": audit}))
 
 
 def _detached(scene: Scene) -> Committed:
@@ -124,6 +135,10 @@ DEEDS: Mapping[str, Deed] = {
         "restore 1", "compact", "add base x",
     )},
     "append together": Deed(_together, in_steps=True),
+    "create, audited": Deed(lambda scene: _made(scene, seen), is_new=True),
+    "append, audited": _audited(lambda table, how: table.append(rows(700, 3), **how)),
+    "delete, audited": _audited(lambda table, how: table.delete("id = 3", **how)),
+    "overwrite a slice": _audited(lambda table, how: table.overwrite(rows(3, 2), where="id in (3, 4)", **how), None),
     "append to a branch": Deed(_on_branch, prepare=lambda scene: scene.table().branches.create("dev")),
     "tag": Deed(lambda scene: scene.table().tags.create("good", 2), once=False, done=(AlreadyExists,)),
     "move a tag": Deed(lambda scene: scene.table().tags.update("t", 3),

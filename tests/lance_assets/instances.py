@@ -63,10 +63,15 @@ def tick(
     """One tick as the daemon does it: evaluate, store events, delete partitions. Answers cursor and skip message."""
     evaluated = sensor.evaluate_tick(dg.build_sensor_context(instance=instance, cursor=cursor))
     for event in evaluated.asset_events:
-        assert isinstance(event, dg.AssetMaterialization)
+        assert isinstance(event, dg.AssetMaterialization | dg.AssetCheckEvaluation)
         instance.report_runless_asset_event(event)
     for request in evaluated.dynamic_partitions_requests or ():
         assert isinstance(request, dg.DeleteDynamicPartitionsRequest)
         for key in request.partition_keys:
             instance.delete_dynamic_partition(request.partitions_def_name, key)
     return evaluated.cursor, None if evaluated.asset_events else evaluated.skip_message
+
+
+def claims(instance: dg.DagsterInstance, table: LanceTable) -> list[str]:
+    """Those on versions; that a sensor looks after the ledger is none of them."""
+    return [key for key in instance.get_dynamic_partitions(table.ledger.claim_set) if not key.startswith("* ")]

@@ -3,13 +3,14 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import dagster as dg
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from lance_assets import LanceTable, SparkAppend, SparkSessionResource, WriteContext, lance_table
+from lance_assets import LanceTable, Profile, RowCount, SparkAppend, SparkSessionResource, WriteContext, lance_table
 from lance_core import InvalidInput
 
 CANARY = "canary-7d21"
@@ -46,6 +47,7 @@ def test_a_table_is_a_ledger_downstream_of_its_writes() -> None:
     assert ledger.group_name == write.group_name == "orders"
     assert ledger.metadata["dagster/uri"] == "s3://bucket/lake/orders.lance"
     assert ledger.metadata["dagster/table_name"] == "lake.orders"
+    assert ledger.metadata["dagster/storage_kind"] == "lance"
     (sensor,) = table.defs.sensors or ()
     assert sensor.name == "lance_discover__lake_orders"
 
@@ -66,7 +68,7 @@ def test_storage_options_are_shown_nowhere(monkeypatch: pytest.MonkeyPatch) -> N
     table = declared()
     project = dg.Definitions.merge(table.defs, dg.Definitions(resources={"spark": SparkSessionResource()}))
     specs = project.resolve_all_asset_specs()
-    assert len(specs) == 3
+    assert len(specs) == 4
     assert CANARY not in f"{table!r}{table.ledger!r}{specs!r}"
     assert table.access()["storage_options"] == {"aws_secret_access_key": CANARY, "aws_region": "eu-west-1"}
     referring = lance_table("orders", uri="o.lance", storage_options={"token": dg.EnvVar("TEST_TOKEN")})
@@ -92,6 +94,20 @@ WRONG: list[tuple[str, Callable[[], object]]] = [
     ("fn must be a function", lambda: append(fn="module.function")),
     ("'run' or 'partition'", lambda: append(once_per="day")),
     ("needs partitions=", lambda: append(once_per="partition")),
+    (
+        "the asset of its profiles and a write are called 't_profile'",
+        lambda: lance_table("t", uri="t", writes=[append("t_profile")]),
+    ),
+    ("2 checks .* are called so", lambda: lance_table("t", uri="t", checks=[RowCount(min=1), RowCount(max=2)])),
+    ("checks= are checks, such as", lambda: lance_table("t", uri="t", checks=[rows])),  # type: ignore[list-item]
+    ("profile= is True, False or", lambda: lance_table("t", uri="t", profile="yes")),  # type: ignore[arg-type]
+    ("automation= is 'on_missing'", lambda: lance_table("t", uri="t", automation="eager")),  # type: ignore[arg-type]
+    ("automation= is of the profile", lambda: lance_table("t", uri="t", profile=False, automation="on_missing")),
+    ("freshness= is a minute", lambda: lance_table("t", uri="t", freshness=timedelta(seconds=9))),
+    ("freshness= is a timedelta", lambda: lance_table("t", uri="t", freshness=24)),  # type: ignore[arg-type]
+    ("columns= is a list of names", lambda: Profile(columns="id")),
+    ("fields of a struct come with it", lambda: Profile(columns=["a.b"])),
+    ("read_bytes_max= is a whole number", lambda: Profile(read_bytes_max=0)),
     ("has no write 'x'; it has w", lambda: lance_table("t", uri="t", writes=[append()]).write_key("x")),
     (
         r"conf\['spark.hadoop.fs.s3a.secret.key'\].*EnvVar",

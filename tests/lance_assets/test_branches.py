@@ -15,6 +15,9 @@ from tests.lance_assets.instances import events, partitions, run, shown, tick
 ROWS = pa.table({"id": [1, 2]})
 
 
+NAMES = ("by_dep", "by_key", "by_spec", "by_path")
+
+
 def more(spark: SparkSession, ctx: WriteContext) -> DataFrame:
     before = ctx.read().count()
     return spark.range(before, before + 3, 1, 1)
@@ -65,6 +68,32 @@ def test_each_line_has_its_ledger(tmp_path: Path, instance: dg.DagsterInstance, 
     Table.open(table.uri).branches.create("dev/x")
     tick(sensor, instance, cursor)
     assert [event.partition for _, event in events(instance, dev.key)][-1] == "w02.v0000000001"
+
+
+def test_assets_come_after_a_branch(tmp_path: Path) -> None:
+    """Dagster refuses its key among `deps`, so a write's own deps become inputs, and others have `ins`."""
+    table = followed(tmp_path)
+    dev = table.branch("dev/x")
+
+    @dg.asset(ins=dev.ins)
+    def report() -> None: ...
+
+    other = lance_table(
+        "other",
+        uri=str(tmp_path / "other.lance"),
+        writes=[
+            SparkAppend("by_dep", more, deps=[dev.dep, "raw"]),
+            SparkAppend("by_key", more, deps=[dev.key]),
+            SparkAppend("by_spec", more, deps=[dev.spec]),
+            SparkAppend("by_path", more, deps=[["lake", "t@dev.x"]]),
+        ],
+    )
+    resources = {"spark": SparkSessionResource()}
+    graph = dg.Definitions.merge(table.defs, other.defs, dg.Definitions([report], resources=resources))
+    parents = {name: graph.resolve_asset_graph().get(dg.AssetKey(name)).parent_keys for name in NAMES}
+    assert parents.pop("by_dep") == {dev.key, dg.AssetKey("raw")}
+    assert set(map(frozenset, parents.values())) == {frozenset([dev.key])}
+    assert graph.resolve_asset_graph().get(report.key).parent_keys == {dev.key}
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,12 @@ import pyarrow as pa
 import pytest
 
 from lance_assets import LanceTable, lance_discovery, lance_table
-from lance_assets.claims import claim
-from lance_assets.discovery import WAIT_MAX, discovery_sensor
+from lance_assets.claims import claim, look_after
+from lance_assets.discovery import discovery_sensor
 from lance_assets.epochs import epoch_of
+from lance_assets.looking import WAIT_MAX
 from lance_core import Corrupt, InvalidInput, Table
-from tests.lance_assets.instances import events, partitions, shown, tags, tick
+from tests.lance_assets.instances import claims, events, partitions, shown, tags, tick
 
 ROW = pa.table({"id": [1]})
 
@@ -283,7 +284,7 @@ def test_the_sensor_leaves_to_a_run_what_that_run_is_recording(tmp_path: Path, i
     cursor, _ = tick(sensor_of(table), instance, cursor)
     assert keys_of(instance, table) == ["v0000000001"]
     tick(sensor_of(table), instance, cursor)
-    assert instance.get_dynamic_partitions(table.ledger.claim_set) == []
+    assert claims(instance, table) == []
 
 
 def test_no_table_yet_and_damaged_tables_do_not_hide_the_others(tmp_path: Path, instance: dg.DagsterInstance) -> None:
@@ -314,3 +315,74 @@ def add_run(
 ) -> dg.DagsterRun:
     family = {"dagster/root_run_id": root.run_id, "dagster/parent_run_id": root.run_id} if root else {}
     return instance.add_run(dg.DagsterRun(job_name="job", run_id=str(uuid4()), status=status, tags=family))
+
+
+def test_two_sensors_of_one_table_record_each_version_once(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    """As two code locations have them that declare the same table, with ticks at the same moment."""
+    table = declared(tmp_path)
+    Table.create(table.uri, ROW).append(ROW)
+    clock = [datetime.now(UTC)]
+    first, second = (discovery_sensor(name, [table.ledger], now=lambda: clock[0]) for name in ("first", "second"))
+    both = [each.evaluate_tick(dg.build_sensor_context(instance=instance)) for each in (first, second)]
+    assert [len(evaluated.asset_events) for evaluated in both] == [2, 0]
+    assert "the versions of others are registered by sensor:first" in (both[1].skip_message or "")
+    for event in both[0].asset_events:
+        assert isinstance(event, dg.AssetMaterialization)
+        instance.report_runless_asset_event(event)
+    tick(second, instance)
+    assert keys_of(instance, table) == ["v0000000001", "v0000000002"]
+    # The first is switched off: the other takes over, and says nothing again.
+    Table.open(table.uri).append(ROW)
+    clock[0] += timedelta(minutes=10, seconds=1)
+    tick(second, instance)
+    tick(first, instance)
+    assert keys_of(instance, table) == ["v0000000001", "v0000000002", "v0000000003"]
+
+
+def test_of_two_sensors_that_begin_at_once_one_stays(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second's claim shows first, though it was added later, and then both do."""
+    table = declared(tmp_path)
+    Table.create(table.uri, ROW)
+    first, second = (discovery_sensor(name, [table.ledger]) for name in ("first", "second"))
+    shown = instance.get_dynamic_partitions
+    look_after(instance, table.ledger, "sensor:first", datetime.now(UTC))
+    hidden = [key for key in shown(table.ledger.claim_set) if "first" in key]
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            instance, "get_dynamic_partitions", lambda name: [key for key in shown(name) if key not in hidden]
+        )
+        tick(second, instance)
+    assert keys_of(instance, table) == ["v0000000001"]
+    Table.open(table.uri).append(ROW)
+    cursor, said = tick(first, instance)
+    assert "registered by sensor:second" in str(said)
+    tick(second, instance)
+    assert keys_of(instance, table) == ["v0000000001"]
+    tick(first, instance, cursor)
+    tick(second, instance)
+    assert keys_of(instance, table) == ["v0000000001", "v0000000002"]
+
+
+def test_a_busy_table_does_not_keep_the_others_waiting(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    tables = [declared(tmp_path, name) for name in ("busy", "second", "third")]
+    for table, versions in zip(tables, (12, 2, 2), strict=True):
+        at = Table.create(table.uri, ROW)
+        for _ in range(versions - 1):
+            at = at.append(ROW).table
+    sensor = discovery_sensor("s", [table.ledger for table in tables], versions_per_tick=4)
+    cursor = None
+    told = []
+    for _ in range(4):
+        cursor, _ = tick(sensor, instance, cursor)
+        told.append([len(keys_of(instance, table)) for table in tables])
+    assert told == [[4, 0, 0], [4, 2, 2], [8, 2, 2], [12, 2, 2]]
+    # One that has not told everything comes last in the next tick.
+    sensor = discovery_sensor("s", [table.ledger for table in reversed(tables)], versions_per_tick=4)
+    for _ in range(8):
+        Table.open(tables[0].uri).append(ROW)
+    cursor, _ = tick(sensor, instance, cursor)
+    Table.open(tables[1].uri).append(ROW)
+    tick(sensor, instance, cursor)
+    assert [len(keys_of(instance, table)) for table in tables] == [19, 3, 2]

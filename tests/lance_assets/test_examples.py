@@ -1,16 +1,27 @@
-"""The projects in `examples/` run, as somebody would run them who has just found them."""
+"""The projects in `examples/` run, as somebody would run them who has just found them; all on one session."""
 
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import dagster as dg
+import lance
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from lance_core import Table
 from tests.lance_assets.instances import events, shown
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+QUIET: dict[str, Any] = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
 def load(name: str) -> ModuleType:
@@ -19,13 +30,49 @@ def load(name: str) -> ModuleType:
     assert found is not None
     assert found.loader is not None
     module = module_from_spec(found)
+    sys.modules[found.name] = module
     found.loader.exec_module(module)
     return module
 
 
+@dataclass
+class Project:
+    """A project, and an instance that its runs are on."""
+
+    defs: dg.Definitions
+    instance: dg.DagsterInstance
+
+    def run(self, key: dg.AssetKey | str, partition: str | None = None, **config: Any) -> dict[str, Any]:
+        """Materialise it as the button does, and see what its page shows then."""
+        key = dg.AssetKey.from_user_string(key) if isinstance(key, str) else key
+        job = self.defs.resolve_implicit_job_def_def_for_assets([key])
+        assert job is not None
+        done = job.execute_in_process(
+            instance=self.instance,
+            asset_selection=[key],
+            partition_key=partition,
+            run_config={**QUIET, **({"ops": {"__".join(key.path): {"config": config}}} if config else {})},
+        )
+        assert done.success
+        return shown(events(self.instance, key)[-1][1])
+
+    def versions(self, key: str) -> list[str | None]:
+        return [event.partition for _, event in events(self.instance, dg.AssetKey.from_user_string(key))]
+
+
+@contextmanager
+def project(defs: dg.Definitions) -> Iterator[Project]:
+    dg.Definitions.validate_loadable(defs)
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield Project(defs, instance)
+
+
 def test_every_example_is_run_here_and_explains_itself() -> None:
-    assert [folder.name for folder in EXAMPLES.iterdir() if folder.is_dir()] == ["daily_orders"]
-    assert (EXAMPLES / "daily_orders" / "README.md").is_file()
+    names = sorted(folder.name for folder in EXAMPLES.iterdir() if folder.is_dir())
+    assert names == ["clickstream", "daily_orders", "embeddings", "yaml_only"]
+    for name in names:
+        assert f"def test_{name}(" in Path(__file__).read_text()
+        assert (EXAMPLES / name / "README.md").is_file()
 
 
 @pytest.mark.usefixtures("spark")
@@ -33,19 +80,125 @@ def test_daily_orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DAILY_ORDERS_TABLES", str(tmp_path))
     example = load("daily_orders")
     defs: dg.Definitions = example.defs
-    dg.Definitions.validate_loadable(defs)
-    quiet = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
-    with dg.DagsterInstance.ephemeral() as instance:
+    with project(defs) as shop:
         load_day = defs.resolve_job_def("load_day")
         for day in ("2026-01-01", "2026-01-02", "2026-01-01"):
-            assert load_day.execute_in_process(instance=instance, partition_key=day, run_config=quiet).success
-        for key in (example.city_counts.write_key("city_counts_append"), example.order_days.key):
-            job = defs.resolve_implicit_global_asset_job_def()
-            assert job.execute_in_process(instance=instance, asset_selection=[key], run_config=quiet).success
-        assert [event.partition for _, event in events(instance, example.orders.key)] == ["v0000000001", "v0000000002"]
-        ((_, counted),) = events(instance, example.city_counts.key)
+            assert load_day.execute_in_process(instance=shop.instance, partition_key=day, run_config=QUIET).success
+        assert shop.versions("shop/orders") == ["v0000000001", "v0000000002"]
+        assert shop.run("shop/city_counts_append")["lance/version"] == 1
+        ((_, counted),) = events(shop.instance, example.city_counts.key)
         assert shown(counted)["lance/inputs"] == {example.orders.uri: 2}
-        ((_, days),) = events(instance, example.order_days.key)
-        assert shown(days)["days"] == ["2026-01-01", "2026-01-02"]
+        assert shop.run("shop/order_days")["days"] == ["2026-01-01", "2026-01-02"]
     counts = Table.open(example.city_counts.uri).to_table().to_pydict()
     assert dict(zip(counts["city"], counts["count"], strict=True)) == {"Lima": 667, "Oslo": 667, "Pune": 666}
+
+
+@pytest.mark.usefixtures("spark")
+def test_clickstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLICKSTREAM_TABLES", str(tmp_path))
+    example = load("clickstream")
+    in_time, late = 1800, 200
+    with project(example.defs) as web:
+        for hour in ("2026-01-01-00:00", "2026-01-01-01:00", "2026-01-01-00:00"):
+            web.run("web/clicks_append", hour)
+        assert example.clicks.ledger.open().count_rows() == 2 * in_time
+        assert web.run("web/clicks_late", "2026-01-01-00:00")["lance/rows_added"] == late
+        assert web.run("web/clicks_late", "2026-01-01-00:00")["lance/rows_added"] == 0
+
+        before = example.clicks.ledger.open()
+        theirs = before.count_rows("user = 'user-7'")
+        web.instance.add_dynamic_partitions("users_to_forget", ["user-7"])
+        assert web.run("web/clicks_forget", "user-7")["lance/rows_removed"] == theirs > 0
+        before = before.refresh()
+        compacted = web.run("web/clicks_compact")
+        assert compacted["lance/fragments"] < len(before.fragments)
+        after = before.refresh()
+        assert sorted(after.to_table(["click_id"])["click_id"].to_pylist()) == sorted(
+            before.to_table(["click_id"])["click_id"].to_pylist()
+        )
+        assert after.count_rows("user = 'user-7'") == 0
+        seen = web.run("web/pages")
+        assert sum(seen["seen"].values()) == after.count_rows() == 2 * in_time + late - theirs
+        assert seen["lance/version"] == after.version
+        recorded = web.versions("web/clicks")
+        assert recorded[:5] == [f"v{version:010}" for version in range(1, 6)]
+        assert recorded[-1] == f"v{after.version:010}"
+    ids = after.to_table(["click_id"])["click_id"].to_pylist()
+    assert len(ids) == len(set(ids))
+    assert [schedule.name for schedule in example.defs.schedules] == ["load_hour_schedule", "compact_at_night"]
+
+
+def test_the_functions_of_clickstream_are_plain(spark: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As a project of somebody else would test its own."""
+    monkeypatch.setenv("CLICKSTREAM_TABLES", str(tmp_path))
+    example = load("clickstream")
+
+    @dataclass
+    class Hour:
+        partition_key: str
+
+    clicks = example.clicks_append(spark, Hour("2026-01-01-03:00")).toArrow()
+    assert clicks.num_rows == 1800
+    assert {at.hour for at in clicks["at"].to_pylist()} == {3}
+
+
+@pytest.mark.usefixtures("spark")
+def test_embeddings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    landing = tmp_path / "landing"
+    shutil.copytree(EXAMPLES / "embeddings/landing", landing)
+    monkeypatch.setenv("EMBEDDINGS_TABLES", str(tmp_path))
+    monkeypatch.setenv("EMBEDDINGS_LANDING", str(landing))
+    example = load("embeddings")
+    with project(example.defs) as desk:
+        assert desk.run("help/documents_ingest")["lance/rows_added"] == 12
+        desk.run("help/documents_embed")
+        first = desk.run("help/answers")
+        assert first["nearest"][0] == 1, first["answers"]  # "Refunds"
+        assert (
+            desk.run("help/answers", question="I lost my phone and cannot log in", topic="account")["nearest"][0] == 6
+        )
+
+        shutil.copy(EXAMPLES / "embeddings/february.jsonl", landing)
+        assert desk.run("help/documents_ingest")["lance/rows_added"] == 2
+        assert example.documents.ledger.open().count_rows("embedding is null") == 2
+        desk.run("help/documents_embed_new")
+        asked = "Can I send it back from the post office?"
+        found = desk.run("help/answers", question=asked)
+        assert found["nearest"][0] == 13, found["answers"]  # "Sending something back", which came later
+        assert found["lance/version"] == 4
+        assert desk.versions("help/documents") == [f"v{version:010}" for version in range(1, 5)]
+    table = example.documents.ledger.open()
+    assert table.schema.field("embedding").equals(example.EMBEDDING)
+    assert table.count_rows("embedding is null") == 0
+    vector = example.model().embed(asked, norm=True)[0]
+    nearest = {"column": "embedding", "q": vector, "k": 14, "metric": "cosine"}
+    theirs = lance.dataset(table.uri).to_table(columns=["doc_id"], nearest=nearest)
+    ours = table.search("embedding", vector, 14, metric="cosine", columns=["doc_id"])
+    assert ours["doc_id"].to_pylist() == theirs["doc_id"].to_pylist()
+    batch = pa.record_batch({"title": ["Refunds"], "text": ["Money back."]})
+    assert np.isclose(np.linalg.norm(example.documents_embed(batch)["embedding"][0].as_py()), 1)
+
+
+@pytest.mark.usefixtures("spark")
+def test_yaml_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(EXAMPLES / "yaml_only", tmp_path / "project", ignore=shutil.ignore_patterns(".*"))
+    monkeypatch.setenv("BOOKSHOP_TABLES", str(tmp_path / "tables"))
+    monkeypatch.syspath_prepend(tmp_path / "project")
+    defs = dg.load_from_defs_folder(path_within_project=tmp_path / "project/bookshop")
+    with project(defs) as shop:
+        assert shop.run("shop/books_ingest")["lance/rows_added"] == 6
+        assert shop.run("shop/books_ingest")["lance/rows_added"] == 0
+        shop.run("shop/books_sale")
+        assert shop.run("shop/books_withdraw")["lance/rows_removed"] == 2
+        shop.run("shop/reviews_ingest")
+        assert shop.run("shop/reviews_forget", "2026-02")["lance/rows_removed"] == 2
+        assert shop.versions("shop/books") == ["v0000000001", "v0000000002", "v0000000003"]
+    books = Table.open(tmp_path / "tables/books.lance").to_table(["title", "price"]).to_pydict()
+    assert dict(zip(books["title"], books["price"], strict=True)) == {
+        "Moby-Dick": 14.8,
+        "Middlemarch": 14.0,
+        "Emma": 9.0,
+        "Dracula": 12.0,
+    }
+    assert Table.open(tmp_path / "tables/reviews.lance").count_rows("month = '2026-02'") == 0
+    json.dumps([str(each.metadata) for each in defs.resolve_all_asset_specs()])

@@ -1,9 +1,15 @@
 """Every error of the core has its treatment: which are tried again, and what a user is told."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import dagster as dg
+import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
 import lance_core
+from lance_assets import SparkAppend, SparkSessionResource, WriteContext, lance_table
 from lance_assets.failures import TREATMENTS, WAITS_S, failure_of, lance_errors
 from lance_assets.ledger import Ledger
 from lance_assets.storage import LanceResource
@@ -15,7 +21,9 @@ from lance_core import (
     RetryableConflict,
     SchemaMismatch,
     StorageError,
+    Table,
 )
+from tests.lance_assets.instances import run
 
 STORAGE = LanceResource(storage_options={"custom_header": "canary-5f1d"})
 LEDGER = Ledger("orders", ("lake",), "/data/orders.lance", STORAGE)
@@ -79,3 +87,49 @@ def test_what_cannot_end_otherwise_fails_at_once() -> None:
 def test_errors_of_others_pass() -> None:
     with pytest.raises(ZeroDivisionError), lance_errors(LEDGER, retry_number=0):
         raise ZeroDivisionError
+
+
+MADE_BY = {"dagster.run_id": "8d9c2f1e", "dagster.asset_key": "lake/purge", "dagster.partition": "2026-01-02"}
+MAKERS = [
+    (MADE_BY, "Version 2 was written by run 8d9c2f1e of lake/purge, partition 2026-01-02."),
+    ({"dagster.run_id": "8d9c2f1e"}, "Version 2 was written by run 8d9c2f1e."),
+    ({"dagster.run_id": "no run\n<b>"}, "Version 2 names no run of Dagster that wrote it."),
+    ({}, "Version 2 names no run of Dagster that wrote it."),
+]
+
+
+@pytest.mark.parametrize(("properties", "said"), MAKERS)
+def test_a_conflict_names_the_run_of_the_other_writer(tmp_path: Path, properties: dict[str, str], said: str) -> None:
+    ledger = Ledger("orders", ("lake",), str(tmp_path / "orders.lance"))
+    Table.create(ledger.uri, pa.table({"id": [1]})).delete("id = 1", properties=properties)
+    conflict = IncompatibleConflict("in the way", ours="Update", theirs="Delete", version=2, rule="same_rows")
+    failure = failure_of(conflict, ledger)
+    assert failure.description is not None
+    assert failure.description.endswith(said)
+    asset = failure.metadata.get("lance/their_asset")
+    assert (asset and asset.value) == properties.get("dagster.asset_key")
+    gone = IncompatibleConflict("in the way", ours="Update", theirs="Delete", version=9, rule="same_rows")
+    assert str(failure_of(gone, ledger).description).endswith("in the way")
+
+
+def test_a_write_that_meets_another_names_it_in_its_failure(tmp_path: Path, spark: SparkSession) -> None:
+    uri = str(tmp_path / "orders.lance")
+    Table.create(uri, pa.table({"id": [1]}))
+
+    def overtaken(session: SparkSession, ctx: WriteContext) -> DataFrame:
+        def overtake(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            Table.open(uri).overwrite(pa.table({"id": [7]}), properties=MADE_BY)
+            yield from batches
+
+        return session.range(0, 3, 1, 1).mapInArrow(overtake, "id long")
+
+    table = lance_table("orders", uri=uri, writes=[SparkAppend("orders_append", overtaken)])
+    with dg.DagsterInstance.ephemeral() as instance:
+        ran = run(table, "orders_append", instance, SparkSessionResource(), raise_on_error=False)
+    (failed,) = [event for event in ran.all_events if event.is_step_failure]
+    data = failed.step_failure_data.user_failure_data
+    assert data is not None
+    assert data.description is not None
+    assert data.description.endswith(MAKERS[0][1])
+    assert data.metadata["lance/their_run"] == dg.MetadataValue.dagster_run("8d9c2f1e")
+    assert Table.open(uri).to_table()["id"].to_pylist() == [7]

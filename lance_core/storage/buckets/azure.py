@@ -109,13 +109,15 @@ class AzureBucket:
         def page() -> Page:
             lister = self._container.list_blobs if deep else self._container.walk_blobs
             pages = cast("_Pages", lister(name_starts_with=prefix, results_per_page=limit).by_page(following))
-            blobs = [each for each in next(pages, ()) if isinstance(each, self._packages.blob.BlobProperties)]
+            items = list(next(pages, ()))
+            blobs = [each for each in items if isinstance(each, self._packages.blob.BlobProperties)]
+            directories = [each.name for each in items if not isinstance(each, self._packages.blob.BlobProperties)]
             found = [
                 Found(each.name, each.size, each.last_modified, (each.etag or "").strip('"'))
                 for each in blobs
                 if each.name > after
             ]
-            return Page(found, pages.continuation_token or None)
+            return Page(found, pages.continuation_token or None, directories)
 
         return self._done(page)
 

@@ -23,6 +23,8 @@ class Page:
     """In the order of keys, by their bytes."""
     following: str | None
     """What to ask with for the next one; None after the last."""
+    directories: Sequence[str] = ()
+    """Where only keys right in the prefix were asked for: what the others begin with, up to their next slash."""
 
 
 class Bucket(Protocol):

@@ -97,7 +97,7 @@ class GcsBucket:
         return _found(json.loads(self._asked("GET", self._object(key), {"fields": _FIELDS})))
 
     def page(self, prefix: str, *, deep: bool, after: str, following: str | None, limit: int) -> Page:
-        asked = {"prefix": prefix, "maxResults": str(limit), "fields": f"nextPageToken,items({_FIELDS})"}
+        asked = {"prefix": prefix, "maxResults": str(limit), "fields": f"nextPageToken,prefixes,items({_FIELDS})"}
         if not deep:
             asked["delimiter"] = "/"
         if after:
@@ -106,7 +106,8 @@ class GcsBucket:
             asked["pageToken"] = following
         answer = json.loads(self._asked("GET", f"{self._place}/storage/v1/b/{_quoted(self.name)}/o", asked))
         found = [_found(each) for each in answer.get("items", ())]
-        return Page([each for each in found if each.key > after], answer.get("nextPageToken"))
+        directories = answer.get("prefixes", ())
+        return Page([each for each in found if each.key > after], answer.get("nextPageToken"), directories)
 
     def put(self, key: str, data: bytes) -> None:
         self._put(key, data, {})

@@ -128,7 +128,8 @@ class S3Bucket:
             Found(each["Key"], each["Size"], each["LastModified"], each.get("ETag", ""))
             for each in answer.get("Contents", ())
         ]
-        return Page(found, answer["NextContinuationToken"] if answer.get("IsTruncated") else None)
+        directories = [each["Prefix"] for each in answer.get("CommonPrefixes", ())]
+        return Page(found, answer["NextContinuationToken"] if answer.get("IsTruncated") else None, directories)
 
     def put(self, key: str, data: bytes) -> None:
         self._put(key, data, {})

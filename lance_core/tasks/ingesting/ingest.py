@@ -42,7 +42,7 @@ from lance_core.ports import SYSTEM
 from lance_core.snapshot import Snapshot
 from lance_core.storage.opening import without_secrets
 from lance_core.storage.options import bound
-from lance_core.table import STORAGE_VERSION, committed_of
+from lance_core.table import STORAGE_VERSION, audit_of, committed_of
 from lance_core.tasks.changes import How, Where
 from lance_core.tasks.ingesting import bad_records
 from lance_core.tasks.ingesting import record as records
@@ -171,7 +171,9 @@ class _Ingest:
             config = {TABLE_ID: begun.uuid, **published_config(self._location)}
             operation = Overwrite(outcome.fragments, schema, config)
         try:
-            written = writes.finish(begun, operation, properties=properties, attempts=self._how.retries)
+            look = audit_of(self._how.audit)
+            written = writes.finish(begun, operation, properties=properties, attempts=self._how.retries, audit=look)
+        # What an audit refused may still be published: then its bad records count.
         except (AlreadyExists, RetryableConflict):
             bad_records.forget(record.location, name)
             raise

@@ -1,5 +1,6 @@
 """Ops that change rows, by real executors."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import lance
@@ -8,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lance_assets.spark import compact, delete, read, update, upsert
-from lance_core import InvalidInput, Table
+from lance_core import AuditFailed, InvalidInput, Table
 
 
 def made(place: Path) -> str:
@@ -83,3 +84,35 @@ def test_small_files_are_written_anew_by_the_workers(spark: SparkSession, tmp_pa
     assert [each.physical_rows for each in committed.table.fragments] == [300, 300, 400]
     assert committed.files == 3
     assert lance.dataset(uri).to_table() == before
+
+
+def test_changes_are_looked_at_before_anybody_sees_them(spark: SparkSession, tmp_path: Path) -> None:
+    uri = made(tmp_path)
+    shown: list[tuple[int, int | None]] = []
+
+    def at_most(rows: int) -> Callable[[Table, Table | None], None]:
+        def audit(table: Table, base: Table | None) -> None:
+            assert lance.dataset(uri, version=table.version).count_rows() == table.count_rows()
+            shown.append((table.count_rows(), base.version if base else None))
+            if len(shown) == 1:
+                Table.open(uri, durable=False).append(pa.table({"id": [2000], "name": ["beside"]}))
+            if table.count_rows() > rows:
+                raise ValueError(f"{table.count_rows()} rows are too many")
+
+        return audit
+
+    df = spark.range(990, 2010, 10, 2).selectExpr("id", "'brought' as name")
+    with pytest.raises(AuditFailed, match="1101 rows are too many") as refused:
+        upsert(df, uri, "id", audit=at_most(1100), intent="daily")
+    assert [base for _, base in shown] == [1], "refused, and planned again"
+    assert Table.open(uri, version=refused.value.detached_version).count_rows("name = 'brought'") == 102
+    shown.clear()
+    done = upsert(df, uri, "id", audit=at_most(2000), intent="daily")
+    # Planned again since somebody appended a key that it brings, and so is looked at again.
+    assert [base for _, base in shown] == [2, 3]
+    assert (done.version, done.table.count_rows("name = 'brought'")) == (4, 103)
+    assert upsert(df, uri, "id", audit=at_most(0), intent="daily").landed_before
+    with pytest.raises(AuditFailed):
+        delete(spark, uri, "id < 10", audit=at_most(0))
+    assert Table.open(uri).version == 4
+    assert Table.open(uri).fsck().is_sound

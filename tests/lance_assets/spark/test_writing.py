@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from lance_assets.spark import append, overwrite, read
 from lance_assets.spark.types import stored_schema
-from lance_core import InvalidInput, SchemaMismatch, Table, Unsupported
+from lance_core import AuditFailed, InvalidInput, SchemaMismatch, Table, Unsupported
 from lance_core.tasks.write import FileLimits, PlannedWrite, WriteTask, begin_append
 
 
@@ -308,3 +308,19 @@ def test_a_slice_is_overwritten_by_the_workers(spark: SparkSession, tmp_path: Pa
     with pytest.raises(InvalidInput, match="replace_schema=True is for an overwrite of all rows"):
         overwrite(days, uri, where=where, replace_schema=True)
     assert done.table.fsck().is_sound
+
+
+def test_a_first_append_is_looked_at_before_there_is_a_table(spark: SparkSession, tmp_path: Path) -> None:
+    uri = uri_in(tmp_path)
+
+    def refuses(table: Table, base: Table | None) -> None:
+        assert (table.count_rows(), base, Table.exists(uri)) == (100, None, False)
+        raise ValueError("not today")
+
+    with pytest.raises(AuditFailed, match="not today") as refused:
+        append(spark.range(100), uri, audit=refuses, intent="first")
+    assert not Table.exists(uri)
+    assert lance.dataset(uri, version=refused.value.detached_version).count_rows() == 100
+    done = append(spark.range(100), uri, audit=lambda table, base: None, intent="first")
+    assert (done.version, lance.dataset(uri).count_rows()) == (1, 100)
+    assert append(spark.range(100), uri, audit=refuses, intent="first").landed_before

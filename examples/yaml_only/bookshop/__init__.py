@@ -1,0 +1,1 @@
+"""A bookshop in YAML; see `defs/`."""

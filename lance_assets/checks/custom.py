@@ -1,0 +1,145 @@
+"""Checks that a project writes itself: a query, or a function."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import dagster as dg
+import pyarrow as pa
+
+from lance_assets.checks.check import Check, Finding, Seen, Severity
+from lance_core import InvalidInput
+
+_ROWS_SHOWN = 5
+_VALUE_SHOWN = 200
+Judge = Callable[[Seen], "Finding | bool"]
+
+
+@dataclass(frozen=True, slots=True)
+class SqlCheck(Check):
+    """A query over the version, which it calls `dataset`. It passes when the query returns no rows: what it returns is
+    what is wrong. With `expect="true"` it is to return one value, and passes when that is true (a null is not).
+
+        SqlCheck("amounts", "select id from dataset where amount < 0")
+        SqlCheck("one_each", "select id from dataset group by id having count(*) > 1")
+        SqlCheck("mean", "select avg(amount) between 1 and 90 from dataset", expect="true")
+    """
+
+    sql: str
+    expect: Literal["no rows", "true"] = "no rows"
+
+    def check(self) -> None:
+        sql: object = self.sql
+        if not isinstance(sql, str) or not sql.strip():
+            raise self.wrong("sql= is a query, such as 'select id from dataset where amount < 0'")
+        if self.expect not in ("no rows", "true"):
+            raise self.wrong(f"expect= is 'no rows' or 'true', not {self.expect!r}")
+
+    @property
+    def reads_data(self) -> bool:
+        return True
+
+    @property
+    def says(self) -> str:
+        wanted = "returns no rows" if self.expect == "no rows" else "is true"
+        return f"`{' '.join(self.sql.split())}` {wanted}."
+
+    def judge(self, seen: Seen) -> Finding:
+        answer = seen.table.query(self.sql, limit=_ROWS_SHOWN + 1)
+        return self._is_true(answer) if self.expect == "true" else self._has_no_rows(answer)
+
+    def _is_true(self, answer: pa.Table) -> Finding:
+        if answer.shape != (1, 1) or not pa.types.is_boolean(answer.schema.field(0).type):
+            raise InvalidInput(
+                f"with expect='true' the query returns one boolean, and it returned {_shape(answer)}; leave expect= "
+                "out where its rows are what is wrong"
+            )
+        value = answer.column(0)[0].as_py()
+        return Finding(value is True, f"the query says {_sql(value)}")
+
+    def _has_no_rows(self, answer: pa.Table) -> Finding:
+        if not answer.num_rows:
+            return Finding(True, "the query returned no rows")
+        more = answer.num_rows > _ROWS_SHOWN
+        rows = answer.slice(0, _ROWS_SHOWN)
+        count = f"more than {_ROWS_SHOWN} rows" if more else f"{rows.num_rows} row{'s' if rows.num_rows > 1 else ''}"
+        one = answer.shape == (1, 1) and pa.types.is_boolean(answer.schema.field(0).type)
+        hint = "; if its value is meant to be true, give expect='true'" if one else ""
+        return Finding(
+            False, f"the query returned {count}, the first: {_row(rows)}{hint}", {"lance/rows": table_of(rows)}
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionCheck(Check):
+    """A function that is shown a version, and answers with a `Finding`, or with True or False. `reads_rows=False` says
+    that manifests are enough for it, so that it may be asked wherever a version is found, in a sensor too.
+
+        FunctionCheck("has_index", lambda seen: bool(seen.table.indices), reads_rows=False)
+    """
+
+    fn: Judge
+    reads_rows: bool = True
+
+    def check(self) -> None:
+        if not callable(self.fn):
+            raise self.wrong("fn= must be a function of what is seen: fn(seen) -> Finding or bool")
+
+    @property
+    def reads_data(self) -> bool:
+        return self.reads_rows
+
+    @property
+    def says(self) -> str:
+        own = (getattr(self.fn, "__doc__", None) or "").strip().partition("\n")[0]
+        return own or f"{getattr(self.fn, '__qualname__', type(self.fn).__name__)}() agrees to it."
+
+    def judge(self, seen: Seen) -> Finding:
+        found = self.fn(seen)
+        if isinstance(found, Finding):
+            return found
+        if isinstance(found, bool):
+            return Finding(found, self.says if found else f"{self.name}() says no: {self.says}")
+        raise InvalidInput(f"the function of {self.name} must return a Finding, True or False, not {found!r:.200}")
+
+
+def lance_check(
+    name: str | None = None, *, severity: Severity = Severity.ERROR, reads_rows: bool = True
+) -> Callable[[Judge], FunctionCheck]:
+    """Makes a check of a function, under its name.
+
+    @lance_check(severity=Severity.WARN)
+    def has_index(seen: Seen) -> bool: ...
+    """
+
+    def decorate(fn: Judge) -> FunctionCheck:
+        own = getattr(fn, "__name__", "check")
+        return FunctionCheck(name or own, fn, reads_rows, severity=severity)
+
+    if callable(name):  # @lance_check without parentheses
+        raise InvalidInput("write @lance_check() with its parentheses")
+    return decorate
+
+
+def table_of(rows: pa.Table) -> dg.MetadataValue:
+    """As Dagster shows tables, of texts that are not too long."""
+    columns = [dg.TableColumn(name) for name in rows.column_names]
+    records = [dg.TableRecord({name: _sql(value) for name, value in row.items()}) for row in rows.to_pylist()]
+    return dg.MetadataValue.table(records=records, schema=dg.TableSchema(columns=columns))
+
+
+def _row(rows: pa.Table) -> str:
+    first = rows.slice(0, 1).to_pylist()[0]
+    return ", ".join(f"{name}={_sql(value)}" for name, value in list(first.items())[:_ROWS_SHOWN])
+
+
+def _shape(answer: pa.Table) -> str:
+    if answer.num_rows > _ROWS_SHOWN:
+        return f"more than {_ROWS_SHOWN} rows of {answer.num_columns} columns"
+    types = ", ".join(str(field.type) for field in answer.schema)
+    return f"{answer.num_rows} row(s) of {answer.num_columns} column(s) ({types})"
+
+
+def _sql(value: object) -> str:
+    text = "null" if value is None else value if isinstance(value, str) else repr(value)
+    return text if len(text) <= _VALUE_SHOWN else text[:_VALUE_SHOWN] + "…"

@@ -1,0 +1,37 @@
+"""Whose work a version is."""
+
+from dataclasses import dataclass
+
+import dagster as dg
+
+from lance_assets.checks.check import Check, Finding, Seen, Severity
+from lance_assets.properties import ASSET_KEY, RUN_ID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignWriters(Check):
+    """The version was made by a run of this Dagster. Whoever can write to the store can write any name into a version:
+    this finds strangers, not forgers."""
+
+    name: str = "foreign_writers"
+    severity: Severity = Severity.WARN
+
+    @property
+    def says(self) -> str:
+        return "The version was made by a run of this Dagster."
+
+    def judge(self, seen: Seen) -> Finding:
+        made_by = seen.table.transaction()
+        properties = made_by.properties if made_by else {}
+        run_id, writer = properties.get(RUN_ID), seen.table.manifest.writer
+        told = {"lance/writer": dg.MetadataValue.text(writer)} if writer else {}
+        if run_id is None:
+            by = f" by {writer}" if writer else ""
+            operation = f" ({made_by.operation.name})" if made_by else ""
+            return Finding(
+                False, f"it was written{by}{operation}, and names no run; find out who writes to {seen.table.uri}", told
+            )
+        if seen.run_is_known is False:
+            return Finding(False, f"it names the run {run_id}, which this Dagster does not know", told)
+        asset = properties.get(ASSET_KEY)
+        return Finding(True, f"it was made by the run {run_id}{f' of {asset}' if asset else ''}", told)

@@ -1,0 +1,115 @@
+"""Whether the columns are still those that readers know."""
+
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import dagster as dg
+
+from lance_assets.checks.check import Check, Finding, Seen
+from lance_core import Table
+from lance_core.operations import TableSchema
+
+Change = Literal["additions", "drops", "renames", "types", "nullability"]
+_SHOWN_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    id: int
+    type: str
+    nullable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaStable(Check):
+    """The columns are those of the version before, but for changes that are allowed: additions, unless told otherwise.
+    Their order, and metadata, are not looked at; fields of structs are columns too (`address.city`).
+
+        SchemaStable()
+        SchemaStable(allow=["additions", "drops"])
+        SchemaStable(allow=[])
+    """
+
+    name: str = "schema_stable"
+    allow: Sequence[Change] = ("additions",)
+
+    def check(self) -> None:
+        changes = get_args(Change)
+        if isinstance(self.allow, str) or not set(self.allow) <= set(changes):
+            raise self.wrong(f"allow= is a list of what may happen, of {', '.join(changes)}; not {self.allow!r}")
+
+    @property
+    def says(self) -> str:
+        allowed = f", but for {', '.join(self.allow)}" if self.allow else ""
+        return f"The columns are those of the version before{allowed}."
+
+    def judge(self, seen: Seen) -> Finding:
+        if seen.parent is None:
+            return Finding(True, "there is no version before it to compare with")
+        found = list(_changes(seen.parent, seen.table))
+        refused = [sentence for change, sentence in found if change not in self.allow]
+        told = {"lance/schema_changes": dg.MetadataValue.int(len(found))}
+        if refused:
+            return Finding(
+                False,
+                f"against version {seen.parent.version}: {_listed(refused)}. If readers can live with it, allow it by "
+                f"allow= of this check; if not, t.restore({seen.parent.version}) puts the columns back",
+                told,
+            )
+        if found:
+            sentences = [sentence for _change, sentence in found]
+            return Finding(True, f"against version {seen.parent.version}, as allowed: {_listed(sentences)}", told)
+        return Finding(True, f"the same columns as in version {seen.parent.version}", told)
+
+
+def _changes(before: Table, after: Table) -> Iterator[tuple[Change, str]]:
+    """What is in a column that came, went or got another name is told with it."""
+    old, new = _columns(before.manifest.schema), _columns(after.manifest.schema)
+    came = _outermost(new.keys() - old.keys())
+    went = _outermost(old.keys() - new.keys())
+    path_of = {new[path].id: path for path in came}
+    for path in old:
+        was = old[path]
+        if path in new:
+            now = new[path]
+            if now.type != was.type:
+                yield "types", f"{path!r} is of type {now.type}, and was {was.type}"
+            if now.nullable != was.nullable:
+                yield "nullability", f"{path!r} {'may be null now' if now.nullable else 'may not be null any more'}"
+        elif path in went:
+            name = path_of.get(was.id)
+            if name is not None and new[name].type == was.type:
+                came.remove(name)
+                yield "renames", f"{path!r} is called {name!r} now"
+            else:
+                yield "drops", f"{path!r} is gone"
+    for path in new:
+        if path in came:
+            yield "additions", f"{path!r} of type {new[path].type} is new"
+
+
+def _columns(schema: TableSchema) -> dict[str, _Column]:
+    """By path, in their order."""
+    found: dict[str, _Column] = {}
+    waiting = [(field.name, field) for field in reversed(schema.fields)]
+    while waiting:
+        path, field = waiting.pop()
+        found[path] = _Column(field.id, field.logical_type, field.nullable)
+        waiting.extend((f"{path}.{child.name}", child) for child in reversed(field.children))
+    return found
+
+
+def _outermost(paths: Set[str]) -> set[str]:
+    return {path for path in paths if not any(above in paths for above in _above(path))}
+
+
+def _above(path: str) -> Iterator[str]:
+    while "." in path:
+        path = path.rpartition(".")[0]
+        yield path
+
+
+def _listed(sentences: Sequence[str]) -> str:
+    more = len(sentences) - _SHOWN_MAX
+    return "; ".join([*sentences[:_SHOWN_MAX], *([f"and {more} more changes"] if more > 0 else [])])

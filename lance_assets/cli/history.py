@@ -1,0 +1,107 @@
+"""`lance-assets history URI`: the versions of a table, newest first, and which run made each."""
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+
+from lance_assets.cli import FINE, printing
+from lance_assets.cli.naming import HELP as WHAT
+from lance_assets.cli.naming import open_named
+from lance_assets.cli.printing import Column, number, signed, when
+from lance_assets.lineage.facts import Origin, Unknown, VersionName
+from lance_assets.lineage.reading import DETACHED, origin
+from lance_assets.lineage.telling import as_json, notes, place, short
+from lance_assets.words import count
+from lance_core import Corrupt, InvalidInput, NotFound, Table, Unsupported, VersionInfo
+from lance_core.operations import Clone, Restore
+from lance_core.shell import Access
+
+HELP = "its versions, newest first, and which run made each"
+LIMIT = 20
+_COLUMNS = (
+    Column("version", is_number=True, is_kept=True),
+    Column("when (UTC)", is_kept=True),
+    Column("operation", is_kept=True),
+    Column("rows", is_number=True),
+    Column("change", is_number=True),
+    Column("run"),
+    Column("asset"),
+    Column("partition"),
+    Column("notes"),
+)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("table", metavar="URI", help=f"{WHAT}; from this version back")
+    parser.add_argument(
+        "--limit", metavar="N", type=int, default=LIMIT, help=f"the newest N, {LIMIT} if not told; 0: all"
+    )
+
+
+def run(arguments: argparse.Namespace, access: Access) -> int:
+    if arguments.limit < 0:
+        raise InvalidInput(f"--limit {arguments.limit}: the newest so many, or 0 for all")
+    table = open_named(arguments.table, access).table
+    versions = _line(table)
+    chosen = versions[-arguments.limit :] if arguments.limit else versions
+    found = [*_origins(table, chosen)][::-1]
+    if arguments.json:
+        told = {"uri": place(table.uri), "versions": len(versions), "history": [as_json(each) for each in found]}
+        printing.say_json(told)
+        return FINE
+    left = f"; the newest {len(chosen):,}, --limit 0 for all" if len(chosen) < len(versions) else ""
+    printing.say([f"{printing.shown(place(table.uri))}: {count(len(versions), 'version')}{left}", ""])
+    printing.say(printing.table(_COLUMNS, map(_row, found), printing.width()))
+    return FINE
+
+
+def _line(table: Table) -> Sequence[int]:
+    """The versions up to the one that was asked for; before one beside the line, those up to what it was made upon."""
+    versions = table.version_numbers()
+    if table.version < DETACHED:
+        return [version for version in versions if version <= table.version]
+    made_by = table.transaction()
+    return [version for version in versions if made_by and version <= made_by.read_version] + [table.version]
+
+
+def _origins(table: Table, versions: Sequence[int]) -> Iterator[Origin | Unknown]:
+    """Oldest first."""
+    infos = _read_at_once(table, [version for version in versions if version < DETACHED])
+    for version in versions:
+        name = VersionName(table.uri, version)
+        try:
+            info = infos.get(version) or table.version_info(version)
+            names_another = info.operation in (Restore.name, Clone.name)
+            made_by = table.transaction(version) if names_another else None
+            yield origin(name, info, made_by.operation if made_by else None)
+        except NotFound:  # a cleanup was faster
+            continue
+        except (Corrupt, Unsupported) as error:
+            yield Unknown(name, f"cannot be read: {error}")
+
+
+def _read_at_once(table: Table, versions: Sequence[int]) -> Mapping[int, VersionInfo]:
+    """Each manifest is read once then; but so are all that follow, and one that is damaged stops it. None are read
+    where that would be more."""
+    if not versions or versions[-1] + len(versions) < table.version_numbers()[-1]:
+        return {}
+    try:
+        return {info.version: info for info in table.versions(since=versions[0] - 1)}
+    except (Corrupt, Unsupported):
+        return {}
+
+
+def _row(facts: Origin | Unknown) -> Sequence[str]:
+    if isinstance(facts, Unknown):
+        return (str(facts.name.version), "", "?", "", "", "", "", "", facts.why)
+    change = " ".join(signed(each) for each in (facts.rows_added, -(facts.rows_removed or 0)) if each)
+    return (
+        str(facts.name.version),
+        when(facts.timestamp),
+        facts.operation,
+        number(facts.rows),
+        change,
+        short(facts.run_id),
+        facts.asset or "",
+        facts.partition or "",
+        "; ".join(notes(facts)),
+    )

@@ -1,0 +1,90 @@
+"""`lance-assets lineage URI@version`: the ancestry of a version across tables, as a tree."""
+
+import argparse
+from collections.abc import Iterator
+
+from lance_assets.cli import FINE, printing
+from lance_assets.cli.naming import HELP as WHAT
+from lance_assets.cli.naming import open_named
+from lance_assets.cli.printing import when
+from lance_assets.lineage.facts import Bond, Origin
+from lance_assets.lineage.graph import DEPTH_MAX, VERSIONS_MAX, Ancestry, Line, Mark
+from lance_assets.lineage.reading import ancestry_of
+from lance_assets.lineage.telling import as_json, named, place, span
+from lance_assets.words import count, cut
+from lance_core import InvalidInput
+from lance_core.shell import Access
+
+HELP = "what a version comes from, across tables, as a tree"
+_SAID = {
+    Mark.AGAIN: "see above",
+    Mark.CYCLE: "a cycle: it is above, as something that comes from this",
+    Mark.CUT: "not followed further",
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("table", metavar="URI[@VERSION]", help=WHAT)
+    parser.add_argument("--parents", action="store_true", help="follow each version to the one before it as well")
+    parser.add_argument(
+        "--depth", metavar="N", type=int, default=DEPTH_MAX, help=f"steps back; {DEPTH_MAX} if not told"
+    )
+    parser.add_argument(
+        "--most", metavar="N", type=int, default=VERSIONS_MAX, help=f"versions at most; {VERSIONS_MAX} if not told"
+    )
+
+
+def run(arguments: argparse.Namespace, access: Access) -> int:
+    if arguments.depth < 0 or arguments.most < 1:
+        raise InvalidInput("--depth is 0 or more, and --most 1 or more")
+    table = open_named(arguments.table, access).table
+    found = ancestry_of(
+        table, access, depth_max=arguments.depth, versions_max=arguments.most, parents=arguments.parents
+    )
+    if arguments.json:
+        printing.say_json(_as_json(found))
+    else:
+        printing.say(as_text(found, printing.width()))
+    return FINE
+
+
+def as_text(found: Ancestry, width: int | None) -> Iterator[str]:
+    for line in found.lines():
+        told = printing.tree(line.last) + printing.shown("  ".join(_said(line)))
+        yield told if width is None else cut(told, width)
+    if not found.is_whole:
+        yield f"\n{count(len(found.unfollowed), 'version')} not followed further; --depth and --most go on"
+
+
+def _said(line: Line) -> Iterator[str]:
+    bond = f"{line.bond.value} " if line.bond not in (None, Bond.READ) else ""
+    yield bond + named(line.name)
+    if line.mark is Mark.UNKNOWN:
+        yield f"(unknown: {line.why})"
+    elif line.origin is not None and line.mark in (Mark.NEW, Mark.CUT):
+        yield from _facts(line.origin)
+    if said := _SAID.get(line.mark):
+        yield f"({said})"
+    if line.is_younger:
+        yield "(made after what comes from it: another table is in this place now, or clocks differ)"
+
+
+def _facts(origin: Origin) -> Iterator[str]:
+    yield origin.operation
+    yield when(origin.timestamp)
+    for name, value in (("run", origin.run_id), ("asset", origin.asset), ("partition", origin.partition)):
+        if value:
+            yield f"{name} {value}"
+    if origin.rebased_over:
+        yield f"rebased over {span(origin.rebased_over)}"
+    if origin.unread is not None:
+        yield "(its record of inputs cannot be read)"
+
+
+def _as_json(found: Ancestry) -> dict[str, object]:
+    return {
+        "uri": place(found.root.uri),
+        "version": found.root.version,
+        "versions": [as_json(each) for each in found.found.values()],
+        "not_followed": [{"uri": place(each.uri), "version": each.version} for each in sorted(found.unfollowed)],
+    }

@@ -1,0 +1,65 @@
+"""What a Dagster instance has recorded of a run. It loads Dagster, so `run.py` loads it when it is asked for."""
+
+from collections.abc import Iterator
+
+import dagster as dg
+
+from lance_assets.cli import printing
+from lance_assets.lineage.facts import VersionName
+from lance_assets.lineage.instance import MadeByRun, RunSaid, run_said
+from lance_assets.lineage.telling import named, place
+from lance_core import InvalidInput
+
+
+def recorded(run_id: str, *, is_json: bool) -> None:
+    try:
+        instance = dg.DagsterInstance.get()
+    except (dg.DagsterError, OSError) as error:
+        raise InvalidInput(f"the Dagster instance at DAGSTER_HOME cannot be opened: {error}") from error
+    with instance:
+        said = run_said(instance, run_id)
+    if is_json:
+        printing.say_json(_as_json(said))
+    else:
+        printing.say(_as_text(said))
+
+
+def _as_text(said: RunSaid) -> Iterator[str]:
+    yield printing.shown(f"run {said.run_id}  {said.status}  job {said.job}")
+    if said.assets:
+        yield printing.shown(f"  to write {', '.join(said.assets)}")
+    if not said.versions:
+        yield "  no version that it made is recorded"
+    for each in said.versions:
+        told = {"asset": each.written_by, "partition": each.written_partition, "recorded on": each.recorded_on}
+        parts = [named(each.name), each.operation, *(f"{name} {value}" for name, value in told.items() if value)]
+        verb = "made" if each.landed_in is None else f"found landed, by run {each.landed_in},"
+        yield printing.shown(f"  {verb} {'  '.join(parts)}")
+        for name in each.inputs:
+            yield printing.shown(f"    read {named(name)}")
+
+
+def _as_json(said: RunSaid) -> dict[str, object]:
+    return {
+        "run_id": said.run_id,
+        "status": said.status,
+        "job": said.job,
+        "assets": list(said.assets),
+        "versions": [_version(each, said.run_id) for each in said.versions],
+    }
+
+
+def _version(each: MadeByRun, run_id: str) -> dict[str, object]:
+    return {
+        **_name(each.name),
+        "operation": each.operation,
+        "asset": each.written_by,
+        "partition": each.written_partition,
+        "recorded_on": each.recorded_on,
+        "landed_in": each.landed_in or run_id,
+        "inputs": [_name(name) for name in each.inputs],
+    }
+
+
+def _name(name: VersionName) -> dict[str, object]:
+    return {"uri": place(name.uri), "version": name.version}

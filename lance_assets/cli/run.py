@@ -1,0 +1,89 @@
+"""`lance-assets run RUN_ID`: the versions that a run of Dagster made, and what it read for them.
+
+Asked of the Dagster instance at DAGSTER_HOME; or, where tables are named, of these alone, and then nothing of Dagster
+is loaded.
+"""
+
+import argparse
+import os
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+
+from lance_assets.cli import FINE, printing
+from lance_assets.cli.naming import HELP as WHAT
+from lance_assets.cli.naming import open_named
+from lance_assets.cli.printing import when
+from lance_assets.lineage.facts import Origin, VersionName
+from lance_assets.lineage.runs import LOOKED_AT_MAX, versions_of_run
+from lance_assets.lineage.telling import as_json, named, notes
+from lance_core import InvalidInput
+from lance_core.shell import Access
+
+HELP = "the versions that a Dagster run made, and what it read"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_id", metavar="RUN_ID", help="the whole id of the run")
+    parser.add_argument(
+        "tables", metavar="URI", nargs="*",
+        help=f"tables that it may have written; {WHAT}. Without any, the Dagster instance at DAGSTER_HOME is asked",
+    )  # fmt: skip
+    parser.add_argument(
+        "--limit", metavar="N", type=int, default=LOOKED_AT_MAX,
+        help=f"look at the newest N versions of each table, {LOOKED_AT_MAX} if not told; 0: all",
+    )  # fmt: skip
+
+
+def run(arguments: argparse.Namespace, access: Access) -> int:
+    if arguments.limit < 0:
+        raise InvalidInput(f"--limit {arguments.limit}: the newest so many, or 0 for all")
+    if not arguments.tables:
+        return _of_instance(arguments.run_id, arguments.json)
+    found = [
+        origin
+        for text in arguments.tables
+        for origin in versions_of_run(
+            open_named(text, access).table, arguments.run_id, looked_at_max=arguments.limit or None
+        )
+    ]
+    if arguments.json:
+        printing.say_json({"run_id": arguments.run_id, "versions": [as_json(each) for each in found]})
+    else:
+        printing.say(_of_tables(arguments.run_id, found))
+    return FINE
+
+
+def _of_tables(run_id: str, found: Sequence[Origin]) -> Iterator[str]:
+    yield printing.shown(f"run {run_id}")
+    if not found:
+        yield "  made none of the versions that were looked at"
+    for origin in found:
+        told = [named(origin.name), origin.operation, when(origin.timestamp), *notes(origin)]
+        told += [
+            f"{name} {value}" for name, value in (("asset", origin.asset), ("partition", origin.partition)) if value
+        ]
+        yield printing.shown(f"  made {'  '.join(told)}")
+        yield from _read(tuple(source.name for source in origin.sources))
+
+
+def _of_instance(run_id: str, is_json: bool) -> int:
+    if find_spec("dagster") is None:
+        raise InvalidInput(
+            "Dagster is not installed here, so nobody can be asked about the run; name the tables that it may have "
+            f"written: lance-assets run {run_id} URI"
+        )
+    if not os.environ.get("DAGSTER_HOME"):
+        raise InvalidInput(
+            "DAGSTER_HOME is not set, so there is no Dagster instance to ask; set it to the instance's directory, or "
+            f"name the tables that the run may have written: lance-assets run {run_id} URI"
+        )
+    # Dagster takes a second to load, and nothing else here needs it.
+    from lance_assets.cli.recorded import recorded
+
+    recorded(run_id, is_json=is_json)
+    return FINE
+
+
+def _read(names: Sequence[VersionName]) -> Iterator[str]:
+    for name in names:
+        yield printing.shown(f"    read {named(name)}")

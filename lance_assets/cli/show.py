@@ -1,0 +1,222 @@
+"""`lance-assets show URI@version`: one version, what is in it and where it comes from."""
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from lance_assets.cli import FINE, printing
+from lance_assets.cli.indices import IndexState, index_states
+from lance_assets.cli.naming import HELP as WHAT
+from lance_assets.cli.naming import open_named
+from lance_assets.cli.printing import Column, number, pairs, signed, when
+from lance_assets.lineage.facts import Origin
+from lance_assets.lineage.reading import DETACHED, origin_of
+from lance_assets.lineage.telling import as_json, named, notes, span
+from lance_assets.words import count, size
+from lance_core import LanceError, Table, Unsupported
+from lance_core.operations import parts_of
+from lance_core.shell import Access
+
+HELP = "one version: what is in it, and where it comes from"
+_COLUMNS_SHOWN = 100
+_PARTS_SHOWN = 20
+_FIELDS = (Column("column"), Column("type"), Column("null"))
+_INDICES = (
+    Column("index"),
+    Column("kind"),
+    Column("columns"),
+    Column("covers"),
+    Column("rows not covered", is_number=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of several appends that share the version."""
+
+    uuid: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    origin: Origin
+    fragments: int
+    files: int
+    bytes: int
+    deleted_rows: int
+    with_deletions: int
+    storage_version: str
+    stable_row_ids: bool
+    writer: str
+    table_id: str | None
+    branch: str | None
+    tags: tuple[str, ...]
+    parts: tuple[Part, ...]
+    columns: tuple[tuple[str, str, bool], ...]
+    indices: tuple[IndexState, ...]
+    config: Mapping[str, str]
+    metadata: Mapping[str, str]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("table", metavar="URI[@VERSION]", help=WHAT)
+
+
+def run(arguments: argparse.Namespace, access: Access) -> int:
+    shown = looked_at(open_named(arguments.table, access).table)
+    if arguments.json:
+        printing.say_json(_as_json(shown))
+    else:
+        printing.say(_as_text(shown, printing.width()))
+    return FINE
+
+
+def looked_at(table: Table) -> Shown:
+    fragments = list(table.fragments)
+    made_by = table.transaction()
+    parts = parts_of(made_by) if made_by else ()
+    manifest = table.manifest
+    return Shown(
+        origin=origin_of(table),
+        fragments=len(fragments),
+        files=sum(len(each.files) for each in fragments),
+        bytes=sum(each.file_bytes for each in fragments),
+        deleted_rows=sum(each.physical_rows - each.live_rows for each in fragments),
+        with_deletions=sum(each.deletion_file is not None for each in fragments),
+        storage_version=str(manifest.storage_version),
+        stable_row_ids=manifest.has_stable_row_ids,
+        writer=manifest.writer,
+        table_id=table.id,
+        branch=table.branch,
+        tags=_tags(table),
+        parts=tuple(Part(each.uuid, sum(f.live_rows for f in each.append.fragments)) for each in parts),
+        columns=columns(table),
+        indices=tuple(index_states(table)),
+        config=dict(table.config),
+        metadata=dict(table.metadata),
+    )
+
+
+def columns(table: Table) -> tuple[tuple[str, str, bool], ...]:
+    """Name, type and whether it may be null; a type that nobody here knows as the table calls it."""
+    told = []
+    for field in table.manifest.schema.fields:
+        try:
+            kind = _type(field.arrow())
+        except Unsupported:
+            kind = field.logical_type
+        told.append((field.name, kind, field.nullable))
+    return tuple(told)
+
+
+def _type(field: pa.Field) -> str:
+    extension = (field.metadata or {}).get(b"ARROW:extension:name")
+    return str(field.type) if extension is None else extension.decode(errors="replace")
+
+
+def _tags(table: Table) -> tuple[str, ...]:
+    """Those that stand for this version. None where they cannot be read: that is for the doctor."""
+    if table.version >= DETACHED:
+        return ()
+    try:
+        tags = table.tags.list()
+    except LanceError:
+        return ()
+    return tuple(name for name, tag in tags.items() if (tag.branch, tag.version) == (table.branch, table.version))
+
+
+def _as_text(shown: Shown, width: int | None) -> Iterator[str]:
+    origin = shown.origin
+    yield printing.shown(named(origin.name))
+    yield from pairs(_facts(shown), width, "  ")
+    if told := [*_lineage(origin, shown.parts)]:
+        yield "\nwhere it comes from"
+        yield from pairs(told, width, "  ")
+    yield ""
+    rows = [(name, kind, "yes" if nullable else "no") for name, kind, nullable in shown.columns]
+    yield from printing.table(_FIELDS, rows[:_COLUMNS_SHOWN], width)
+    if len(rows) > _COLUMNS_SHOWN:
+        yield f"… and {len(rows) - _COLUMNS_SHOWN:,} more, with --json"
+    if shown.indices:
+        yield ""
+        yield from printing.table(_INDICES, map(index_row, shown.indices), width)
+    for title, told_of in (("config", shown.config), ("metadata", shown.metadata)):
+        if told_of:
+            yield f"\n{title}"
+            yield from pairs(sorted(told_of.items()), width, "  ")
+
+
+def _facts(shown: Shown) -> Iterator[tuple[str, str | None]]:
+    origin = shown.origin
+    changed = ", ".join(signed(each) for each in (origin.rows_added, -(origin.rows_removed or 0)) if each)
+    deleted = f", {count(shown.deleted_rows, 'deleted row')} in {shown.with_deletions:,} of them"
+    yield "made", f"{when(origin.timestamp)} UTC by {origin.operation}"
+    yield "rows", f"{origin.rows:,}" + (f" ({changed})" if changed else "")
+    yield "files", f"{count(shown.files, 'file')}, {size(shown.bytes)}"
+    yield "fragments", number(shown.fragments) + (deleted if shown.with_deletions else "")
+    yield "tags", ", ".join(shown.tags)
+    yield "branch", shown.branch
+    yield "format", f"{shown.storage_version}" + (", stable row ids" if shown.stable_row_ids else "")
+    yield "written by", shown.writer
+    yield "table id", shown.table_id
+
+
+def _lineage(origin: Origin, parts: Sequence[Part]) -> Iterator[tuple[str, str | None]]:
+    yield "run", origin.run_id
+    yield "asset", origin.asset
+    yield "partition", origin.partition
+    yield "code location", origin.code_location
+    yield "intent", origin.intent
+    for source in origin.sources:
+        yield source.bond.value, named(source.name)
+    yield "inputs", origin.unread and f"cannot be read: {origin.unread[:200]}"
+    yield "parent", str(origin.parent) if origin.parent else None
+    yield "planned on", str(origin.planned_on) if origin.planned_on != origin.parent and origin.planned_on else None
+    yield "rebased over", span(origin.rebased_over)
+    yield "transaction", origin.uuid
+    for part in parts[:_PARTS_SHOWN]:
+        yield "together", f"{part.uuid}, {count(part.rows, 'row')}"
+    yield "together", f"and {len(parts) - _PARTS_SHOWN} more" if len(parts) > _PARTS_SHOWN else None
+
+
+def index_row(state: IndexState) -> Sequence[str]:
+    covers = "unknown" if state.covered is None else f"{state.covered:,} of {state.covered + state.uncovered:,}"
+    return (state.name, state.kind, ", ".join(state.columns), covers, number(state.uncovered_rows or None))
+
+
+def _as_json(shown: Shown) -> dict[str, object]:
+    return {
+        **as_json(shown.origin),
+        "notes": [*notes(shown.origin)],
+        "fragments": shown.fragments,
+        "files": shown.files,
+        "bytes": shown.bytes,
+        "deleted_rows": shown.deleted_rows,
+        "fragments_with_deletions": shown.with_deletions,
+        "storage_version": shown.storage_version,
+        "stable_row_ids": shown.stable_row_ids,
+        "written_by": shown.writer,
+        "table_id": shown.table_id,
+        "branch": shown.branch,
+        "tags": list(shown.tags),
+        "parts": [{"transaction": part.uuid, "rows": part.rows} for part in shown.parts],
+        "columns": [{"name": name, "type": kind, "nullable": nullable} for name, kind, nullable in shown.columns],
+        "indices": [index_json(state) for state in shown.indices],
+        "config": shown.config,
+        "metadata": shown.metadata,
+    }
+
+
+def index_json(state: IndexState) -> dict[str, object]:
+    return {
+        "name": state.name,
+        "kind": state.kind,
+        "columns": list(state.columns),
+        "segments": state.segments,
+        "fragments_covered": state.covered,
+        "fragments_not_covered": state.uncovered,
+        "rows_not_covered": state.uncovered_rows,
+    }

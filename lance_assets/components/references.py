@@ -1,0 +1,41 @@
+"""What YAML names by `module.path:name`: functions above all, and whatever else only Python can say.
+
+A module that begins with a dot is beside the YAML file, or below it: `.rows:new_orders`.
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from lance_assets.components.at import At
+from lance_assets.writes.declared import nearest
+
+
+def function(raw: object, at: At) -> Callable[..., Any]:
+    found = at.value(raw)
+    if isinstance(found, str):
+        found = referred(found, at)
+    if not callable(found):
+        raise at.wrong(f"{raw!r} is a {type(found).__name__}, and no function")
+    return found
+
+
+def referred(text: str, at: At) -> object:
+    module_name, colon, name = text.partition(":")
+    if not colon or not module_name or not name.isidentifier():
+        raise at.wrong(f"{text!r} names nothing in Python; write module.path:name, or .module:name beside this file")
+    if module_name.startswith("."):
+        if at.module is None:
+            raise at.wrong(f"{text!r} is beside a file that is in no package; write module.path:name")
+        module_name = f"{at.module}{module_name}"
+    try:
+        module = import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise at.wrong(f"the module {module_name} cannot be imported: {error}") from error
+        raise at.wrong(f"there is no module {module_name}: Python finds no {error.name}") from error
+    except Exception as error:  # whatever a module of the user's raises while it is imported
+        raise at.wrong(f"the module {module_name} cannot be imported: {type(error).__name__}: {error}") from error
+    if not hasattr(module, name):
+        raise at.wrong(f"the module {module_name} has no {name!r}{nearest(name, vars(module))}")
+    return getattr(module, name)

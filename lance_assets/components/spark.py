@@ -1,0 +1,42 @@
+"""`type: lance_assets.SparkSessionComponent`: the resource `spark` of a project, for whom YAML is enough."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import dagster as dg
+from pydantic import BaseModel
+
+from lance_assets.components.at import At
+from lance_assets.components.forms import TEXT, record
+from lance_assets.components.table import attributes_of
+from lance_assets.components.values import OPTIONS
+from lance_assets.resources import SPARK, SparkSessionResource
+
+_SESSION = record(
+    SparkSessionResource,
+    {"master": TEXT, "remote": TEXT, "app_name": TEXT, "conf": OPTIONS},
+    required=[],
+    what="a Spark session",
+)
+_ATTRIBUTES = attributes_of(_SESSION, "SparkSession")
+
+
+@dataclass
+class SparkSessionComponent(dg.Component, dg.Resolvable):
+    """The resource `spark`, which writes of Lance tables ask for; a project has one."""
+
+    session: SparkSessionResource
+
+    @classmethod
+    def model(cls) -> type[BaseModel]:
+        return _ATTRIBUTES
+
+    @classmethod
+    def resolve_from_model(cls, context: dg.ResolutionContext, model: BaseModel) -> "SparkSessionComponent":
+        given: Mapping[str, object] = dict(model.model_extra or {})
+        session = _SESSION.read(given, At(context))
+        assert isinstance(session, SparkSessionResource)
+        return cls(session)
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        return dg.Definitions(resources={SPARK: self.session})

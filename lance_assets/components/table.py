@@ -1,0 +1,72 @@
+"""`type: lance_assets.LanceTableComponent`: a Lance table and its writes, declared in YAML with the names of Python.
+
+Dagster validates what is in the file against the schema of the model here (`dg check yaml`); what is loaded is read
+by the forms of `words.py`, so that an error names the file, the line and the option.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
+from pydantic_core import CoreSchema
+
+from lance_assets.assets import LanceTable, lance_table
+from lance_assets.components.at import At
+from lance_assets.components.forms import Form, record
+from lance_assets.components.scaffolder import LanceTableScaffolder
+from lance_assets.components.words import TABLE
+
+_TABLE = record(lance_table, TABLE, required=["name", "uri"], what="a Lance table")
+
+
+class Attributes(BaseModel):
+    """Takes everything: what is wrong with it is said by the form, which knows the line."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+def attributes_of(form: Form, title: str) -> type[Attributes]:
+    """A model for Dagster with the schema of a form."""
+
+    class Described(Attributes):
+        @classmethod
+        def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+            return {**form.schema, "title": title}
+
+    Described.__name__ = title
+    return Described
+
+
+_ATTRIBUTES = attributes_of(_TABLE, "LanceTable")
+
+
+@dg.scaffold_with(LanceTableScaffolder)
+@dataclass
+class LanceTableComponent(dg.Component, dg.Resolvable):
+    """A Lance table: one partition for each of its versions, and an asset for each write that makes them."""
+
+    table: LanceTable
+    """For Python beside the YAML: `context.load_component("orders").table.dep`."""
+
+    @classmethod
+    def model(cls) -> type[BaseModel]:
+        return _ATTRIBUTES
+
+    @classmethod
+    def resolve_from_model(cls, context: dg.ResolutionContext, model: BaseModel) -> "LanceTableComponent":
+        given: Mapping[str, object] = dict(model.model_extra or {})
+        table = _TABLE.read(given, At(context))
+        assert isinstance(table, LanceTable)
+        return cls(table)
+
+    @classmethod
+    def get_spec(cls) -> dg.ComponentTypeSpec:
+        return dg.ComponentTypeSpec(
+            description="A Lance table whose versions are partitions, with the writes that make them.",
+            tags=["lance", "spark"],
+        )
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        return self.table.defs

@@ -1,0 +1,163 @@
+"""What stands for what: the options of a table and of its writes, each with its form.
+
+An option of a write that is new in Python is in YAML by itself if its annotation is in `TYPES`; a new option of
+`lance_table` wants a line in `TABLE`. A test holds both against what Python takes.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import timedelta
+
+import dagster as dg
+import pyarrow as pa
+
+from lance_assets.checks import (
+    Check,
+    ForeignWriters,
+    Fresh,
+    FunctionCheck,
+    KeysUnique,
+    Nulls,
+    RowChange,
+    RowCount,
+    SchemaStable,
+    Severity,
+    SmallFiles,
+    SqlCheck,
+)
+from lance_assets.checks.custom import Judge
+from lance_assets.components.forms import (
+    NUMBER,
+    TEXT,
+    TRUTH,
+    WHOLE,
+    Form,
+    choice,
+    either,
+    listed,
+    of_class,
+    one_of,
+    worded,
+)
+from lance_assets.components.values import (
+    DEPENDENCIES,
+    DURATION,
+    FILES,
+    FUNCTION,
+    NUMBERS_OR_REASONS,
+    OPTIONS,
+    PARAMETERS,
+    PARTITIONS,
+    RETRY,
+    SCHEMA,
+    STORAGE,
+    TEXT_BY_NAME,
+    TEXT_OR_TEXTS,
+    TEXTS,
+    by_reference,
+)
+from lance_assets.maintenance import Maintenance
+from lance_assets.profiles import Profile
+from lance_assets.writes.context import TableReference, WriteContext
+from lance_assets.writes.declared import WRITES
+from lance_assets.writes.dependencies import Dependency
+from lance_assets.writes.rows import Files
+from lance_assets.writes.write import Parameters, Rows
+
+_CHECKS: Mapping[str, type[Check]] = {
+    "foreign_writers": ForeignWriters,
+    "fresh": Fresh,
+    "function": FunctionCheck,
+    "keys_unique": KeysUnique,
+    "nulls": Nulls,
+    "row_change": RowChange,
+    "row_count": RowCount,
+    "schema_stable": SchemaStable,
+    "small_files": SmallFiles,
+    "sql": SqlCheck,
+}
+_OF_CHECKS: Mapping[object, Form] = {
+    str: TEXT,
+    int: WHOLE,
+    float: NUMBER,
+    bool: TRUTH,
+    timedelta: DURATION,
+    Sequence[str]: TEXTS,
+    Severity: worded({each.value: each for each in Severity}),
+    Judge: FUNCTION,
+}
+CHECK = by_reference(
+    Check,
+    one_of(
+        "check",
+        {word: of_class(kind, _OF_CHECKS, what=f"the check {word}") for word, kind in _CHECKS.items()},
+        what="a check",
+    ),
+    what="check",
+)
+
+TYPES: Mapping[object, Form] = {
+    str: TEXT,
+    int: WHOLE,
+    float: NUMBER,
+    bool: TRUTH,
+    bool | str: either("true, false or a condition", (bool, TRUTH), (str, TEXT)),
+    str | Sequence[str]: TEXT_OR_TEXTS,
+    Sequence[str]: TEXTS,
+    Mapping[str, str]: TEXT_BY_NAME,
+    Parameters: PARAMETERS,
+    Rows: FUNCTION,
+    Callable[[pa.RecordBatch], pa.RecordBatch]: FUNCTION,
+    Files | Callable[[WriteContext], Files]: FILES,
+    Iterable[Dependency]: DEPENDENCIES,
+    dg.PartitionsDefinition[str]: PARTITIONS,
+    dg.RetryPolicy: RETRY,
+    pa.Schema: SCHEMA,
+    Sequence[Check]: listed(CHECK),
+    "source_options": OPTIONS,  # by its name, for what it may hold
+}
+
+WRITE = one_of(
+    "op", {word: of_class(kind, TYPES, what=f"the op {word}") for word, kind in WRITES.items()}, what="a write"
+)
+
+_MAINTENANCE = of_class(
+    Maintenance,
+    {
+        **TYPES,
+        timedelta: DURATION,
+        Collection[int] | Mapping[int, str]: NUMBERS_OR_REASONS,
+        Sequence[TableReference | str]: TEXTS,
+    },
+    what="a maintenance",
+)
+_PROFILE = of_class(Profile, {**TYPES, "columns": TEXTS}, what="a profile")
+
+
+def _about(form: Form, text: str) -> Form:
+    return Form({**form.schema, "description": text}, form.read)
+
+
+TABLE: Mapping[str, Form] = {
+    "name": _about(TEXT, "The last part of the asset key of the table; its partitions are the table's versions."),
+    "uri": _about(
+        TEXT, "The directory that the table is, or will be: a path, s3://, gs://, az:// ... without secrets."
+    ),
+    "key_prefix": _about(TEXT_OR_TEXTS, "What stands before the name in the asset keys of the table and its writes."),
+    "group": _about(TEXT, "The asset group; the name of the table unless it is given."),
+    "description": _about(TEXT, "What is in the table, for its page."),
+    "owners": _about(TEXTS, "E-mail addresses, or team:name."),
+    "tags": _about(TEXT_BY_NAME, "Tags of the asset."),
+    "writes": _about(listed(WRITE), "What changes the table: each is an asset that makes versions."),
+    "branches": _about(TEXTS, "Branches that are followed: each has a ledger of its own, name@branch."),
+    "checks": _about(listed(CHECK), "What has to hold of each version."),
+    "maintenance": _about(_MAINTENANCE, "When it is compacted and cleaned up; {} for what is usual."),
+    "profile": _about(
+        either("true, false, or how", (bool, TRUTH), (dict, _PROFILE)), "Whether there is an asset with its figures."
+    ),
+    "automation": _about(choice(["on_missing"]), "Whether the profile of each new version is computed by itself."),
+    "freshness": _about(by_reference(dg.FreshnessPolicy, DURATION, what="policy"), "How old the newest may be."),
+    "discover": _about(TRUTH, "Whether a sensor finds the versions that others commit."),
+    "storage": _about(STORAGE, "Where the table is reached by options, a manifest store, and a root for its uri."),
+    "storage_options": _about(OPTIONS, "How to reach the store, as Lance spells it; secrets as {{ env.NAME }}."),
+}
+"""What `lance_table` takes."""

@@ -1,0 +1,16 @@
+"""Where versions come from: from a version to what made it and to what that read, and from a run to its versions.
+
+    facts.py      what one version says of where it comes from
+    graph.py      from that to the ancestry of a version, and to a tree; pure
+    reading.py    the facts of tables, read from them; start here
+    runs.py       the versions of a run, by the tables
+    instance.py   the same, by what Dagster remembers
+
+All but `instance.py` do without Dagster.
+"""
+
+from lance_assets.lineage.facts import Bond, Origin, Source, Unknown, VersionName
+from lance_assets.lineage.graph import Ancestry, Line, Mark
+from lance_assets.lineage.reading import ancestry_of
+
+__all__ = ["Ancestry", "Bond", "Line", "Mark", "Origin", "Source", "Unknown", "VersionName", "ancestry_of"]

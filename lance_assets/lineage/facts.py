@@ -1,0 +1,112 @@
+"""What one version says of where it comes from. Values only; pure."""
+
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+from lance_assets.properties import ASSET_KEY, CODE_LOCATION, INTENT, PARTITION, RUN_ID, inputs_of
+from lance_core.operations import Clone, Operation, Restore
+
+_SOURCES_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class VersionName:
+    """A version of a table, as the command line names it."""
+
+    uri: str
+    version: int
+
+    def __str__(self) -> str:
+        return f"{self.uri}@{self.version}"
+
+
+class Bond(Enum):
+    """How a version has another one for an ancestor."""
+
+    READ = "read"
+    """What made it read the other."""
+    RESTORED = "restored"
+    """It is the other once more."""
+    BEGAN = "begins as"
+    """It is the first of a clone or a branch, of the other."""
+    FOLLOWS = "follows"
+    """The other is the version before it. Asked for only by who wants that too: it is so of nearly all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    name: VersionName
+    bond: Bond
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """None where the version does not say."""
+
+    name: VersionName
+    operation: str
+    timestamp: datetime
+    rows: int
+    rows_added: int | None
+    rows_removed: int | None
+    parent: int | None
+    """The version before it, of the same table. That of a detached one is what it was made upon."""
+    planned_on: int | None
+    rebased_over: Sequence[int]
+    uuid: str | None
+    properties: Mapping[str, str]
+    sources: tuple[Source, ...] = ()
+    together: tuple[str, ...] = ()
+    """The uuids of the appends that share this version."""
+    unread: str | None = None
+    """What it has for inputs, where nobody can read that."""
+
+    @property
+    def run_id(self) -> str | None:
+        return self.properties.get(RUN_ID)
+
+    @property
+    def asset(self) -> str | None:
+        return self.properties.get(ASSET_KEY)
+
+    @property
+    def partition(self) -> str | None:
+        return self.properties.get(PARTITION)
+
+    @property
+    def code_location(self) -> str | None:
+        return self.properties.get(CODE_LOCATION)
+
+    @property
+    def intent(self) -> str | None:
+        return self.properties.get(INTENT)
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A version that is named, and of which nothing can be learned."""
+
+    name: VersionName
+    why: str
+
+
+def sources_of(uri: str, properties: Mapping[str, str], operation: Operation | None) -> tuple[Source, ...]:
+    """The ancestors that a version of the table at `uri` names, other than the version before it."""
+    found = [Source(VersionName(place, version), Bond.READ) for place, version in inputs_of(properties).versions]
+    match operation:
+        case Restore(version=version):
+            found.insert(0, Source(VersionName(uri, version), Bond.RESTORED))
+        case Clone() as clone:
+            found.insert(0, Source(VersionName(_line_of(clone), clone.ref_version), Bond.BEGAN))
+    return tuple(found[:_SOURCES_MAX])
+
+
+def _line_of(clone: Clone) -> str:
+    """The table, or the branch of it, that was cloned. Some writers name the main line, and the branch beside it."""
+    line = f"tree/{clone.ref_name}"
+    if clone.ref_name is None or clone.ref_path.rstrip("/").endswith(f"/{line}"):
+        return clone.ref_path
+    return posixpath.join(clone.ref_path, line)

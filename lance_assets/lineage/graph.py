@@ -1,0 +1,140 @@
+"""The ancestry of a version: what it comes from, what that comes from, and so on, as a graph and as a tree of lines.
+
+Pure: what a version says of itself is asked of a function that is handed in. Tables say what they like, so versions may
+be their own ancestors, and ancestries may be endless: each version is asked once, and only so many are.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+
+from lance_assets.lineage.facts import Bond, Origin, Source, Unknown, VersionName
+
+DEPTH_MAX = 20
+VERSIONS_MAX = 1000
+_SKEW = timedelta(minutes=5)
+"""So much may the clocks of two writers differ."""
+
+Look = Callable[[VersionName], Origin | Unknown]
+
+
+class Mark(Enum):
+    """What a line of the tree is."""
+
+    NEW = "new"
+    """What the version says of itself; the lines below it are its sources."""
+    AGAIN = "again"
+    """It has a line already, further up."""
+    CYCLE = "cycle"
+    """It is an ancestor of itself: this line is below its own."""
+    CUT = "cut"
+    """What it says, without what that comes from: that would be too deep, or too much."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    name: VersionName
+    bond: Bond | None
+    """To the line above that it is below; None for the version that was asked for."""
+    mark: Mark
+    origin: Origin | None
+    why: str | None
+    """Of one that is unknown."""
+    is_younger: bool
+    """Than what says that it comes from it: there is another table in that place now."""
+    last: tuple[bool, ...]
+    """From the top down to here, whether each is the last one of its parent. As long as the line is deep."""
+
+    @property
+    def depth(self) -> int:
+        return len(self.last)
+
+
+@dataclass(frozen=True, slots=True)
+class Ancestry:
+    root: VersionName
+    found: Mapping[VersionName, Origin | Unknown]
+    """All that were asked, the nearest first."""
+    unfollowed: frozenset[VersionName]
+    """Of those, the ones whose sources were not, though they have some."""
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.unfollowed
+
+    def lines(self) -> Iterator[Line]:
+        """From the version that was asked for to its sources, and from each of them on. Every version has its say once;
+        every source of one that does has a line below it."""
+        said: set[VersionName] = set()
+        path: list[VersionName] = []
+        stack: list[tuple[Source | None, VersionName, tuple[bool, ...]]] = [(None, self.root, ())]
+        while stack:
+            source, name, last = stack.pop()
+            del path[len(last) :]
+            line = self._line(source, name, last, path, said)
+            yield line
+            said.add(name)
+            path.append(name)
+            if line.mark is Mark.NEW and line.origin is not None:
+                sources = line.origin.sources
+                for number, each in reversed([*enumerate(sources, 1)]):
+                    stack.append((each, each.name, (*last, number == len(sources))))
+
+    def _line(
+        self,
+        source: Source | None,
+        name: VersionName,
+        last: tuple[bool, ...],
+        path: list[VersionName],
+        said: set[VersionName],
+    ) -> Line:
+        facts = self.found[name]
+        origin = facts if isinstance(facts, Origin) else None
+        above = self.found[path[-1]] if path else None
+        return Line(
+            name=name,
+            bond=source.bond if source else None,
+            mark=self._mark(name, facts, path, said),
+            origin=origin,
+            why=facts.why if isinstance(facts, Unknown) else None,
+            is_younger=isinstance(above, Origin) and origin is not None and origin.timestamp - above.timestamp > _SKEW,
+            last=last,
+        )
+
+    def _mark(
+        self, name: VersionName, facts: Origin | Unknown, path: list[VersionName], said: set[VersionName]
+    ) -> Mark:
+        if isinstance(facts, Unknown):
+            return Mark.UNKNOWN
+        if name in path:
+            return Mark.CYCLE
+        if name in said:
+            return Mark.AGAIN
+        return Mark.CUT if name in self.unfollowed else Mark.NEW
+
+
+def ancestry(
+    root: VersionName, look: Look, *, depth_max: int = DEPTH_MAX, versions_max: int = VERSIONS_MAX
+) -> Ancestry:
+    """Nearest first, so that what is left out is what is furthest. `depth_max` is how many steps are gone from the
+    root, `versions_max` how many versions are asked."""
+    found: dict[VersionName, Origin | Unknown] = {}
+    unfollowed: set[VersionName] = set()
+    waiting = deque([(root, 0)])
+    seen = {root}
+    while waiting:
+        name, depth = waiting.popleft()
+        facts = look(name)
+        found[name] = facts
+        if isinstance(facts, Unknown):
+            continue
+        fresh = dict.fromkeys(source.name for source in facts.sources if source.name not in seen)
+        if fresh and (depth >= depth_max or len(seen) + len(fresh) > versions_max):
+            unfollowed.add(name)
+            continue
+        seen |= fresh.keys()
+        waiting.extend((each, depth + 1) for each in fresh)
+    return Ancestry(root, found, frozenset(unfollowed))

@@ -1,0 +1,14 @@
+"""Tables that look after themselves: when one is due, and what is done about it.
+
+    policy (declared) + survey (manifest and listings) -> plan (pure: what is due, and why) -> compaction, cleanup
+
+`asset.py`, `sensor.py` and `schedule` in it do it for one declared table; `fleet.py` for all tables below a prefix, in
+one Spark job and with one report. What a compaction or a cleanup does is the core's; that none of them fights a run
+that writes is decided in `runs.py`, and which versions others still need in `pins.py`.
+"""
+
+from lance_assets.maintenance.asset import maintenance_asset, maintenance_key
+from lance_assets.maintenance.policy import Maintenance
+from lance_assets.maintenance.sensor import maintenance_schedule, maintenance_sensor
+
+__all__ = ["Maintenance", "maintenance_asset", "maintenance_key", "maintenance_schedule", "maintenance_sensor"]

@@ -1,0 +1,113 @@
+"""The maintenance asset of a table: compacts it if that is due, then cleans it up.
+
+A compaction is a version like any other, made and recorded by the step that all writes share. A cleanup makes none: it
+removes versions, and their partitions are retired in the same run. Both are told by figures that Dagster plots.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import dagster as dg
+
+from lance_assets.checks.check import Check
+from lance_assets.failures import lance_errors
+from lance_assets.intents import logical_run_id
+from lance_assets.ledger import Ledger
+from lance_assets.maintenance.pins import needed_by_ledgers, needed_of
+from lance_assets.maintenance.plan import plan, shape
+from lance_assets.maintenance.policy import Maintenance
+from lance_assets.maintenance.upkeep import cleaned, retire, surveyed
+from lance_assets.metadata import Metadata
+from lance_assets.resources import SPARK
+from lance_assets.writes import SparkCompact
+from lance_assets.writes.asset import write_in_step
+from lance_core import CleanupReport, NotFound, Survey
+
+_KEPT_MAX = 100
+
+
+def maintenance_key(ledger: Ledger) -> dg.AssetKey:
+    return dg.AssetKey([*ledger.prefix, f"{ledger.name}_maintenance"])
+
+
+def maintenance_asset(
+    ledger: Ledger, policy: Maintenance, *, group: str, checks: Sequence[Check] = ()
+) -> dg.AssetsDefinition:
+    """`checks` are those of the table, which are asked about its compactions too."""
+
+    @dg.asset(
+        key=maintenance_key(ledger),
+        group_name=group,
+        kinds={"spark", "lance"},
+        description=f"Compacts the Lance table {ledger.label} and cleans it up, as far as that is due.",
+        required_resource_keys={SPARK},
+        pool=ledger.pool,
+    )
+    def asset(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
+        with lance_errors(ledger, retry_number=context.retry_number):
+            return _maintained(context, ledger, policy, checks)
+
+    return asset
+
+
+def _maintained(
+    context: dg.AssetExecutionContext, ledger: Ledger, policy: Maintenance, checks: Sequence[Check]
+) -> dg.MaterializeResult[None]:
+    now = datetime.now(UTC)
+    try:
+        table = ledger.open()
+    except NotFound as error:
+        context.log.info(f"{ledger.label}: nothing to maintain: {error}")
+        return dg.MaterializeResult(metadata={"lance/found": dg.MetadataValue.text(str(error))})
+    before = surveyed(table, policy, now)
+    due = plan(before, policy)
+    if due.clean:
+        due = plan(before, policy, needed=needed_of(table, policy, needed_by_ledgers(context.instance)).keys())
+    context.log.info(f"{ledger.label}: {'; '.join(due.reasons) or shape(before)}")
+    result = dg.MaterializeResult[None](metadata={})
+    # A try that goes on for another one looks whether that had landed, and records it.
+    if due.compact or (policy.compacts and _goes_on(context)):
+        compaction = SparkCompact(maintenance_key(ledger).path[-1], policy.target_rows)
+        result = write_in_step(context, ledger, compaction, checks)
+    metadata: Metadata = {}
+    table = ledger.open()
+    if policy.cleans:
+        needed = needed_of(table, policy, needed_by_ledgers(context.instance))
+        report = cleaned(table, policy, needed)
+        metadata |= _of_cleanup(report) | {
+            "lance/partitions_retired": dg.MetadataValue.int(retire(context.instance, ledger, table))
+        }
+    metadata |= _of_figures(before, surveyed(table, policy, now)) | {
+        "lance/due": dg.MetadataValue.md("\n".join(f"- {reason}" for reason in due.reasons) or shape(before))
+    }
+    return dg.MaterializeResult(metadata={**(result.metadata or {}), **metadata}, data_version=result.data_version)
+
+
+def _goes_on(context: dg.AssetExecutionContext) -> bool:
+    return context.retry_number > 0 or logical_run_id(context.instance, context.run) != context.run.run_id
+
+
+def _of_figures(before: Survey, after: Survey) -> Metadata:
+    value = dg.MetadataValue.int
+    return {
+        "lance/fragments_before": value(before.fragments),
+        "lance/fragments_after": value(after.fragments),
+        "lance/files_before": value(before.files),
+        "lance/files_after": value(after.files),
+        "lance/bytes_before": value(before.bytes),
+        "lance/bytes_after": value(after.bytes),
+        "lance/deleted_rows_before": value(before.deleted_rows),
+        "lance/deleted_rows_after": value(after.deleted_rows),
+    }
+
+
+def _of_cleanup(report: CleanupReport) -> Metadata:
+    value = dg.MetadataValue
+    kept = {str(version): list(why) for version, why in list(report.kept.items())[:_KEPT_MAX]}
+    return {
+        "lance/versions_removed": value.int(len(report.versions)),
+        "lance/files_removed": value.int(len(report.files)),
+        "lance/orphans_removed": value.int(len(report.orphans)),
+        "lance/bytes_removed": value.int(report.bytes),
+        "lance/versions_kept": value.json(kept),
+    }

@@ -1,0 +1,201 @@
+"""Tables found below a prefix and looked after together: `lance_fleet(...)` declares it, `.defs` is what the project
+merges.
+
+One asset that makes a round over all of them (`fleet_run.py`), a schedule for it, and a check that is red where a table
+could not be looked after. The fleet's tables need not be declared; those that are have their versions recorded, and a
+policy of their own counts.
+"""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+import dagster as dg
+
+from lance_assets.assets import LanceTable
+from lance_assets.checks.check import Check
+from lance_assets.failures import lance_errors
+from lance_assets.intents import run_intent
+from lance_assets.ledger import Ledger
+from lance_assets.maintenance.asset import maintenance_key
+from lance_assets.maintenance.fleet_run import Member, Round
+from lance_assets.maintenance.policy import Maintenance
+from lance_assets.maintenance.report import Fate, FleetReport
+from lance_assets.provenance import properties_of
+from lance_assets.resources import SPARK, session_of
+from lance_assets.spark.jobs import SparkRunner
+from lance_assets.storage import LanceResource
+from lance_core import InvalidInput, find_tables
+from lance_core.tasks.parts import Runner
+
+_CHECK = "every_table_is_looked_after"
+_NAMED_MAX = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A table of the project that lies in the fleet."""
+
+    ledger: Ledger
+    writes: frozenset[dg.AssetKey]
+    policy: Maintenance | None
+    checks: tuple[Check, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LanceFleet:
+    """Made by `lance_fleet`; merge `.defs` into your project."""
+
+    place: Ledger
+    """Of the prefix: names, URI and storage. It has no versions."""
+    policy: Maintenance
+    policies: Mapping[str, Maintenance]
+    declared: tuple[Declared, ...]
+    exclude: tuple[str, ...]
+    orphans: bool
+    group: str
+    description: str | None = None
+    owners: tuple[str, ...] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> dg.AssetKey:
+        return self.place.key
+
+    @property
+    def defs(self) -> dg.Definitions:
+        """Needs a resource `spark`, which the project gives."""
+        return dg.Definitions(assets=[self._asset], schedules=[self._schedule] if self.policy.every else [])
+
+    def policy_of(self, path: str) -> Maintenance:
+        """By its path from the prefix: the first pattern that fits, or the one for all."""
+        return next((policy for each, policy in self.policies.items() if fnmatchcase(path, each)), self.policy)
+
+    @property
+    def _asset(self) -> dg.AssetsDefinition:
+        @dg.asset(
+            key=self.key,
+            group_name=self.group,
+            kinds={"spark", "lance"},
+            description=self.description or f"Compacts and cleans up the Lance tables below {self.place.shown_uri}.",
+            owners=self.owners,
+            tags=self.tags,
+            metadata={"dagster/uri": self.place.shown_uri},
+            required_resource_keys={SPARK},
+            check_specs=[dg.AssetCheckSpec(_CHECK, asset=self.key, description="No table of the fleet was left out.")],
+            pool=self.place.pool,
+        )
+        def asset(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]  # as Dagster knows it
+            with lance_errors(self.place, retry_number=context.retry_number):
+                report = self._round(context).done()
+                return dg.MaterializeResult(metadata=report.metadata, check_results=[_checked(report)])
+
+        return asset
+
+    def _round(self, context: dg.AssetExecutionContext) -> Round:
+        started = time.monotonic()
+        access = self.place.access()
+        found = find_tables(self.place.uri, storage_options=access["storage_options"], exclude=self.exclude)
+        declared = {each.ledger.shown_uri.rstrip("/"): each for each in self.declared}
+        members = []
+        for uri in dict.fromkeys([*found.tables, *declared]):
+            known = declared.get(uri)
+            policy = (known.policy if known else None) or self.policy_of(uri.removeprefix(f"{self.place.shown_uri}/"))
+            if known is None:
+                members.append(Member(uri, policy, access))
+            else:
+                keys = known.writes | {maintenance_key(known.ledger)}
+                members.append(Member(uri, policy, known.ledger.access(), known.ledger, keys, known.checks))
+        intent = run_intent(context.instance, context.run, self.key, None)
+
+        def runner() -> Runner:
+            return SparkRunner(session_of(getattr(context.resources, SPARK)))
+
+        return Round(
+            context=context,
+            members=members,
+            skipped=found.skipped,
+            intent=intent,
+            properties=properties_of(context.run, self.key, None, intent, {}),
+            runner=runner,
+            orphans=self.orphans,
+            prefix=self.place.shown_uri,
+            started=started,
+        )
+
+    @property
+    def _schedule(self) -> dg.ScheduleDefinition:
+        assert self.policy.every is not None, "a policy by the clock"
+        return dg.ScheduleDefinition(
+            name=f"lance_fleet__{self.place.word}",
+            cron_schedule=self.policy.every,
+            execution_timezone=self.policy.timezone,
+            target=dg.AssetSelection.assets(self.key),
+            default_status=dg.DefaultScheduleStatus.RUNNING,
+            description=f"Launches the maintenance of the Lance tables below {self.place.shown_uri}.",
+        )
+
+
+def lance_fleet(
+    name: str,
+    *,
+    prefix: str,
+    policy: Maintenance | None = None,
+    policies: Mapping[str, Maintenance] | None = None,
+    tables: Iterable[LanceTable] = (),
+    exclude: Sequence[str] = (),
+    orphans: bool = True,
+    key_prefix: str | Sequence[str] | None = None,
+    group: str | None = None,
+    storage: LanceResource | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    description: str | None = None,
+    owners: Sequence[str] = (),
+    tags: Mapping[str, str] | None = None,
+) -> LanceFleet:
+    """Look after every table below `prefix`, by `policy` and at its `every`.
+
+    `policies` are for tables whose path from the prefix fits a pattern, as `{"raw/*": Maintenance(...)}`; the first
+    that fits counts. `tables` are those of the project: a policy of their own comes before both, what the fleet does is
+    recorded on their ledgers, and none is touched while a run writes it. What fits a pattern of `exclude` is left out.
+    A round cleans every table up, of leftovers that no version names, too; with `orphans=False` those only for which
+    a cleanup is due, which spares the others a listing of all their files.
+    """
+    levels = (key_prefix,) if isinstance(key_prefix, str) else tuple(key_prefix or ())
+    if storage is not None and storage_options is not None:
+        raise InvalidInput(f"the Lance fleet {name!r}: give storage= or storage_options=, which it holds too")
+    storage = storage or LanceResource(storage_options=dict(storage_options or {}))
+    if isinstance(exclude, str):
+        raise InvalidInput(f"the Lance fleet {name!r}: exclude={exclude!r} is one text; give a list of patterns")
+    place = Ledger(name, levels, storage.place(prefix) if prefix else prefix, storage)
+    return LanceFleet(
+        place=place,
+        policy=policy or Maintenance(),
+        policies=dict(policies or {}),
+        declared=tuple(map(_declared, tables)),
+        exclude=tuple(exclude),
+        orphans=orphans,
+        group=group or name,
+        description=description,
+        owners=tuple(owners),
+        tags=dict(tags or {}),
+    )
+
+
+def _declared(table: LanceTable) -> Declared:
+    writes = frozenset(table.write_key(write.name) for write in table.writes)
+    return Declared(table.ledger, writes, table.maintenance, table.checks)
+
+
+def _checked(report: FleetReport) -> dg.AssetCheckResult:
+    wrong = [*report.of(Fate.FAILED), *report.of(Fate.SKIPPED)]
+    named = "; ".join(f"{table.uri}: {table.message}" for table in wrong[:_NAMED_MAX])
+    more = f"; and {len(wrong) - _NAMED_MAX} more" if len(wrong) > _NAMED_MAX else ""
+    return dg.AssetCheckResult(
+        check_name=_CHECK,
+        passed=not wrong,
+        # Those that are skipped may be meant to be there.
+        severity=dg.AssetCheckSeverity.ERROR if report.of(Fate.FAILED) else dg.AssetCheckSeverity.WARN,
+        description=f"{named}{more}" or f"all of {len(report.tables)} tables",
+    )

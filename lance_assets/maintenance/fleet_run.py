@@ -1,0 +1,221 @@
+"""One round over a fleet: find, survey, plan, compact in one Spark job, clean up, look again.
+
+    find_tables -> survey of each -> plan of each -> compact_many (one job) -> cleanup of each -> survey of those worked
+
+Whatever a table does to whoever reads it is its own trouble: it is told in the report, and the others go on. Only where
+the job itself is lost, since some file ends every process that reads it, halves of the tables get jobs of their own.
+Surveys and cleanups of several tables are under way at once, since each mostly waits for its store.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TypeVar
+
+import dagster as dg
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from lance_assets.checks.check import Check
+from lance_assets.ledger import Ledger
+from lance_assets.maintenance.pins import Needed, needed_by_ledgers, needed_of
+from lance_assets.maintenance.plan import Plan, plan
+from lance_assets.maintenance.policy import Maintenance
+from lance_assets.maintenance.report import Fate, Figures, FleetReport, TableReport
+from lance_assets.maintenance.runs import all_at_work
+from lance_assets.maintenance.upkeep import cleaned, record_own, retire, surveyed
+from lance_assets.storage import Access
+from lance_core import StorageError, Survey, Table
+from lance_core.tasks.changes import How, Where
+from lance_core.tasks.compact_many import TABLES_FAULT, Wanted, compact_many
+from lance_core.tasks.parts import Runner, Task
+
+_AT_ONCE = 8
+_JOB_LOST = (PySparkException, Py4JError)
+_LOST_MAX = 16
+"""Jobs, after which it is the cluster and no table."""
+_A = TypeVar("_A")
+
+
+@dataclass(slots=True)
+class Member:
+    """One table of the fleet, as far as it has come."""
+
+    uri: str
+    policy: Maintenance
+    access: Access = field(repr=False)
+    ledger: Ledger | None = None
+    keys: frozenset[dg.AssetKey] = frozenset()
+    """What writes it, by assets of this project."""
+    checks: tuple[Check, ...] = ()
+    report: TableReport = field(init=False)
+    table: Table | None = None
+    survey: Survey | None = None
+    due: Plan | None = None
+
+    def __post_init__(self) -> None:
+        self.report = TableReport(self.uri)
+
+    @property
+    def is_alive(self) -> bool:
+        return self.survey is not None and self.report.fate not in (Fate.DEFERRED, Fate.SKIPPED)
+
+    def open(self) -> Table:
+        return Table.open(self.uri, **self.access)
+
+    def look(self, now: datetime) -> Survey:
+        self.table = self.open()
+        return surveyed(self.table, self.policy, now)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    context: dg.AssetExecutionContext
+    members: Sequence[Member]
+    skipped: Mapping[str, str]
+    intent: str
+    properties: Mapping[str, str]
+    runner: Callable[[], Runner]
+    """Asked for when there is something for it to do."""
+    orphans: bool
+    prefix: str
+    started: float
+
+    def done(self) -> FleetReport:
+        now = datetime.now(UTC)
+        needed = self._planned(now)
+        seconds = time.monotonic() - self.started
+        wanted = [each for each in self.members if each.is_alive and each.due and each.due.compact]
+        self.context.log.info(f"{len(self.members)} tables looked at in {seconds:.1f} s, {len(wanted)} to be compacted")
+        jobs = self._compacted(wanted)
+        to_clean = [each for each in self.members if each.is_alive and each.policy.cleans and self._has_leftovers(each)]
+        side_by_side(lambda each: self._cleaned(each, needed), to_clean)
+        worked = [each for each in self.members if each.report.compacted or each.report.versions_removed]
+        side_by_side(lambda each: _looked_again(each, now), worked)
+        for each in worked:
+            self._recorded(each)
+        told = [TableReport(uri, Fate.SKIPPED, message=why) for uri, why in self.skipped.items()]
+        return FleetReport(self.prefix, [*(each.report for each in self.members), *told], seconds, jobs)
+
+    def _planned(self, now: datetime) -> Needed:
+        side_by_side(lambda each: _surveyed(each, now), self.members)
+        old = any(each.survey and each.survey.outlived for each in self.members)
+        needed = needed_by_ledgers(self.context.instance) if old else {}
+        busy = all_at_work(self.context.instance, besides=self.context.run.run_id)
+        for each in self.members:
+            if each.survey is None or each.table is None:
+                continue
+            others = needed.get(each.table.uri, {}).keys() | each.policy.pinned.keys()
+            each.due = plan(each.survey, each.policy, needed=others)
+            each.report.due = each.due.reasons
+            writing = sorted(each.keys & busy.keys())
+            if writing and not each.policy.beside_writes:
+                each.report.fate = Fate.DEFERRED
+                what = f"the run {busy[writing[0]]} is writing it ({writing[0].to_user_string()})"
+                each.report.message = f"{what}, and is not finished"
+        return needed
+
+    def _compacted(self, members: Sequence[Member]) -> int:
+        if not members:
+            return 0
+        runner = _Counting(self.runner())
+        left, lost = [list(members)], 0
+        while left:
+            some = left.pop()
+            try:
+                self._compact(some, runner)
+            except _JOB_LOST as error:
+                lost += 1
+                self.context.log.warning(f"the job that compacted {len(some)} tables was lost: {_first_line(error)}")
+                if len(some) > 1 and lost <= _LOST_MAX:
+                    # A table that ends the processes that read it is in one of the halves.
+                    left += [some[len(some) // 2 :], some[: len(some) // 2]]
+                    continue
+                for each in some:
+                    each.report.failed(StorageError(f"the Spark job that compacted it was lost: {_first_line(error)}"))
+        return runner.jobs
+
+    def _compact(self, members: Sequence[Member], runner: Runner) -> None:
+        wanted = [
+            Wanted(Where(each.uri, **each.access), How(self.intent, self.properties), each.policy.target_rows)
+            for each in members
+        ]
+        for each, outcome in zip(members, compact_many(wanted, runner), strict=True):
+            if outcome.committed and (outcome.committed.attempts or outcome.committed.landed_before):
+                each.report.compacted, each.report.fate = True, Fate.MAINTAINED
+            if outcome.error:
+                each.report.failed(outcome.error)
+
+    def _has_leftovers(self, member: Member) -> bool:
+        return self.orphans or bool(member.due and member.due.clean)
+
+    def _cleaned(self, member: Member, ledgers: Needed) -> None:
+        report = member.report
+        try:
+            table = member.open()
+            done = cleaned(table, member.policy, needed_of(table, member.policy, ledgers))
+        except TABLES_FAULT as error:
+            report.failed(error)
+            return
+        report.versions_removed = len(done.versions)
+        report.files_removed = len(done.files) + len(done.orphans)
+        report.bytes_removed = done.bytes
+        report.kept = {str(version): list(why) for version, why in done.kept.items()}
+        if report.files_removed and report.fate is Fate.IN_SHAPE:
+            report.fate = Fate.MAINTAINED
+
+    def _recorded(self, member: Member) -> None:
+        """On the ledger of a table that has one; the sensor finds whatever is missed here."""
+        if member.ledger is None or member.survey is None or member.table is None:
+            return
+        try:
+            record_own(self.context, member.ledger, member.checks, member.table, member.survey.version)
+            retire(self.context.instance, member.ledger, member.table)
+        except TABLES_FAULT as error:
+            member.report.failed(error)
+
+
+@dataclass(slots=True)
+class _Counting:
+    runner: Runner
+    jobs: int = 0
+
+    @property
+    def slots(self) -> int:
+        return self.runner.slots
+
+    def run(self, task: Task, parts: int) -> pa.Table:
+        self.jobs += 1
+        return self.runner.run(task, parts)
+
+
+def _surveyed(member: Member, now: datetime) -> None:
+    try:
+        member.survey = member.look(now)
+        member.report.before = _figures(member.survey)
+    except TABLES_FAULT as error:
+        member.report.failed(error)
+        member.report.fate = Fate.SKIPPED
+
+
+def _looked_again(member: Member, now: datetime) -> None:
+    try:
+        member.report.after = _figures(member.look(now))
+    except TABLES_FAULT as error:
+        member.report.failed(error)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def _figures(found: Survey) -> Figures:
+    return Figures(found.version, found.rows, found.deleted_rows, found.fragments, found.files, found.bytes)
+
+
+def side_by_side(work: Callable[[_A], None], things: Iterable[_A]) -> None:
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="maintaining") as threads:
+        list(threads.map(work, things))

@@ -1,0 +1,85 @@
+"""Versions that somebody else needs: those that another table's versions were made of.
+
+Every version on a ledger of this Dagster says what it was made of (`lance/inputs`), for as long as it is there; when
+its partition is retired its inputs may go too. Tables that are written elsewhere are asked themselves, if a policy
+names them. What tags, branches and clones hold is the core's to know.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+import dagster as dg
+
+from lance_assets.maintenance.policy import Maintenance
+from lance_assets.partitions import is_version_key, version_of
+from lance_assets.properties import INPUTS
+from lance_assets.storage import LanceResource
+from lance_assets.writes.context import TableReference
+from lance_core import InvalidInput, LanceError, Table
+
+Needed = Mapping[str, Mapping[int, str]]
+"""By the URI of the table that was read, its versions, and for whom they stay."""
+
+_PAGE = 500
+_SET = "lance/"
+
+
+def needed_by_ledgers(instance: dg.DagsterInstance) -> Needed:
+    """Of all tables at once."""
+    needed: dict[str, dict[int, str]] = {}
+    for key in instance.get_asset_keys():
+        label = key.to_user_string()
+        retained = [each for each in instance.get_dynamic_partitions(f"{_SET}{label}") if is_version_key(each)]
+        for partition, inputs in _inputs(instance, key, retained):
+            _note(needed, inputs, f"{label} {version_of(partition)} was made of it")
+    return needed
+
+
+def needed_of(table: Table, policy: Maintenance, ledgers: Needed) -> Mapping[int, str]:
+    """What of this table is to stay besides what its own names keep."""
+    needed: dict[str, dict[int, str]] = {table.uri: {**ledgers.get(table.uri, {}), **policy.pinned}}
+    for reference in policy.downstream:
+        downstream = _opened(reference)
+        for info in downstream.versions():
+            if text := info.properties.get(INPUTS):
+                _note(needed, text, f"{downstream.uri} {info.version} was made of it")
+    return needed[table.uri]
+
+
+def _opened(reference: TableReference | str) -> Table:
+    """One that cannot be opened ends the cleanup: what it needs, nobody knows."""
+    uri = reference if isinstance(reference, str) else reference.uri
+    try:
+        access = LanceResource().access() if isinstance(reference, str) else reference.access()
+        return Table.open(uri, **access)
+    except LanceError as error:
+        raise InvalidInput(
+            f"Maintenance: which versions the downstream table needs cannot be told, so that no version goes: {error}"
+        ) from error
+
+
+def _inputs(instance: dg.DagsterInstance, key: dg.AssetKey, partitions: Sequence[str]) -> Iterator[tuple[str, object]]:
+    """What was noted for these partitions, some hundred at a time."""
+    for start in range(0, len(partitions), _PAGE):
+        wanted = dg.AssetRecordsFilter(asset_key=key, asset_partitions=partitions[start : start + _PAGE])
+        cursor, has_more = None, True
+        while has_more:
+            page = instance.fetch_materializations(wanted, limit=2 * _PAGE, cursor=cursor)
+            for record in page.records:
+                event = record.asset_materialization
+                if event and event.partition and "lance/inputs" in event.metadata:
+                    yield event.partition, event.metadata["lance/inputs"].value
+            cursor, has_more = page.cursor, page.has_more
+
+
+def _note(needed: dict[str, dict[int, str]], inputs: object, why: str) -> None:
+    """Written by anyone, so it may be anything."""
+    if isinstance(inputs, str):
+        try:
+            inputs = json.loads(inputs)
+        except ValueError:
+            return
+    if isinstance(inputs, dict):
+        for uri, version in inputs.items():
+            if type(version) is int and version > 0:
+                needed.setdefault(str(uri), {}).setdefault(version, why)

@@ -1,0 +1,59 @@
+"""The steps of an upkeep that one table and a fleet have in common: looking, cleaning, retiring, recording."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+import dagster as dg
+
+from lance_assets.checks.check import Check
+from lance_assets.checks.judging import judge_in_run
+from lance_assets.epochs import epoch_of
+from lance_assets.ledger import Ledger
+from lance_assets.maintenance.policy import Maintenance
+from lance_assets.metadata import found_facts
+from lance_assets.partitions import is_version_key, partition_key
+from lance_assets.properties import RUN_ID
+from lance_assets.recording import record_in_run
+from lance_core import CleanupReport, Survey, Table
+
+
+def surveyed(table: Table, policy: Maintenance, now: datetime) -> Survey:
+    return table.survey(
+        target_rows=policy.target_rows,
+        small_rows=policy.small_rows,
+        older_than=policy.keep_for,
+        keep=policy.keep_versions,
+        now=now,
+    )
+
+
+def cleaned(table: Table, policy: Maintenance, needed: Mapping[int, str]) -> CleanupReport:
+    """With leftovers of writes that were given up. Versions that came since `table` was opened stay in any case."""
+    return table.cleanup(
+        older_than=policy.keep_for, keep=policy.keep_versions, orphan_grace=policy.orphan_grace, protected=needed
+    )
+
+
+def retire(instance: dg.DagsterInstance, ledger: Ledger, table: Table) -> int:
+    """Partitions of versions that are gone, as the sensor does it by and by."""
+    keys = set(instance.get_dynamic_partitions(ledger.partition_set))
+    epoch = epoch_of(instance, ledger, ledger.identity_of(table))
+    there = {partition_key(number, epoch) for number in table.version_numbers()}
+    gone = sorted(key for key in keys - there if is_version_key(key))
+    for key in gone:
+        instance.delete_dynamic_partition(ledger.partition_set, key)
+    return len(gone)
+
+
+def record_own(
+    context: dg.AssetExecutionContext, ledger: Ledger, checks: Sequence[Check], table: Table, since: int
+) -> None:
+    """The versions after `since` that this run has made. No rows are read for a check of one: they are as they were."""
+    epoch = epoch_of(context.instance, ledger, ledger.identity_of(table))
+    cheap = [check for check in checks if not check.reads_data]
+    for info in table.versions(since=since):
+        if info.properties.get(RUN_ID) == context.run.run_id:
+            made = table.at(info.version)
+            facts = found_facts(made, info, epoch)
+            record_in_run(context, ledger, facts)
+            judge_in_run(context, ledger, cheap, made, facts.partition)

@@ -1,0 +1,153 @@
+"""The versions around one of them: what made each, which tags name it, which branches leave there, and what is gone.
+
+Newest at the top, as logs of changes are read. Manifests are opened for the versions that are drawn, and for no others.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lance_assets.pictures.svg import (
+    BLUE,
+    FAINT,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    PALE_BLUE,
+    PALE_GREEN,
+    PALE_ORANGE,
+    PAPER,
+    Picture,
+    width_of,
+)
+from lance_assets.properties import ASSET_KEY, RUN_ID
+from lance_core import LanceError, Table
+
+_BEFORE, _AFTER = 7, 3
+_WIDTH, _ROW, _TOP = 640.0, 22.0, 40.0
+_LINE_X, _NUMBER_X, _OPERATION_X, _WRITER_X, _WHEN_X, _NAMES_X = 20.0, 36.0, 88.0, 184.0, 316.0, 432.0
+_NAMES_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    version: int
+    operation: str
+    writer: str
+    when: str
+
+
+def version_graph(table: Table) -> Picture:
+    numbers = list(table.version_numbers())
+    place = numbers.index(table.version) if table.version in numbers else len(numbers)
+    drawn = numbers[max(0, place - _BEFORE) : place + _AFTER + 1]
+    rows = list(reversed(_rows(drawn)))
+    newer, older = len(numbers) - (place + _AFTER + 1), max(0, place - _BEFORE)
+    tags, branches, root = _references(table)
+    below = f"{older:,} older" if older else root
+    picture = Picture(_WIDTH, _TOP + (len(rows) + (1.7 if below else 0.7)) * _ROW)
+    line = f"branch {table.branch}" if table.branch else "the main line"
+    count = f"{len(numbers):,} version{'' if len(numbers) == 1 else 's'}"
+    picture.text(12, 20, f"version {table.version} on {line}, which has {count}", bold=True, width=_WIDTH - 24)
+    top, bottom = _TOP + _ROW, _TOP + _ROW * len(rows)
+    picture.line((_LINE_X, top), (_LINE_X, max(top, bottom)), stroke=FAINT, width=2)
+    if newer > 0:
+        _beyond(picture, _TOP, top, f"{newer:,} newer")
+    for number, made in enumerate(rows):
+        y = _TOP + _ROW * (number + 1)
+        if isinstance(made, _Gap):
+            _gap(picture, y, made)
+        else:
+            _version(picture, y, _made(table, made), is_this=made == table.version)
+            _names(picture, y, tags.get(made, []), branches.get(made, []))
+    if below:
+        _beyond(picture, bottom + _ROW, bottom, below)
+    return picture
+
+
+@dataclass(frozen=True, slots=True)
+class _Gap:
+    """So many versions that are not there."""
+
+    count: int
+
+
+def _rows(drawn: Sequence[int]) -> list[int | _Gap]:
+    """Oldest first, with what is missing between them."""
+    rows: list[int | _Gap] = []
+    last = None
+    for number in drawn:
+        if last is not None and number > last + 1:
+            rows.append(_Gap(number - last - 1))
+        rows.append(number)
+        last = number
+    return rows
+
+
+def _made(table: Table, version: int) -> _Made:
+    try:
+        at = table if version == table.version else table.at(version)
+        made_by = at.transaction()
+        when = f"{at.timestamp:%Y-%m-%d %H:%M}"
+    except LanceError as error:  # it may be damaged, or going; the others are drawn
+        return _Made(version, type(error).__name__, "", "")
+    properties = made_by.properties if made_by else {}
+    asset = properties.get(ASSET_KEY, "")
+    writer = asset.rpartition("/")[2] or ("a run" if RUN_ID in properties else at.manifest.library or "unknown")
+    return _Made(version, made_by.operation.name if made_by else "Unknown", writer, when)
+
+
+def _references(table: Table) -> tuple[Mapping[int, list[str]], Mapping[int, list[str]], str]:
+    """Tags and branches by version, of this line, and where the line itself began."""
+    tags: dict[int, list[str]] = {}
+    branches: dict[int, list[str]] = {}
+    root = ""
+    for name, tag in table.tags.list().items():
+        if tag.branch == table.branch:
+            tags.setdefault(tag.version, []).append(name)
+    for name, branch in table.branches.list().items():
+        if branch.parent_branch == table.branch:
+            branches.setdefault(branch.parent_version, []).append(name)
+        if name == table.branch:
+            root = f"began at version {branch.parent_version} of {branch.parent_branch or 'the main line'}"
+    return tags, branches, root
+
+
+def _version(picture: Picture, y: float, made: _Made, *, is_this: bool) -> None:
+    if is_this:
+        picture.rect(8, y - 10, _WIDTH - 16, 20, fill=PALE_BLUE, radius=4)
+        picture.circle(_LINE_X, y, 6, fill=BLUE, stroke=PAPER)
+    else:
+        picture.circle(_LINE_X, y, 4.5, fill=PAPER, stroke=FAINT)
+    ink = INK if is_this else FAINT
+    picture.text(_NUMBER_X, y + 4, f"v{made.version}", bold=is_this, width=_OPERATION_X - _NUMBER_X - 6)
+    picture.text(_OPERATION_X, y + 4, made.operation, width=_WRITER_X - _OPERATION_X - 6)
+    picture.text(_WRITER_X, y + 4, made.writer, size=11, fill=ink, width=_WHEN_X - _WRITER_X - 6)
+    picture.text(_WHEN_X, y + 4, made.when, size=11, fill=ink)
+
+
+def _names(picture: Picture, y: float, tags: Sequence[str], branches: Sequence[str]) -> None:
+    x = _NAMES_X
+    named = [(f"tag {name}", GREEN, PALE_GREEN) for name in tags]
+    named += [(f"branch {name}", ORANGE, PALE_ORANGE) for name in branches]
+    shown = named[:_NAMES_MAX]
+    room = (_WIDTH - 14 - _NAMES_X - (24 if len(named) > len(shown) else 0)) / max(1, len(shown)) - 4
+    for name, ink, paper in shown:
+        width = min(room, width_of(name, 10) + 10)
+        picture.rect(x, y - 8, width, 16, fill=paper, stroke=ink, radius=8)
+        picture.text(x + 5, y + 3.5, name, size=10, width=width - 8)
+        x += width + 4
+    if len(named) > len(shown):
+        picture.text(x, y + 4, f"+{len(named) - len(shown)}", size=10, fill=FAINT)
+
+
+def _gap(picture: Picture, y: float, gap: _Gap) -> None:
+    picture.line((_LINE_X, y - _ROW / 2), (_LINE_X, y + _ROW / 2), stroke=PAPER, width=3)
+    picture.line((_LINE_X, y - _ROW / 2), (_LINE_X, y + _ROW / 2), stroke=GREY, width=2, dashed=True)
+    what = "version is" if gap.count == 1 else "versions are"
+    picture.text(_NUMBER_X, y + 4, f"{gap.count:,} {what} gone", size=11, fill=FAINT)
+
+
+def _beyond(picture: Picture, y: float, line_from: float, text: str) -> None:
+    picture.line((_LINE_X, y), (_LINE_X, line_from), stroke=GREY, width=2, dashed=True)
+    picture.text(_NUMBER_X, y + 4, text, size=11, fill=FAINT)

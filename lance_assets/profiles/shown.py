@@ -1,0 +1,157 @@
+"""A profile as Dagster shows it: numbers, of which the UI draws plots over versions, a table of columns, pictures.
+
+Names of metadata are the same for every version, so that each makes one plot. Where rows were sampled only shares are
+told of them, never counts, so that no plot mixes the two.
+"""
+
+from collections.abc import Sequence
+
+import dagster as dg
+
+from lance_assets.checks.judging import Judged
+from lance_assets.pictures.fragments import fragment_map, fragment_strip
+from lance_assets.pictures.versions import version_graph
+from lance_assets.profiles.columns import Column, Contents
+from lance_assets.profiles.profile import Profiled
+
+_PLOTTED_MAX = 20
+_LISTED_MAX = 60
+Metadata = dict[str, dg.MetadataValue]
+
+
+def metadata_of(profiled: Profiled, *, pictures: bool) -> Metadata:
+    layout, contents, table = profiled.layout, profiled.contents, profiled.table
+    value = dg.MetadataValue
+    made_by = table.transaction()
+    shown: Metadata = {
+        "lance/version": value.int(table.version),
+        "lance/operation": value.text(made_by.operation.name if made_by else "Unknown"),
+        "lance/committed_at": value.timestamp(table.timestamp),
+    }
+    if pictures:  # first, where they are seen
+        shown["lance/rows_by_fragment"] = value.md(fragment_strip(table).markdown("rows by fragment"))
+        shown["lance/fragment_map"] = value.md(fragment_map(table).markdown(f"fragments of version {table.version}"))
+        shown["lance/version_graph"] = value.md(version_graph(table).markdown(f"versions near {table.version}"))
+    shown |= {
+        "lance/rows": value.int(layout.rows),
+        "lance/deleted_rows": value.int(layout.deleted),
+        "lance/deleted_share": value.float(_rounded(layout.deleted_share)),
+        "lance/fragments": value.int(layout.fragments),
+        "lance/small_fragments": value.int(layout.small),
+        "lance/fragments_with_deletions": value.int(layout.with_deletions),
+        "lance/data_files": value.int(layout.files),
+        "lance/columns": value.int(len(table.schema)),
+        "lance/indices": value.int(len({index.name for index in table.indices})),
+        "lance/rows_read": value.int(contents.rows_read),
+        "lance/read": value.text(_read(contents)),
+        "lance/seconds": value.float(round(profiled.seconds, 3)),
+    }
+    if not layout.unsized:  # a sum of some of them would be a plot that jumps
+        shown["lance/bytes"] = value.int(layout.bytes)
+        if layout.rows:
+            shown["lance/bytes_per_row"] = value.float(round(layout.bytes / layout.rows, 1))
+    if contents.columns:
+        shown["lance/columns_profile"] = _table(contents)
+    shown |= _plotted(contents)
+    return shown
+
+
+def checks_of(judged: Sequence[Judged]) -> Metadata:
+    """What checks found of a version that nobody here made."""
+    if not judged:
+        return {}
+    records = [
+        dg.TableRecord(
+            {
+                "check": each.check.name,
+                "result": "passed" if each.finding.passed else f"failed ({each.check.severity.value})",
+                "found": each.finding.description,
+            }
+        )
+        for each in judged
+    ]
+    return {
+        "lance/checks": dg.MetadataValue.table(records=records),
+        "lance/checks_failed": dg.MetadataValue.int(sum(not each.finding.passed for each in judged)),
+    }
+
+
+def _plotted(contents: Contents) -> Metadata:
+    shown: Metadata = {}
+    value = dg.MetadataValue
+    if not contents.rows_read:
+        return shown
+    for column in [each for each in contents.columns if each.can_be_null][:_PLOTTED_MAX]:
+        shown[f"lance/null_share/{column.name}"] = value.float(_rounded(column.nulls / contents.rows_read))
+        if not contents.is_sampled:
+            shown[f"lance/nulls/{column.name}"] = value.int(column.nulls)
+    for column in [each for each in contents.columns if each.vectors][:_PLOTTED_MAX]:
+        vectors = column.vectors
+        if vectors is None or not vectors.count:
+            continue
+        if vectors.mean is not None:
+            shown[f"lance/norm_min/{column.name}"] = value.float(vectors.shortest)
+            shown[f"lance/norm_mean/{column.name}"] = value.float(vectors.mean)
+            shown[f"lance/norm_max/{column.name}"] = value.float(vectors.longest)
+        if contents.is_sampled:
+            shown[f"lance/zero_vector_share/{column.name}"] = value.float(_rounded(vectors.zero / vectors.count))
+            shown[f"lance/nan_vector_share/{column.name}"] = value.float(_rounded(vectors.not_finite / vectors.count))
+        else:
+            shown[f"lance/zero_vectors/{column.name}"] = value.int(vectors.zero)
+            shown[f"lance/nan_vectors/{column.name}"] = value.int(vectors.not_finite)
+    return shown
+
+
+def _table(contents: Contents) -> dg.MetadataValue:
+    names = ("column", "type", "nulls", "share", "vectors")
+    records = [_record(column, contents) for column in contents.columns[:_LISTED_MAX]]
+    return dg.MetadataValue.table(records=records, schema=dg.TableSchema(columns=[dg.TableColumn(n) for n in names]))
+
+
+def _record(column: Column, contents: Contents) -> dg.TableRecord:
+    share = column.nulls / contents.rows_read if contents.rows_read else 0.0
+    return dg.TableRecord(
+        {
+            "column": column.name,
+            "type": _shortened(str(column.type)),
+            "nulls": "none can be" if not column.can_be_null else f"{column.nulls:,}",
+            "share": f"{share:.2%}" if column.can_be_null else "",
+            "vectors": _vectors(column),
+        }
+    )
+
+
+def _vectors(column: Column) -> str:
+    vectors = column.vectors
+    if vectors is None or not vectors.count:
+        return ""
+    lengths = (
+        f"length {vectors.shortest:.4g} to {vectors.longest:.4g}, mean {vectors.mean:.4g}"
+        if vectors.mean is not None
+        else "no length"
+    )
+    odd = [f"{vectors.zero:,} zero"] * bool(vectors.zero) + [f"{vectors.not_finite:,} with NaN"] * bool(
+        vectors.not_finite
+    )
+    return ", ".join([lengths, *odd])
+
+
+def _read(contents: Contents) -> str:
+    more = f"; {contents.left_out:,} more columns were not looked at" if contents.left_out else ""
+    listed = len(contents.columns) - _LISTED_MAX
+    more += f"; the table shows the first {_LISTED_MAX} columns" if listed > 0 else ""
+    if not contents.is_sampled:
+        return f"all {contents.rows:,} rows{more}"
+    share = contents.rows_read / contents.rows
+    return (
+        f"a sample: {contents.rows_read:,} of {contents.rows:,} rows ({share:.2%}), in stretches spread evenly over "
+        f"the version; nulls and vectors are of these rows alone. Profile(read_bytes_max=...) reads more{more}"
+    )
+
+
+def _rounded(share: float) -> float:
+    return round(share, 6)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 80 else text[:79] + "…"

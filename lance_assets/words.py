@@ -1,0 +1,74 @@
+"""Words and numbers for people: in a terminal, in a picture, in markdown. What comes from a table comes from anybody,
+so nothing in it may steer a terminal or be markup. Pure.
+"""
+
+import re
+from collections.abc import Iterable
+from unicodedata import category, combining, east_asian_width
+
+_MARKUP = re.compile(r"([\\`*_{}\[\]()#+.!|<>&~=$^:\"'-])")
+_UNPRINTED = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
+_UNITS = ("kB", "MB", "GB", "TB", "PB")
+
+
+def plain(text: str) -> str:
+    """On one line, and without what a terminal obeys.
+
+    >>> plain("red\\x1b[31m")
+    'red�[31m'
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(each if _is_printed(each) else "\N{REPLACEMENT CHARACTER}" for each in text)
+
+
+def in_markdown(text: str) -> str:
+    """As it stands there."""
+    return _MARKUP.sub(r"\\\1", plain(text))
+
+
+def cut(text: str, cells_max: int) -> str:
+    """To so many cells of a fixed-width font, in which some characters take two."""
+    if cells(text) <= cells_max:
+        return text
+    kept, room = [], cells_max - 1
+    for character in text:
+        room -= cells(character)
+        if room < 0:
+            break
+        kept.append(character)
+    return "".join(kept) + "…" if cells_max > 0 else ""
+
+
+def cells(text: Iterable[str]) -> int:
+    return sum(0 if combining(each) else 2 if east_asian_width(each) in "WF" else 1 for each in text)
+
+
+def count(number: int, what: str, several: str | None = None) -> str:
+    """
+    >>> count(1, "row"), count(12345, "row")
+    ('1 row', '12,345 rows')
+    """
+    return f"{number:,} {what if number == 1 else several or f'{what}s'}"
+
+
+def size(number: int | None) -> str:
+    """Of bytes; nothing where nobody knows.
+
+    >>> size(1_234_567)
+    '1.2 MB'
+    """
+    if number is None:
+        return ""
+    if number < 1000:
+        return f"{number} B"
+    amount = float(number)
+    for unit in _UNITS:
+        amount /= 1000
+        if amount < 999.95 or unit == _UNITS[-1]:
+            break
+    return f"{amount:,.1f} {unit}"
+
+
+def _is_printed(character: str) -> bool:
+    return character.isprintable() and category(character) not in _UNPRINTED

@@ -1,0 +1,66 @@
+"""An audit: a change is looked at, as the version that it would be, before anybody else can see it.
+
+    beside the line -> shown to who audits, with the version it was made upon -> refused: it stays there, unpublished
+                                                                              -> passed: the commit goes on
+
+It is the same transaction, under the same uuid, that is shown and then committed; so it lands once however often this
+is begun. What is shown is the change on the version it was planned on. What others commit meanwhile is followed as by
+any change, and only a change that had to be planned again is looked at again (`004-what-an-audit-has-seen.md`).
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from lance_core.beside import put_beside
+from lance_core.errors import AuditFailed, LanceError, StorageError
+from lance_core.format import naming
+from lance_core.format.transaction import Transaction
+from lance_core.holds import Hold, hold, release
+from lance_core.location import Location
+from lance_core.ports import Ports
+from lance_core.snapshot import Snapshot
+from lance_core.standing import Moment
+from lance_core.transactions.apply import Birth
+
+Look = Callable[[Snapshot, Snapshot | None], object]
+"""Given the change as a version, and the version that it was made upon; None where there is no table yet. It refuses by
+raising, and what it returns counts for nothing."""
+
+
+def passed(
+    location: Location, base: Snapshot | Birth, ours: Transaction, look: Look, *, begun: Moment | None, ports: Ports
+) -> Snapshot:
+    """The version beside the line that was looked at. While it is, no cleanup takes it."""
+    beside = put_beside(location, base, ours, begun=begun, ports=ports).snapshot
+    held = hold(location.own_store, Hold("its audit", beside.version), ports)
+    try:
+        look(beside, base if isinstance(base, Snapshot) else None)
+    except StorageError as error:
+        error.add_note(f"{location.uri}: this happened in an audit, and nothing was published")
+        raise
+    except Exception as error:
+        raise _refused(beside, ours, error) from error
+    finally:
+        release(location.own_store, held)
+    return beside
+
+
+def discard(beside: Snapshot) -> None:
+    """Of a change that has landed: the line has it now. What cannot be removed is a cleanup's to find."""
+    store, transaction_file = beside.location.own_store, beside.manifest.transaction_file
+    with suppress(LanceError):
+        store.delete(beside.manifest.path)
+        if transaction_file is not None:
+            store.delete(f"{naming.TRANSACTIONS}/{transaction_file}")
+
+
+def _refused(beside: Snapshot, ours: Transaction, error: Exception) -> AuditFailed:
+    location, why = beside.location, str(error) or type(error).__name__
+    return AuditFailed(
+        f"{location.uri}: the audit of this {ours.operation.name} refused it: {why.rstrip('.')}. Nothing was "
+        f"published. What it would have become is version {beside.version}, beside the line, until a cleanup takes it; "
+        f"look at it with Table.open({location.address!r}, version={beside.version})",
+        uri=location.address,
+        detached_version=beside.version,
+        why=why,
+    )

@@ -1,0 +1,325 @@
+"""What each check finds of tables that are made for it, without Dagster's runs."""
+
+import datetime as dt
+import re
+from collections.abc import Callable
+from datetime import UTC, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from lance_assets.checks import (
+    Check,
+    Finding,
+    ForeignWriters,
+    Fresh,
+    FunctionCheck,
+    KeysUnique,
+    Nulls,
+    RowChange,
+    RowCount,
+    SchemaStable,
+    Seen,
+    Severity,
+    SmallFiles,
+    SqlCheck,
+    lance_check,
+)
+from lance_assets.checks import duplicates as finding_duplicates
+from lance_assets.checks.judging import judged, seen_at
+from lance_core import InvalidInput, Table
+
+CITY = pa.struct([("city", pa.string()), ("zip", pa.int32())])
+PEOPLE = pa.table(
+    {
+        "id": pa.array([1, 2, 3, 4], pa.int64()),
+        "age": pa.array([30, None, 50, 60], pa.int32()),
+        "address": pa.array([{"city": "Bonn", "zip": 1}, {"city": None, "zip": 2}, None, {"city": "Köln"}], CITY),
+    }
+)
+RUN = {"dagster.run_id": "r-1", "dagster.asset_key": "lake/people_append"}
+HOSTILE = "<script>'\"alert(1)"
+
+
+@pytest.fixture
+def people(tmp_path: Path) -> Table:
+    return Table.create(tmp_path / "people", PEOPLE, properties=RUN)
+
+
+def check(it: Check, seen: Seen, *, passes: bool, said: str) -> Finding:
+    finding = judged(it, seen).finding
+    assert (finding.passed, bool(re.search(said, finding.description))) == (passes, True), finding.description
+    return finding
+
+
+def after(table: Table, change: Callable[[Table], object]) -> Seen:
+    change(table)
+    return seen_at(table.refresh())
+
+
+SCHEMAS: tuple[tuple[str, Callable[[Table], object], SchemaStable, bool, str], ...] = (
+    ("rows", lambda t: t.append(PEOPLE), SchemaStable(), True, "the same columns as in version 1"),
+    ("new", lambda t: t.add_columns({"twice": "age * 2"}), SchemaStable(), True, "as allowed: 'twice' of type int64"),
+    ("new, refused", lambda t: t.add_columns({"twice": "age * 2"}), SchemaStable(allow=[]), False, "'twice' .* is new"),
+    ("dropped", lambda t: t.drop_columns(["age"]), SchemaStable(), False, r"'age' is gone\. If readers .*restore\(1\)"),
+    ("dropped struct", lambda t: t.drop_columns(["address"]), SchemaStable(), False, "version 1: 'address' is gone. "),
+    ("renamed", lambda t: t.alter_column("age", rename="years"), SchemaStable(), False, "'age' is called 'years' now"),
+    ("a name, allowed", lambda t: t.alter_column("age", rename="a"), SchemaStable(allow=["renames"]), True, "'a' now"),
+    ("recast", lambda t: t.alter_column("age", type=pa.int64()), SchemaStable(), False, "'age' is of type int64, and"),
+    (
+        "other columns",
+        lambda t: t.overwrite(pa.table({"id": [1], "address": pa.array([{"city": "x"}])})),
+        SchemaStable(),
+        False,
+        "'age' is gone; 'address.zip' is gone",
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "it", "passes", "said"), [case[1:] for case in SCHEMAS], ids=[c[0] for c in SCHEMAS]
+)
+def test_schemas(people: Table, change: Callable[[Table], object], it: SchemaStable, passes: bool, said: str) -> None:
+    check(it, after(people, change), passes=passes, said=said)
+
+
+def test_a_column_that_may_be_null_now(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", pa.table({"id": [1]}, pa.schema([pa.field("id", pa.int64(), nullable=False)])))
+    seen = after(table, lambda t: t.alter_column("id", nullable=True))
+    check(SchemaStable(), seen, passes=False, said="'id' may be null now")
+    check(SchemaStable(allow=["nullability"]), seen, passes=True, said="as allowed")
+
+
+def test_the_first_version_has_nothing_before_it(people: Table) -> None:
+    for it in (SchemaStable(allow=[]), RowChange(max_gain=0)):
+        check(it, seen_at(people), passes=True, said="no version before it")
+
+
+def test_a_parent_that_cleanup_took(people: Table, tmp_path: Path) -> None:
+    head = people.append(PEOPLE).table
+    (tmp_path / "people" / people.manifest.path.rpartition("people/")[2]).unlink()
+    assert seen_at(head).parent is None
+    check(SchemaStable(), seen_at(head), passes=True, said="no version before it")
+
+
+def test_rows(people: Table) -> None:
+    first = seen_at(people)
+    check(RowCount(min=4, max=4), first, passes=True, said="^4 rows$")
+    check(RowCount(min=5), first, passes=False, said="4 rows, and at least 5 should be there")
+    check(RowCount(max=3), first, passes=False, said="4 rows, and at most 3")
+    more = after(people, lambda t: t.append(PEOPLE))
+    check(RowChange(max_gain=4, max_gain_share=1.0), more, passes=True, said="4 rows more than the 4 of version 1")
+    check(RowChange(max_gain=3), more, passes=False, said="at most 3 are allowed")
+    check(RowChange(max_gain_share=0.5), more, passes=False, said=r"which is 100.00%, and at most 50.00%")
+    check(RowChange(max_loss=0), more, passes=True, said="4 rows more")
+    fewer = after(people, lambda t: t.refresh().delete("id = 1"))
+    check(RowChange(max_loss_share=0.25), fewer, passes=True, said="2 rows fewer than the 8 of version 2")
+    check(RowChange(max_loss_share=0.2), fewer, passes=False, said="25.00%")
+    check(RowChange(max_loss=1), fewer, passes=False, said="at most 1 are")
+    check(RowCount(min=6, max=6), fewer, passes=True, said="6 rows")
+
+
+def test_freshness(people: Table) -> None:
+    made, fresh = people.timestamp, Fresh(within=timedelta(hours=24))
+
+    def at(age: timedelta, *, is_head: bool = True) -> Seen:
+        return Seen(people, None, is_head=is_head, now=made + age)
+
+    check(fresh, at(timedelta(hours=23)), passes=True, said="it is 23 h old")
+    check(fresh, at(timedelta(hours=25, minutes=2)), passes=False, said="it is 1 day 1 h old, and at most 1 day")
+    check(fresh, at(timedelta(days=9), is_head=False), passes=True, said="a newer version")
+    check(fresh, at(timedelta(hours=-3)), passes=False, said="3 h from now, by its writer's clock")
+    check(fresh, at(timedelta(seconds=-3)), passes=True, said="0 s old")
+
+
+def test_small_files(people: Table) -> None:
+    for _ in range(3):
+        people = people.append(PEOPLE).table
+    check(SmallFiles(max_small=4), seen_at(people), passes=True, said="4 of 4 fragments are small")
+    finding = check(SmallFiles(max_small=3), seen_at(people), passes=False, said="at most 3 may be; compact")
+    assert finding.metadata["lance/small_fragments"].value == 4
+    check(SmallFiles(max_small=1), seen_at(people.compact().table), passes=True, said="1 of 1")
+
+
+def test_foreign_writers(people: Table) -> None:
+    check(ForeignWriters(), seen_at(people), passes=True, said="made by the run r-1 of lake/people_append")
+    check(
+        ForeignWriters(), Seen(people, None, run_is_known=False), passes=False, said="r-1, which this Dagster does not"
+    )
+    foreign = after(people, lambda t: t.append(PEOPLE))
+    check(ForeignWriters(), foreign, passes=False, said=r"by lance-assets.*\(Append\), and names no run.*people")
+
+
+def test_nulls(people: Table) -> None:
+    seen = seen_at(people)
+    check(Nulls(columns=["id"]), seen, passes=True, said="no nulls in 4 rows")
+    finding = check(Nulls(columns=["id", "age", "address.city"]), seen, passes=False,
+                    said=r"'age' has 1 \(25.00%\); 'address.city' has 2 \(50.00%\) nulls, and none should")  # fmt: skip
+    assert {name: value.value for name, value in finding.metadata.items()} == {
+        "lance/nulls/id": 0,
+        "lance/nulls/age": 1,
+        "lance/nulls/address.city": 2,
+    }
+    check(Nulls(columns=["age", "address"], max_share=0.25), seen, passes=True, said="2 nulls in 4 rows")
+    check(Nulls(columns=["age"], max_share=0.2), seen, passes=False, said="at most 20.00%")
+    check(Nulls(columns=["agee"]), seen, passes=False, said="could not be judged: .*'agee'")
+    gone = after(people, lambda t: t.delete("age is null"))
+    check(Nulls(columns=["age"]), gone, passes=True, said="no nulls in 3 rows")
+
+
+def test_columns_that_cannot_be_null_are_not_read(tmp_path: Path) -> None:
+    rows = pa.table({"id": [1]}, pa.schema([pa.field("id", pa.int64(), nullable=False)]))
+    table = Table.create(tmp_path / "t", rows)
+    for file in (tmp_path / "t" / "data").iterdir():
+        file.unlink()
+    check(Nulls(columns=["id"]), seen_at(table), passes=True, said="no nulls in 1 rows")
+
+
+KEYS: tuple[tuple[str, pa.Array, str | None], ...] = (
+    ("whole numbers", pa.array([1, 2, 2, 3, None, None], pa.int16()), "k=2"),
+    ("unsigned", pa.array([2**64 - 1, 0, 2**64 - 1], pa.uint64()), "k=18446744073709551615"),
+    ("far apart", pa.array([-(2**63), 2**63 - 1, 0, -1]), None),
+    ("texts", pa.array(["a", "b", "ab", "", "b", None]), "k='b'"),
+    ("large texts", pa.array(["a", "b"], pa.large_string()), None),
+    ("bytes", pa.array([b"a", b"\x00", b"a"]), "k=b'a'"),
+    ("of one width", pa.array([b"aa", b"ab", b"ab"], pa.binary(2)), "k=b'ab'"),
+    ("floats", pa.array([float("nan"), 1.5, float("nan")]), "k=nan"),
+    ("two zeros are two keys", pa.array([0.0, -0.0]), None),
+    ("halves", pa.array([1.5, 1.5], pa.float32()).cast(pa.float16()), "k=1.5"),
+    ("booleans", pa.array([True, False, True]), "k=True"),
+    ("dates", pa.array([dt.date(2026, 1, 2), dt.date(2026, 1, 2)]), r"k=datetime.date\(2026, 1, 2\)"),
+    ("times", pa.array([dt.datetime(2026, 1, 2, tzinfo=UTC), dt.datetime(2026, 1, 3, tzinfo=UTC)]), None),
+    ("decimals", pa.array(["1.10", "1.1", "2"]).cast(pa.decimal128(9, 2)), r"k=Decimal\('1.10'\)"),
+    ("dictionary", pa.array(["x", "y", "x"]).dictionary_encode(), "k='x'"),
+    ("none", pa.array([], pa.int64()), None),
+    ("only nulls", pa.array([None, None], pa.int64()), None),
+)
+
+
+@pytest.mark.parametrize(("keys", "twice"), [case[1:] for case in KEYS], ids=[case[0] for case in KEYS])
+@pytest.mark.parametrize("held", [1, 1 << 22])
+def test_keys(tmp_path: Path, keys: pa.Array, twice: str | None, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In memory, and with every fingerprint on disk."""
+    monkeypatch.setattr(finding_duplicates, "_HELD_MAX", held)
+    table = Table.create(tmp_path / "t", pa.table({"k": keys}))
+    said = (
+        r"no key is there twice in \d+ rows"
+        if twice is None
+        else f"1 key is there more than once in .* rows.*: {twice}"
+    )
+    finding = check(KeysUnique(columns=["k"]), seen_at(table), passes=twice is None, said=said)
+    assert (", 2 of them with a null" in finding.description) == (keys.null_count == 2)
+
+
+def test_keys_of_several_columns(tmp_path: Path) -> None:
+    table = Table.create(
+        tmp_path / "t", pa.table({"a": [1, 1, 2, 1], "b": ["x", "y", "x", "y"], HOSTILE: [1, 1, 1, 1]})
+    )
+    seen = seen_at(table)
+    check(KeysUnique(columns=["a", "b"]), seen, passes=False, said="1 key is there more .*: a=1, b='y'$")
+    check(KeysUnique(columns=[HOSTILE]), seen, passes=False, said="<script>.*=1$")
+    check(Nulls(columns=[HOSTILE]), seen, passes=True, said="no nulls")
+    swapped = Table.create(tmp_path / "u", pa.table({"a": [1, 2], "b": [2, 1]}))
+    check(KeysUnique(columns=["a", "b"]), seen_at(swapped), passes=True, said="no key is there twice")
+
+
+def test_keys_that_share_a_fingerprint_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finding_duplicates, "_mixed", lambda numbers: numbers & 3)
+    table = Table.create(tmp_path / "t", pa.table({"k": list(range(100))}))
+    check(KeysUnique(columns=["k"]), seen_at(table), passes=True, said="no key is there twice in 100 rows")
+    check(
+        KeysUnique(columns=["k"]), after(table, lambda t: t.append(pa.table({"k": [70]}))), passes=False, said="k=70$"
+    )
+
+
+def test_many_keys_that_are_there_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finding_duplicates, "_SUSPECTS_AT_ONCE", 3)
+    table = Table.create(tmp_path / "t", pa.table({"k": [*range(50), *range(50)]}))
+    check(
+        KeysUnique(columns=["k"]), seen_at(table), passes=False, said="5 keys are there .* in 100 rows: k=.*, and more$"
+    )
+    check(KeysUnique(columns=["nope"]), seen_at(table), passes=False, said="could not be judged: .*'nope'.*k")
+    nested = Table.create(tmp_path / "u", pa.table({"k": [[1], [1]]}))
+    check(KeysUnique(columns=["k"]), seen_at(nested), passes=False, said="could not be judged: .*is no key")
+
+
+def test_sql(people: Table) -> None:
+    seen = seen_at(people)
+    check(SqlCheck("old", "select id from dataset where age > 99"), seen, passes=True, said="returned no rows")
+    finding = check(SqlCheck("old", "select id, age from dataset where age > 40"), seen, passes=False,
+                    said="returned 2 rows, the first: id=3, age=50$")  # fmt: skip
+    assert [record.data for record in finding.metadata["lance/rows"].records] == [  # type: ignore[attr-defined]
+        {"id": "3", "age": "50"},
+        {"id": "4", "age": "60"},
+    ]
+    mean = "select avg(age) > {} from dataset"
+    check(SqlCheck("mean", mean.format(10), expect="true"), seen, passes=True, said="says True")
+    check(SqlCheck("mean", mean.format(90), expect="true"), seen, passes=False, said="says False")
+    check(SqlCheck("mean", mean.format(90)), seen, passes=False, said="if its value is meant .* expect='true'")
+    none = "select bool_and(age > 0) from dataset where id > 99"
+    check(SqlCheck("none", none, expect="true"), seen, passes=False, said="says null")
+    check(
+        SqlCheck("odd", "select id from dataset", expect="true"),
+        seen,
+        passes=False,
+        said="returned 4 row.*leave expect",
+    )
+    check(
+        SqlCheck("odd", "select nope from dataset"), seen, passes=False, said="could not be judged: .*'nope'.*id, age"
+    )
+    many = people.append(PEOPLE).table
+    check(SqlCheck("all", "select id from dataset"), seen_at(many), passes=False, said="more than 5 rows")
+
+
+def test_functions(people: Table) -> None:
+    seen = seen_at(people)
+
+    @lance_check(severity=Severity.WARN)
+    def has_rows(seen: Seen) -> bool:
+        """There is a row."""
+        return seen.table.count_rows() > 0
+
+    assert (has_rows.name, has_rows.severity, has_rows.says, has_rows.reads_data) == (
+        "has_rows", Severity.WARN, "There is a row.", True,
+    )  # fmt: skip
+    check(has_rows, seen, passes=True, said="There is a row")
+    own = FunctionCheck("own", lambda seen: Finding(False, f"version {seen.table.version}"), reads_rows=False)
+    check(own, seen, passes=False, said="version 1")
+    assert not own.reads_data
+
+    def broken(seen: Seen) -> bool:
+        nothing: dict[str, bool] = {}
+        return nothing["nope"]
+
+    finding = check(FunctionCheck("broken", broken), seen, passes=False, said="could not be judged: KeyError: 'nope'")
+    assert "in broken" in str(finding.metadata["lance/trace"].value)
+    check(FunctionCheck("odd", lambda seen: "yes"), seen, passes=False, said="must return a Finding.*'yes'")  # type: ignore[arg-type, return-value]
+
+
+WRONG: tuple[tuple[str, Callable[[], object]], ...] = (
+    ("letters, digits and underscores", lambda: RowCount(name="no-good", min=1)),
+    ("severity is Severity.ERROR", lambda: RowCount(min=1, severity="warn")),  # type: ignore[arg-type]
+    ("give a bound: min=, max=", lambda: RowCount()),
+    ("min=3 is more than max=2", lambda: RowCount(min=3, max=2)),
+    ("min= is a whole number from 0 on, not -1", lambda: RowCount(min=-1)),
+    ("max_gain= is a whole number", lambda: RowChange(max_gain=1.5)),  # type: ignore[arg-type]
+    ("give a bound: max_gain=", lambda: RowChange()),
+    ("allow= is a list", lambda: SchemaStable(allow="additions")),  # type: ignore[arg-type]
+    ("of additions, drops", lambda: SchemaStable(allow=["everything"])),  # type: ignore[list-item]
+    ("within= is a timedelta", lambda: Fresh(within=24)),  # type: ignore[arg-type]
+    ("columns= is a list of names", lambda: KeysUnique(columns="id")),
+    ("columns= is a list of names", lambda: Nulls(columns=[])),
+    ("names a column twice", lambda: Nulls(columns=["a", "a"])),
+    ("max_share= is a share", lambda: Nulls(columns=["a"], max_share=1.5)),
+    ("sql= is a query", lambda: SqlCheck("x", " ")),
+    ("expect= is 'no rows' or 'true'", lambda: SqlCheck("x", "select 1", expect="false")),  # type: ignore[arg-type]
+    ("fn= must be a function", lambda: FunctionCheck("x", "module.fn")),  # type: ignore[arg-type]
+    ("with its parentheses", lambda: lance_check(lambda seen: True)),  # type: ignore[arg-type]
+)
+
+
+@pytest.mark.parametrize(("said", "declare"), WRONG)
+def test_a_wrong_declaration_says_what_to_change(said: str, declare: Callable[[], object]) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        declare()

@@ -1,0 +1,78 @@
+"""A shell for `lance-assets`, and tables of which somebody wants to know."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lance_assets.cli.main import main
+from lance_assets.properties import ASSET_KEY, CODE_LOCATION, INPUTS, INTENT, PARTITION, RUN_ID
+from lance_core import Table
+
+RUN = "3f1c9f0e-1111-4222-8333-444455556666"
+FROM_RUN = {
+    RUN_ID: RUN,
+    ASSET_KEY: "lake/orders_append",
+    PARTITION: "2026-01-02",
+    CODE_LOCATION: "shop",
+    INTENT: "once",
+}
+_TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_SIZE = re.compile(r"\d[\d.]* (B|kB)\b")
+
+
+@dataclass(frozen=True)
+class Answer:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    def drawn(self, folder: Path) -> str:
+        """Without what is new every time."""
+        text = self.out.replace(f"{folder}/", "").replace(RUN, "RUN")
+        return _SIZE.sub("SIZE", _UUID.sub("UUID", _TIME.sub("TIME", text)))
+
+
+Shell = Callable[..., Answer]
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
+    def asked(*arguments: object) -> Answer:
+        try:
+            code = main([str(each) for each in arguments])
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        said = capsys.readouterr()
+        return Answer(code, said.out, said.err)
+
+    return asked
+
+
+def reading(*tables: Table) -> dict[str, str]:
+    """The property of a version that was made from these."""
+    return {INPUTS: json.dumps({table.uri: table.version for table in tables})}
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64()), "city": [f"city {number}" for number in ids]})
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Table:
+    """Five versions: one of a run, one that was rebased, one with another column, one that was restored."""
+    first = Table.create(str(tmp_path / "orders.lance"), rows(1, 2, 3), durable=False)
+    first.append(rows(4), properties=FROM_RUN)
+    removed = first.delete("id = 1").table
+    removed.tags.create("spring")
+    return removed.add_columns({"n": "length(city)"}).table.restore(2).table

@@ -1,0 +1,166 @@
+"""`lance-assets doctor`: what it finds, what it advises, and that doing as it says leaves nothing to say."""
+
+import os
+import shlex
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lance_core import Table
+from lance_core.__main__ import main as fsck
+from lance_core.format.ids import Version
+from lance_core.format.naming import manifest_path
+from lance_core.ports import SYSTEM
+from tests.lance_assets.cli.conftest import Shell, rows
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """With nothing to find."""
+    return Table.create(str(tmp_path / "t"), rows(*range(100)), durable=False)
+
+
+def rules(shell: Shell, *arguments: object) -> dict[str, str]:
+    """Severity by rule."""
+    return {each["rule"]: each["severity"] for each in shell("doctor", *arguments, "--json").json["findings"]}
+
+
+def test_a_healthy_table(table: Table, shell: Shell, tmp_path: Path) -> None:
+    answer = shell("doctor", table.uri)
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.drawn(tmp_path).startswith("t: sound; 1 version, 1 file; ")
+    assert answer.out.count("\n") == 1
+    assert shell("doctor", table.uri, "--json").json == {"uri": table.uri, "sound": True, "findings": []}
+
+
+def test_small_files_and_deleted_rows(table: Table, shell: Shell, tmp_path: Path) -> None:
+    table.append(rows(100)).table.append(rows(101)).table.delete("id < 50")
+    said = "50 deleted rows among them (49% of all); compaction writes them anew as 1 group"
+    answer = shell("doctor", table.uri)
+    assert answer.code == 1
+    assert answer.drawn(tmp_path).splitlines()[1:] == [
+        "",
+        "advice",
+        "  small_files_or_deletions",
+        f"    3 of 3 fragments are small, or have many deleted rows, {said}",
+        '      -> Table.open("t").compact(), or on Spark: compact(spark, "t")',
+    ]
+    table.refresh().compact()
+    assert shell("doctor", table.uri).code == 0
+
+
+def test_a_single_small_file_is_no_reason(table: Table, shell: Shell) -> None:
+    assert table.delete("id = 1").table.count_rows() == 99
+    assert shell("doctor", table.uri).code == 0
+
+
+def test_an_index_that_lags(table: Table, shell: Shell) -> None:
+    lance.dataset(table.uri).create_scalar_index("id", "BTREE", name="by_id")
+    assert shell("doctor", table.uri).code == 0
+    table.refresh().append(rows(*range(100, 200)))
+    said = shell("doctor", table.uri)
+    assert said.code == 1
+    assert "the index 'by_id' on id does not cover 100 rows in 1 fragment; queries scan them" in said.out
+    assert "index_behind" not in said.out
+    lance.dataset(table.uri).optimize.optimize_indices()
+    assert "index_lags" not in rules(shell, table.uri)
+
+
+def test_an_index_of_several_segments_that_cover_all(table: Table, shell: Shell) -> None:
+    lance.dataset(table.uri).create_scalar_index("id", "BTREE", name="by_id")
+    table = table.refresh().append(rows(*range(100, 200))).table
+    lance.dataset(table.uri).optimize.optimize_indices(num_indices_to_merge=0)
+    assert len(table.refresh().indices) == 2
+    assert rules(shell, table.uri).keys() <= {"small_files_or_deletions"}
+
+
+def test_old_versions_and_what_keeps_them(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = time.time_ns() - 20 * 86400 * 10**9
+    monkeypatch.setattr("lance_core.table.SYSTEM", replace(SYSTEM, now_ns=lambda: begun))
+    table = Table.create(str(tmp_path / "t"), rows(*range(100)), durable=False)
+    for number in range(14):
+        table = table.set_config({"n": str(number)}).table
+        assert rules(shell, table.uri) == ({"old_versions": "advice"} if table.version > 10 else {})
+    table.tags.create("spring", version=2)
+    table.at(4).branches.create("dev")
+    said = shell("doctor", table.uri)
+    assert (said.code, rules(shell, table.uri)) == (1, {"old_versions": "advice", "old_versions_kept": "info"})
+    assert "3 versions older than 14 days and not among the newest 10, which no tag and no branch names" in said.out
+    assert "old versions stay because of the tag 'spring', the branch 'dev'" in said.out
+    assert rules(shell, table.uri, "--head") == {}
+    monkeypatch.undo()
+    for path in tmp_path.rglob("*"):
+        os.utime(path, (begun // 10**9, begun // 10**9))
+    assert table.refresh().cleanup().versions == (1, 3, 5)
+    assert (shell("doctor", table.uri).code, rules(shell, table.uri)) == (0, {"old_versions_kept": "info"})
+
+
+def test_files_that_nobody_names(table: Table, shell: Shell) -> None:
+    (Path(table.uri) / "data/left.lance").write_bytes(b"1234")
+    assert rules(shell, table.uri) == {"orphan": "info"}
+
+
+def test_a_table_of_long_ago(shell: Shell, tmp_path: Path) -> None:
+    place = str(tmp_path / "old")
+    lance.write_dataset(rows(1), place, data_storage_version="2.0", enable_v2_manifest_paths=False)
+    assert rules(shell, place) == {"old_manifest_names": "info"}
+    assert shell("doctor", place).code == 0
+    Table.open(place).migrate_manifest_names()
+    assert rules(shell, place) == {}
+
+
+def test_what_fsck_finds_comes_with_the_command_that_mends_it(table: Table, shell: Shell) -> None:
+    table.tags.create("spring")
+    table = table.append(rows(*range(100, 2000))).table
+    table.tags.create("gone")
+    (Path(table.uri) / "_refs/tags/gone.json").write_text('{"branch": null, "version": 77, "manifestSize": 1}')
+    said = shell("doctor", table.uri)
+    assert said.code == 1
+    command = next(line for line in said.out.splitlines() if "--repair tags" in line).partition("Or: ")[2]
+    assert command == f"python -m lance_core fsck {table.uri} --repair tags --apply"
+    fsck(shlex.split(command)[3:])
+    assert not (Path(table.uri) / "_refs/tags/gone.json").exists()
+
+
+def test_a_damaged_table_is_looked_at_all_the_same(table: Table, shell: Shell) -> None:
+    table.append(rows(100))
+    (Path(table.uri) / manifest_path(Version(2))).write_bytes(b"LANC")
+    said = shell("doctor", table.uri)
+    assert said.code == 1
+    assert said.out.startswith(f"{table.uri}: damaged; ")
+    assert "\nIt cannot be opened: " in said.out
+    assert f"fsck {table.uri} --repair head --apply" in said.out
+    assert shell("doctor", table.uri, "--json").json["sound"] is False
+
+
+def test_a_branch(table: Table, shell: Shell) -> None:
+    table.branches.create("dev").append(rows(100)).table.append(rows(101))
+    assert rules(shell, f"{table.uri}@dev:") == {"small_files_or_deletions": "advice"}
+    assert rules(shell, table.uri) == {}
+
+
+def test_a_damaged_branch(table: Table, shell: Shell) -> None:
+    dev = table.branches.create("dev").append(rows(100)).table
+    (Path(dev.uri) / manifest_path(Version(2))).write_bytes(b"LANC")
+    assert shell("doctor", f"{table.uri}@dev:").out.startswith(f"{dev.uri}: damaged; ")
+
+
+def test_a_version_is_no_table(table: Table, shell: Shell) -> None:
+    refused = shell("doctor", f"{table.uri}@1")
+    assert refused.code == 2
+    assert "is one version, and the doctor looks at a table" in refused.err
+
+
+def test_a_wide_finding_is_not_listed_without_end(shell: Shell, tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "t"), pa.table({"id": [0]}), durable=False)
+    for number in range(30):
+        table = table.append(pa.table({"id": [number]})).table
+    for path in (tmp_path / "t/data").iterdir():
+        path.unlink()
+    said = shell("doctor", table.uri)
+    assert said.code == 1
+    assert "more of these, with --json" in said.out

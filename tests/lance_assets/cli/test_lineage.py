@@ -1,0 +1,206 @@
+"""`lance-assets lineage`: the ancestry of real tables, and what of it is gone, out of reach, or not true."""
+
+import json
+import os
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import lance
+import pytest
+
+from lance_assets.lineage import ancestry_of
+from lance_core import Table
+from lance_core.format.ids import Version
+from lance_core.format.naming import manifest_path
+from lance_core.ports import SYSTEM
+from tests.lance_assets.cli.conftest import FROM_RUN, RUN, Shell, reading, rows
+
+_DIAMOND = """\
+features.lance@2  Append  TIME  run RUN  asset lake/orders_append  partition 2026-01-02
+├─ customers.lance@1  Overwrite  TIME
+│  └─ raw.lance@1  Overwrite  TIME
+└─ orders.lance@2  Append  TIME  run RUN  asset lake/orders_append  partition 2026-01-02
+   └─ raw.lance@1  (see above)
+"""
+
+
+@pytest.fixture
+def features(tmp_path: Path) -> Table:
+    """A diamond over four tables."""
+    raw = Table.create(str(tmp_path / "raw.lance"), rows(1), durable=False)
+    customers = Table.create(str(tmp_path / "customers.lance"), rows(1), properties=reading(raw), durable=False)
+    orders = Table.create(str(tmp_path / "orders.lance"), rows(1), durable=False)
+    orders = orders.append(rows(2), properties={**FROM_RUN, **reading(raw)}).table
+    features = Table.create(str(tmp_path / "features.lance"), rows(1), durable=False)
+    return features.append(rows(2), properties={**FROM_RUN, **reading(orders, customers)}).table
+
+
+def saying(table: Table, inputs: object) -> Table:
+    return table.append(rows(9), properties={"lance_assets.inputs": json.dumps(inputs)}).table
+
+
+def test_a_diamond(features: Table, shell: Shell, tmp_path: Path) -> None:
+    answer = shell("lineage", features.uri)
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.drawn(tmp_path) == _DIAMOND
+
+
+def test_the_same_as_a_function(features: Table) -> None:
+    found = ancestry_of(features)
+    assert [Path(name.uri).name for name in found.found] == [
+        "features.lance", "customers.lance", "orders.lance", "raw.lance",
+    ]  # fmt: skip
+    assert found.is_whole
+
+
+def test_with_the_versions_before(features: Table, shell: Shell, tmp_path: Path) -> None:
+    lines = shell("lineage", features.uri, "--parents").drawn(tmp_path).splitlines()
+    assert lines[-1] == "└─ follows features.lance@1  Overwrite  TIME"
+    assert "│  └─ follows orders.lance@1  Overwrite  TIME" in lines
+
+
+def test_a_cycle(features: Table, shell: Shell, tmp_path: Path) -> None:
+    """No honest history has one; a table that was put back from a backup may."""
+    raw = Table.open(str(tmp_path / "raw.lance"))
+    saying(raw, {features.uri: 4})
+    last = saying(features, {raw.uri: 2})
+    assert last.version == 3
+    last = saying(last, {raw.uri: 2})
+    lines = shell("lineage", features.uri).drawn(tmp_path).splitlines()
+    assert lines == [
+        "features.lance@4  Append  TIME",
+        "└─ raw.lance@2  Append  TIME",
+        "   └─ features.lance@4  (a cycle: it is above, as something that comes from this)",
+    ]
+
+
+def test_restores_clones_and_branches(features: Table, shell: Shell, tmp_path: Path) -> None:
+    orders = Table.open(str(tmp_path / "orders.lance"))
+    back = orders.restore(2).table
+    copied = back.clone(str(tmp_path / "copy.lance"))
+    branch = copied.branches.create("dev")
+    assert shell("lineage", branch.uri).drawn(tmp_path).splitlines() == [
+        "copy.lance/tree/dev@3  Clone  TIME",
+        "└─ begins as copy.lance@3  Clone  TIME",
+        "   └─ begins as orders.lance@3  Restore  TIME",
+        "      └─ restored orders.lance@2  Append  TIME  run RUN  asset lake/orders_append  partition 2026-01-02",
+        "         └─ raw.lance@1  Overwrite  TIME",
+    ]
+
+
+def test_those_of_another_library(shell: Shell, tmp_path: Path) -> None:
+    theirs = lance.write_dataset(rows(1), str(tmp_path / "theirs"))
+    theirs.create_branch("dev")
+    theirs.shallow_clone(str(tmp_path / "copy"), 1)
+    for place in (tmp_path / "theirs/tree/dev", tmp_path / "copy"):
+        lines = shell("lineage", place).drawn(tmp_path).splitlines()
+        assert lines[1] == "└─ begins as theirs@1  Overwrite  TIME"
+
+
+def test_a_branch_of_a_branch(features: Table, shell: Shell, tmp_path: Path) -> None:
+    features.branches.create("dev").append(rows(3)).table.branches.create("dev/more")
+    lines = shell("lineage", f"{features.uri}@dev/more:").drawn(tmp_path).splitlines()
+    assert lines == [
+        "features.lance/tree/dev/more@3  Clone  TIME",
+        "└─ begins as features.lance/tree/dev@3  Append  TIME",
+    ]
+
+
+def test_what_is_gone_or_out_of_reach_is_a_line(features: Table, shell: Shell, tmp_path: Path) -> None:
+    raw = Table.open(str(tmp_path / "raw.lance")).append(rows(2)).table
+    (Path(raw.uri) / manifest_path(Version(1))).unlink()
+    shutil.rmtree(tmp_path / "customers.lance")
+    (tmp_path / "orders.lance" / manifest_path(Version(2))).write_bytes(b"LANC")
+    damaged = f"orders.lance/{manifest_path(Version(2))}"
+    answer = shell("lineage", features.uri)
+    assert answer.code == 0
+    assert answer.drawn(tmp_path).splitlines()[1:] == [
+        "├─ customers.lance@1  (unknown: there is no table in that place)",
+        f"└─ orders.lance@2  (unknown: it cannot be read: {damaged}: 4 bytes are too few for a manifest)",
+    ]
+    assert shell("lineage", saying(raw, {raw.uri: 1}).uri).drawn(tmp_path).splitlines()[1:] == [
+        "└─ raw.lance@1  (unknown: this version is gone; the table has 2-3)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("uri", "said"),
+    [
+        ("orders.lance", "(unknown: the record names no absolute place)"),
+        ("", "(unknown: the record names no absolute place)"),
+        ("gopher://x/y", "(unknown: it cannot be read: unknown scheme 'gopher'"),
+        ("memory://x", "(unknown: it cannot be read: memory://x: memory is for tests"),
+        ("/dev/null", "(unknown: it cannot be read: /dev/null is a file"),
+        ("/a\0b", "(unknown: it cannot be read:"),
+        ("s3://me:s3cr3t-of-theirs@lake/t", "(unknown: it cannot be read:"),
+    ],
+)
+def test_inputs_that_are_no_tables(features: Table, shell: Shell, uri: str, said: str) -> None:
+    saying(features, {uri: 1})
+    answer = shell("lineage", features.uri)
+    assert answer.code == 0
+    assert said in answer.out
+    assert "s3cr3t" not in answer.out + shell("lineage", features.uri, "--json").out + shell("show", features.uri).out
+
+
+@pytest.mark.parametrize("inputs", [[1], "x", {"/t": "1"}, {"/t": 0}, {"/t": True}, {"/t": 2**65}, {"/t": None}, 7])
+def test_a_record_that_nobody_can_read(features: Table, shell: Shell, inputs: object) -> None:
+    saying(features, inputs)
+    answer = shell("lineage", features.uri)
+    assert (answer.code, answer.out.count("\n")) == (0, 1)
+    assert "(its record of inputs cannot be read)" in answer.out
+
+
+def test_a_table_that_took_the_place_of_another(features: Table, shell: Shell, tmp_path: Path) -> None:
+    raw = tmp_path / "raw.lance"
+    shutil.rmtree(raw)
+    Table.create(str(raw), rows(7), durable=False)
+    assert "made after" not in shell("lineage", features.uri).out
+    shutil.rmtree(raw)
+    later = time.time_ns() + 3600 * 10**9
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lance_core.table.SYSTEM", replace(SYSTEM, now_ns=lambda: later))
+        Table.create(str(raw), rows(7), durable=False)
+    assert "(made after what comes from it: another table is in this place now" in shell("lineage", features.uri).out
+
+
+def test_bounds(features: Table, shell: Shell, tmp_path: Path) -> None:
+    short = shell("lineage", features.uri, "--depth", 1)
+    of_run = "run RUN  asset lake/orders_append  partition 2026-01-02"
+    assert short.drawn(tmp_path).splitlines()[1:] == [
+        "├─ customers.lance@1  Overwrite  TIME  (not followed further)",
+        f"└─ orders.lance@2  Append  TIME  {of_run}  (not followed further)",
+        "",
+        "2 versions not followed further; --depth and --most go on",
+    ]
+    assert len(shell("lineage", features.uri, "--most", 1, "--json").json["versions"]) == 1
+    for wrong in (("--depth", -1), ("--most", 0)):
+        refused = shell("lineage", features.uri, *wrong)
+        assert (refused.code, refused.err) == (2, "could not look: --depth is 0 or more, and --most 1 or more\n")
+
+
+def test_json(features: Table, shell: Shell, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "customers.lance")
+    told = shell("lineage", features.uri, "--json").json
+    assert (told["uri"], told["version"], told["not_followed"]) == (features.uri, 2, [])
+    first, gone, orders, raw = told["versions"]
+    assert first["inputs"] == [
+        {"uri": str(tmp_path / "customers.lance"), "version": 1},
+        {"uri": str(tmp_path / "orders.lance"), "version": 2},
+    ]
+    assert gone == {
+        "uri": str(tmp_path / "customers.lance"), "version": 1, "unknown": "there is no table in that place",
+    }  # fmt: skip
+    assert (orders["run_id"], orders["asset"], orders["intent"], orders["code_location"]) == (
+        RUN, "lake/orders_append", "once", "shop",
+    )  # fmt: skip
+    assert raw["operation"] == "Overwrite"
+
+
+def test_a_narrow_terminal(features: Table, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    assert all(len(line) <= 60 for line in shell("lineage", features.uri).out.splitlines())
+    assert os.environ["COLUMNS"] == "60"

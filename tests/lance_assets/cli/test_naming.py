@@ -1,0 +1,136 @@
+"""From what is typed to a version: every form, names with an `@` of their own, and what is said where nothing is."""
+
+from pathlib import Path
+
+import pytest
+
+from lance_assets.cli.naming import Reading, open_named, readings
+from lance_core import InvalidInput, NotFound, Table
+from lance_core.shell import Access
+from tests.lance_assets.cli.conftest import rows
+
+HERE = Access()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("t", [Reading("t")]),
+        ("t@3", [Reading("t", version=3), Reading("t@3")]),
+        ("t@9223372036854775999", [Reading("t", version=9223372036854775999), Reading("t@9223372036854775999")]),
+        ("t@spring", [Reading("t", tag="spring"), Reading("t", branch="spring"), Reading("t@spring")]),
+        ("t@dev:3", [Reading("t", branch="dev", version=3), Reading("t@dev:3")]),
+        ("t@dev:", [Reading("t", branch="dev"), Reading("t@dev:")]),
+        ("t@dev:latest", [Reading("t", branch="dev"), Reading("t@dev:latest")]),
+        ("t@a/b:3", [Reading("t", branch="a/b", version=3), Reading("t@a/b:3")]),
+        ("t@main:3", [Reading("t", branch="main", version=3), Reading("t@main:3")]),
+        ("t@v0000000042", [Reading("t", tag="v0000000042"), Reading("t", version=42), Reading("t@v0000000042")]),
+        (
+            "t@w02.v0000000042",
+            [Reading("t", tag="w02.v0000000042"), Reading("t", version=42), Reading("t@w02.v0000000042")],
+        ),
+        ("/me@work/t", [Reading("/me@work/t")]),
+        ("/me@work/t@3", [Reading("/me@work/t", version=3), Reading("/me@work/t@3")]),
+        ("t@", [Reading("t@")]),
+        ("@3", [Reading("@3")]),
+        ("s3://lake/t@3", [Reading("s3://lake/t", version=3), Reading("s3://lake/t@3")]),
+        ("abfss://c@a.dfs.core.windows.net/t", [Reading("abfss://c@a.dfs.core.windows.net/t")]),
+        ("abfss://c@a.dfs.core.windows.net", [Reading("abfss://c@a.dfs.core.windows.net")]),
+        (
+            "abfss://c@a.dfs.core.windows.net/t@3",
+            [Reading("abfss://c@a.dfs.core.windows.net/t", version=3), Reading("abfss://c@a.dfs.core.windows.net/t@3")],
+        ),
+        (
+            "s3+ddb://lake/t?ddbTableName=c@3",
+            [Reading("s3+ddb://lake/t?ddbTableName=c", version=3), Reading("s3+ddb://lake/t?ddbTableName=c@3")],
+        ),
+        ("t@" + "1" * 21, [Reading("t", tag="1" * 21), Reading("t", branch="1" * 21), Reading("t@" + "1" * 21)]),
+    ],
+)
+def test_readings(text: str, expected: list[Reading]) -> None:
+    assert [*readings(text)] == expected
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """At version 3, with a tag, and a branch that has gone on."""
+    table = Table.create(str(tmp_path / "t"), rows(1), durable=False).append(rows(2)).table
+    table.tags.create("spring")
+    table.branches.create("dev/ann").append(rows(3))
+    return table.append(rows(4)).table
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "branch"),
+    [
+        ("", 3, None),
+        ("@2", 2, None),
+        ("@v0000000002", 2, None),
+        ("@spring", 2, None),
+        ("@main:", 3, None),
+        ("@main:1", 1, None),
+        ("@dev/ann:", 3, "dev/ann"),
+        ("@dev/ann:2", 2, "dev/ann"),
+        ("/tree/dev/ann", 3, "dev/ann"),
+        ("/tree/dev/ann@2", 2, "dev/ann"),
+    ],
+)
+def test_what_is_there(table: Table, text: str, version: int, branch: str | None) -> None:
+    found = open_named(table.uri + text, HERE)
+    assert (found.table.version, found.table.branch) == (version, branch)
+    assert found.is_newest == (version == 3)
+
+
+def test_a_branch_by_its_name_alone(table: Table) -> None:
+    table.branches.create("dev")
+    found = open_named(f"{table.uri}@dev", HERE)
+    assert (found.table.branch, found.is_newest) == ("dev", True)
+
+
+def test_a_tag_goes_before_a_version_that_is_spelt_like_it(table: Table) -> None:
+    table.tags.create("v0000000001", version=2)
+    assert open_named(f"{table.uri}@v0000000001", HERE).table.version == 2
+
+
+@pytest.mark.parametrize("name", ["t@3", "t@spring", "me@work/t", "t@dev:3", "t@v0000000003"])
+def test_a_table_whose_own_name_has_that_sign(tmp_path: Path, name: str) -> None:
+    place = str(tmp_path / name)
+    Table.create(place, rows(1), durable=False).append(rows(2))
+    assert open_named(place, HERE).table.version == 2
+    assert open_named(f"{place}@1", HERE).table.version == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{t}@7", "has no version 7; it has 1-3 ('{t}@7' was understood as version 7 of {t})"),
+        ("{t}@dev/ann:7", "has no version 7; it has 2-3 ('{t}@dev/ann:7' was understood as version 7 of the branch"),
+        (
+            "{t}@nobody:7",
+            "has no branch 'nobody'; there are dev/ann ('{t}@nobody:7' was understood as version 7 of the",
+        ),
+        ("{t}@autumn", "the tag 'autumn' of {t}: {t} has no tag 'autumn'; there are spring. the newest version of the"),
+        ("{t}@autumn", "{t} has no branch 'autumn'; there are dev/ann"),
+        ("{t}@no tag", "'no tag' cannot name a tag"),
+        ("{t}x@7", "there is no Lance table at {t}x, and none at {t}x@7; check the path ('{t}x@7' was understood as"),
+        ("{t}x", "there is no Lance table at {t}x"),
+        ("{t}@", "there is no Lance table at {t}@"),
+        ("{t}@18446744073709551615", "has no version 18446744073709551615; it has 1-3"),
+    ],
+)
+def test_what_is_not_there(table: Table, text: str, said: str) -> None:
+    with pytest.raises(NotFound) as raised:
+        open_named(text.format(t=table.uri), HERE)
+    assert said.format(t=table.uri) in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ["s3://me:word@lake/t@3", "s3://lake/t?key=word", "https://me:word@there/t"])
+def test_a_password_is_not_taken_and_not_said(text: str) -> None:
+    with pytest.raises(InvalidInput, match="a command line is seen by everybody") as raised:
+        open_named(text, HERE)
+    assert "word" not in str(raised.value).replace("password", "")
+
+
+def test_version_nought(table: Table) -> None:
+    with pytest.raises(InvalidInput, match="versions count from 1"):
+        open_named(f"{table.uri}@0", HERE)

@@ -1,0 +1,150 @@
+"""`lance-assets show`: what is in one version, and where it comes from."""
+
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+
+from lance_core import Table
+from lance_core.operations import Append
+from tests.lance_assets.cli.conftest import FROM_RUN, RUN, Shell, reading, rows
+from tests.lance_core.test_detached import written
+from tests.lance_core.test_refs import rows as bare_rows
+
+_OF_A_RUN = """\
+orders.lance@2
+  made        TIME UTC by Append
+  rows        5 (+2)
+  files       2 files, SIZE
+  fragments   2
+  format      2.2
+  written by  lance-assets 0.1.0
+  table id    UUID
+
+where it comes from
+  run            RUN
+  asset          lake/orders_append
+  partition      2026-01-02
+  code location  shop
+  intent         once
+  read           customers.lance@1
+  read           raw.lance@2
+  parent         1
+  transaction    UUID
+
+column  type    null
+id      int64   yes
+city    string  yes
+
+config
+  lance_assets.table_id  UUID
+"""
+
+_REBASED = """\
+orders.lance@3
+  made        TIME UTC by Delete
+  rows        3 (-1)
+  files       2 files, SIZE
+  fragments   2, 1 deleted row in 1 of them
+  tags        spring
+  format      2.2
+  written by  lance-assets 0.1.0
+  table id    UUID
+
+where it comes from
+  parent        2
+  planned on    1
+  rebased over  2
+  transaction   UUID
+
+column  type    null
+id      int64   yes
+city    string  yes
+
+config
+  lance_assets.table_id  UUID
+"""
+
+
+def test_a_version_of_a_run(shell: Shell, tmp_path: Path) -> None:
+    raw = Table.create(str(tmp_path / "raw.lance"), rows(1), durable=False).append(rows(2)).table
+    customers = Table.create(str(tmp_path / "customers.lance"), rows(1), durable=False)
+    orders = Table.create(str(tmp_path / "orders.lance"), rows(1, 2, 3), durable=False)
+    orders.append(rows(4, 5), properties={**FROM_RUN, **reading(raw, customers)})
+    answer = shell("show", f"{orders.uri}@2")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.drawn(tmp_path) == _OF_A_RUN
+
+
+def test_a_version_that_was_rebased(orders: Table, shell: Shell, tmp_path: Path) -> None:
+    assert shell("show", f"{orders.uri}@spring").drawn(tmp_path) == _REBASED
+
+
+def test_appends_that_share_a_version(shell: Shell, tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "t"), bare_rows(1), durable=False)
+    together = {"lance_assets.together": '[["one",1],["two",1]]', **FROM_RUN}
+    table.commit(Append((*written(table, 2), *written(table, 3, 4))), properties=together)
+    told = shell("show", table.uri, "--json").json
+    assert told["parts"] == [{"transaction": "one", "rows": 1}, {"transaction": "two", "rows": 2}]
+    assert (told["together"], told["run_id"]) == (["one", "two"], RUN)
+    shown = shell("show", table.uri).out
+    assert "  together       one, 1 row\n  together       two, 2 rows\n" in shown
+    assert "2 appends together" in shell("history", table.uri).out
+
+
+def test_offshoots_name_their_source(orders: Table, shell: Shell, tmp_path: Path) -> None:
+    orders.branches.create("dev")
+    orders.clone(str(tmp_path / "copy.lance"))
+    for first in (f"{orders.uri}@dev:", tmp_path / "copy.lance"):
+        shown = shell("show", first).drawn(tmp_path)
+        assert "  begins as    orders.lance@5\n" in shown
+        assert "parent" not in shown
+    assert "  branch      dev\n" in shell("show", f"{orders.uri}@dev:").out
+    assert "  restored     orders.lance@2\n" in shell("show", orders.uri).drawn(tmp_path)
+
+
+def test_a_detached_version(orders: Table, shell: Shell) -> None:
+    made_by = orders.transaction(2)
+    assert made_by is not None
+    assert isinstance(made_by.operation, Append)
+    beside = orders.at(1).commit(made_by.operation, detached=True, properties=FROM_RUN).version
+    told = shell("show", f"{orders.uri}@{beside}", "--json").json
+    assert (told["version"], told["parent"], told["rebased_over"], told["run_id"]) == (beside, 1, [], RUN)
+
+
+def test_json_has_what_is_in_it(shell: Shell, tmp_path: Path) -> None:
+    place = str(tmp_path / "t")
+    schema = pa.schema([pa.field("id", pa.int64(), False), pa.field("v", pa.list_(pa.float32(), 2))])
+    table = Table.create(
+        place, pa.table([[1, 2], [[1.0, 2.0], None]], schema=schema), stable_row_ids=True, durable=False
+    )
+    lance.dataset(place).create_scalar_index("id", "BTREE", name="by_id")
+    table = table.refresh().append(pa.table([[3], [None]], schema=schema)).table.delete("id = 1").table
+    told = shell("show", place, "--json").json
+    assert told["columns"] == [
+        {"name": "id", "type": "int64", "nullable": False},
+        {"name": "v", "type": "fixed_size_list<item: float>[2]", "nullable": True},
+    ]
+    assert told["indices"] == [
+        {
+            "name": "by_id", "kind": "BTree", "columns": ["id"], "segments": 1, "fragments_covered": 1,
+            "fragments_not_covered": 1, "rows_not_covered": 1,
+        }
+    ]  # fmt: skip
+    assert (told["rows"], told["deleted_rows"], told["fragments"], told["fragments_with_deletions"]) == (2, 1, 2, 1)
+    assert (told["files"], told["bytes"]) == (2, sum(each.stat().st_size for each in (tmp_path / "t/data").iterdir()))
+    assert (told["stable_row_ids"], told["table_id"], told["tags"]) == (True, table.id, [])
+    assert "by_id  BTree  id       1 of 2                 1\n" in shell("show", place).out
+
+
+def test_columns_of_a_wide_table(shell: Shell, tmp_path: Path) -> None:
+    wide = Table.create(str(tmp_path / "t"), pa.table({f"c{n}": [n] for n in range(150)}), durable=False)
+    assert "… and 50 more, with --json" in shell("show", wide.uri).out
+    assert len(shell("show", wide.uri, "--json").json["columns"]) == 150
+
+
+def test_inputs_that_nobody_can_read(shell: Shell, tmp_path: Path) -> None:
+    noted = {"lance_assets.inputs": "[1, 2"}
+    table = Table.create(str(tmp_path / "t"), rows(1), properties=noted, durable=False)
+    assert "  inputs       cannot be read: [1, 2\n" in shell("show", table.uri).out
+    assert shell("show", table.uri, "--json").json["unreadable_inputs"] == "[1, 2"

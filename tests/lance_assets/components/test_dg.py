@@ -1,0 +1,93 @@
+"""The command line `dg` with our components: what it lists, writes and checks, as somebody at a terminal sees it."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+TYPE = "lance_assets.components.LanceTableComponent"
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project of the examples, elsewhere."""
+    place = tmp_path_factory.mktemp("dg") / "shop"
+    shutil.copytree(ROOT / "examples/yaml_only", place, ignore=shutil.ignore_patterns(".*"))
+    return place
+
+
+def dg(shop: Path, *words: str) -> tuple[int, str]:
+    home = shop.parent / "home"
+    home.mkdir(exist_ok=True)
+    (home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
+    entry_points(shop.parent / "site")
+    paths = [str(shop), str(shop.parent / "site"), str(ROOT)]
+    environment = {
+        **os.environ,
+        "COLUMNS": "200",
+        "DAGSTER_HOME": str(home),
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "dagster_dg_cli.cli.entrypoint", *words],
+        cwd=shop, env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
+
+def entry_points(site: Path) -> None:
+    """What an installed package says of itself, as `pyproject.toml` has it."""
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    folder = site / "declared_here-1.dist-info"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: declared-here\nVersion: 1\n")
+    lines = [
+        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in each.items()) for group, each in told.items()
+    ]
+    (folder / "entry_points.txt").write_text("\n".join(lines))
+
+
+def test_components_are_listed(shop: Path) -> None:
+    code, told = dg(shop, "list", "components", "--json")
+    assert code == 0, told
+    assert f'"{TYPE}"' in told
+    assert '"lance_assets.components.SparkSessionComponent"' in told
+
+
+def test_a_table_is_scaffolded_checked_and_loaded(shop: Path) -> None:
+    code, told = dg(shop, "scaffold", "defs", TYPE, "authors", "--uri", "/lake/authors.lance", "--files", "in/*.csv")
+    assert code == 0, told
+    written = (shop / "bookshop/defs/authors/defs.yaml").read_text()
+    assert f"type: {TYPE}\n" in written
+    assert 'uri: "/lake/authors.lance"' in written
+    assert 'files: "in/*.csv"' in written
+    code, told = dg(shop, "check", "yaml")
+    assert (code, "All component YAML validated successfully." in told) == (0, True), told
+    code, told = dg(shop, "list", "defs", "--json")  # which loads them
+    assert code == 0, told
+    for key in ("authors", "authors_ingest", "authors_compact", "shop/books_sale", "shop/reviews_forget"):
+        assert f'"{key}"' in told
+
+
+def test_a_mistake_is_found_by_both_checks(shop: Path) -> None:
+    file = shop / "bookshop/defs/books/defs.yaml"
+    right = file.read_text()
+    wrong = right.replace("predicate: ", "predicat: ")
+    line = 1 + wrong[: wrong.index("predicat: ")].count("\n")
+    file.write_text(wrong)
+    try:
+        code, told = dg(shop, "check", "yaml")
+        assert code == 1
+        assert f"{file}:{line} - " in told
+        assert "Additional properties are not allowed ('predicat' was unexpected)" in told
+        code, told = dg(shop, "check", "defs", "--no-check-yaml")
+        assert code == 1
+        assert f"{file}:{line}: writes[2].predicat: the op delete has no 'predicat' (did you mean 'predicate'?)" in told
+    finally:
+        file.write_text(right)

@@ -1,0 +1,503 @@
+"""Tables in YAML: the same as in Python; errors name file, line and option, and secrets stay where they are."""
+
+import inspect
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+from lance_assets import (
+    ForeignWriters,
+    Fresh,
+    FunctionCheck,
+    KeysUnique,
+    LanceTable,
+    Maintenance,
+    Nulls,
+    Profile,
+    RowChange,
+    RowCount,
+    SchemaStable,
+    Severity,
+    SmallFiles,
+    SparkAppend,
+    SparkCompact,
+    SparkDelete,
+    SparkIngest,
+    SparkMapColumns,
+    SparkMergeColumns,
+    SparkOverwrite,
+    SparkUpdate,
+    SparkUpsert,
+    SqlCheck,
+    lance_table,
+)
+from lance_assets.components.forms import Form, form_of
+from lance_assets.components.values import arrow_type
+from lance_assets.components.words import TABLE, TYPES, WRITE
+from lance_assets.writes import WRITES
+from lance_core import InvalidInput
+
+CANARY = "canary-2b7e"
+ROWS = """
+import pyarrow as pa
+from lance_assets import lance_check
+
+WORDS = pa.schema([("words", pa.int32())])
+number = 5
+
+def new(spark, ctx): ...
+def words(batch): ...
+def landed(ctx): ...
+def cutoff(ctx): ...
+
+@lance_check()
+def plausible(seen):
+    return True
+"""
+
+
+@dataclass
+class Project:
+    """A package whose `defs/orders/defs.yaml` is written and loaded again and again."""
+
+    root: Path
+
+    @property
+    def file(self) -> Path:
+        return self.root / "yamlshop/defs/orders/defs.yaml"
+
+    def write(self, text: str) -> None:
+        self.file.write_text(text)
+
+    def defs(self) -> dg.Definitions:
+        spark = dg.Definitions(resources={"spark": dg.ResourceDefinition.none_resource()})
+        return dg.Definitions.merge(dg.load_from_defs_folder(path_within_project=self.root / "yamlshop"), spark)
+
+    def table(self) -> LanceTable:
+        tree = dg.ComponentTree.for_project(self.root / "yamlshop")
+        table = tree.load_component("orders").table  # type: ignore[attr-defined]
+        assert isinstance(table, LanceTable)
+        return table
+
+    def error(self, text: str) -> BaseException:
+        self.write(text)
+        with pytest.raises(Exception) as told:  # what Dagster wraps it in is its own affair
+            self.defs()
+        error: BaseException = told.value
+        while not isinstance(error, InvalidInput) and error.__cause__ is not None:
+            error = error.__cause__
+        return error
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    root = tmp_path_factory.mktemp("project")
+    orders = root / "yamlshop/defs/orders"
+    orders.mkdir(parents=True)
+    (root / "pyproject.toml").write_text(
+        '[project]\nname = "yamlshop"\nversion = "1"\n'
+        '[tool.dg]\ndirectory_type = "project"\n[tool.dg.project]\nroot_module = "yamlshop"\n'
+    )
+    (root / "yamlshop/__init__.py").touch()
+    (root / "yamlshop/rows.py").write_text(ROWS)
+    (root / "yamlshop/broken.py").write_text("import nothing_of_that_name\n")
+    (orders / "beside.py").write_text(ROWS)
+    sys.path.insert(0, str(root))
+    yield Project(root)
+    sys.path.remove(str(root))
+    for name in [each for each in sys.modules if each.partition(".")[0] == "yamlshop"]:
+        del sys.modules[name]
+
+
+HEAD = 'type: lance_assets.LanceTableComponent\nattributes:\n  name: orders\n  uri: "/lake/orders.lance"\n'
+
+
+def in_yaml(writes: str, more: str = "") -> str:
+    return f"{HEAD}{more}  writes:\n{writes}"
+
+
+EVERYTHING = """
+    - op: append
+      name: arrived
+      fn: yamlshop.rows:new
+      deps: [queue, shop/days, {table: shop/sales}]
+      partitions: {type: daily, start_date: "2026-01-01", end_date: "2026-02-01", timezone: Europe/Oslo, hour_offset: 3}
+      once_per: partition
+      description: What has arrived.
+      code_version: "3"
+      tags: {team: sales}
+      retry_policy: {max_retries: 3, delay: 1.5, backoff: exponential, jitter: plus_minus}
+    - {op: ingest, name: landed, files: landing/*.json, format: json, mapping: {Id: id}, extra: drop,
+       on_bad_record: bad.lance, changed: skip,
+       source_options: {aws_region: north, aws_secret_access_key: "{{ env.SECRET }}"}}
+    - {op: ingest, name: several, files: [a.json, b.json]}
+    - {op: ingest, name: by_day, files: {fn: .beside:landed}, partitions: {type: static, partition_keys: [a, b]}}
+    - {op: upsert, name: fixed, fn: .beside:new, "on": [id, day], matched_if: "source.at > target.at", insert: false,
+       delete_unmatched: "day = 'x'"}
+    - {op: upsert, name: mirrored, fn: .beside:new, "on": id, delete_unmatched: true}
+    - {op: merge_columns, name: scores, fn: yamlshop.rows:new, "on": id, schema: {score: float32, v: "float32[3]"},
+       missing: "null"}
+    - {op: map_columns, name: words, fn: yamlshop.rows:words, schema: yamlshop.rows:WORDS, read_columns: [text],
+       resume_key: w1}
+    - {op: delete, name: purged, predicate: "city = :city and at < :cutoff",
+       parameters: {city: Oslo, cutoff: {fn: yamlshop.rows:cutoff}}}
+    - op: update
+      name: moved
+      set: {city: "'Oslo'"}
+      where: "'{{ 'Lima' }}' = city and n < :n"
+      parameters: {n: 1.5}
+      partitions: "{{ dg.HourlyPartitionsDefinition(start_date='2026-01-01-00:00') }}"
+    - {op: compact, name: tidy, target_rows: 1000, branch: dev}
+    - op: append
+      name: audited
+      fn: .beside:new
+      audit: [{check: row_count, min: 1}, .beside:plausible]
+    - {op: overwrite, name: anew, fn: .beside:new, where: "day = :d", parameters: {d: 2026-01-02}}
+"""
+
+
+def test_yaml_is_python_in_other_words(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", CANARY)
+    monkeypatch.setenv("LAKE", "/elsewhere")
+    project.write(
+        in_yaml(
+            EVERYTHING,
+            "  key_prefix: [lake, raw]\n  group: sales\n  description: All.\n  owners: [a@b.org]\n  branches: [dev]\n",
+        ).replace("/lake/orders", "{{ env.LAKE }}/orders")
+    )
+    table = project.table()
+    from yamlshop import rows  # type: ignore[import-not-found]
+    from yamlshop.defs.orders import beside  # type: ignore[import-not-found]
+
+    newest = dg.AssetDep(["shop", "sales"], partition_mapping=dg.LastPartitionMapping())
+    expected = [
+        SparkAppend(
+            "arrived",
+            fn=rows.new,
+            deps=[dg.AssetKey("queue"), dg.AssetKey(["shop", "days"]), newest],
+            partitions=dg.DailyPartitionsDefinition(
+                start_date="2026-01-01", end_date="2026-02-01", timezone="Europe/Oslo", hour_offset=3
+            ),
+            once_per="partition",
+            description="What has arrived.",
+            code_version="3",
+            tags={"team": "sales"},
+            retry_policy=dg.RetryPolicy(
+                max_retries=3, delay=1.5, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS
+            ),
+        ),
+        SparkIngest(
+            "landed",
+            files="landing/*.json",
+            format="json",
+            mapping={"Id": "id"},
+            extra="drop",
+            on_bad_record="bad.lance",
+            changed="skip",
+            source_options={"aws_region": "north", "aws_secret_access_key": dg.EnvVar("SECRET")},
+        ),
+        SparkIngest("several", files=["a.json", "b.json"]),
+        SparkIngest("by_day", files=beside.landed, partitions=dg.StaticPartitionsDefinition(["a", "b"])),
+        SparkUpsert(
+            "fixed",
+            fn=beside.new,
+            on=["id", "day"],
+            matched_if="source.at > target.at",
+            insert=False,
+            delete_unmatched="day = 'x'",
+        ),
+        SparkUpsert("mirrored", fn=beside.new, on="id", delete_unmatched=True),
+        SparkMergeColumns(
+            "scores",
+            fn=rows.new,
+            on="id",
+            schema=pa.schema([("score", pa.float32()), ("v", pa.list_(pa.float32(), 3))]),
+            missing="null",
+        ),
+        SparkMapColumns("words", fn=rows.words, schema=rows.WORDS, read_columns=["text"], resume_key="w1"),
+        SparkDelete(
+            "purged", predicate="city = :city and at < :cutoff", parameters={"city": "Oslo", "cutoff": rows.cutoff}
+        ),
+        SparkUpdate(
+            "moved",
+            set={"city": "'Oslo'"},
+            where="'Lima' = city and n < :n",
+            parameters={"n": 1.5},
+            partitions=dg.HourlyPartitionsDefinition(start_date="2026-01-01-00:00"),
+        ),
+        SparkCompact("tidy", target_rows=1000, branch="dev"),
+        SparkAppend("audited", fn=beside.new, audit=[RowCount(min=1), beside.plausible]),
+        SparkOverwrite("anew", fn=beside.new, where="day = :d", parameters={"d": "2026-01-02"}),
+    ]
+    for ours, theirs in zip(table.writes, expected, strict=True):
+        assert ours == theirs
+    assert (table.key, table.group, table.description) == (dg.AssetKey(["lake", "raw", "orders"]), "sales", "All.")
+    assert (table.uri, table.owners) == ("/elsewhere/orders.lance", ("a@b.org",))
+    assert CANARY not in repr(table)
+    dg.Definitions.validate_loadable(project.defs())
+
+
+CHECKS = """  checks:
+    - {check: row_count, min: 1, max: 10}
+    - {check: row_change, max_loss_share: 0.5, severity: warn}
+    - {check: fresh, within: 36 h}
+    - {check: keys_unique, columns: [id]}
+    - {check: nulls, columns: [id], max_share: 0.1}
+    - {check: small_files, max_small: 5}
+    - {check: foreign_writers}
+    - {check: schema_stable, allow: [additions, drops]}
+    - {check: sql, name: no_future, sql: select 1 where false}
+    - {check: function, name: mine, fn: yamlshop.rows:words, reads_rows: false}
+    - yamlshop.rows:plausible
+  profile: {columns: [id], pictures: false}
+  automation: on_missing
+  freshness: 1.5 days
+  maintenance:
+    compact_when_small_files: 8
+    compact_when_deleted: null
+    keep_for: 30 days
+    pins: {5: of the report}
+    downstream: [s3://lake/report.lance]
+    every: 0 3 * * *
+    interval_s: null
+"""
+
+
+def test_checks_and_profiles_in_yaml(project: Project) -> None:
+    project.write(f"{HEAD}{CHECKS}")
+    table = project.table()
+    from yamlshop import rows
+
+    assert table.checks == (
+        RowCount(min=1, max=10),
+        RowChange(max_loss_share=0.5, severity=Severity.WARN),
+        Fresh(within=timedelta(hours=36)),
+        KeysUnique(columns=["id"]),
+        Nulls(columns=["id"], max_share=0.1),
+        SmallFiles(max_small=5),
+        ForeignWriters(),
+        SchemaStable(allow=["additions", "drops"]),
+        SqlCheck("no_future", sql="select 1 where false"),
+        FunctionCheck("mine", fn=rows.words, reads_rows=False),
+        rows.plausible,
+    )
+    assert table.profile == Profile(columns=["id"], pictures=False)
+    assert table.automation == "on_missing"
+    assert table.maintenance == Maintenance(
+        compact_when_small_files=8,
+        compact_when_deleted=None,
+        keep_for=timedelta(days=30),
+        pins={5: "of the report"},
+        downstream=["s3://lake/report.lance"],
+        every="0 3 * * *",
+        interval_s=None,
+    )
+    assert table.freshness == dg.FreshnessPolicy.time_window(fail_window=timedelta(hours=36))
+    dg.Definitions.validate_loadable(project.defs())
+
+
+def test_a_secret_stays_in_the_environment(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY", CANARY)
+    options = (
+        "  storage_options:\n    aws_access_key_id: \"{{ env('KEY') }}\"\n    aws_secret_access_key: '{{ env.KEY }}'\n"
+        "    aws_session_token: env:KEY\n    aws_region: north\n"
+    )
+    project.write(in_yaml("    - {op: compact, name: tidy}\n", options))
+    table = project.table()
+    assert CANARY not in repr(table)
+    shown = [repr(vars(each)) for each in project.defs().resolve_all_asset_specs()]
+    assert CANARY not in "".join(shown)
+    reached = access(table)
+    assert reached["aws_access_key_id"] == reached["aws_secret_access_key"] == CANARY
+    assert reached["aws_region"] == "north"
+    monkeypatch.delenv("KEY")
+    project.table()  # looked up when it is used, not when it is declared
+    with pytest.raises(InvalidInput, match="environment variable KEY, which is not set here"):
+        access(table)
+
+
+def test_a_storage_in_yaml(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROOT", "/lake/below")
+    project.write(
+        HEAD.replace("/lake/orders.lance", "orders.lance")
+        + "  storage:\n    root: '{{ env.ROOT }}'\n    storage_options: {aws_region: north}\n"
+    )
+    table = project.table()
+    assert table.uri == "/lake/below/orders.lance"
+    assert access(table) == {"aws_region": "north"}
+
+
+def access(table: LanceTable) -> dict[str, str]:
+    return dict(table.access()["storage_options"])
+
+
+TIDY = "    - {op: compact, name: tidy}\n"
+MISTAKES: dict[str, tuple[str, int, str]] = {
+    "unknown attribute": (in_yaml(TIDY, "  prefix: lake\n"), 5, "prefix: a Lance table has no 'prefix'"),
+    "near": (in_yaml(TIDY, "  key_prefx: a\n"), 5, "(did you mean 'key_prefix'?)"),
+    "no uri": (HEAD.replace('  uri: "/lake/orders.lance"\n', "  writes: []\n"), 2, "a Lance table: uri is missing"),
+    "text": (HEAD.replace("name: orders", "name: 5"), 3, "name: a text is expected here, not a number"),
+    "truth": (in_yaml(TIDY, "  discover: maybe\n"), 5, "discover: true or false is expected here, not a text"),
+    "list": (f"{HEAD}  owners: me\n", 5, "owners: a list is expected here, not a text"),
+    "names": (f"{HEAD}  tags: [a]\n", 5, "tags: names with their values are expected here, not a list"),
+    "writes": (f"{HEAD}  writes: tidy\n", 5, "writes: a list is expected here, not a text"),
+    "a write": (in_yaml("    - tidy\n"), 6, "writes[0]: a write is expected here, with its options by name"),
+    "no op": (in_yaml("    - name: tidy\n"), 6, "writes[0]: op is missing; it says which write: append, compact"),
+    "op": (in_yaml("    - name: x\n      op: apend\n"), 7, "writes[0].op: 'apend' is none of append"),
+    "option": (
+        in_yaml("    - op: delete\n      name: x\n\n      predicat: 'true'\n"),
+        9,
+        "writes[0].predicat: the op delete has no 'predicat' (did you mean 'predicate'?); it has audit, branch",
+    ),
+    "bare on": (
+        in_yaml("    - {op: upsert, name: x, fn: yamlshop.rows:new, on: id}\n"),
+        6,
+        'writes[0]: the op upsert: YAML takes a bare on for true; write it in quotes, as "on": [...]',
+    ),
+    "missing": (in_yaml(f"{TIDY}    - {{op: delete, name: x}}\n"), 7, "writes[1]: the op delete: predicate is missing"),
+    "number": (in_yaml("    - op: compact\n      name: x\n      target_rows: '5'\n"), 8, "a whole number is expected"),
+    "yes": (in_yaml("    - op: compact\n      name: x\n      target_rows: true\n"), 8, "not true or false"),
+    "rule": (in_yaml("    - {op: compact, name: x, target_rows: 0}\n"), 6, "a file has at least one row"),
+    "parameter": (in_yaml("    - {op: delete, name: x, predicate: 'a < :b'}\n"), 6, "there is no parameter :b"),
+    "word": (in_yaml("    - {op: compact, name: x, once_per: day}\n"), 6, "once_per: 'day' is none of run, partition"),
+    "twice": (in_yaml(TIDY + TIDY), 2, "the Lance table 'orders': 2 writes are called 'tidy'"),
+    "credentials": (HEAD.replace("/lake", f"s3://key:{CANARY}@lake"), 2, "carries credentials or parameters"),
+    "secret": (
+        f"{HEAD}  storage_options:\n    aws_secret_access_key: {CANARY}\n",
+        6,
+        "storage_options.aws_secret_access_key: this is a secret, and whoever reads this file has it; write {{ env",
+    ),
+    "environment": (
+        HEAD.replace("/lake", "{{ env.NOT_SET_HERE }}"),
+        4,
+        "uri: the environment variable NOT_SET_HERE is not set here",
+    ),
+    "no module": (
+        in_yaml("    - op: append\n      name: x\n      fn: yamlshop.nowhere:new\n"),
+        8,
+        "writes[0].fn: there is no module yamlshop.nowhere",
+    ),
+    "broken module": (
+        in_yaml("    - op: append\n      name: x\n      fn: yamlshop.broken:new\n"),
+        8,
+        "the module yamlshop.broken cannot be imported: No module named 'nothing_of_that_name'",
+    ),
+    "no name": (
+        in_yaml("    - op: append\n      name: x\n      fn: yamlshop.rows:nwe\n"),
+        8,
+        "the module yamlshop.rows has no 'nwe' (did you mean 'new'?)",
+    ),
+    "no function": (
+        in_yaml("    - op: append\n      name: x\n      fn: yamlshop.rows:number\n"),
+        8,
+        "'yamlshop.rows:number' is a int, and no function",
+    ),
+    "no reference": (
+        in_yaml("    - op: append\n      name: x\n      fn: yamlshop.rows.new\n"),
+        8,
+        "'yamlshop.rows.new' names nothing in Python; write module.path:name, or .module:name beside this file",
+    ),
+    "maintenance": (
+        f"{HEAD}  maintenance:\n    keep_versions: 0\n",
+        5,
+        "maintenance: Maintenance: keep_versions=0: a whole number from 1 on",
+    ),
+    "cron": (f"{HEAD}  maintenance: {{every: at night}}\n", 5, "maintenance: Maintenance: every='at night'"),
+    "pins": (f"{HEAD}  maintenance:\n    pins: {{last: kept}}\n", 6, "pins.last: a version is a whole number"),
+    "check": (f"{HEAD}  checks:\n    - {{check: rows}}\n", 6, "checks[0].check: 'rows' is none of foreign_writers"),
+    "check's option": (
+        f"{HEAD}  checks:\n    - {{check: row_count, mini: 3}}\n",
+        6,
+        "checks[0].mini: the check row_count has no 'mini' (did you mean 'min'?)",
+    ),
+    "duration": (f"{HEAD}  freshness: soon\n", 5, "freshness: a duration is expected here, such as 90s"),
+    "no check": (f"{HEAD}  checks: [yamlshop.rows:new]\n", 5, "'yamlshop.rows:new' is a function, and no check"),
+    "partitions": (
+        in_yaml("    - op: compact\n      name: x\n      partitions: {type: daily}\n"),
+        8,
+        "writes[0].partitions: partitions: start_date is missing",
+    ),
+    "kind of partitions": (
+        in_yaml("    - op: compact\n      name: x\n      partitions: {type: dayly}\n"),
+        8,
+        "partitions.type: 'dayly' is none of hourly, daily, weekly",
+    ),
+    "no date": (
+        in_yaml("    - op: compact\n      name: x\n      partitions: {type: daily, start_date: soon}\n"),
+        8,
+        "writes[0].partitions: time data 'soon' does not match",
+    ),
+    "type of a column": (
+        in_yaml("    - {op: map_columns, name: x, fn: yamlshop.rows:words,\n       schema: {a: float31}}\n"),
+        7,
+        "writes[0].schema.a: there is no type 'float31'",
+    ),
+    "no schema": (
+        in_yaml("    - {op: map_columns, name: x, fn: yamlshop.rows:words,\n       schema: 5}\n"),
+        7,
+        "writes[0].schema: names of columns with their types are expected here, not a int",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_said_with_file_line_and_name(project: Project, name: str) -> None:
+    text, line, message = MISTAKES[name]
+    error = project.error(text)
+    assert isinstance(error, InvalidInput)
+    assert str(error).startswith(f"{project.file}:{line}: ")
+    assert message in str(error)
+    assert CANARY not in str(error)
+
+
+def test_a_template_of_nothing_is_said_by_dagster(project: Project) -> None:
+    told = str(project.error(HEAD.replace("/lake", "{{ nothing.there }}")))
+    assert f"{project.file}:4 - attributes.uri" in told
+    assert "'nothing' not found in scope" in told
+
+
+def test_two_tables_in_yaml_at_one_place(project: Project) -> None:
+    told = project.error(f"{HEAD}---\n{HEAD.replace('name: orders', 'name: sales')}")
+    assert isinstance(told, InvalidInput)
+    assert "'orders' and 'sales' of this project are at the same place, /lake/orders.lance" in str(told)
+
+
+def test_every_option_of_python_is_one_of_yaml() -> None:
+    assert set(TABLE) == set(inspect.signature(lance_table).parameters)
+    for word, kind in WRITES.items():
+        cases = {each["if"]["properties"]["op"]["const"]: each["then"] for each in WRITE.schema["allOf"]}
+        assert set(cases[word]["properties"]) - {"op"} == set(inspect.signature(kind).parameters)
+    json.dumps([each.schema for each in TABLE.values()])
+
+
+def test_an_option_without_a_form_is_noticed() -> None:
+    @dataclass
+    class Odd:
+        what: Callable[[], None] = field(default=lambda: None)
+
+    with pytest.raises(InvalidInput, match="the option 'what' has no form in YAML"):
+        form_of(Odd.__dataclass_fields__["what"], TYPES)
+    known: dict[object, Form] = {"what": TABLE["name"]}
+    assert form_of(Odd.__dataclass_fields__["what"], known) is TABLE["name"]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("int64", pa.int64()),
+        ("float16[8]", pa.list_(pa.float16(), 8)),
+        ("list<list<string>>", pa.list_(pa.list_(pa.string()))),
+        ("decimal(10,2)", pa.decimal128(10, 2)),
+        ("timestamp[us]", pa.timestamp("us")),
+    ],
+)
+def test_types_of_columns(text: str, kind: pa.DataType) -> None:
+    assert arrow_type(text) == kind

@@ -1,0 +1,25 @@
+"""One run of the project's job `load`, or one that goes on for a run that failed, as a run worker of its own. Not a
+test: `test_runs_killed.py` starts it.
+
+    python -m tests.lance_assets.killed_run [id of the run that failed]
+"""
+
+import os
+import sys
+
+import dagster as dg
+
+from tests.lance_assets.project import load_job
+
+
+def main() -> None:
+    with dg.DagsterInstance.get() as instance:
+        failed = sys.argv[1] if len(sys.argv) > 1 else None
+        options = dg.ReexecutionOptions(parent_run_id=failed) if failed else None
+        result = dg.execute_job(dg.reconstructable(load_job), instance=instance, reexecution_options=options)
+        sys.stdout.flush()
+        os._exit(0 if result.success else 3)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""The ancestors that a version names, from what its transaction says."""
+
+import json
+from collections.abc import Mapping
+
+import pytest
+
+from lance_assets.lineage.facts import Bond, Source, VersionName, sources_of
+from lance_assets.properties import INPUTS
+from lance_core.format.ids import Version
+from lance_core.operations import Append, Clone, Operation, Restore
+
+V7 = Version(7)
+
+
+def source(uri: str, version: int, bond: Bond = Bond.READ) -> Source:
+    return Source(VersionName(uri, version), bond)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "operation", "expected"),
+    [
+        ({}, None, []),
+        ({}, Append(()), []),
+        ({"/b": 2, "/a": 1}, Append(()), [source("/a", 1), source("/b", 2)]),
+        ({"/a": 1}, Restore(V7), [source("/t", 7, Bond.RESTORED), source("/a", 1)]),
+        ({}, Clone(True, None, V7, "/s", None), [source("/s", 7, Bond.BEGAN)]),
+        ({}, Clone(False, None, V7, "/s", None), [source("/s", 7, Bond.BEGAN)]),
+        ({}, Clone(True, "dev", V7, "/s/tree/dev", "more"), [source("/s/tree/dev", 7, Bond.BEGAN)]),
+        ({}, Clone(True, "dev", V7, "/s/tree/dev/", None), [source("/s/tree/dev/", 7, Bond.BEGAN)]),
+        ({}, Clone(True, "dev", V7, "/s", None), [source("/s/tree/dev", 7, Bond.BEGAN)]),
+        ({}, Clone(True, "a/b", V7, "s3://lake/s/", None), [source("s3://lake/s/tree/a/b", 7, Bond.BEGAN)]),
+    ],
+)
+def test_sources(inputs: Mapping[str, int], operation: Operation | None, expected: list[Source]) -> None:
+    properties = {INPUTS: json.dumps(inputs)} if inputs else {}
+    assert [*sources_of("/t", properties, operation)] == expected
+
+
+def test_ten_thousand_are_enough() -> None:
+    inputs = json.dumps({f"/t{number}": 1 for number in range(20_000)})
+    assert len(sources_of("/t", {INPUTS: inputs}, None)) == 10_000

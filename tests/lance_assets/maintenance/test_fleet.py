@@ -1,0 +1,261 @@
+"""Many tables looked after in one round: in one Spark job, whatever is wrong with some of them, and after a kill."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+from unittest.mock import patch
+
+import dagster as dg
+import lance
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from lance_assets import Maintenance, SparkAppend, SparkSessionResource, lance_fleet, lance_table
+from lance_core import InvalidInput, Table
+from lance_core.tasks.parts import Here, Task
+from tests.lance_assets.instances import events, instance_in, partitions, shown, tick
+from tests.lance_assets.maintenance.fleets import POLICY, RUN_ID, declared, run, several, small, without_spark
+from tests.lance_assets.maintenance.test_sensor import begun
+
+TABLES = 24
+SECONDS_FOR_300 = 15
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as each:
+        yield each
+
+
+def told(instance: dg.DagsterInstance, key: dg.AssetKey) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """The metadata of the last round, and its report by the name of the table."""
+    *_, (_, event) = events(instance, key)
+    metadata = shown(event)
+    return metadata, {Path(each["uri"]).name: each for each in metadata["lance/report_json"]["tables"]}
+
+
+def test_all_are_looked_after_in_one_job(tmp_path: Path, instance: dg.DagsterInstance, spark: SparkSession) -> None:
+    lake = tmp_path / "lake"
+    places = several(lake / "raw", TABLES)
+    small(lake / "in shape", 2)
+    (lake / "in shape" / "data" / "left.lance").write_bytes(b"of a write that was given up, a moment ago")
+    small(lake / "excluded")
+    small(lake / "own")
+    for name in ("no data", "no head", "cut"):
+        shutil.copytree(places[0], lake / name)
+    shutil.rmtree(lake / "no data" / "data")
+    for path in (lake / "no head" / "_versions").glob("*.manifest"):
+        path.write_bytes(b"nothing")
+    first = Table.open(lake / "cut").fragments[1].files[0]
+    (lake / "cut" / "data" / first.path).write_bytes(b"cut")
+    (lake / "never" / "_versions").mkdir(parents=True)
+    (lake / "delta" / "_delta_log").mkdir(parents=True)
+
+    append = SparkAppend("busy_append", lambda spark, ctx: spark.range(1))
+    recorded, busy = (
+        lance_table("recorded", uri=str(places[1])),
+        lance_table("busy", uri=str(places[2]), writes=[append]),
+    )
+    own = lance_table("own", uri=str(lake / "own"), maintenance=Maintenance(keep_versions=2))
+    (sensor,) = recorded.defs.sensors or ()
+    assert isinstance(sensor, dg.SensorDefinition)
+    tick(sensor, instance)
+    working = begun(instance, busy.write_key("busy_append"))
+    fleet = lance_fleet(
+        "lake",
+        prefix=str(lake),
+        policy=Maintenance(clean_when_versions=2, keep_versions=2),
+        policies={"raw/*": POLICY, "cut": POLICY, "no data": POLICY},
+        tables=[recorded, busy, own],
+        exclude=["excluded"],
+    )
+    tracker = spark.sparkContext.statusTracker()
+    before = set(tracker.getJobIdsForGroup(None))
+    ran = run(fleet, instance, SparkSessionResource())
+    assert len(set(tracker.getJobIdsForGroup(None)) - before) == 1
+
+    metadata, tables = told(instance, fleet.key)
+    assert metadata["lance/spark_jobs"] == 1
+    counts = {name: metadata[f"lance/tables_{name}"] for name in ("maintained", "in_shape", "deferred", "failed")}
+    assert counts == {"maintained": TABLES - 1 + 1, "in_shape": 1, "deferred": 1, "failed": 2}
+    assert {name for name, each in tables.items() if each["fate"] == "skipped"} == {"no head", "never", "delta"}
+    assert "is damaged" in tables["no head"]["message"]
+    assert "there is no Lance table" in tables["never"]["message"]
+    assert "Delta Lake" in tables["delta"]["message"]
+    assert "no data" in tables["no data"]["message"]
+    assert tables["t002"]["message"].startswith(f"the run {working.run_id} is writing")
+    assert "excluded" not in tables
+    assert not tables["own"].get("compacted")  # its own policy counts
+    assert tables["own"]["versions_removed"] == 2
+    one = tables["t003"]
+    assert one["due"] == [
+        "4 fragments of fewer than 1,000 rows can be joined; the bound is 3",
+        "2 versions (up to 2) outlived 14 days and the newest 2; the bound is 2",
+    ]
+    assert (one["before"]["files"], one["after"]["files"], one["versions_removed"]) == (4, 1, 4)
+    assert one["bytes_removed"] > 0
+    for place in places:
+        head = Table.open(place)
+        assert sorted(head.to_table()["id"].to_pylist()) == list(range(20))
+        assert lance.dataset(str(place)).count_rows() == 20
+        assert head.version == (4 if place == places[2] else 6)
+        assert len(head.fragments) == (4 if place == places[2] else 1)
+    assert head.fsck().is_sound
+    assert Table.open(places[3]).version_info().properties["dagster.run_id"] == ran.run_id
+    assert (lake / "in shape" / "data" / "left.lance").exists()
+
+    # A table with a ledger has all that on it, at once.
+    assert [(run_id, event.partition) for run_id, event in events(instance, recorded.key)[4:]] == [
+        (ran.run_id, "v0000000005"),
+        (ran.run_id, "v0000000006"),
+    ]
+    assert partitions(instance, recorded) == ["v0000000005", "v0000000006"]
+    # What could not be done is red, and named.
+    (check,) = ran.get_asset_check_evaluations()
+    assert not check.passed
+    assert f"{lake}/no data: " in str(check.description)
+    report = metadata["lance/report"]
+    assert report.startswith(f"**{TABLES + 7} tables below `{lake}`**: 1 in shape, {TABLES} maintained, 1 deferred")
+    assert f"| {lake}/raw/t003 | maintained |" in report
+
+    # Once more: nothing is left but what is wrong.
+    before = set(tracker.getJobIdsForGroup(None))
+    instance.report_run_failed(working)
+    run(fleet, instance, SparkSessionResource())
+    metadata, tables = told(instance, fleet.key)
+    assert {name for name, each in tables.items() if each.get("compacted")} == {"t002"}
+    assert len(set(tracker.getJobIdsForGroup(None)) - before) == 1
+
+
+def test_a_round_that_was_killed_is_gone_on_with(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    places = several(lake, 9)
+    with instance_in(tmp_path) as instance:
+        home = str(tmp_path / "dagster")
+        command = [sys.executable, "-m", "tests.lance_assets.maintenance.fleets", str(lake), home, "4"]
+        assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+        done = [place for place in places if len(Table.open(place).fragments) == 1]
+        assert len(done) == 4
+        lost = instance.get_run_by_id(RUN_ID)
+        assert lost is not None
+        instance.report_run_failed(lost)
+        fleet, table = declared(lake)
+        family = {"dagster/parent_run_id": RUN_ID, "dagster/root_run_id": RUN_ID}
+        with without_spark() as resource:
+            ran = run(fleet, instance, resource, tags=family)
+        (check,) = ran.get_asset_check_evaluations()
+        assert check.passed
+        metadata, tables = told(instance, fleet.key)
+        assert metadata["lance/tables_compacted"] == 5
+        for place in places:
+            rewrites = [info for info in Table.open(place).versions() if info.operation == "Rewrite"]
+            assert len(rewrites) == 1
+            assert rewrites[0].properties["dagster.run_id"] == (RUN_ID if place in done else ran.run_id)
+            assert sorted(Table.open(place).to_table()["id"].to_pylist()) == list(range(20))
+        assert {Path(each).name for each in done} == {
+            name for name, each in tables.items() if not each.get("compacted")
+        }
+        # What the lost run has made of a table with a ledger, the sensor records for it.
+        (sensor,) = table.defs.sensors or ()
+        assert isinstance(sensor, dg.SensorDefinition)
+        tick(sensor, instance)
+        assert partitions(instance, table) == [f"v{each:010}" for each in Table.open(places[0]).version_numbers()]
+        noted = [event.tags.get("lance/run_id") for _, event in events(instance, table.key) if event.tags]
+        assert RUN_ID in noted
+
+
+def test_versions_that_ledgers_and_policies_need_stay(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    lake = tmp_path / "lake"
+    several(lake, 3)
+    made_of = {"lance_assets.inputs": json.dumps({str(lake / "t001"): 1, str(lake / "t002"): 9})}
+    features = lance_table("features", uri=str(tmp_path / "features"))
+    Table.create(features.uri, pa.table({"id": [1]}), properties=made_of, durable=False)
+    (sensor,) = features.defs.sensors or ()
+    assert isinstance(sensor, dg.SensorDefinition)
+    tick(sensor, instance)
+    Table.open(lake / "t000").tags.create("golden", 2)
+    pinning = Maintenance(compact_when_small_files=None, clean_when_versions=1, keep_versions=1, pins=[3])
+    fleet = lance_fleet("lake", prefix=str(lake), policy=pinning)
+    run(fleet, instance, object())  # no Spark is asked for where nothing is compacted
+    numbers = [Table.open(lake / f"t{n:03d}").version_numbers() for n in range(3)]
+    assert numbers == [(2, 3, 4), (1, 3, 4), (3, 4)]
+    metadata, tables = told(instance, fleet.key)
+    assert metadata["lance/spark_jobs"] == 0
+    assert tables["t001"]["kept"] == {"1": ["features 1 was made of it"], "3": ["pinned by the policy"]}
+
+
+class Deadly(Here):
+    """Whoever touches this table dies, and its job with it."""
+
+    poison = ""
+    jobs: ClassVar[list[int]] = []
+
+    def run(self, task: Task, parts: int) -> pa.Table:
+        self.jobs.append(parts)
+        if any(whole.uri == self.poison for whole in task.wholes):  # type: ignore[attr-defined]
+            raise PySparkException("Job aborted: the worker exited unexpectedly\nat a place that nobody asked for")
+        return super().run(task, parts)
+
+
+def test_a_table_that_ends_every_job_does_not_stop_the_others(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    places = several(tmp_path / "lake", 12)
+    fleet, _ = declared(tmp_path / "lake")
+    with (
+        without_spark() as resource,
+        patch("lance_assets.maintenance.fleet.SparkRunner", lambda spark: Deadly(slots=2)),
+        patch.object(Deadly, "poison", str(places[7])),
+    ):
+        ran = run(fleet, instance, resource)
+    metadata, tables = told(instance, fleet.key)
+    assert metadata["lance/tables_compacted"] == 11
+    assert metadata["lance/spark_jobs"] == len(Deadly.jobs) == 9  # of 12, 6, 6, 3, 1, 2, 1, 1 and 3 tables
+    why = "the Spark job that compacted it was lost: Job aborted: the worker exited unexpectedly"
+    assert (tables["t007"]["fate"], tables["t007"]["message"]) == ("failed", why)
+    assert tables["t007"]["versions_removed"] == 2  # it is cleaned up all the same
+    (check,) = ran.get_asset_check_evaluations()
+    assert not check.passed
+    assert {len(Table.open(place).fragments) for place in places if place != places[7]} == {1}
+
+
+def test_an_empty_place_is_an_empty_report(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    fleet = lance_fleet("lake", prefix=str(tmp_path / "nothing"), policy=POLICY)
+    run(fleet, instance, object())
+    metadata, tables = told(instance, fleet.key)
+    assert (metadata["lance/tables"], tables) == (0, {})
+
+
+def test_three_hundred_are_planned_in_seconds(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    several(tmp_path / "lake", 300)
+    fleet = lance_fleet("lake", prefix=str(tmp_path / "lake"), policy=Maintenance(keep_versions=9), orphans=False)
+    started = time.monotonic()
+    run(fleet, instance, object())
+    assert time.monotonic() - started < SECONDS_FOR_300
+    metadata, _ = told(instance, fleet.key)
+    assert metadata["lance/tables_in_shape"] == 300
+
+
+def test_what_is_declared(tmp_path: Path) -> None:
+    every = Maintenance(every="0 4 * * *", timezone="Europe/Oslo")
+    fleet = lance_fleet("lake", prefix="s3://lake/tables", key_prefix="ops", policy=every, policies={"raw/*": POLICY})
+    (schedule,) = fleet.defs.schedules or ()
+    assert (schedule.name, schedule.execution_timezone) == ("lance_fleet__ops_lake", "Europe/Oslo")  # type: ignore[union-attr]
+    assert fleet.key == dg.AssetKey(["ops", "lake"])
+    assert fleet.policy_of("raw/orders") is POLICY
+    assert fleet.policy_of("orders") is every
+    dg.Definitions.validate_loadable(dg.Definitions.merge(fleet.defs, dg.Definitions(resources={"spark": object()})))
+    for message, arguments in (
+        ("carries credentials", {"prefix": "s3://a:b@lake/x"}),
+        ("has no uri", {"prefix": ""}),
+        ("exclude='raw' is one text", {"prefix": "x", "exclude": "raw"}),
+        ("will not do", {"prefix": "x", "key_prefix": "a-b"}),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            lance_fleet("lake", **arguments)  # type: ignore[arg-type]

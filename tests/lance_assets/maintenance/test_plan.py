@@ -1,0 +1,141 @@
+"""What is due and why, by cases; and policies that make no sense."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from lance_assets import Maintenance
+from lance_assets.maintenance.plan import plan, shape
+from lance_core import InvalidInput, Survey
+
+IN_SHAPE = Survey(
+    version=50,  # type: ignore[arg-type]
+    rows=1_000_000,
+    deleted_rows=0,
+    fragments=10,
+    files=10,
+    bytes=10**9,
+    groups=0,
+    small_fragments=0,
+    deleted_rows_compacted=0,
+    outlived=(),
+    kept={},
+)
+POLICY = Maintenance()
+OLD: tuple[int, ...] = tuple(range(1, 21))
+
+CASES: dict[str, tuple[dict[str, object], Maintenance, tuple[str, ...], tuple[str, ...]]] = {
+    "in shape": ({}, POLICY, (), ()),
+    "one small file too few": ({"small_fragments": 15}, POLICY, (), ()),
+    "small files": (
+        {"small_fragments": 16},
+        POLICY,
+        ("16 fragments of fewer than 1,048,576 rows can be joined; the bound is 16",),
+        (),
+    ),
+    "small files by another bound": (
+        {"small_fragments": 3},
+        Maintenance(compact_when_small_files=3, small_file_rows=1000),
+        ("3 fragments of fewer than 1,000 rows can be joined; the bound is 3",),
+        (),
+    ),
+    "one alone is nobody's neighbour": ({"small_fragments": 1}, Maintenance(compact_when_small_files=1), (), ()),
+    "no bound on small files": ({"small_fragments": 999}, Maintenance(compact_when_small_files=None), (), ()),
+    "a few deletions": ({"rows": 920, "deleted_rows": 80, "deleted_rows_compacted": 80}, POLICY, (), ()),
+    "deletions": (
+        {"rows": 900, "deleted_rows": 100, "deleted_rows_compacted": 100},
+        POLICY,
+        ("10% of the stored rows are deleted (100 of 1,000); the bound is 10%",),
+        (),
+    ),
+    "deletions that a compaction would leave": ({"rows": 900, "deleted_rows": 100}, POLICY, (), ()),
+    "no bound on deletions": (
+        {"rows": 1, "deleted_rows": 99, "deleted_rows_compacted": 99},
+        Maintenance(compact_when_deleted=None),
+        (),
+        (),
+    ),
+    "an empty table": ({"rows": 0, "fragments": 0}, POLICY, (), ()),
+    "a few old versions": ({"outlived": OLD[:-1]}, POLICY, (), ()),
+    "old versions": (
+        {"outlived": OLD},
+        POLICY,
+        (),
+        ("20 versions (up to 20) outlived 14 days and the newest 10; the bound is 20",),
+    ),
+    "old versions by another bound": (
+        {"outlived": (7,)},
+        Maintenance(clean_when_versions=1, keep_for=timedelta(hours=36), keep_versions=3),
+        (),
+        ("1 version (up to 7) outlived 1 day, 12:00:00 and the newest 3; the bound is 1",),
+    ),
+    "no cleanup": ({"outlived": OLD}, Maintenance(clean_when_versions=None), (), ()),
+    "both": (
+        {"small_fragments": 20, "outlived": OLD},
+        POLICY,
+        ("20 fragments of fewer than 1,048,576 rows can be joined; the bound is 16",),
+        ("20 versions (up to 20) outlived 14 days and the newest 10; the bound is 20",),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_what_is_due(
+    case: tuple[dict[str, object], Maintenance, tuple[str, ...], tuple[str, ...]],
+) -> None:
+    changes, policy, compact, clean = case
+    due = plan(replace(IN_SHAPE, **changes), policy)  # type: ignore[arg-type]
+    assert (due.compact, due.clean) == (compact, clean)
+    assert due.is_due == bool(compact or clean)
+    assert due.reasons == compact + clean
+
+
+def test_versions_that_others_need_do_not_count() -> None:
+    found = replace(IN_SHAPE, outlived=OLD)  # type: ignore[arg-type]
+    assert plan(found, POLICY, needed={20, 99}).clean == ()
+    due = plan(found, Maintenance(clean_when_versions=19), needed={20, 99})
+    assert due.clean[0].startswith("19 versions (up to 19) outlived")
+
+
+def test_the_key_is_that_of_the_work() -> None:
+    small, old = replace(IN_SHAPE, small_fragments=16), replace(IN_SHAPE, outlived=OLD)  # type: ignore[arg-type]
+    keys = [
+        plan(found, Maintenance(clean_when_versions=1)).key
+        for found in (IN_SHAPE, small, replace(small, version=51), old, replace(old, outlived=OLD[:-1]))  # type: ignore[arg-type]
+    ]
+    assert keys == ["v50", "v50-compact", "v51-compact", "v50-clean20", "v50-clean19"]
+
+
+def test_a_table_in_shape_is_told_in_a_sentence() -> None:
+    assert shape(replace(IN_SHAPE, fragments=1, outlived=(3,))) == (  # type: ignore[arg-type]
+        "version 50 has 1,000,000 rows in 1 fragment, of which 0 could be joined; 1 version could go"
+    )
+
+
+BAD: list[tuple[str, Callable[[], object]]] = [
+    ("compact_when_small_files=0: a whole number from 1 on, or None", lambda: Maintenance(compact_when_small_files=0)),
+    ("keep_versions=True: a whole number", lambda: Maintenance(keep_versions=True)),
+    ("keep_versions=None: a whole number from 1 on", lambda: Maintenance(keep_versions=None)),  # type: ignore[arg-type]
+    ("compact_when_deleted=10: a share", lambda: Maintenance(compact_when_deleted=10)),
+    ("compact_when_deleted='0.1': a share", lambda: Maintenance(compact_when_deleted="0.1")),  # type: ignore[arg-type]
+    ("keep_for=14: a timedelta", lambda: Maintenance(keep_for=14)),  # type: ignore[arg-type]
+    ("keep_for=", lambda: Maintenance(keep_for=timedelta(days=-1))),
+    ("orphan_grace=", lambda: Maintenance(orphan_grace=timedelta(minutes=59))),
+    ("small_file_rows=11 is above target_rows=10", lambda: Maintenance(small_file_rows=11, target_rows=10)),
+    ("pins has 'v3'", lambda: Maintenance(pins=["v3"])),  # type: ignore[list-item]
+    ("every='at night'", lambda: Maintenance(every="at night")),
+    (
+        "every bound is None",
+        lambda: Maintenance(compact_when_small_files=None, compact_when_deleted=None, clean_when_versions=None),
+    ),
+]
+
+
+@pytest.mark.parametrize(("message", "declare"), BAD, ids=[message for message, _ in BAD])
+def test_what_is_wrong_is_said_when_it_is_declared(message: str, declare: Callable[[], object]) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        declare()
+    assert str(refused.value).startswith("Maintenance: ")
+    assert message in str(refused.value)

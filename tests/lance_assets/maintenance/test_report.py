@@ -1,0 +1,96 @@
+"""The report of a round, from facts to what the pages show."""
+
+import json
+from typing import Any
+
+import dagster as dg
+
+from lance_assets.maintenance.report import Fate, Figures, FleetReport, TableReport
+
+
+def figures(files: int, size: int) -> Figures:
+    return Figures(version=1, rows=10, deleted_rows=files, fragments=files, files=files, bytes=size)
+
+
+def reported(uri: str, fate: Fate, **more: object) -> TableReport:
+    return TableReport(uri, fate, **more)  # type: ignore[arg-type]
+
+
+FLEET = FleetReport(
+    "s3://lake",
+    [
+        reported("s3://lake/calm", Fate.IN_SHAPE, before=figures(2, 20)),
+        reported(
+            "s3://lake/done",
+            Fate.MAINTAINED,
+            due=("9 fragments can be joined",),
+            before=figures(1200, 5000),
+            after=figures(3, 4000),
+            compacted=True,
+            versions_removed=7,
+            files_removed=90,
+            bytes_removed=12_345,
+        ),
+        reported("s3://lake/bad|name", Fate.FAILED, message="it is damaged:\nlook at it", before=figures(1, 1)),
+        reported("s3://lake/delta", Fate.SKIPPED, message="it is a table of Delta Lake, and not of Lance"),
+    ],
+    planning_seconds=1.23456,
+    jobs=1,
+)
+
+
+def test_figures_are_sums_that_can_be_plotted() -> None:
+    shown: dict[str, Any] = {name: value.value for name, value in FLEET.metadata.items()}
+    expected = {
+        "lance/tables": 3,
+        "lance/tables_in_shape": 1,
+        "lance/tables_maintained": 1,
+        "lance/tables_deferred": 0,
+        "lance/tables_failed": 1,
+        "lance/tables_skipped": 1,
+        "lance/tables_compacted": 1,
+        "lance/versions_removed": 7,
+        "lance/files_removed": 90,
+        "lance/bytes_removed": 12_345,
+        "lance/files_before": 1203,
+        "lance/files_after": 6,
+        "lance/bytes_before": 5021,
+        "lance/bytes_after": 4021,
+        "lance/spark_jobs": 1,
+        "lance/planning_seconds": 1.235,
+    }
+    assert {name: shown[name] for name in expected} == expected
+    as_json = json.loads(json.dumps(shown["lance/report_json"]))
+    assert [each["uri"].rpartition("/")[2] for each in as_json["tables"]] == ["bad|name", "delta", "done", "calm"]
+    assert as_json["tables"][2]["after"]["files"] == 3
+    table = FLEET.metadata["lance/report_table"]
+    assert isinstance(table, dg.TableMetadataValue)
+    assert [record.data["fate"] for record in table.records] == ["failed", "skipped", "maintained"]
+
+
+def test_the_page_begins_with_what_is_wrong() -> None:
+    first, _, head, rule, *rows = FLEET.markdown.splitlines()
+    assert first == "**4 tables below `s3://lake`**: 1 in shape, 1 maintained, 1 failed, 1 skipped"
+    assert head.startswith("| table | fate | found | files | bytes |")
+    assert rule == "|" + " --- |" * 8
+    assert rows[0] == r"| s3://lake/bad\|name | failed |  | 1 | 1 | 0 | 0 | it is damaged: look at it |"
+    assert rows[2] == (
+        "| s3://lake/done | maintained | 9 fragments can be joined | 1,200 → 3 | 5,000 → 4,000 | 7 | 12,345 |  |"
+    )
+
+
+def test_a_page_is_not_longer_than_somebody_reads() -> None:
+    many = FleetReport("x", [reported(f"x/{n}", Fate.FAILED, message="no") for n in range(130)], 0.0, 0)
+    assert len(many.markdown.splitlines()) == 4 + 100 + 2
+    assert many.markdown.endswith("30 more are in the JSON.")
+    everything: Any = many.metadata["lance/report_json"].value
+    assert len(everything["tables"]) == 130
+
+
+def test_failures_add_up() -> None:
+    table = TableReport("x")
+    table.failed(ValueError("first"))
+    table.failed(KeyError())
+    assert (table.fate, table.message) == (Fate.FAILED, "first; KeyError")
+    table.failed(ValueError("y" * 1000))
+    assert len(table.message) == 500

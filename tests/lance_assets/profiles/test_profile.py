@@ -1,0 +1,238 @@
+"""Figures of a version against those that Arrow computes of its rows; without Dagster."""
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from benchmarks.spark_driver import built
+from lance_assets.layout import Layout
+from lance_assets.profiles.columns import Column, Contents, Vectors, _look
+from lance_assets.profiles.profile import Profile, profiled
+from lance_assets.profiles.shown import metadata_of
+from lance_core import Table
+
+HOSTILE = "<script>alert('x')</script>"
+PLACE = pa.struct([("city", pa.string()), ("at", pa.struct([("lat", pa.float64())]))])
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("place", PLACE),
+        pa.field("tags", pa.list_(pa.string())),
+        pa.field("vec", pa.list_(pa.float32(), 3)),
+        pa.field("half", pa.list_(pa.float16(), 2)),
+        pa.field(HOSTILE, pa.string()),
+    ]
+)
+NAN, INF = float("nan"), math.inf
+
+
+def some_rows(first: int, count: int) -> pa.Table:
+    def place(n: int) -> object:
+        return None if n % 7 == 0 else {"city": None if n % 3 == 0 else "x", "at": None if n % 5 == 0 else {"lat": 1.5}}
+
+    def vector(n: int) -> object:
+        odd = {0: None, 1: [0, 0, 0], 2: [NAN, 1, 1], 3: [1, None, 2], 4: [INF, 0, 0]}
+        return odd.get(n % 11, [float(n), 0.5, -2.0])
+
+    ids = range(first, first + count)
+    return pa.Table.from_pydict(
+        {
+            "id": list(ids),
+            "place": [place(n) for n in ids],
+            "tags": [None if n % 4 == 0 else [None, "a"] for n in ids],
+            "vec": [vector(n) for n in ids],
+            "half": [[np.float16(n % 9), np.float16(2)] for n in ids],
+            HOSTILE: [None if n % 2 else "y" for n in ids],
+        },
+        SCHEMA,
+    )
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """Three fragments, one of which loses rows, and a column in a file of its own."""
+    table = Table.create(tmp_path / "t", some_rows(0, 300))
+    table = table.append(some_rows(300, 50)).table.append(some_rows(350, 150)).table
+    table = table.delete("id >= 20 and id < 60").table
+    return table.add_columns({"late": "nullif(id % 6, 2)"}).table
+
+
+def column(contents: Contents, name: str) -> Column:
+    (found,) = [each for each in contents.columns if each.name == name]
+    return found
+
+
+def vectors_of(rows: pa.Table, name: str) -> tuple[int, int, int, list[float]]:
+    vectors = [
+        np.array([NAN if x is None else x for x in each], float) for each in rows[name].to_pylist() if each is not None
+    ]
+    finite = [each for each in vectors if np.isfinite(each).all()]
+    norms = [float(np.linalg.norm(each)) for each in finite]
+    return len(vectors), len(vectors) - len(finite), norms.count(0.0), norms
+
+
+def agrees(found: Vectors | None, rows: pa.Table, name: str) -> None:
+    count, not_finite, zero, norms = vectors_of(rows, name)
+    assert found is not None
+    assert (found.count, found.not_finite, found.zero) == (count, not_finite, zero)
+    assert (found.shortest, found.longest) == pytest.approx((min(norms), max(norms)))
+    assert found.mean == pytest.approx(sum(norms) / len(norms))
+
+
+def test_figures_are_those_of_the_rows(table: Table) -> None:
+    dataset = lance.dataset(table.uri)
+    rows, fragments = dataset.to_table(), dataset.get_fragments()
+    found = profiled(table, Profile())
+    assert found.layout == Layout(
+        rows=dataset.count_rows(),
+        deleted=sum(each.num_deletions for each in fragments),
+        fragments=len(fragments),
+        small=3,
+        with_deletions=1,
+        files=sum(len(each.data_files()) for each in fragments),
+        bytes=sum(file.stat().st_size for file in (Path(table.uri) / "data").iterdir()),
+        unsized=0,
+    )
+    assert found.layout.deleted_share == 40 / 500
+    assert (found.contents.rows_read, found.contents.is_sampled) == (460, False)
+    truth = {name: rows[name].null_count for name in rows.column_names} | {
+        path: pc.struct_field(rows["place"], path.split(".")[1:]).null_count
+        for path in ("place.city", "place.at", "place.at.lat")
+    }
+    assert {each.name: each.nulls for each in found.contents.columns} == truth
+    assert not column(found.contents, "id").can_be_null
+    agrees(column(found.contents, "vec").vectors, rows, "vec")
+    agrees(column(found.contents, "half").vectors, rows, "half")
+
+
+def test_a_field_is_null_where_its_struct_is_whatever_lies_there() -> None:
+    """Arrow may keep values below a null."""
+    kind = pa.struct([("city", pa.string())])
+    places = pa.StructArray.from_arrays(
+        [pa.array(["a", None, "c"])], fields=list(kind), mask=pa.array([True, False, False])
+    )
+    city = Column(("place", "city"), pa.string(), can_be_null=True)
+    _look(city, places)
+    assert city.nulls == 2
+
+
+def test_an_older_version_is_profiled_as_it_was(table: Table) -> None:
+    found = profiled(table.at(1), Profile())
+    assert (found.layout.rows, found.layout.deleted, found.layout.fragments) == (300, 0, 1)
+    assert "late" not in {each.name for each in found.contents.columns}
+    assert column(found.contents, HOSTILE).nulls == 150
+
+
+def test_named_columns_alone_are_read(table: Table) -> None:
+    found = profiled(table, Profile(columns=["vec", "no such column"])).contents
+    assert [each.name for each in found.columns] == ["vec"]
+    for file in (Path(table.uri) / "data").iterdir():
+        file.unlink()
+    assert profiled(table, Profile(columns=[])).contents.columns == ()
+    assert profiled(table, Profile(columns=["id"])).contents.rows_read == 460
+
+
+def test_what_is_larger_than_the_bound_is_sampled_from_end_to_end(tmp_path: Path) -> None:
+    """The first half has nulls, the last row alone has another vector."""
+    count = 20_000
+    values = np.ones((count, 4), np.float32)
+    values[-1] = 7
+    vec = pa.FixedSizeListArray.from_arrays(values.ravel(), 4)
+    rows = pa.table({"n": pa.array([None] * (count // 2) + [1] * (count // 2), pa.int64()), "vec": vec})
+    table = Table.create(tmp_path / "t", rows, max_rows_per_file=3_000)
+    found = profiled(table, Profile(read_bytes_max=24 * 1_600))
+    assert (found.contents.rows_read, found.contents.is_sampled) == (1_600, True)
+    assert column(found.contents, "n").nulls == 800
+    vectors = column(found.contents, "vec").vectors
+    assert vectors is not None
+    assert (vectors.count, vectors.shortest, vectors.longest) == (1_600, 2.0, 14.0)
+    told = {name: value.value for name, value in metadata_of(found, pictures=False).items()}
+    assert "a sample: 1,600 of 20,000 rows (8.00%)" in str(told["lance/read"])
+    assert told["lance/null_share/n"] == 0.5
+    assert not [name for name in told if name.startswith(("lance/nulls/", "lance/zero_vectors/", "lance/nan_vectors/"))]
+    whole = profiled(table, Profile(read_bytes_max=24 * count))
+    assert not whole.contents.is_sampled
+    tiny = profiled(table, Profile(read_bytes_max=1))
+    assert tiny.contents.rows_read == 1
+
+
+def test_vectors_whose_squares_no_double_holds(tmp_path: Path) -> None:
+    kind = pa.list_(pa.float64(), 2)
+    rows = pa.table({"v": pa.array([[3e200, 4e200], [NAN, 1.0], None, [0.0, 0.0]], kind)})
+    vectors = column(profiled(Table.create(tmp_path / "t", rows), Profile()).contents, "v").vectors
+    assert vectors is not None
+    assert (vectors.count, vectors.zero, vectors.not_finite, vectors.shortest) == (3, 1, 1, 0)
+    assert vectors.longest == pytest.approx(5e200)
+
+
+EMPTY: tuple[tuple[str, Callable[[Path], Table]], ...] = (
+    ("no rows ever", lambda path: Table.create(path, SCHEMA)),
+    ("all deleted", lambda path: Table.create(path, some_rows(0, 9)).delete("true").table),
+    ("only null vectors", lambda path: Table.create(path, some_rows(0, 1))),
+)
+
+
+@pytest.mark.parametrize("make", [make for _, make in EMPTY], ids=[name for name, _ in EMPTY])
+def test_nothing_to_look_at(tmp_path: Path, make: Callable[[Path], Table]) -> None:
+    table = make(tmp_path / "t")
+    found = profiled(table, Profile())
+    assert found.contents.rows_read == found.layout.rows == table.count_rows()
+    told = metadata_of(found, pictures=True)
+    assert not [name for name in told if name.startswith("lance/norm_") and "vec" in name]
+    assert "lance/bytes_per_row" in told or not table.count_rows()
+
+
+def test_many_columns_are_bounded(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", pa.table({f"c{number}": [None, 1] for number in range(300)}))
+    found = profiled(table, Profile())
+    assert (len(found.contents.columns), found.contents.left_out) == (200, 100)
+    told = metadata_of(found, pictures=True)
+    assert "100 more columns were not looked at; the table shows the first 60" in str(told["lance/read"].value)
+    assert len(str(told)) < 60_000
+    assert sum(name.startswith("lance/null_share/") for name in told) == 20
+
+
+PLOTTED = {
+    "lance/version": 5, "lance/rows": 460, "lance/deleted_rows": 40, "lance/deleted_share": 0.08, "lance/fragments": 3,
+    "lance/small_fragments": 3, "lance/fragments_with_deletions": 1, "lance/data_files": 6, "lance/columns": 7,
+    "lance/indices": 0, "lance/rows_read": 460,
+}  # fmt: skip
+
+
+def test_names_that_plots_are_made_of(table: Table) -> None:
+    """They stay: a plot over versions is of one name."""
+    metadata = metadata_of(profiled(table, Profile()), pictures=True)
+    told = {name: value.value for name, value in metadata.items()}
+    assert told | PLOTTED == told
+    assert (told["lance/operation"], told["lance/read"]) == ("Merge", "all 460 rows")
+    names = {name for name, value in told.items() if isinstance(value, int | float)} - PLOTTED.keys()
+    nullable = ["place", "place.at", "place.at.lat", "place.city", "tags", "vec", "half", HOSTILE, "late"]
+    figures = ["norm_min", "norm_mean", "norm_max", "zero_vectors", "nan_vectors"]
+    assert names == {
+        "lance/bytes",
+        "lance/bytes_per_row",
+        "lance/committed_at",
+        "lance/seconds",
+        *(f"lance/{what}/{name}" for what in ("nulls", "null_share") for name in nullable),
+        *(f"lance/{what}/{name}" for what in figures for name in ("vec", "half")),
+    }
+    assert told[f"lance/null_share/{HOSTILE}"] == pytest.approx(0.5)
+    assert [record.data["column"] for record in metadata["lance/columns_profile"].records][:2] == ["id", "place"]  # type: ignore[attr-defined]
+    for name in ("lance/fragment_map", "lance/version_graph"):
+        assert str(told[name]).startswith("![")
+        assert len(str(told[name])) < 10_000
+
+
+def test_five_thousand_fragments_take_less_than_a_second(tmp_path: Path) -> None:
+    table = Table.open(built(tmp_path / "t", 5_000, rows_per_fragment=10))
+    started = time.perf_counter()
+    told = metadata_of(profiled(table, Profile(columns=[])), pictures=True)
+    assert time.perf_counter() - started < 1
+    assert (told["lance/fragments"].value, told["lance/rows"].value) == (5_000, 50_000)

@@ -1,0 +1,148 @@
+"""Writes that are declared by a decorator, and declarations that contradict each other: what is said, and when."""
+
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+import lance_assets
+from lance_assets import LanceTable, SparkAppend, SparkCompact, lance_table, lance_write
+from lance_assets.places import place_of
+from lance_core import InvalidInput
+
+DAYS = dg.DailyPartitionsDefinition(start_date="2026-01-01")
+
+
+def orders(place: Path | str = "/lake/declared.lance", **options: Any) -> LanceTable:
+    return lance_table("orders", uri=str(place), key_prefix="lake", **options)
+
+
+def test_a_function_is_declared_and_stays_what_it_is() -> None:
+    table = orders(writes=[SparkCompact("tidy")])
+
+    def arrived(spark: Any, ctx: Any) -> str:
+        """Orders that arrived,
+        as they come.
+
+        How they come is no matter.
+        """
+        return f"{spark} {ctx}"
+
+    same = lance_write(table=table, op="append", partitions=DAYS, once_per="partition", deps=["queue"])(arrived)
+    assert same is arrived
+    assert same("a session", "a context") == "a session a context"
+
+    @lance_write(table=table, op="upsert", name="corrections", on="order_id", description="By hand.")
+    def corrected(spark: Any, ctx: Any) -> None: ...
+
+    @lance_write(table=table, op="merge_columns")
+    def scores(spark: Any, ctx: Any) -> None: ...
+
+    @lance_write(table=table, op="map_columns", schema=pa.schema([("length", pa.int32())]), read_columns=["text"])
+    def lengths(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch
+
+    @lance_write(table=table, op="ingest", format="json")
+    def landed(ctx: Any) -> str:
+        return "landing"
+
+    assert [write.name for write in table.writes] == ["tidy", "arrived", "corrections", "scores", "lengths", "landed"]
+    defs = table.defs
+    spark = dg.Definitions(resources={"spark": dg.ResourceDefinition.none_resource()})
+    dg.Definitions.validate_loadable(dg.Definitions.merge(defs, spark))
+    by_key = {asset.key: asset for asset in defs.assets or [] if isinstance(asset, dg.AssetsDefinition)}
+    append = by_key[table.write_key("arrived")]
+    assert append.key == dg.AssetKey(["lake", "arrived"])
+    assert append.partitions_def == DAYS
+    assert append.descriptions_by_key[append.key] == "Orders that arrived, as they come."
+    assert append.asset_deps[append.key] == {dg.AssetKey("queue")}
+    fixed = table.write_key("corrections")
+    assert by_key[fixed].descriptions_by_key[fixed] == "By hand."
+    (ledger,) = (asset for asset in defs.assets or [] if isinstance(asset, dg.AssetSpec))
+    assert {dep.asset_key for dep in ledger.deps} == set(by_key) - {dg.AssetKey(["lake", "orders_profile"])}
+
+
+@pytest.mark.parametrize("read", ["defs", "spec"])
+def test_what_is_declared_too_late_is_refused(read: str) -> None:
+    table = orders()
+    getattr(table, read)
+    with pytest.raises(InvalidInput, match=r"'late' of the Lance table 'lake/orders' is declared after .* read \.defs"):
+
+        @lance_write(table=table, op="append")
+        def late(spark: Any, ctx: Any) -> None: ...
+
+    assert not table.writes
+
+
+def test_writes_to_a_branch_are_declared_with_the_table() -> None:
+    table = orders(branches=["dev"])
+    with pytest.raises(InvalidInput, match=r"'tried' of 'lake/orders@dev': what writes to a branch is declared with"):
+        lance_write(table=table.branch("dev"), op="append", name="tried")(print)
+    with pytest.raises(InvalidInput, match="follows no branch 'main2'"):
+        lance_write(table=table, op="append", name="tried", branch="main2")(print)
+    lance_write(table=table, op="append", name="tried", branch="dev")(print)
+    assert [write.branch for write in table.writes] == ["dev"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"op": "apend"}, r"op='apend': a write is one of append, .* \(did you mean 'append'\?\)"),
+        ({"op": "delete", "predicate": "true"}, r"op='delete' calls no function.* give SparkDelete\(...\) to writes="),
+        ({"op": "append", "fn": print}, "fn= is the function that is decorated; leave it out"),
+        ({"op": "append", "partition": DAYS}, r"no 'partition' \(did you mean 'partitions'\?\); it has .*once_per"),
+        ({"op": "upsert"}, r"SparkUpsert\('rows'\): on= is missing"),
+        ({"op": "append", "once_per": "partition"}, "once_per='partition' needs partitions="),
+        ({"op": "append", "name": "orders"}, "the table itself and a write are called 'orders'"),
+        ({"op": "append", "name": "tidy"}, "2 writes are called 'tidy'"),
+        ({"op": "append", "name": "a b"}, "'a b' will not do"),
+        ({"op": "append", "table": "orders"}, r"table= is what lance_table\(...\) gave, not 'orders'"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_declared_is_said(options: dict[str, Any], message: str) -> None:
+    table = orders(writes=[SparkCompact("tidy")])
+    with pytest.raises(InvalidInput, match=message):
+
+        @lance_write(**{"table": table, **options})
+        def rows(spark: Any, ctx: Any) -> None: ...
+
+    assert len(table.writes) == 1
+
+
+def test_only_functions_are_decorated() -> None:
+    with pytest.raises(InvalidInput, match="stands above a function, not above 'rows'"):
+        lance_write(table=orders(), op="append")("rows")  # type: ignore[type-var]
+    with pytest.raises(InvalidInput, match="'<lambda>' will not do"):
+        lance_write(table=orders(), op="append")(lambda spark, ctx: None)
+
+
+@pytest.mark.parametrize("second", ["{}/orders.lance", "{}/orders.lance/", "file://{}/x/../orders.lance"])
+def test_one_place_is_one_table(tmp_path: Path, second: str) -> None:
+    first, other = orders(tmp_path / "orders.lance"), lance_table("sales", uri=second.format(tmp_path))
+    merged = dg.Definitions.merge(first.defs, orders(tmp_path / "orders.lance").defs)  # the same, loaded again
+    with pytest.raises(InvalidInput, match="'lake/orders' and 'sales' of this project are at the same place") as told:
+        dg.Definitions.merge(first.defs, other.defs)
+    assert "Declare the table once" in str(told.value)
+    del merged, first, told
+    dg.Definitions.validate_loadable(other.defs)  # what nobody has any more is in nobody's way
+
+
+def test_places_of_buckets_are_told_apart() -> None:
+    assert place_of("s3://lake/a/") == place_of("s3://lake/a")
+    assert len({place_of(each) for each in ("s3://lake/a", "s3://lake/b", "/lake/a", "gs://lake/a")}) == 4
+
+
+def test_one_key_is_one_table(tmp_path: Path) -> None:
+    """Dagster says it, with the key and both places."""
+    one, two = orders(tmp_path / "a"), orders(tmp_path / "b", writes=[SparkAppend("more", fn=print)])  # type: ignore[arg-type]
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="conflicting AssetSpecs with the same key") as told:
+        dg.Definitions.validate_loadable(dg.Definitions.merge(one.defs, two.defs))
+    assert str(tmp_path / "a") in str(told.value)
+    assert str(tmp_path / "b") in str(told.value)
+
+
+def test_the_front_door_has_it() -> None:
+    assert lance_assets.lance_write is lance_write

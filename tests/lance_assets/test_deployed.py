@@ -1,0 +1,192 @@
+"""A deployment: the webserver and the daemon as processes of their own, on PostgreSQL, with tables on local disk and on
+S3. Runs are launched as a browser does it, their workers are killed, the daemon too; then everything that anybody could
+read is searched for the secrets.
+"""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import lance
+import psycopg
+import pyarrow as pa
+import pytest
+
+from lance_core import Table
+from tests.lance_assets import project
+from tests.lance_assets.instances import events, tags
+from tests.lance_assets.processes import Deployment, until
+from tests.lance_core.storage.servers import SECRET, Bucket, s3
+from tests.postgres import PASSWORD, for_dagster, postgres_server
+
+LOCATION = project.__name__
+CONFIG = """
+telemetry:
+  enabled: false
+storage:
+  postgres:
+    postgres_url:
+      env: PROOFS_DATABASE
+run_monitoring:
+  enabled: true
+  poll_interval_seconds: 1
+run_retries:
+  enabled: true
+  max_retries: 1
+"""
+PAGES = """{ runsOrError { ... on Runs { results { runId status runConfigYaml tags { key value }
+        eventConnection { events { __typename ... on MessageEvent { message }
+            ... on ExecutionStepFailureEvent { error { message stack causes { message stack } } }
+            ... on MaterializationEvent { metadataEntries { label description ... on TextMetadataEntry { text }
+                ... on JsonMetadataEntry { jsonString } } } } } } } }
+    repositoriesOrError { ... on RepositoryConnection { nodes { name
+        allTopLevelResourceDetails { name configFields { name } configuredValues { key value type } }
+        sensors { name description sensorState { ticks { status skipReason cursor } } }
+        assetNodes { description opVersion metadataEntries { label ... on TextMetadataEntry { text } }
+            configField { configType { recursiveConfigTypes { key description } } } } } } }
+    instance { info daemonHealth { allDaemonStatuses { daemonType lastHeartbeatErrors { message stack } } } } }"""
+STATS = """{ assetNodeOrError(assetKey: {path: ["lake", "orders"]}) { ... on AssetNode {
+    partitionKeys partitionStats { numPartitions numMaterialized } } } }"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("deployed")
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[Bucket]:
+    with s3() as server:
+        yield server.bucket()
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[str]:
+    with postgres_server() as url:
+        name = url.format(database="dagster")
+        with psycopg.connect(url.format(database="postgres"), autocommit=True) as connection:
+            connection.execute("CREATE DATABASE dagster")
+        yield name
+
+
+@pytest.fixture(scope="module")
+def deployment(place: Path, bucket: Bucket, database: str) -> Iterator[Deployment]:
+    environment = {
+        "PROOFS_DATABASE": for_dagster(database),
+        "DAGSTER_DISABLE_TELEMETRY": "yes",
+        project.ROOT: str(place),
+        project.BUCKET: bucket.uri,
+        project.SECRET: SECRET,
+        project.ENDPOINT: bucket.options["aws_endpoint"],
+    }
+    home = place / "home"
+    home.mkdir()
+    (home / "dagster.yaml").write_text(CONFIG)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        yield Deployment(home, environment, LOCATION)
+
+
+@pytest.fixture(scope="module")
+def instance(deployment: Deployment) -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.from_config(str(deployment.home)) as each:
+        each.get_runs(limit=1)
+        yield each
+
+
+def finished(instance: dg.DagsterInstance, run_id: str) -> dg.DagsterRunStatus | None:
+    run = instance.get_run_by_id(run_id)
+    ends = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
+    return run.status if run and run.status in ends else None
+
+
+def retry_of(instance: dg.DagsterInstance, run_id: str) -> str | None:
+    found = instance.get_runs(dg.RunsFilter(tags={"dagster/parent_run_id": run_id}))
+    return found[0].run_id if found else None
+
+
+def test_a_deployment_lives_through_the_deaths_of_its_processes(
+    place: Path, deployment: Deployment, instance: dg.DagsterInstance, bucket: Bucket, database: str
+) -> None:
+    orders = dg.AssetKey(["lake", "orders"])
+    uri = str(place / "orders.lance")
+
+    def recorded() -> list[tuple[str, str | None]]:
+        return [(run_id, event.partition) for run_id, event in events(instance, orders)]
+
+    with deployment.webserver() as browser:
+        with deployment.daemon("daemon") as daemon:
+            # The worker dies when its version has landed and nobody has been told.
+            (place / "kill.json").write_text(json.dumps({"at": "after create _versions 1", "whom": "run"}))
+            killed = browser.launch(LOCATION, "load")
+            on_s3 = browser.launch(LOCATION, "load_s3")
+            said = lambda: deployment.log("daemon")  # noqa: E731
+            assert until(lambda: finished(instance, killed), said) is dg.DagsterRunStatus.FAILURE
+            retry = until(lambda: retry_of(instance, killed), said)
+            assert until(lambda: finished(instance, retry), said) is dg.DagsterRunStatus.SUCCESS, run_log(
+                instance, retry
+            )
+            assert until(lambda: finished(instance, on_s3), said) is dg.DagsterRunStatus.SUCCESS, run_log(
+                instance, on_s3
+            )
+            ((recorder, event),) = events(instance, orders)
+            assert recorder in (retry, "")
+            assert (event.partition, tags(event)["lance/run_id"]) == ("v0000000001", killed)
+            assert Table.open(uri).count_rows() == project.ROWS
+            lance.write_dataset(pa.table({"id": [77]}), uri, mode="append")
+            until(lambda: len(recorded()) == 2, said)
+            os.killpg(daemon.pid, signal.SIGKILL)
+            daemon.wait()
+        for number in range(3):
+            lance.write_dataset(pa.table({"id": [78 + number]}), uri, mode="append")
+        with deployment.daemon("second_daemon"):
+            until(lambda: len(recorded()) >= 5, lambda: deployment.log("second_daemon"))
+            ticks = lambda: instance.get_runs(limit=1)  # noqa: E731
+            ticks()
+        assert [partition for _, partition in recorded()] == [f"v{number:010}" for number in range(1, 6)]
+        assert [run_id for run_id, _ in recorded()][1:] == [""] * 4
+        stats = browser.ask(STATS)["assetNodeOrError"]
+        assert stats["partitionStats"] == {"numPartitions": 5, "numMaterialized": 5}
+        check_on_s3(instance, on_s3, bucket)
+        pages = json.dumps(browser.ask(PAGES))
+        assert on_s3 in pages
+        check_clean(place, pages, database)
+
+
+def check_on_s3(instance: dg.DagsterInstance, run_id: str, bucket: Bucket) -> None:
+    for name in ("clicks", "views"):
+        table = Table.open(f"{bucket.uri}/{name}.lance", storage_options=bucket.options)
+        assert table.count_rows() == project.ROWS
+        assert table.versions()[0].properties["dagster.run_id"] == run_id
+        ((recorder, event),) = events(instance, dg.AssetKey(name))
+        assert (recorder, event.partition) == (run_id, "v0000000001")
+
+
+def check_clean(place: Path, pages: str, database: str) -> None:
+    """Neither what Dagster's database holds, nor its pages, nor a file that anybody wrote, tells a secret."""
+    assert SECRET not in pages
+    assert PASSWORD not in pages
+    rows = 0
+    with psycopg.connect(database) as connection:
+        tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
+        for (name,) in tables:
+            for (row,) in connection.execute(f'SELECT row_to_json(t)::text FROM "{name}" t'.encode()):
+                rows += 1
+                assert SECRET not in row, name
+                assert PASSWORD not in row, name
+    assert rows > 100
+    files = [file for file in place.rglob("*") if file.is_file()]
+    assert any("compute_logs" in file.parts or file.suffix in (".err", ".out") for file in files)
+    for file in files:
+        assert SECRET.encode() not in file.read_bytes(), file
+        assert PASSWORD.encode() not in file.read_bytes(), file
+
+
+def run_log(instance: dg.DagsterInstance, run_id: str) -> str:
+    told: list[Any] = [entry.to_json() for entry in instance.all_logs(run_id)][-8:]
+    return "\n".join(map(str, told))

@@ -1,0 +1,43 @@
+"""What a manifest says of files and fragments, and which fragments are small."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from lance_assets import layout
+from lance_assets.layout import Layout, pieces
+from lance_core import Table
+
+ROWS = pa.table({"id": list(range(1_000))})
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "small"),
+    [
+        (1_001, 10**9, [True, True]),
+        (1_000, 10**9, [False, True]),
+        (10**9, 1, [False, False]),
+        (500, 10**9, [False, True]),
+    ],
+)
+def test_small_is_what_has_few_rows_and_few_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, size: int, small: list[bool]
+) -> None:
+    monkeypatch.setattr(layout, "SMALL_ROWS", rows)
+    monkeypatch.setattr(layout, "SMALL_BYTES", size)
+    table = Table.create(tmp_path / "t", ROWS).append(ROWS.slice(0, 10)).table
+    assert [piece.is_small for piece in pieces(table)] == small
+    assert Layout.of(table).small == sum(small)
+
+
+def test_deleted_rows_do_not_make_a_fragment_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "SMALL_ROWS", 1_000)
+    (piece,) = pieces(Table.create(tmp_path / "t", ROWS).delete("id > 5").table)
+    assert (piece.rows, piece.deleted, piece.is_small) == (6, 994, False)
+
+
+def test_nothing(tmp_path: Path) -> None:
+    empty = Layout.of(Table.create(tmp_path / "t", ROWS.schema))
+    assert empty == Layout(rows=0, deleted=0, fragments=0, small=0, with_deletions=0, files=0, bytes=0, unsized=0)
+    assert empty.deleted_share == 0

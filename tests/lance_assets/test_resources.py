@@ -1,0 +1,87 @@
+"""What may stand under the resource key `spark`, and that none of its settings is dropped in silence."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster_pyspark import LazyPySparkResource, PySparkResource
+from pyspark.sql import DataFrame, SparkSession
+
+from lance_assets import SparkAppend, SparkSessionResource, WriteContext, lance_table
+from lance_assets.resources import session_of
+from lance_core import InvalidInput, Table
+from tests.lance_assets.instances import run
+
+CANARY = "canary-3a71"
+LATE: list[tuple[Mapping[str, object], str]] = [
+    ({"spark.executor.memory": "9g"}, "spark.executor.memory: asked for 9g, it runs with"),
+    ({"spark": {"executor": {"memory": "9g"}}}, "spark.executor.memory: asked for 9g, it runs with"),
+    ({"spark.master": "yarn"}, "spark.master: asked for yarn, it runs with local[2,3]"),
+    ({"spark.ui.enabled": False}, "spark.ui.enabled: asked for false, it runs with true"),
+    ({"spark.hadoop.fs.s3a.secret.key": CANARY}, "spark.hadoop.fs.s3a.secret.key: asked for ***, it runs with"),
+]
+FINE: list[Mapping[str, object]] = [
+    {},
+    {"spark.app.name": "another name"},
+    {"spark.sql.shuffle.partitions": 3},
+    {"spark": {"sql": {"shuffle": {"partitions": "3"}}}},
+    {"spark.master": "local[2,3]", "spark.ui.enabled": True},
+]
+
+
+@pytest.mark.parametrize(("conf", "said"), LATE)
+@pytest.mark.parametrize("kind", [PySparkResource, LazyPySparkResource])
+def test_settings_that_come_too_late_are_refused_by_name(
+    spark: SparkSession, kind: type, conf: Mapping[str, object], said: str
+) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        session_of(begun(kind, conf))
+    assert said in str(refused.value)
+    assert CANARY not in str(refused.value)
+
+
+@pytest.mark.parametrize("conf", FINE)
+@pytest.mark.parametrize("kind", [PySparkResource, LazyPySparkResource])
+def test_settings_that_hold_are_taken(spark: SparkSession, kind: type, conf: Mapping[str, object]) -> None:
+    assert session_of(begun(kind, conf)).range(3).count() == 3
+
+
+def test_a_second_resource_of_ours_must_fit_the_application_of_the_first(spark: SparkSession) -> None:
+    first = SparkSessionResource(conf={"spark.sql.shuffle.partitions": "3"})
+    assert session_of(first).conf.get("spark.sql.shuffle.partitions") == "3"
+    second = SparkSessionResource(conf={"spark.sql.warehouse.dir": "file:/elsewhere"})
+    with pytest.raises(InvalidInput, match=r"spark\.sql\.warehouse\.dir: asked for file:/elsewhere, it runs with"):
+        session_of(second)
+
+
+def test_a_session_itself_will_do(tmp_path: Path, spark: SparkSession) -> None:
+    def rows(session: SparkSession, ctx: WriteContext) -> DataFrame:
+        return session.range(4)
+
+    table = lance_table("t", uri=str(tmp_path / "t.lance"), writes=[SparkAppend("t_append", rows)])
+    with dg.DagsterInstance.ephemeral() as instance:
+        run(table, "t_append", instance, spark)
+    assert Table.open(table.uri).count_rows() == 4
+
+
+def test_java_is_not_started_to_find_out_that_it_is_a_resource() -> None:
+    class Costly:
+        asked = 0
+
+        @property
+        def spark_session(self) -> SparkSession:
+            self.asked += 1
+            raise InvalidInput("no session today")
+
+    costly = Costly()
+    with pytest.raises(InvalidInput, match="no session today"):
+        session_of(costly)
+    assert costly.asked == 1
+
+
+def begun(kind: type, conf: Mapping[str, object]) -> object:
+    """As Dagster begins a resource for a run."""
+    resource = kind(spark_config=dict(conf))
+    resource.setup_for_execution(dg.build_init_resource_context())
+    return resource

@@ -1,0 +1,147 @@
+"""Runs whose processes are killed with SIGKILL at each step of a write, its commit and its recording: the process of
+the step alone, or the run's worker as well. Whoever comes afterwards, a run that goes on for it or first the sensor,
+leaves one version and one event.
+
+A slice is in the suite, everything with `make dagster-proofs`.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from py4j.java_gateway import JavaGateway
+from pyspark.java_gateway import launch_gateway
+
+from lance_assets import lance_table
+from lance_assets.discovery import discovery_sensor
+from lance_assets.spark.java import ensure_java
+from lance_core import Table
+from tests.lance_assets import killed_run
+from tests.lance_assets.instances import events, partitions, tags, tick
+from tests.lance_assets.project import ROOT, ROWS
+
+PROJECT = Path(__file__).resolve().parents[2]
+ALL = os.environ.get("PROOFS") == "all"
+
+# In their order, as an undisturbed run goes through them; the test below holds it to that.
+STEPS = [
+    "create _lance_assets/intents 1",
+    "spark job 1",
+    "put _lance_assets/intents 1",
+    "put _transactions 1",
+    "create _versions 1",
+    "put _lance_assets/intents 2",
+    "add_dynamic_partitions 1",  # which table it is
+    "add_dynamic_partitions 2",  # the version
+    "add_dynamic_partitions 3",  # who records it
+    "event ASSET_MATERIALIZATION lake/orders 1",
+    "delete_dynamic_partition 1",
+    "add_run_tags 1",
+    "event ASSET_MATERIALIZATION lake/orders_append 1",
+    "event STEP_SUCCESS 1",
+]
+COMMITTED = "create _versions 1"
+POINTS = [f"before {step}" for step in STEPS] + [f"after {STEPS[-1]}"]
+CASES = [(point, whom, comes) for point in POINTS for whom in ("step", "run") for comes in ("run", "sensor")]
+SLICE = [
+    ("before spark job 1", "run", "run"),
+    (f"after {COMMITTED}", "step", "sensor"),
+    ("before event ASSET_MATERIALIZATION lake/orders 1", "run", "run"),
+]
+Run = Callable[..., int]
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Run]:
+    """All of them share one Java process, so that a death costs no more than a run."""
+    ensure_java()
+    gateway: JavaGateway = launch_gateway()
+    parameters = gateway.gateway_parameters
+    environment = {
+        **os.environ,
+        "PYSPARK_GATEWAY_PORT": str(parameters.port),
+        "PYSPARK_GATEWAY_SECRET": parameters.auth_token,
+        "DAGSTER_DISABLE_TELEMETRY": "yes",
+        "PROOFS_SECRET": "x",
+    }
+
+    def once(root: Path, *arguments: str) -> int:
+        with (root / "log").open("a") as log:
+            code = subprocess.run(
+                [sys.executable, "-m", killed_run.__name__, *arguments],
+                cwd=PROJECT,
+                env={**environment, ROOT: str(root), "DAGSTER_HOME": str(root / "home")},
+                stdout=log,
+                stderr=log,
+                check=False,
+            ).returncode
+        # The driver is dead, its application in the Java process is not.
+        gateway.jvm.org.apache.spark.SparkContext.getOrCreate().stop()
+        return code
+
+    try:
+        yield once
+    finally:
+        gateway.shutdown()
+        gateway.proc.kill()
+        gateway.proc.wait()
+
+
+@pytest.fixture(scope="module")
+def fresh_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("fresh") / "home"
+    home.mkdir()
+    (home / "dagster.yaml").write_text("telemetry:\n  enabled: false\n")
+    with dg.DagsterInstance.from_config(str(home)) as instance:
+        instance.get_runs(limit=1)
+        instance.fetch_materializations(dg.AssetKey("orders"), limit=1)
+    return home
+
+
+@pytest.fixture
+def root(fresh_home: Path, tmp_path: Path) -> Path:
+    shutil.copytree(fresh_home, tmp_path / "home")
+    return tmp_path
+
+
+def test_an_undisturbed_run_goes_through_these_steps(run: Run, root: Path) -> None:
+    assert run(root) == 0, log(root)
+    tape = (root / "tape").read_text().splitlines()
+    assert [point for point in tape if point.startswith("before ")] == [f"before {step}" for step in STEPS]
+
+
+@pytest.mark.parametrize(("point", "whom", "comes"), CASES if ALL else SLICE)
+def test_killed_and_made_good(run: Run, root: Path, point: str, whom: str, comes: str) -> None:
+    table = lance_table("orders", uri=str(root / "orders.lance"), key_prefix="lake")
+    (root / "kill.json").write_text(f'{{"at": "{point}", "whom": "{whom}"}}')
+    assert run(root) == (-9 if whom == "run" else 3), log(root)
+    has_landed = Table.exists(table.uri)
+    with dg.DagsterInstance.from_config(str(root / "home")) as instance:
+        (killed,) = instance.get_runs()
+        if whom == "run":  # as the monitoring of runs does
+            instance.report_run_failed(killed, "its worker is gone")
+        assert instance.get_run_by_id(killed.run_id).status is dg.DagsterRunStatus.FAILURE  # type: ignore[union-attr]
+        if comes == "sensor":
+            tick(discovery_sensor("s", [table.ledger]), instance)
+            assert len(events(instance, table.key)) == has_landed
+    assert run(root, killed.run_id) == 0, log(root)
+    with dg.DagsterInstance.from_config(str(root / "home")) as instance:
+        cursor, _ = tick(discovery_sensor("s", [table.ledger]), instance)
+        tick(discovery_sensor("s", [table.ledger]), instance, cursor)
+        ((run_id, event),) = events(instance, table.key)
+        assert partitions(instance, table) == [event.partition] == ["v0000000001"]
+        (retry,) = [each.run_id for each in instance.get_runs() if each.run_id != killed.run_id]
+        assert run_id in {retry, killed.run_id, "" if comes == "sensor" else retry}
+        assert tags(event)["lance/run_id"] == (killed.run_id if has_landed else retry)
+        assert tags(event)["lance/origin"] == "run"
+    theirs = Table.open(table.uri)
+    assert (theirs.version, sorted(theirs.to_table()["id"].to_pylist())) == (1, list(range(ROWS)))
+
+
+def log(root: Path) -> str:
+    return (root / "log").read_text()[-4000:]

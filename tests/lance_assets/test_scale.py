@@ -1,0 +1,201 @@
+"""Many versions, many tables, many partitions: exactly once, page by page, and in a time that does not run away.
+
+The bounds are several times what a busy machine of two cores needs, and far below what a design that looks at all
+versions of all tables would. At full size with `make dagster-proofs`.
+"""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event
+
+import dagster as dg
+import lance
+import pyarrow as pa
+import pytest
+
+from lance_assets import LanceTable, lance_discovery, lance_table
+from lance_assets.discovery import discovery_sensor
+from lance_assets.looking import Opened
+from lance_core import Table
+from tests.lance_assets.instances import partitions, tick
+
+ALL = os.environ.get("PROOFS") == "all"
+ROW = pa.table({"id": [1]})
+FOREIGN = 2_000
+PER_TICK = 700
+TABLES = 1_000 if ALL else 200
+IDLE_TICK_S = 5.0 * TABLES / 1_000
+PARTITIONS = 10_000 if ALL else 2_000
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as each:
+        yield each
+
+
+def grown(table: LanceTable, versions: int) -> None:
+    """By another writer, as far as Dagster can tell."""
+    at = Table.create(table.uri, ROW, durable=False)
+    while at.version < versions:
+        at = at.set_config({"turn": str(at.version)}, retries=1).table
+
+
+def test_two_thousand_foreign_versions_come_in_pages_each_once(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    table = lance_table("orders", uri=str(tmp_path / "orders.lance"))
+    calm = lance_table("calm", uri=str(tmp_path / "calm.lance"))
+    grown(table, FOREIGN)
+    lance.write_dataset(ROW, calm.uri)
+    sensor = discovery_sensor("s", [table.ledger, calm.ledger], versions_per_tick=PER_TICK)
+    cursor = None
+    told: list[int] = []
+    took: list[float] = []
+    for _ in range(FOREIGN // PER_TICK + 2):
+        start = time.perf_counter()
+        sensor.evaluate_tick(dg.build_sensor_context(instance=instance, cursor=cursor))  # died before it was stored
+        took.append(time.perf_counter() - start)
+        cursor, _ = tick(sensor, instance, cursor)
+        told.append(count(instance, table))
+    # As much as fits into a tick, and the other table does not wait until all is told.
+    assert told[:2] == [PER_TICK, 2 * PER_TICK - 1]
+    assert told[-1] == FOREIGN
+    recorded = Counter(all_events(instance, table))
+    assert recorded == {f"v{number:010}": 1 for number in range(1, FOREIGN + 1)}
+    assert partitions(instance, table) == sorted(recorded)
+    assert all_events(instance, calm) == ["v0000000001"]
+    assert max(took) < 20, took
+    assert tick(sensor, instance, cursor)[1] == "no new versions"
+    tick(sensor, instance, None)
+    assert count(instance, table) == FOREIGN
+
+
+def test_a_tick_ends_in_time_and_the_next_goes_on(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    """By a clock of the test's, that goes on with every look at it."""
+    tables = [lance_table(f"t{number}", uri=str(tmp_path / f"t{number}")) for number in range(3)]
+    for table in tables:
+        grown(table, 5)
+    now = iter(range(10_000))
+    ledgers = [table.ledger for table in tables]
+    sensor = discovery_sensor("s", ledgers, seconds_per_tick=8, clock=lambda: float(next(now)))
+    cursor, ticks = None, 0
+    while sum(count(instance, table) for table in tables) < 15:
+        before = sum(count(instance, table) for table in tables)
+        cursor, _ = tick(sensor, instance, cursor)
+        after = sum(count(instance, table) for table in tables)
+        assert 0 < after - before < 9
+        ticks += 1
+    assert ticks > 2
+    for table in tables:
+        assert sorted(all_events(instance, table)) == [f"v{number:010}" for number in range(1, 6)]
+
+
+def test_what_does_not_fit_into_an_answer_comes_with_the_next(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dagster refuses an answer of more than a hundred million bytes, and would for ever."""
+    monkeypatch.setattr("lance_assets.discovery.BYTES_PER_TICK", 1_000_000)
+    wide = lance_table("wide", uri=str(tmp_path / "wide"))
+    columns = pa.table({f"a_column_with_a_name_of_some_length_{number}": [number] for number in range(500)})
+    at = Table.create(wide.uri, columns, durable=False)
+    for turn in range(19):
+        at = at.set_config({"turn": str(turn)}).table
+    sensor = discovery_sensor("s", [wide.ledger])
+    evaluated = sensor.evaluate_tick(dg.build_sensor_context(instance=instance))
+    size = sum(len(dg.serialize_value(event)) for event in evaluated.asset_events)
+    assert 1 < len(evaluated.asset_events) < 20
+    assert size < 1_300_000
+    cursor = None
+    for _ in range(5):
+        cursor, _ = tick(sensor, instance, cursor)
+    assert count(instance, wide) == 20
+
+
+def test_a_store_that_does_not_answer_holds_up_nobody_else(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lance_assets.discovery._OPENING_S_MIN", 0.1)
+    answered, real = Event(), Opened.of
+    tables = [lance_table(name, uri=str(tmp_path / name), discover=False) for name in ("hung", "good")]
+    for table in tables:
+        grown(table, 1)
+
+    def of(ledger: object) -> Opened:
+        if getattr(ledger, "name", "") == "hung":
+            answered.wait(60)
+        return real(ledger)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Opened, "of", of)
+    sensor = discovery_sensor("s", [table.ledger for table in tables], seconds_per_tick=1)
+    cursor, said = tick(sensor, instance)
+    assert said is not None
+    assert "did not answer in time" in said
+    cursor, _ = tick(sensor, instance, cursor)
+    assert count(instance, tables[1]) == 1
+    answered.set()
+    for _ in range(2):
+        cursor, _ = tick(sensor, instance, cursor)
+    assert count(instance, tables[0]) == 1
+
+
+def test_a_tick_with_nothing_to_do_asks_the_database_for_nothing(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = [lance_table(f"t{each}", uri=str(tmp_path / f"t{each}"), discover=False) for each in range(TABLES)]
+    for table in tables:
+        Table.create(table.uri, ROW, durable=False)
+    sensor, cursor, said = lance_discovery("lake", tables), None, None
+    while said != "no new versions":
+        cursor, said = tick(sensor, instance, cursor)
+
+    def asked(*_: object, **__: object) -> object:
+        raise AssertionError("a table that has not changed needs no look at Dagster")
+
+    for method in ("get_dynamic_partitions", "add_dynamic_partitions", "fetch_materializations"):
+        monkeypatch.setattr(instance, method, asked)
+    start = time.perf_counter()
+    cursor, said = tick(sensor, instance, cursor)
+    took = time.perf_counter() - start
+    assert said == "no new versions"
+    assert took < IDLE_TICK_S, took
+
+
+def test_automation_over_many_partitions_stays_quick(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    """One condition, as an asset has it that reads the newest version."""
+    table = lance_table("orders", uri=str(tmp_path / "orders.lance"))
+
+    @dg.asset(deps=[table.dep], automation_condition=dg.AutomationCondition.eager())
+    def report() -> None: ...
+
+    defs = dg.Definitions.merge(table.defs, dg.Definitions([report]))
+    keys = [f"v{number:010}" for number in range(1, PARTITIONS + 1)]
+    instance.add_dynamic_partitions(table.ledger.partition_set, keys)
+    instance.report_runless_asset_event(dg.AssetMaterialization(table.key, partition=keys[-1]))
+    evaluated = dg.evaluate_automation_conditions(defs, instance)
+    new = f"v{PARTITIONS + 1:010}"
+    instance.add_dynamic_partitions(table.ledger.partition_set, [new])
+    instance.report_runless_asset_event(dg.AssetMaterialization(table.key, partition=new))
+    start = time.perf_counter()
+    evaluated = dg.evaluate_automation_conditions(defs, instance, cursor=evaluated.cursor)
+    took = time.perf_counter() - start
+    assert evaluated.get_num_requested(report.key) == 1
+    assert took < 10, took
+
+
+def count(instance: dg.DagsterInstance, table: LanceTable) -> int:
+    return len(all_events(instance, table))
+
+
+def all_events(instance: dg.DagsterInstance, table: LanceTable) -> list[str]:
+    found: list[str] = []
+    cursor = None
+    while True:
+        page = instance.fetch_materializations(table.key, limit=1000, ascending=True, cursor=cursor)
+        for record in page.records:
+            assert record.partition_key is not None
+            found.append(record.partition_key)
+        if not page.has_more:
+            return found
+        cursor = page.cursor

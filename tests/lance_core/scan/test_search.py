@@ -1,0 +1,175 @@
+"""The nearest rows against pylance's own exact search, and what has no distance; what cannot be searched is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lance_core import InvalidInput, Table
+from lance_core.scan import search as module
+
+ROWS, SIZE = 400, 7
+RNG = np.random.default_rng(11)
+FLOATS = {pa.float16(): np.float16, pa.float32(): np.float32, pa.float64(): np.float64}
+
+
+def vectors(kind: pa.DataType) -> pa.Array:
+    """With rows that are equal, null, not a number, infinite, of length zero and with a null in them."""
+    found: list[Any] = RNG.normal(size=(ROWS, SIZE)).round(2).astype(FLOATS[kind]).tolist()
+    for row in range(20, ROWS, 20):
+        found[row] = found[20]
+    found[3], found[30], found[110] = None, None, None
+    found[31] = [float("nan"), *found[31][1:]]
+    found[32] = [0.0] * SIZE
+    found[33] = [*found[33][:-1], None]
+    found[34] = [float("inf"), *found[34][1:]]
+    return pa.array(found, pa.list_(pa.float32(), SIZE)).cast(pa.list_(kind, SIZE))
+
+
+def written(place: Path, data: pa.Table) -> str:
+    """In several fragments, with rows deleted in two of them."""
+    lance.write_dataset(data, str(place), max_rows_per_file=150).delete("id in (40, 60, 33, 200)")
+    return str(place)
+
+
+@pytest.fixture(scope="module", params=FLOATS, ids=str)
+def floats(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, pa.DataType]:
+    ids = pa.array(range(ROWS), pa.int64())
+    points = vectors(request.param)
+    data = pa.table({"id": ids, "v": points, "s": pa.StructArray.from_arrays([points], ["v"])})
+    return written(tmp_path_factory.mktemp("search") / "t", data), request.param
+
+
+def check(uri: str, vector: Any, k: int, *, column: str = "v", **options: Any) -> pa.Table:
+    """Ours are theirs: the same rows, their distances within what four bytes can tell."""
+    nearest = {"column": column, "q": np.asarray(vector), "k": k, "use_index": False}
+    if options.get("metric"):
+        nearest["metric"] = options["metric"]
+    told = {name: options.get(name) for name in ("columns", "filter")}
+    theirs = lance.dataset(uri).to_table(nearest=nearest, prefilter=True, **told)
+    ours = Table.open(uri).search(column, vector, k, **options)
+    assert ours.schema.equals(theirs.schema)
+    np.testing.assert_allclose(ours["_distance"].to_numpy(), theirs["_distance"].to_numpy(), rtol=2e-3, atol=2e-3)
+    if "id" in ours.column_names:
+        # Rows that are as near as the last digit tells may change places.
+        apart = ours["id"].to_numpy() != theirs["id"].to_numpy()
+        near = ours["_distance"].to_numpy()[apart]
+        assert set(ours["id"].to_pylist()) == set(theirs["id"].to_pylist()) or len(ours) == k
+        np.testing.assert_allclose(near, theirs["_distance"].to_numpy()[apart], rtol=2e-3, atol=2e-3)
+        assert apart.sum() <= 0.2 * len(apart)
+    return ours
+
+
+@pytest.mark.parametrize("metric", [None, "l2", "cosine", "dot"])
+@pytest.mark.parametrize("k", [1, 9, 10_000])
+def test_nearest_as_pylance_finds_them(floats: tuple[str, pa.DataType], metric: str | None, k: int) -> None:
+    uri, kind = floats
+    vector = RNG.normal(size=SIZE).astype(FLOATS[kind])
+    check(uri, vector, k, metric=metric)
+    check(uri, vector, k, metric=metric, columns=["_distance", "id"], filter="id % 3 = 0 and id < 300")
+    check(uri, vector, k, metric=metric, column="s.v", columns=["id"])
+    check(uri, vector, k, metric=metric, columns=[])
+    check(uri, vector, k, metric=metric, columns=["id"], filter="id < 0")
+
+
+@pytest.mark.parametrize("metric", ["l2", "cosine", "dot"])
+def test_equal_rows_come_in_their_order(floats: tuple[str, pa.DataType], metric: str) -> None:
+    uri, _ = floats
+    table = Table.open(uri)
+    alike = [row for row in range(20, ROWS, 20) if row not in (40, 60, 200)]
+    vector = table.to_table(["v"], "id = 20")["v"][0].as_py()
+    for k in (3, len(alike)):
+        found = check(uri, vector, k, metric=metric, filter="id % 20 = 0 and id > 0")
+        assert found["id"].to_pylist() == alike[:k]
+
+
+def test_what_has_no_distance_is_left_out(floats: tuple[str, pa.DataType]) -> None:
+    uri, _ = floats
+    table = Table.open(uri)
+    dead = {40, 60, 33, 200}
+    near = set(table.search("v", [1.0] * SIZE, ROWS)["id"].to_pylist())
+    assert set(range(ROWS)) - near == dead | {3, 30, 110, 31}
+    near = set(table.search("v", [1.0] * SIZE, ROWS, metric="cosine")["id"].to_pylist())
+    assert set(range(ROWS)) - near == dead | {3, 30, 110, 31, 32, 34}
+    assert not len(table.search("v", [0.0] * SIZE, ROWS, metric="cosine"))
+
+
+def test_a_number_that_is_null_in_a_vector_counts_as_0(tmp_path: Path) -> None:
+    data = pa.table({"id": [0, 1], "v": pa.array([[1.0, None], [1.0, 1.0]], pa.list_(pa.float32(), 2))})
+    place = str(tmp_path / "t")
+    lance.write_dataset(data, place)
+    assert check(place, [1.0, 0.0], 2)["_distance"].to_pylist() == [0.0, 1.0]
+
+
+def test_few_are_kept_of_many_blocks(floats: tuple[str, pa.DataType], monkeypatch: pytest.MonkeyPatch) -> None:
+    uri, _ = floats
+    vector = RNG.normal(size=SIZE)
+    whole = Table.open(uri).search("v", vector, 25, columns=["id"])
+    monkeypatch.setattr(module, "_BLOCK_VALUES", 2 * SIZE)
+    assert Table.open(uri).search("v", vector, 25, columns=["id"]).equals(whole)
+
+
+def test_bytes_are_compared_bit_by_bit(tmp_path: Path) -> None:
+    bits = RNG.integers(0, 256, size=(ROWS, SIZE)).astype(np.uint8)
+    data = pa.table({"id": pa.array(range(ROWS), pa.int64()), "v": pa.array(bits.tolist(), pa.list_(pa.uint8(), SIZE))})
+    uri = written(tmp_path / "t", data)
+    wanted = bits[7] ^ np.uint8(1)
+    for metric in (None, "hamming"):
+        ours = check(uri, wanted, ROWS, metric=metric, columns=["id"])
+        assert ours["id"].to_pylist()[0] == 7
+        live = np.array([row for row in range(ROWS) if row not in (40, 60, 33, 200)])
+        apart = np.unpackbits(bits[live] ^ wanted, axis=1).sum(axis=1)
+        assert ours["id"].to_pylist() == live[np.argsort(apart, kind="stable")].tolist()
+
+
+def test_an_older_version_and_columns_that_every_table_has(floats: tuple[str, pa.DataType]) -> None:
+    uri, _ = floats
+    before = Table.open(uri, version=1)
+    vector = before.to_table(["v"], "id = 200")["v"][0].as_py()
+    assert 200 in before.search("v", vector, 30, nprobes=4, refine=2)["id"].to_pylist()
+    found = before.search("v", vector, 2, columns=["_rowid", "id"])
+    assert found.column_names == ["_rowid", "id", "_distance"]
+    assert found["id"].to_pylist() == [20, 40]
+    assert before.take(found["_rowid"], ["id"], by="row_id")["id"].to_pylist() == [20, 40]
+
+
+@pytest.mark.parametrize(
+    ("column", "vector", "k", "options", "message"),
+    [
+        ("v", [1.0] * 3, 1, {}, "vector has 3 numbers, and those of 'v' have 7"),
+        ("v", [[1.0] * SIZE], 1, {}, "vector is a list of 7 numbers"),
+        ("v", "abc", 1, {}, "vector is a list of 7 numbers"),
+        ("v", [float("nan"), *[1.0] * 6], 1, {}, "vector holds nan at place 0"),
+        ("v", [1.0] * SIZE, 0, {}, "k=0: a search is for at least one row"),
+        ("v", [1.0] * SIZE, 1.5, {}, "k=1.5: it is a whole number"),
+        ("v", [1.0] * SIZE, 1, {"metric": "near"}, "metric='near': choose one of l2, cosine, dot, hamming"),
+        ("v", [1.0] * SIZE, 1, {"metric": "hamming"}, "which 'v' holds, are compared by l2 or cosine or dot"),
+        ("v", [1.0] * SIZE, 1, {"nprobes": 0}, "nprobes=0: it counts from 1"),
+        ("v", [1.0] * SIZE, 1, {"columns": ["no"]}, "no"),
+        ("v", [1.0] * SIZE, 1, {"filter": "no = 1"}, "no"),
+        ("id", [1.0], 1, {}, "the column 'id' holds int64, and a search needs vectors"),
+        ("w", [1.0], 1, {}, "w"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_searched_is_said(
+    floats: tuple[str, pa.DataType], column: str, vector: Any, k: Any, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidInput, match=message.replace("(", r"\(")):
+        Table.open(floats[0]).search(column, vector, k, **options)
+
+
+def test_columns_and_bytes_that_would_be_mistaken(tmp_path: Path) -> None:
+    taken = pa.table({"_distance": [1], "v": pa.array([[1]], pa.list_(pa.uint8(), 1))})
+    table = Table.create(tmp_path / "t", taken)
+    with pytest.raises(InvalidInput, match="the table has a column '_distance'"):
+        table.search("v", [1], 1)
+    renamed = table.alter_column("_distance", rename="d").table
+    for wrong in ([256], [-1], [0.5]):
+        with pytest.raises(InvalidInput, match="whole numbers from 0 to 255"):
+            renamed.search("v", wrong, 1)
+    with pytest.raises(InvalidInput, match="are compared by hamming"):
+        renamed.search("v", [1], 1, metric="l2")

@@ -1,0 +1,106 @@
+"""The demo as it is after a day's work, and Dagster's web server over it: started once, stopped by its process id."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from lance_assets.demo.place import PROJECT, ROOT_VARIABLE, Place
+from tests.ui.browser import Browser, browser
+
+SECONDS_MAX = 120
+PICTURES = Path(os.environ.get("UI_PICTURES") or PROJECT / ".ui")
+WORK = """
+import dagster as dg, sys
+from lance_assets.demo.definitions import cities, defs, orders
+from lance_assets.demo.place import place, prepare_home
+with dg.DagsterInstance.from_config(str(prepare_home(place()))) as instance:
+    def run(*keys, partition=None):
+        assets = [defs.get_assets_def(key) for key in keys]
+        spark = {"spark": (defs.resources or {})["spark"]}
+        done = dg.materialize(assets, instance=instance, resources=spark, partition_key=partition, raise_on_error=False)
+        print(*keys, partition, done.success, done.run_id, flush=True)
+        return done.success
+    assert run(cities.write_key("cities_counted"))
+    for version in (1, 2, 3):
+        assert run(orders.profile_key, partition=f"v{version:010}")
+    assert not run(orders.write_key("orders_delivery"))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    root: Path
+    runs: dict[str, str]
+    """Run ids by the last part of what was run."""
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    root = tmp_path_factory.mktemp("demo")
+    run([sys.executable, "-m", "lance_assets.demo"], root)
+    told = run([sys.executable, "-c", WORK], root)
+    runs = {}
+    for line in told.splitlines():
+        if "'" in line and line.count("-") >= 4:
+            runs[line.split("'")[1]] = line.split()[-1]
+    return Demo(root, runs)
+
+
+@pytest.fixture(scope="session")
+def server(demo: Demo) -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    command = [sys.executable, "-m", "dagster_webserver", "-w", "workspace.yaml", "-h", "127.0.0.1", "-p", port]
+    process = subprocess.Popen(
+        command, cwd=PROJECT, env=environment(demo.root), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        url = f"http://127.0.0.1:{port}"
+        wait_for(url, process)
+        yield url
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+@pytest.fixture(scope="session")
+def pages(server: str) -> Iterator[Browser]:
+    with browser(server, PICTURES) as opened:
+        yield opened
+
+
+def environment(root: Path) -> dict[str, str]:
+    home = {"DAGSTER_HOME": str(Place(root).dagster_home), ROOT_VARIABLE: str(root), "DAGSTER_DISABLE_TELEMETRY": "yes"}
+    return {**os.environ, **home}
+
+
+def run(command: list[str], root: Path) -> str:
+    done = subprocess.run(command, cwd=PROJECT, env=environment(root), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def wait_for(url: str, process: "subprocess.Popen[bytes]") -> None:
+    until = time.monotonic() + SECONDS_MAX
+    while time.monotonic() < until:
+        assert process.poll() is None, "the web server ended by itself"
+        try:
+            with urllib.request.urlopen(f"{url}/server_info", timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.2)  # it has no event that another process could wait for
+    raise AssertionError(f"no answer from {url} within {SECONDS_MAX} s")

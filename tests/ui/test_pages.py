@@ -1,0 +1,79 @@
+"""Dagster's pages, looked at with a real browser: what a person sees of a table, its versions, and a failed audit.
+
+`make test-ui` runs them; the pictures are in `.ui/`, and two of them in the README.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.ui.browser import Browser
+from tests.ui.conftest import Demo
+
+PICTURE = "img[src^='data:image/svg+xml']"
+pytestmark = pytest.mark.timeout(600)
+
+
+def is_picture(path: Path) -> bool:
+    return path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 20_000
+
+
+def shows_picture(pages: Browser) -> None:
+    image = pages.page.locator(PICTURE).first
+    image.wait_for(state="visible")
+    assert image.evaluate("image => image.decode().then(() => image.naturalWidth)") > 0
+
+
+def test_the_graph_shows_writes_ledgers_and_profiles(pages: Browser) -> None:
+    pages.open("/asset-groups?expanded=lance_assets_demo%3A__repository__%3Aorders")
+    pages.open("/locations/lance_assets_demo/asset-groups/orders/lineage")
+    pages.sees("orders_append", "orders_delivery", "orders_profile", "3 partitions", "100% filled")
+    assert is_picture(pages.keep("graph"))
+
+
+def test_the_ledger_has_a_partition_for_each_version(pages: Browser, demo: Demo) -> None:
+    page = pages.open("/assets/orders?view=partitions")
+    pages.sees("v0000000001", "v0000000002", "v0000000003")
+    page.get_by_text("v0000000002").first.click()
+    pages.sees("Append", "lance/planned_on", "lance/rows_added", "dagster/row_count", "lance/run")
+    assert is_picture(pages.keep("ledger"))
+
+
+def test_the_checks_of_the_newest_version_are_told(pages: Browser) -> None:
+    pages.open("/assets/orders?view=checks")
+    pages.sees("keys_unique", "row_change", "row_count", "schema_stable")
+    assert is_picture(pages.keep("checks"))
+
+
+def test_a_profile_has_figures_and_pictures(pages: Browser) -> None:
+    page = pages.open("/assets/orders_profile?view=partitions&partition=v0000000003")
+    pages.sees("lance/rows", "lance/columns_profile")
+    assert is_picture(pages.keep("profile"))
+    for number, name in enumerate(("lance/fragment_map", "lance/version_graph")):
+        pages.sees(name)
+        page.get_by_text("[Show Markdown]").nth(number).click()
+        shows_picture(pages)
+        assert is_picture(pages.keep(name.replace("/", "_")))
+        page.keyboard.press("Escape")
+        page.locator(PICTURE).first.wait_for(state="detached")
+
+
+def test_the_inputs_of_a_version_are_a_picture(pages: Browser) -> None:
+    page = pages.open("/assets/cities_counted?view=overview")
+    pages.sees("lance/inputs", "lance/lineage")
+    page.get_by_text("[Show Markdown]").first.click()
+    shows_picture(pages)
+    assert is_picture(pages.keep("lineage"))
+
+
+def test_a_failed_audit_says_what_was_found_and_how_to_look_at_it(pages: Browser, demo: Demo) -> None:
+    pages.open(f"/runs/{demo.runs['orders_delivery']}")
+    pages.sees("audit", "amounts")
+    assert is_picture(pages.keep("audit"))
+    pages.open("/assets/orders_delivery?view=checks")
+    pages.sees("amounts")
+    assert is_picture(pages.keep("audit_check"))
+    # Nobody has seen a fourth version.
+    page = pages.open("/assets/orders?view=partitions")
+    pages.sees("v0000000003")
+    assert page.get_by_text("v0000000004").count() == 0
