@@ -127,8 +127,9 @@ def compact(
     retries: int = ATTEMPTS,
 ) -> Committed:
     """Write small fragments, and those with many deleted rows, anew as full ones; what becomes of indices, says
-    `Table.compact`. So many groups (`batch`) as make a commit are written at a time, and what is committed stays if the
-    job is lost; what is told is the sum, and the version of the last commit."""
+    `Table.compact`. A group of neighbours becomes a full fragment, and is a task: a table that becomes one fragment is
+    written by one, as its file has one writer. So many groups (`batch`) as make a commit are written at a time, and
+    what is committed stays if the job is lost; what is told is the sum, and the version of the last commit."""
     return compacting.compact(
         Where(uri, branch, storage_options, manifest_store),
         target_rows=target_rows,

@@ -235,6 +235,17 @@ def test_both_ways_to_join_agree(spread: int) -> None:
     assert (SourceKeys(rows, ["k"], what="t").rows_for([sought]) == expected).all()
 
 
+@pytest.mark.parametrize("far", [7, 10**12], ids=["close", "far apart"])
+def test_whole_numbers_that_are_there_twice_are_left_to_who_names_them(far: int) -> None:
+    twice = pa.chunked_array([[5, far], [None, 5]])
+    assert IntegerKeys.of(twice) is None
+    with pytest.raises(InvalidInput, match=r"more than once \(1 of them\): k = 5"):
+        SourceKeys(pa.table({"k": twice}), ["k"], what="t")
+    extremes = IntegerKeys.of(pa.chunked_array([[2**63 - 1, -(2**63), None]]))
+    assert extremes is not None
+    assert extremes.rows_for(pa.chunked_array([[0, -(2**63), None, 2**63 - 1]])).tolist() == [-1, 1, -1, 0]
+
+
 # What the encoder is told
 
 
