@@ -8,6 +8,8 @@ it: a table that is moved or copied takes the memory of what it holds along.
 
 import dagster as dg
 
+from lance_core import FOR_GOOD
+
 _PARENTS_MAX = 1000
 _PARENT = "dagster/parent_run_id"
 
@@ -19,8 +21,8 @@ def run_intent(instance: dg.DagsterInstance, run: dg.DagsterRun, key: dg.AssetKe
 
 
 def partition_intent(key: dg.AssetKey, partition: str) -> str:
-    """Once, ever."""
-    return f"dagster asset {key.to_user_string()} once for partition {partition}"
+    """Once, ever: also after a month, when the table has forgotten other intents."""
+    return f"{FOR_GOOD}dagster asset {key.to_user_string()} once for partition {partition}"
 
 
 def logical_run_id(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:

@@ -23,6 +23,7 @@ from lance_assets.frames import Rows, Scan, is_spark, is_sparks_type, kind_for, 
 from lance_assets.intents import run_intent
 from lance_assets.lineage.telling import place
 from lance_assets.metadata import committed_facts, metadata_of
+from lance_assets.partitions import version_of
 from lance_assets.provenance import properties_of
 from lance_assets.resources import SparkSessionResource, session_of
 from lance_assets.slices import PARTITION_EXPR, slice_of
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 OVERWRITE, APPEND = "overwrite", "append"
+URI, STORAGE_KIND = "dagster/uri", "dagster/storage_kind"
 _MODES = (OVERWRITE, APPEND)
 _STEPS_KEPT = 100
 
@@ -50,7 +52,8 @@ class LanceIOManager(dg.ConfigurableIOManager):
     An asset says in its metadata what is special about it: `partition_expr`, the column that its partitions are of;
     `mode`, "overwrite" or "append"; `uri`, another place; `replace_schema`, whether an overwrite of everything takes
     the schema of the frame, which it does unless that is Spark's. An input says `columns`, `version` or `tag`, and
-    `filter`: `AssetIn(metadata={"columns": ["id"], "version": 3})`.
+    `filter`: `AssetIn(metadata={"columns": ["id"], "version": 3})`. A table that `lance_table` declares is loaded from
+    where it is, at the newest of the versions that the input's partition mapping gives.
     """
 
     storage: LanceResource | None = Field(default=None, description="Where tables are, and how they are reached.")
@@ -110,9 +113,11 @@ class LanceIOManager(dg.ConfigurableIOManager):
                 "columns, version, tag and filter"
             )
         version, tag, condition = asked.get("version"), asked.get("tag"), asked.get("filter")
+        keys = list(context.asset_partition_keys) if context.has_asset_partitions else []
+        if target.is_ledger and keys and version is None and tag is None:
+            version = version_of(max(keys))
         table = Table.open(target.uri, version=version, tag=tag, **target.access)
-        if context.has_asset_partitions:
-            keys = list(context.asset_partition_keys)
+        if context.has_asset_partitions and not target.is_ledger:
             rows = _slice(target, context.asset_partitions_def, keys, table.schema)
             condition = rows if condition is None else f"({rows}) and ({condition})"
         columns = asked.get("columns")
@@ -126,15 +131,17 @@ class LanceIOManager(dg.ConfigurableIOManager):
             )
         output = context if isinstance(context, dg.OutputContext) else context.upstream_output
         about = (output.definition_metadata if output else None) or {}
-        place = about.get("uri")
+        is_ledger = isinstance(context, dg.InputContext) and about.get(STORAGE_KIND) == "lance"
+        where = about.get(URI) if is_ledger else about.get("uri")
         return Target(
             label="/".join(context.asset_key.path),
             key=context.asset_key,
-            uri=self._reached.place(str(place)) if place else self.place(context.asset_key),
+            uri=self._reached.place(str(where)) if where else self.place(context.asset_key),
             access=self._reached.access(),
             mode=_check_mode(str(about.get("mode", self.mode)), f"the asset {context.asset_key.to_user_string()}"),
             by=about.get(PARTITION_EXPR),
             replace_schema=about.get("replace_schema"),
+            is_ledger=is_ledger,
         )
 
     def inputs_of(self, run_id: str, step: str) -> dict[str, int]:
@@ -167,6 +174,8 @@ class Target:
     by: Any = None
     """The column that partitions are of, or one for each dimension."""
     replace_schema: object = None
+    is_ledger: bool = False
+    """Declared by `lance_table`, so that its partitions are versions and not rows."""
 
     @property
     def shown_uri(self) -> str:

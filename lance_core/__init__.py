@@ -25,11 +25,13 @@ from lance_core.errors import (
 )
 from lance_core.finding import FoundTables, find_tables
 from lance_core.history import VersionInfo
+from lance_core.intents import FOR_GOOD
 from lance_core.maintenance.cleanup import CleanupReport
 from lance_core.maintenance.survey import Survey
 from lance_core.table import Audit, Table
 
 __all__ = [
+    "FOR_GOOD",
     "AlreadyExists",
     "Audit",
     "AuditFailed",

@@ -9,7 +9,7 @@ table and would not see the first attempt. Once landed, the record names the ver
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
 from lance_core.errors import Corrupt, InvalidInput, NotFound, StorageError
@@ -19,6 +19,9 @@ from lance_core.limits import INTENT_BYTES
 from lance_core.storage.store import ObjectInfo, Put, Store, read_whole, with_facts
 
 DIRECTORY = f"{naming.OWN}/intents"
+FOR_GOOD = "for good: "
+"""An intent that begins so is remembered for as long as its table; others are forgotten a month after they landed."""
+_KEPT = ".kept.json"
 _CREATES_MAX = 5
 _INTENT_CHARACTERS_MAX = 4096
 
@@ -59,7 +62,13 @@ _FIELDS_OF_LANDING = [field.name for field in fields(Landing)]
 
 
 def path_of(intent: str) -> str:
-    return f"{DIRECTORY}/{hashlib.sha256(intent.encode()).hexdigest()}.json"
+    ending = _KEPT if intent.startswith(FOR_GOOD) else ".json"
+    return f"{DIRECTORY}/{hashlib.sha256(intent.encode()).hexdigest()}{ending}"
+
+
+def is_kept(path: str) -> bool:
+    """By its name alone, so that a cleanup need not read what it leaves."""
+    return path.endswith(_KEPT)
 
 
 def claim(store: Store, intent: str, *, verb: str, base: Version, uuid: str, now_ns: int) -> IntentRecord:
@@ -106,10 +115,11 @@ def note_landing(store: Store, record: IntentRecord, landing: Landing, *, now_ns
     store.put(path_of(record.intent), _encode(replace(record, landing=landing, heartbeat_ns=now_ns)))
 
 
-def records(store: Store) -> Sequence[tuple[ObjectInfo, IntentRecord]]:
-    """All that is remembered, with when the store last heard of it. One that went meanwhile is left out."""
+def records(store: Store, wanted: Callable[[ObjectInfo], bool]) -> Sequence[tuple[ObjectInfo, IntentRecord]]:
+    """Those that are wanted by their name and by when the store last heard of them; the others are not read. One that
+    went meanwhile is left out."""
     found = []
-    for listed in with_facts(store.list(DIRECTORY)):
+    for listed in filter(wanted, with_facts(store.list(DIRECTORY))):
         try:
             found.append((listed, _decode(read_whole(store, listed.path, INTENT_BYTES), listed.path)))
         except NotFound:

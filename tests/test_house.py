@@ -38,7 +38,7 @@ from tests.house import (
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("lance_core", "lance_assets", "benchmarks", "examples", "tools", "tests")
-IMPORT_SECONDS_MAX = 0.3
+IMPORT_TIMES_MAX = 3.6
 TOO_HEAVY_FOR_THE_FRONT_DOOR = ("dagster", "lance", "pandas", "pyspark")
 
 # rule, where, a line that breaks it
@@ -223,18 +223,20 @@ def test_every_contract_has_a_case() -> None:
 
 
 def test_importing_the_core_is_quick_and_light() -> None:
+    """In times of what the libraries take that it cannot do without: a busy machine is slow for both."""
     program = (
-        "import json, sys, time; start = time.thread_time(); import lance_core; "
-        "print(json.dumps([time.thread_time() - start, list(sys.modules)]))"
+        "import json, sys, time; start = time.thread_time(); "
+        "import fsspec, google.protobuf.message, numpy, pyarrow, pyarrow.compute; libraries = time.thread_time(); "
+        "import lance_core; done = time.thread_time(); "
+        "print(json.dumps([(done - start) / (libraries - start), list(sys.modules)]))"
     )
-    seconds = IMPORT_SECONDS_MAX
-    for _ in range(12):  # beside others it may take longer; once is enough
+    found = []
+    for _ in range(5):
         done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-        seconds, modules = json.loads(done.stdout)
+        times, modules = json.loads(done.stdout)
         assert set(TOO_HEAVY_FOR_THE_FRONT_DOOR) & set(modules) == set()
-        if seconds < IMPORT_SECONDS_MAX:
-            break
-    assert seconds < IMPORT_SECONDS_MAX
+        found.append(times)
+    assert min(found) < IMPORT_TIMES_MAX
 
 
 def tree(files: Mapping[str, str]) -> Modules:

@@ -1,7 +1,8 @@
 """Versions that somebody else needs: those that another table's versions were made of.
 
 Every version on a ledger of this Dagster says what it was made of (`lance/inputs`), for as long as it is there; when
-its partition is retired its inputs may go too. Tables that are written elsewhere are asked themselves, if a policy
+its partition is retired its inputs may go too. An asset that an io manager keeps says it with its materializations, and
+the newest of each partition counts. Tables that are written elsewhere are asked themselves, if a policy
 names them. What tags, branches and clones hold is the core's to know.
 """
 
@@ -32,6 +33,8 @@ def needed_by_ledgers(instance: dg.DagsterInstance) -> Needed:
         retained = [each for each in instance.get_dynamic_partitions(f"{_SET}{label}") if is_version_key(each)]
         for partition, inputs in _inputs(instance, key, retained):
             _note(needed, inputs, f"{label} {version_of(partition)} was made of it")
+        for inputs in () if retained else _inputs_without_ledger(instance, key):
+            _note(needed, inputs, f"{label} was made of it")
     return needed
 
 
@@ -70,6 +73,19 @@ def _inputs(instance: dg.DagsterInstance, key: dg.AssetKey, partitions: Sequence
                 if event and event.partition and "lance/inputs" in event.metadata:
                     yield event.partition, event.metadata["lance/inputs"].value
             cursor, has_more = page.cursor, page.has_more
+
+
+def _inputs_without_ledger(instance: dg.DagsterInstance, key: dg.AssetKey) -> Iterator[object]:
+    """Of an asset that an io manager keeps: what it is made of now, each of its partitions. What write assets note is
+    on the ledger too, and goes with the versions there."""
+    seen: set[str | None] = set()
+    for record in instance.fetch_materializations(key, limit=_PAGE).records:
+        event = record.asset_materialization
+        if event is None or event.partition in seen:
+            continue
+        seen.add(event.partition)
+        if "lance/inputs" in event.metadata and "lance/partition" not in event.metadata:
+            yield event.metadata["lance/inputs"].value
 
 
 def _note(needed: dict[str, dict[int, str]], inputs: object, why: str) -> None:

@@ -14,7 +14,7 @@ from lance_core.format.ids import Version
 from lance_core.holds import held
 from lance_core.inventory import Line
 from lance_core.refs import read_branches, read_clone, read_tags
-from lance_core.storage.store import Store
+from lance_core.storage.store import ObjectInfo, Store
 
 INTENT_MEMORY = timedelta(days=30)
 
@@ -41,8 +41,8 @@ def of_work_under_way(store: Store, *, now: datetime, patience: timedelta) -> se
     """Files that are about to be named, and those of intentions that have not landed, and of work that may be gone on
     with, which were heard of within `patience`."""
     found = {file for hold in held(store, now=now) for file in hold.files}
-    for listed, record in intents.records(store):
-        if record.landing is None and now - listed.modified < patience:
+    for _listed, record in intents.records(store, lambda listed: now - listed.modified < patience):
+        if record.landing is None:
             found |= {f"{naming.DATA}/{file}" for file in record.files}
     for directory, last in work.heard_of(store).items():
         if now - last < patience:
@@ -51,12 +51,12 @@ def of_work_under_way(store: Store, *, now: datetime, patience: timedelta) -> se
 
 
 def outlived_intents(store: Store, *, now: datetime) -> list[str]:
-    """Records that landed so long ago that nobody will repeat them."""
-    return [
-        listed.path
-        for listed, record in intents.records(store)
-        if record.landing is not None and now - listed.modified > INTENT_MEMORY
-    ]
+    """Records that landed so long ago that nobody will repeat them, but for those that are remembered for good."""
+
+    def is_old(listed: ObjectInfo) -> bool:
+        return not intents.is_kept(listed.path) and now - listed.modified > INTENT_MEMORY
+
+    return [listed.path for listed, record in intents.records(store, is_old) if record.landing is not None]
 
 
 def outlived_work(store: Store, *, now: datetime) -> list[str]:

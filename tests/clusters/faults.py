@@ -145,8 +145,8 @@ FED = ("append", "overwrite", "upsert", "merge_columns", "merge_columns by key",
 """Rows come to them from Spark: the blow finds them in the middle of those."""
 STAGED = ("upsert", "merge_columns", "merge_columns by key")
 """Rows that come are put aside until the change has landed."""
-TIDY = ("merge_columns", "merge_columns by key", "source", "stream")
-"""They may have written nothing yet, or take back what they wrote."""
+TIDY = ("append", "overwrite", "merge_columns", "merge_columns by key", "source", "stream")
+"""They may have written nothing yet, since small batches are joined first, or take back what they wrote."""
 
 
 def made(spark: SparkSession, uri: str) -> None:

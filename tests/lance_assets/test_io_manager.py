@@ -10,10 +10,12 @@ import lance
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from lance_assets import LanceIOManager, LanceResource, SparkSessionResource
+from lance_assets import LanceIOManager, LanceResource, SparkSessionResource, lance_table
+from lance_assets.maintenance.pins import needed_by_ledgers
 from lance_core import Table
 from tests.lance_assets.instances import events, shown
 
@@ -185,6 +187,45 @@ def test_a_partition_replaces_its_own_rows_and_no_others(
     whole = dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day"}, name="kept")(lambda orders: orders)
     run([orders, whole], manager, instance, partition_key="2026-01-03", selection=[whole])
     assert counts(Table.open(tmp_path / "kept.lance")) == {"2026-01-03": 3}
+
+
+def test_a_declared_table_is_loaded_at_the_version_that_the_mapping_gives(
+    tmp_path: Path, manager: LanceIOManager, instance: dg.DagsterInstance
+) -> None:
+    orders = lance_table("orders", uri=str(tmp_path / "elsewhere" / "o.lance"), discover=False, profile=False)
+    table = Table.create(orders.uri, ROWS).append(pa.table({"id": [4], "city": ["Pune"]})).table
+    instance.add_dynamic_partitions("lance/orders", ["v0000000001", "v0000000002"])
+    table.append(pa.table({"id": [5], "city": ["Pune"]}))
+    seen: dict[str, int] = {}
+
+    @dg.asset(ins={"orders": dg.AssetIn(partition_mapping=dg.LastPartitionMapping())})
+    def newest(orders: pa.Table) -> None:
+        seen["newest"] = orders.num_rows
+
+    @dg.asset(partitions_def=orders.partitions)
+    def each(context: dg.AssetExecutionContext, orders: pa.Table) -> None:
+        seen[context.partition_key] = orders.num_rows
+
+    run([orders.spec, newest], manager, instance, selection=[newest])  # type: ignore[list-item]
+    run([orders.spec, each], manager, instance, selection=[each], partition_key="v0000000001")  # type: ignore[list-item]
+    assert seen == {"newest": 4, "v0000000001": 3}
+
+
+def test_a_version_that_an_asset_is_made_of_stays(
+    tmp_path: Path, manager: LanceIOManager, instance: dg.DagsterInstance
+) -> None:
+    """As long as nothing newer was made of it, in no partition."""
+    table = Table.create(tmp_path / "orders.lance", ROWS)
+
+    @dg.asset(partitions_def=CITIES, metadata={"partition_expr": "city"})
+    def kept(context: dg.AssetExecutionContext, orders: pa.Table) -> pa.Table:
+        return orders.filter(pc.equal(orders["city"], context.partition_key))
+
+    specs = [dg.AssetSpec("orders")]
+    for city in ("Oslo", "Lima", "Oslo"):
+        run([*specs, kept], manager, instance, selection=[kept], partition_key=city)  # type: ignore[list-item]
+        table = table.append(ROWS).table
+    assert set(needed_by_ledgers(instance)[table.uri]) == {2, 3}
 
 
 def test_rows_of_another_partition_are_refused(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lance_core import AlreadyExists, CommitUndecided, Corrupt, InvalidInput, StorageError, Table
+from lance_core import FOR_GOOD, AlreadyExists, CommitUndecided, Corrupt, InvalidInput, StorageError, Table
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.operations import Append
@@ -322,22 +322,24 @@ def test_an_intent_is_one_change(tmp_path: Path) -> None:
 def test_records_are_swept_when_they_landed_and_are_old(tmp_path: Path) -> None:
     """By the clock of the store; what is still open is remembered however old it is."""
     table = Table.create(tmp_path / "t", rows(1))
-    for name in ("landed long ago", "landed just now", "open"):
+    kept = f"{FOR_GOOD}partition 7"
+    for name in ("landed long ago", "landed just now", "open", kept):
         table = table.append(rows(2), intent=name).table
     unfinished = tmp_path / "t" / path_of("open")
     unfinished.write_text(json.dumps({**json.loads(unfinished.read_text()), "landing": None}))
-    for name in ("landed long ago", "open"):
+    for name in ("landed long ago", "open", kept):
         when = time.time() - timedelta(days=31).total_seconds()
         os.utime(tmp_path / "t" / path_of(name), (when, when))
     assert table.cleanup(dry_run=True).intents == (path_of("landed long ago"),)
-    assert len(list((tmp_path / "t" / INTENTS).iterdir())) == 3
+    assert len(list((tmp_path / "t" / INTENTS).iterdir())) == 4
     assert table.cleanup().intents == (path_of("landed long ago"),)
     assert table.cleanup().intents == ()
     assert {path.name for path in (tmp_path / "t" / INTENTS).iterdir()} == {
-        Path(path_of(name)).name for name in ("landed just now", "open")
+        Path(path_of(name)).name for name in ("landed just now", "open", kept)
     }
     assert table.append(rows(2), intent="open").landed_before
     assert table.append(rows(2), intent="landed just now").landed_before
+    assert table.append(rows(2), intent=kept).landed_before, "for good"
     assert not table.append(rows(2), intent="landed long ago").landed_before, "as if it were a new one"
 
 

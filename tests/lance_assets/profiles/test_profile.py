@@ -232,7 +232,7 @@ def test_names_that_plots_are_made_of(table: Table) -> None:
 
 def test_five_thousand_fragments_take_less_than_a_second(tmp_path: Path) -> None:
     table = Table.open(built(tmp_path / "t", 5_000, rows_per_fragment=10))
-    started = time.perf_counter()
+    started = time.thread_time()  # a busy machine makes it wait, not work
     told = metadata_of(profiled(table, Profile(columns=[])), pictures=True)
-    assert time.perf_counter() - started < 1
+    assert time.thread_time() - started < 1
     assert (told["lance/fragments"].value, told["lance/rows"].value) == (5_000, 50_000)
