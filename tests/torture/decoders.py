@@ -143,7 +143,7 @@ def intent(data: bytes) -> None:
     store = MemoryStore()
     store.put(intents.path_of("monday"), data)
     _all_of(
-        lambda: intents.records(store),
+        lambda: intents.records(store, lambda _listed: True),
         lambda: intents.claim(store, "monday", verb="append", base=Version(1), uuid=UUID, now_ns=1),
     )
 
