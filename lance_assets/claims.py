@@ -17,6 +17,7 @@ import dagster as dg
 from lance_assets.keys import add_keys
 from lance_assets.ledger import Ledger
 
+_pause = time.sleep
 LASTS = timedelta(minutes=10)
 SENSOR = "sensor"
 """The claimant that is no run."""
@@ -89,7 +90,7 @@ def wait_for_others(instance: dg.DagsterInstance, ledger: Ledger, partition: str
         later = names[names.index(claimant) :] if claimant in names else names
         if all(name == claimant for name in later):
             return
-        time.sleep(_LOOK_AGAIN_S)
+        _pause(_LOOK_AGAIN_S)
 
 
 def release(

@@ -141,7 +141,7 @@ def play(seed: int, monkeypatch: pytest.MonkeyPatch, *, recorders: int, somebody
     database = Database(turns, dies)
     monkeypatch.setattr(recording, "recorded", database.recorded)
     monkeypatch.setattr(recording, "materialization", lambda *_: None)
-    monkeypatch.setattr("lance_assets.claims.time.sleep", turns.wait)
+    monkeypatch.setattr("lance_assets.claims._pause", turns.wait)
 
     def work(name: str) -> Callable[[], None]:
         log = SimpleNamespace(info=lambda *_: None, warning=lambda *_: None)
