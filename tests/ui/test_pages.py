@@ -10,6 +10,7 @@ import pytest
 from tests.ui.browser import Browser
 from tests.ui.conftest import Demo
 
+DIALOG = ".bp5-overlay-enter-done [role=dialog]"  # once it has faded in
 PICTURE = "img[src^='data:image/svg+xml']"
 pytestmark = pytest.mark.timeout(600)
 
@@ -18,8 +19,8 @@ def is_picture(path: Path) -> bool:
     return path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 20_000
 
 
-def shows_picture(pages: Browser) -> None:
-    image = pages.page.locator(PICTURE).first
+def shows_picture(pages: Browser, place: str = PICTURE) -> None:
+    image = pages.page.locator(place).first
     image.wait_for(state="visible")
     assert image.evaluate("image => image.decode().then(() => image.naturalWidth)") > 0
 
@@ -48,21 +49,22 @@ def test_the_checks_of_the_newest_version_are_told(pages: Browser) -> None:
 def test_a_profile_has_figures_and_pictures(pages: Browser) -> None:
     page = pages.open("/assets/orders_profile?view=partitions&partition=v0000000003")
     pages.sees("lance/rows", "lance/columns_profile")
+    shows_picture(pages)  # the small one, which stands in the table itself
     assert is_picture(pages.keep("profile"))
     for number, name in enumerate(("lance/fragment_map", "lance/version_graph")):
         pages.sees(name)
         page.get_by_text("[Show Markdown]").nth(number).click()
-        shows_picture(pages)
+        shows_picture(pages, f"{DIALOG} {PICTURE}")
         assert is_picture(pages.keep(name.replace("/", "_")))
         page.keyboard.press("Escape")
-        page.locator(PICTURE).first.wait_for(state="detached")
+        page.locator(DIALOG).wait_for(state="detached")
 
 
 def test_the_inputs_of_a_version_are_a_picture(pages: Browser) -> None:
     page = pages.open("/assets/cities_counted?view=overview")
     pages.sees("lance/inputs", "lance/lineage")
     page.get_by_text("[Show Markdown]").first.click()
-    shows_picture(pages)
+    shows_picture(pages, f"{DIALOG} {PICTURE}")
     assert is_picture(pages.keep("lineage"))
 
 
