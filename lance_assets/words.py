@@ -4,22 +4,12 @@ so nothing in it may steer a terminal or be markup. Pure.
 
 import re
 from collections.abc import Iterable
-from unicodedata import category, combining, east_asian_width
+from unicodedata import combining, east_asian_width
+
+from lance_core.shell import plain
 
 _MARKUP = re.compile(r"([\\`*_{}\[\]()#+.!|<>&~=$^:\"'-])")
-_UNPRINTED = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
 _UNITS = ("kB", "MB", "GB", "TB", "PB")
-
-
-def plain(text: str) -> str:
-    """On one line, and without what a terminal obeys.
-
-    >>> plain("red\\x1b[31m")
-    'red�[31m'
-    """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(each if _is_printed(each) else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
 def in_markdown(text: str) -> str:
@@ -68,7 +58,3 @@ def size(number: int | None) -> str:
         if amount < 999.95 or unit == _UNITS[-1]:
             break
     return f"{amount:,.1f} {unit}"
-
-
-def _is_printed(character: str) -> bool:
-    return character.isprintable() and category(character) not in _UNPRINTED

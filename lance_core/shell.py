@@ -2,12 +2,14 @@
 
 A command line is seen by everybody on the machine, so a secret is not taken from it: an option names the variable of
 the environment that has the value. What a table may be named is judged here, once for all commands; nothing is opened.
+What comes from a table comes from anybody, and is printed without what a terminal obeys (`plain`).
 """
 
 import argparse
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from unicodedata import category
 from urllib.parse import parse_qsl
 
 from lance_core.errors import InvalidInput
@@ -18,6 +20,7 @@ _PASSWORD = re.compile(r"://[^/@?]*:[^@]*@")
 """It may have any character in it but the one that ends it."""
 _SECRET_WORDS = ("pass", "secret", "token")
 _QUERY_OF_DYNAMODB = "s3+ddb://"
+_UNPRINTED = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,17 @@ def elsewhere(access: Access, *, own: str, other: str) -> Access:
     return replace(access, storage_options=bound(access.storage_options, own=own, other=other))
 
 
+def plain(text: str) -> str:
+    """On one line, and without what a terminal obeys.
+
+    >>> plain("red\\x1b[31m")
+    'red�[31m'
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(each if _is_printed(each) else "\N{REPLACEMENT CHARACTER}" for each in text)
+
+
 def _has_password(url: str) -> bool:
     asked = [name.lower() for name, _value in parse_qsl(url.partition("?")[2], keep_blank_values=True)]
     return bool(_PASSWORD.search(url)) or any(word in name for name in asked for word in _SECRET_WORDS)
@@ -97,4 +111,8 @@ def _variable(name: str, environment: Mapping[str, str]) -> str:
     return environment[name]
 
 
-__all__ = ["Access", "access", "add_access", "check_uri", "elsewhere", "without_secrets"]
+def _is_printed(character: str) -> bool:
+    return character.isprintable() and category(character) not in _UNPRINTED
+
+
+__all__ = ["Access", "access", "add_access", "check_uri", "elsewhere", "plain", "without_secrets"]

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from lance_assets.cli import FAILED, diff, doctor, history, lineage, run, show
-from lance_assets.words import plain
 from lance_core import LanceError
-from lance_core.shell import access, add_access
+from lance_core.shell import access, add_access, plain
 
 _COMMANDS: dict[str, ModuleType] = {
     "history": history,

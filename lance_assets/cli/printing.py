@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from lance_assets.words import cells, cut, plain
+from lance_assets.words import cells, cut
+from lance_core.shell import plain
 
 _GAP = 2
 _NARROW = 8

@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _failed(error: LanceError) -> int:
-    print(f"could not look: {error}", file=sys.stderr)
+    print(_printed(f"could not look: {error}"), file=sys.stderr)
     return FAILED
 
 
@@ -107,8 +107,15 @@ _Repairs = Sequence[tuple[Mend, str | None]]
 
 
 def _say(arguments: argparse.Namespace, report: Report, repairs: _Repairs, chosen: bool) -> None:
-    lines = [_as_json(report, repairs)] if arguments.json else _as_text(report, repairs, chosen)
-    print("\n".join(lines))
+    if arguments.json:
+        print(_as_json(report, repairs))
+    else:
+        print(_printed("\n".join(_as_text(report, repairs, chosen))))
+
+
+def _printed(text: str) -> str:
+    """A damaged table is anybody's bytes: its names must not steer a terminal."""
+    return "\n".join(map(shell.plain, text.split("\n")))
 
 
 def _as_text(report: Report, repairs: _Repairs, chosen: bool) -> Iterator[str]:

@@ -173,6 +173,19 @@ def test_it_is_taken_from_the_environment(
     assert SECRET not in out
 
 
+def test_a_name_in_a_table_steers_no_terminal(table: Table, shell: Shell) -> None:
+    file(table, path_of("x\x1b[2J")).write_text(json.dumps({"intent": "x\x1b[2J\x9b31m"}))
+    code, out, err = shell(table.uri)
+    assert code == 1
+    assert "is not the record of an intent" in out
+    assert not {"\x1b", "\x9b"} & set(out + err)
+    tag = Path(table.uri) / "_refs/tags/red\x1b[31m.json"
+    tag.parent.mkdir(parents=True)
+    tag.write_text("{}")
+    _code, out, err = shell(table.uri)
+    assert not {"\x1b", "\x9b"} & set(out + err)
+
+
 def test_it_is_a_program(table: Table) -> None:
     def asked(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "lance_core", *arguments]
