@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from lance_core import MissingPiece, Table
+from lance_core import InvalidInput, MissingPiece, Table
 
 Rows: TypeAlias = pa.Table | pa.RecordBatchReader
 
@@ -75,7 +75,13 @@ def _from_pandas(frame: Any) -> pa.Table:
 
 def _one_batch(scan: Scan) -> pa.RecordBatch:
     rows = scan.rows().combine_chunks()
-    return next(iter(rows.to_batches()), pa.RecordBatch.from_pylist([], rows.schema))
+    batches = rows.to_batches()
+    if len(batches) > 1:  # text and lists of more than 2 GiB
+        raise InvalidInput(
+            f"{scan.table.uri}: {rows.num_rows} rows do not fit into one batch; take them as pyarrow.Table or as "
+            "RecordBatchReader"
+        )
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], rows.schema)
 
 
 KINDS: tuple[Kind, ...] = (
@@ -95,7 +101,7 @@ def kind_of(frame: object) -> Kind | None:
 
 def kind_for(wanted: object) -> Kind | None:
     """Of the type that an input is annotated with."""
-    return next((kind for kind in KINDS if kind.loaded() is wanted), None)
+    return next((kind for kind in KINDS if (known := kind.loaded()) and known is wanted), None)
 
 
 def is_spark(frame: object) -> bool:
