@@ -3,7 +3,7 @@
 Two fill it: `lance_codec.py` (the product) and `ipc_codec.py` (for commits under test, in memory).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -21,6 +21,12 @@ Rows = npt.NDArray[np.int64]
 class FileWriter(Protocol):
     def write(self, batch: pa.RecordBatch) -> None: ...
 
+    def attach(self, data: bytes) -> int:
+        """Bytes beside the columns; the number under which the file has them."""
+
+    def note(self, key: str, value: str) -> None:
+        """Into the metadata of the file's schema."""
+
     def finish(self) -> int:
         """Close and make durable; the file's size in bytes."""
 
@@ -32,6 +38,13 @@ class FileReader(Protocol):
     @property
     def schema(self) -> pa.Schema:
         """The file's own schema, with the names its columns had when it was written."""
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        """The metadata of that schema."""
+
+    def attached(self, number: int) -> bytes:
+        """What was attached under this number."""
 
     def read(self, columns: Sequence[str], start: int, count: int) -> Iterator[pa.RecordBatch]:
         """Rows `start` to `start + count` of columns, in batches of at most `BATCH_ROWS`. A name with dots is a path

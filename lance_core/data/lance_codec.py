@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +69,14 @@ class LanceFileWriter:
             stored = self._blobs.descriptors(batch)
             columns = [_without_offsets(column) for column in stored.columns]
             self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=stored.schema))
+
+    def attach(self, data: bytes) -> int:
+        with _told_apart(self._store, self._place):
+            return int(self._writer.add_global_buffer(data))
+
+    def note(self, key: str, value: str) -> None:
+        with _told_apart(self._store, self._place):
+            self._writer.add_schema_metadata(key, value)
 
     def finish(self) -> int:
         with _told_apart(self._store, self._place):
@@ -133,6 +141,14 @@ class LanceFileReader:
     @property
     def schema(self) -> pa.Schema:
         return self._said().schema
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        return {key.decode(): value.decode() for key, value in (self.schema.metadata or {}).items()}
+
+    def attached(self, number: int) -> bytes:
+        with _told_apart(self._store, self._place):
+            return bytes(self._reader.read_global_buffer(number))
 
     def _said(self) -> "_Said":
         """Asking the codec takes several times as long as looking whether the file says what another one said."""

@@ -8,7 +8,7 @@ Where things are in the file is decoded in `format/legacy_file.py`. Start with `
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,6 +89,13 @@ class LegacyFileReader:
             arrays = [self._column(field, first, last) for field in fields]
             named = [_arrow_field(field, array) for field, array in zip(fields, arrays, strict=True)]
             yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(named))
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        return {key.decode(): value.decode() for key, value in (self.schema.metadata or {}).items()}
+
+    def attached(self, number: int) -> bytes:
+        raise Unsupported(f"{self._path}: files of format 0.1 have no buffers beside their columns")
 
     def described(self) -> "LegacyFileReader":
         raise Unsupported(f"{self._path}: format 0.1 holds blobs as any other value; read the column")

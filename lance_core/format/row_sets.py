@@ -1,0 +1,146 @@
+"""Sets of rows by their addresses or their ids, and the bytes in which indices keep them.
+
+Both are numbers of 64 bits; rows with one upper half (of an address: the fragment) are one Roaring bitmap. Lance calls
+the bytes a RowAddrTreeMap. Posting lists of the n-gram index and the notes on compactions are kept in other bytes, of
+`BitMap64`.
+"""
+
+import struct
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+from pyroaring import BitMap
+
+from lance_core.errors import Corrupt
+
+HALF_BITS = 32
+LOWER_HALF = (1 << HALF_BITS) - 1
+_COUNT = struct.Struct("<I")
+_ENTRY = struct.Struct("<II")
+
+Ids = npt.NDArray[np.uint64]
+RowsUnder = Callable[[int], int]
+"""How many rows there may be with this upper half; 0 where there are none. Bytes may promise four billion."""
+
+
+def bitmap_of(numbers: npt.NDArray[np.uint32]) -> BitMap:
+    """From an `array` it is made seven times as fast as from what numpy holds."""
+    return BitMap(array("I", numbers.tobytes()))
+
+
+@dataclass(frozen=True, slots=True)
+class RowSet:
+    """
+    >>> some = RowSet.of(np.array([5, (7 << 32) | 1], dtype=np.uint64))
+    >>> some.parts
+    {0: BitMap([5]), 7: BitMap([1])}
+    >>> len(some | RowSet({0: BitMap([6])}))
+    3
+    """
+
+    parts: Mapping[int, BitMap] = field(default_factory=dict)
+    """By upper half, ascending; none is empty."""
+
+    @classmethod
+    def of(cls, ids: Ids) -> "RowSet":
+        """In any order."""
+        if not len(ids):
+            return cls()
+        upper = ids >> np.uint64(HALF_BITS)
+        lower = (ids & np.uint64(LOWER_HALF)).astype(np.uint32)
+        if upper[0] == upper[-1] and (upper == upper[0]).all():
+            return cls({int(upper[0]): bitmap_of(lower)})
+        if (upper[1:] < upper[:-1]).any():
+            order = np.argsort(upper, kind="stable")
+            upper, lower = upper[order], lower[order]
+        starts = np.flatnonzero(np.diff(upper, prepend=upper[0] ^ np.uint64(1)))
+        ends = [*starts[1:].tolist(), len(ids)]
+        return cls({int(upper[a]): bitmap_of(lower[a:b]) for a, b in zip(starts.tolist(), ends, strict=True)})
+
+    @classmethod
+    def everything(cls, under: Mapping[int, int]) -> "RowSet":
+        """So many rows under each upper half."""
+        return cls({high: BitMap(range(rows)) for high, rows in sorted(under.items()) if rows})
+
+    @classmethod
+    def union(cls, sets: "Iterable[RowSet]") -> "RowSet":
+        """Of many at once, which is faster than one by one."""
+        gathered: dict[int, list[BitMap]] = {}
+        for each in sets:
+            for high, part in each.parts.items():
+                gathered.setdefault(high, []).append(part)
+        return cls({high: of[0] if len(of) == 1 else BitMap.union(*of) for high, of in sorted(gathered.items())})
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts.values()))
+
+    def __iter__(self) -> Iterator[int]:
+        for high, part in self.parts.items():
+            yield from ((high << HALF_BITS) | low for low in part)
+
+    def __contains__(self, number: object) -> bool:
+        return isinstance(number, int) and (number & LOWER_HALF) in self.under(number >> HALF_BITS)
+
+    def __or__(self, other: "RowSet") -> "RowSet":
+        return RowSet.union((self, other))
+
+    def __and__(self, other: "RowSet") -> "RowSet":
+        return self._kept((high, part & other.under(high)) for high, part in self.parts.items() if high in other.parts)
+
+    def __sub__(self, other: "RowSet") -> "RowSet":
+        return self._kept((high, part - other.under(high)) for high, part in self.parts.items())
+
+    def under(self, high: int) -> BitMap:
+        return self.parts.get(high) or BitMap()
+
+    def only(self, fragments: BitMap) -> "RowSet":
+        """The rows whose upper half is one of these."""
+        return RowSet({high: part for high, part in self.parts.items() if high in fragments})
+
+    def ids(self) -> Ids:
+        """Ascending."""
+        parts = [
+            np.frombuffer(part.to_array(), dtype=np.uint32).astype(np.uint64) | np.uint64(high << HALF_BITS)
+            for high, part in self.parts.items()
+        ]
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.uint64)
+
+    @staticmethod
+    def _kept(parts: Iterable[tuple[int, BitMap]]) -> "RowSet":
+        return RowSet({high: part for high, part in parts if part})
+
+    def encode(self) -> bytes:
+        out = [_COUNT.pack(len(self.parts))]
+        for high, part in self.parts.items():
+            part.run_optimize()
+            data = bytes(part.serialize())
+            out += [_ENTRY.pack(high, len(data)), data]
+        return b"".join(out)
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview, rows_under: RowsUnder, *, path: str) -> "RowSet":
+        """Rows that cannot be there are left out: an index may have been built when there were more fragments."""
+        view = memoryview(data)
+        parts: dict[int, BitMap] = {}
+        try:
+            (count,) = _COUNT.unpack_from(view)
+            at = _COUNT.size
+            for _ in range(count):
+                high, length = _ENTRY.unpack_from(view, at)
+                at += _ENTRY.size
+                if at + length > len(view):
+                    raise ValueError("cut short")
+                rows = rows_under(high)
+                # No bytes at all stand for every row there is.
+                part = BitMap.deserialize(bytes(view[at : at + length])) if length else BitMap(range(rows))
+                at += length
+                if part and part.max() >= rows:
+                    part &= BitMap(range(rows))
+                if part:
+                    parts[high] = part
+        except (struct.error, ValueError, IndexError) as error:
+            raise Corrupt("is not a set of rows", path=path, field="row set") from error
+        return cls(parts if list(parts) == sorted(parts) else dict(sorted(parts.items())))

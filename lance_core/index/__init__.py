@@ -1,0 +1,1 @@
+"""Indices: what each kind is, how it is built and searched, and which part of a filter it answers."""

@@ -1,0 +1,127 @@
+"""What every kind of index can do, and the words in which it is asked. A kind is one module beside this one.
+
+    write(files, column, ...)      from rows, and from segments that are there, to the files of a new segment
+    open(segment, ...).search(leaf)    which rows of what it has indexed make a condition true
+
+That is all. Which fragments a segment covers, whose rows moved or are deleted, what becomes of NOT, AND and OR, and
+what is done where no index knows anything, are nobody's business here: `coverage.py`, `moves.py`, `routes.py`.
+
+A kind stores rows by numbers, of which it knows only that they are 64 bits: row ids or addresses, as its version says.
+"""
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_core.expressions.tree import Call, Comparison, In, IsNull, Like
+from lance_core.format.index_metadata import IndexMetadata
+from lance_core.format.row_sets import Ids, RowSet, RowsUnder
+from lance_core.index.files import Files, Reader
+
+VALUE, ROW = "value", "row"
+"""The columns that a kind is built from: the values, and the number of each row, in the order of a scan."""
+
+Leaf: TypeAlias = Comparison | In | IsNull | Like | Call
+"""A condition on one column. NOT is never asked of a kind: it is what is neither true nor null, and so is `!=`."""
+
+
+class Certainty(enum.Enum):
+    EXACT = "exact"
+    """These rows, and no others."""
+    AT_MOST = "at most"
+    """No others than these; each has to be looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    rows: RowSet
+    certainty: Certainty
+
+
+class Moves(Protocol):
+    """What became of rows since a segment was written."""
+
+    def of(self, rows: Ids) -> tuple[Ids, npt.NDArray[np.bool_]]:
+        """Their numbers now, and which of them are still there to be found by this segment."""
+
+    def of_set(self, rows: RowSet) -> RowSet:
+        """The same of a set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One that is there, as a kind sees it."""
+
+    metadata: IndexMetadata
+    files: Reader
+    rows_under: RowsUnder
+
+    @property
+    def details(self) -> bytes:
+        return bytes(self.metadata.message.index_details.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A segment that goes into a new one."""
+
+    segment: Segment
+    moves: Moves
+
+
+class Searcher(Protocol):
+    """A segment that is open. It may keep what it has read; two threads may ask at once."""
+
+    def search(self, leaf: Leaf) -> Found | None:
+        """None for what it cannot answer. A condition on a column of another type than it was built on has been kept
+        away before."""
+
+
+class Options(Protocol):
+    """What a user may choose for a kind: a frozen value of the kind's own."""
+
+
+class Kind(Protocol):
+    @property
+    def name(self) -> str:
+        """As users and pylance say it: `BTREE`."""
+
+    @property
+    def type_url(self) -> str: ...
+
+    @property
+    def newest(self) -> int:
+        """The highest version of its files that can be read."""
+
+    def version(self, *, stable_row_ids: bool) -> int:
+        """What is written."""
+
+    def fits(self, column: pa.Field) -> bool:
+        """Whether it can be built on such a column."""
+
+    @property
+    def fitting(self) -> str:
+        """Which types it can be built on, for messages."""
+
+    def options(self, given: Mapping[str, object]) -> Options:
+        """Raises `InvalidInput` that names what may be given."""
+
+    def options_of(self, segment: Segment) -> Options:
+        """Those that a segment was built with, as far as it says."""
+
+    def answers(self, leaf: Leaf, metadata: IndexMetadata) -> Certainty | None:
+        """What a segment can be expected to answer, from its metadata alone: for `explain`, and to open none in
+        vain."""
+
+    def write(
+        self, files: Files, column: pa.Field, rows: Iterable[pa.RecordBatch], parts: Sequence[Part], options: Options
+    ) -> bytes:
+        """The files of a segment that has all these rows, those of `parts` as far as their `moves` let them stay; what
+        the index section says of it (`index_details`, without the URL)."""
+
+    def open(self, segment: Segment, column: pa.Field) -> Searcher: ...

@@ -1,0 +1,45 @@
+"""The kinds that there are: by the name that users say, and by the type that a segment says it is of."""
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from lance_core.errors import InvalidInput
+from lance_core.format.index_metadata import IndexMetadata
+from lance_core.index.kind import Kind
+
+KINDS: tuple[Kind, ...] = ()
+_BY_NAME: Mapping[str, Kind] = {kind.name: kind for kind in KINDS}
+_BY_TYPE: Mapping[str, Kind] = {kind.type_url.rpartition(".")[2].lower(): kind for kind in KINDS}
+_PACKAGES = frozenset({"lance.table", "lance.index.pb"})
+"""A kind is named under either; releases moved some from one to the other."""
+
+
+def named(text: str) -> Kind:
+    """In any case."""
+    kind = _BY_NAME.get(str(text).upper())
+    if kind is None:
+        known = ", ".join(sorted(_BY_NAME))
+        raise InvalidInput(f"kind={text!r}: an index is one of {known}")
+    return kind
+
+
+def of(metadata: IndexMetadata) -> Kind | None:
+    """None for a kind that is not known, and for files of a newer version than can be read: nobody may guess."""
+    url = metadata.message.index_details.type_url.lower()
+    if "/" not in url:
+        return None
+    package, _, message = url.rpartition("/")[2].rpartition(".")
+    kind = _BY_TYPE.get(message) if package in _PACKAGES else None
+    return kind if kind is not None and metadata.message.index_version <= kind.newest else None
+
+
+def check_fits(kind: Kind, column: pa.Field, *, path: str, uri: str) -> None:
+    if kind.fits(column):
+        return
+    fitting = [each.name for each in KINDS if each.fits(column)]
+    others = f"for it there is {', '.join(fitting)}" if fitting else "no kind of index fits it"
+    raise InvalidInput(
+        f"{uri}: a {kind.name} index cannot be built on column {path!r}, which is {column.type}; it takes "
+        f"{kind.fitting}, and {others}"
+    )
