@@ -31,6 +31,7 @@ from lance_core.detached import commit_detached, publish
 from lance_core.edit import attempts, evolve, settings
 from lance_core.edit import columns as edit_columns
 from lance_core.edit import delete as edit_delete
+from lance_core.edit import indices as edit_indices
 from lance_core.edit import slices as edit_slices
 from lance_core.edit import update as edit_update
 from lance_core.edit import upsert as edit_upsert
@@ -40,6 +41,7 @@ from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.ids import Version
 from lance_core.format.operations import (
     Append,
+    CreateIndex,
     Operation,
     Overwrite,
     Restore,
@@ -469,6 +471,54 @@ class Table(TableReader):
             properties,
             retries,
             audit=audit,
+        )
+
+    def create_index(
+        self,
+        column: str,
+        kind: str,
+        *,
+        name: str | None = None,
+        replace: bool = False,
+        fragments: Iterable[int] | None = None,
+        intent: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        retries: int = ATTEMPTS,
+        **params: object,
+    ) -> Committed:
+        """An index of this kind on a column, or on a field within (`address.city`). `params` are what the kind may be
+        told, such as `rows_per_zone=4096` for a zone map. It covers all rows that there are, or those of some
+        `fragments`; rows that come later are scanned until `optimize_indices()` covers them.
+
+        Its name is that of the column with `_idx`, unless told. One that is taken is an error; `replace` builds the
+        index anew under it."""
+        chosen = None if fragments is None else given.numbers(fragments, "fragments")
+        asked = edit_indices.Asked(column, kind, name, replace, chosen, params)
+        return self._changed(
+            "create_index",
+            lambda base: edit_indices.create(base, asked, ports=SYSTEM),
+            intent,
+            properties,
+            retries,
+            operation=CreateIndex.name,
+        )
+
+    def drop_index(
+        self,
+        name: str,
+        *,
+        intent: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        retries: int = ATTEMPTS,
+    ) -> Committed:
+        """No rows go with it; its files stay for the versions that name them."""
+        return self._changed(
+            "drop_index",
+            lambda base: edit_indices.drop(base, name),
+            intent,
+            properties,
+            retries,
+            operation=CreateIndex.name,
         )
 
     def set_config(

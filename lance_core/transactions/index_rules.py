@@ -60,9 +60,13 @@ def indexed_values(ours: Operation, theirs: Operation) -> Verdict:
 
 
 def indexed_rows_moved(ours: Operation, theirs: Operation) -> Verdict:
-    """An index knows rows by places that the compaction left, unless that noted where they went."""
+    """An index knows rows by places that the compaction left, unless that noted where they went; or what this removes
+    was written anew, and goes by another name."""
     assert isinstance(ours, op.CreateIndex)
     assert isinstance(theirs, op.Rewrite)
+    written_anew = dict(theirs.rewritten_indices).keys()
+    if any(index.uuid.bytes in written_anew for index in ours.removed):
+        return Verdict.RETRY
     if FRAGMENT_REUSE in names((*ours.new, *ours.removed)):
         return _retry_or_more(ours) if theirs.fragment_reuse else _rows_left(ours.new, theirs)
     if theirs.fragment_reuse is None:
