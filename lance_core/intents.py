@@ -57,7 +57,6 @@ class IntentRecord:
     def base(self) -> Version:
         return Version(self.base_version)
 
-
     @property
     def keys(self) -> frozenset[str]:
         """The same from the table's root, as `inventory.py` names what lies there."""

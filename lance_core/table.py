@@ -56,6 +56,7 @@ from lance_core.location import Location, locate, published_config
 from lance_core.maintenance import cleanup, compaction
 from lance_core.maintenance import survey as surveying
 from lance_core.maintenance.cleanup import CleanupReport, Retention
+from lance_core.maintenance.compaction_indices import Remap
 from lance_core.maintenance.survey import Survey
 from lance_core.manifest_names import migrate
 from lance_core.offshoots import Branches, clone
@@ -241,19 +242,18 @@ class Table(TableReader):
         """Write small fragments, and those with many deleted rows, anew as full ones. The rows stay as they are, with
         their ids and versions. A table in shape gets no version.
 
-        An index that stores stable row ids covers on. One that stores where rows are: where row ids are not stable and
-        its kind stands it (bitmap, label list, vector, zone map, bloom filter), the table notes where the rows went
-        (a fragment reuse index) and it covers on. All others, b-trees among them, cover what was compacted no more:
-        queries scan it, and are right, until the index is built again or pylance's `optimize_indices()` was run.
-        `Committed.uncovered` names them.
+        An index that stores stable row ids covers on. One that stores where rows are is written anew, with where they
+        are then, and covers on. One of a kind that cannot be written here, vector and text indices for two: where row
+        ids are not stable and its kind stands it, the table notes where the rows went (a fragment reuse index) and it
+        covers on. The others cover what was compacted no more: queries scan it, and are right. `Committed.uncovered`
+        names them.
 
-        `remap` says it for every index that stores where rows are: kept up `"now"`, which is refused where the index
-        cannot be rewritten; `"reuse"`, the table notes where the rows went, and b-trees, text and JSON indices cover on
-        too, but pylance's `optimize_indices()` has to come before its `compact_files()`, which loses their rows
-        otherwise, and it is refused where row ids are stable and an index stores addresses;
-        `"none"`, queries scan instead.
+        `remap` says it for every index that stores where rows are: written anew `"now"`, which is refused where that
+        cannot be done; `"reuse"`, no index is written, the table notes where the rows went, and `optimize_indices()`
+        brings indices up to that later (before pylance's `compact_files()`, which loses rows of b-trees otherwise), and
+        it is refused where row ids are stable and an index stores addresses; `"none"`, queries scan instead.
         """
-        wanted = None if remap is None else compaction.Remap.of(remap)
+        wanted = None if remap is None else Remap.of(remap)
         noted = given.properties(properties)
         return self._changed(
             "compact",

@@ -105,7 +105,7 @@ def chosen(base: Snapshot, numbers: Sequence[int] | None) -> tuple[Fragment, ...
 
 
 def described(schema: TableSchema, segments: Sequence[IndexMetadata]) -> str:
-    """"a BTREE on column 'id'", for messages."""
+    """ "a BTREE on column 'id'", for messages."""
     found = []
     for index in segments:
         kind = kinds.of(index)

@@ -20,6 +20,7 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.schema import Field, TableSchema
 from lance_core.index import kinds
+from lance_core.index.coverage import Coverage
 from lance_core.index.files import NewSegment
 from lance_core.index.kind import ROW, VALUE, Kind, Options, Part
 from lance_core.ports import Ports
@@ -100,9 +101,7 @@ def build(
     return empty.filled(details, segment.files)
 
 
-def values(
-    base: Snapshot, chain: Chain, fragments: Sequence[Fragment], *, addresses: bool
-) -> Iterator[pa.RecordBatch]:
+def values(base: Snapshot, chain: Chain, fragments: Sequence[Fragment], *, addresses: bool) -> Iterator[pa.RecordBatch]:
     """`VALUE` and `ROW` of the live rows, in order."""
     if not fragments:
         return
@@ -111,13 +110,16 @@ def values(
         yield pa.RecordBatch.from_arrays(batch.columns, names=[VALUE, ROW])
 
 
-def wanted_again(base: Snapshot, segment: IndexMetadata, options: Options) -> Wanted | None:
+def wanted_again(base: Snapshot, segment: IndexMetadata) -> Wanted | None:
     """What a segment that is there is of; None where nobody here can build such a one, or its column is gone."""
     kind = kinds.of(segment)
     if kind is None or len(segment.field_ids) != 1:
         return None
     chain = chain_of(base.manifest.schema, segment.field_ids[0])
-    return None if chain is None else Wanted(segment.name, kind, chain, options)
+    if chain is None or not kind.fits(arrow_of(base.manifest.schema, chain)):
+        return None
+    options = kind.options_of(Coverage(base).segment(segment))
+    return Wanted(segment.name, kind, chain, options)
 
 
 def _chains(chain: tuple[Field, ...]) -> Iterator[Chain]:

@@ -22,7 +22,6 @@ from lance_core.format.operations import UpdateMode
 from lance_core.format.row_versions import RowVersions
 from lance_core.format.rowids import RowIdSequence
 from lance_core.format.schema import TableSchema
-
 from lance_core.transactions import index_coverage
 from lance_core.transactions.index_coverage import Alive
 
@@ -180,7 +179,7 @@ def _rewritten_indices(draft: Draft, operation: op.Rewrite) -> list[IndexMetadat
             continue
         if covered is not None:
             if anew is not None and earlier is not None and not index.is_of_zones:
-                covered = earlier.now_covered(covered)  # what was written anew has left no row where older notes lead from
+                covered = earlier.now_covered(covered)
             for group in operation.groups:
                 if index.holds_addresses and anew is None:
                     covered = covered - BitMap(fragment.id for fragment in group.old)

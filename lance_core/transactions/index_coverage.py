@@ -5,8 +5,8 @@
     retained            segments that are of no use any more
 
 A segment may name fragments of long ago that became others, as a fragment reuse index tells. What is taken from it is
-taken in fragments of today. Where those notes lie in a file of their own, which nobody opens here, only what it names of
-today's fragments is kept: it claims less, and is right. Pure.
+taken in fragments of today. Where those notes lie in a file of their own, which nobody opens here, only what it names
+of today's fragments is kept: it claims less, and is right. Pure.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -93,9 +93,7 @@ def grown(
     return after
 
 
-def retained(
-    indices: Iterable[IndexMetadata], alive: Alive, *, field_ids: frozenset[int]
-) -> tuple[IndexMetadata, ...]:
+def retained(indices: Iterable[IndexMetadata], alive: Alive, *, field_ids: frozenset[int]) -> tuple[IndexMetadata, ...]:
     """Those that a change to rows or columns leaves useful.
 
     An index on a field that is gone goes too. Of several segments, those that cover nothing alive any more go, but one

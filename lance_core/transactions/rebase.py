@@ -183,7 +183,7 @@ def _create_index(
 
 
 def _less_refiled(index: IndexMetadata, base: Manifest, head: Manifest) -> IndexMetadata:
-    """Less the fragments where another file has its column now: a merge does not say whether it brought other values."""
+    """Less the fragments where another file has its column now: a merge does not tell whether values are others."""
     covered, fields = index.covers, set(index.field_ids)
     if not covered or index.is_system:
         return index
@@ -198,6 +198,7 @@ def _less_refiled(index: IndexMetadata, base: Manifest, head: Manifest) -> Index
     after = files(head)
     changed = BitMap(number for number, held in files(base).items() if after.get(number, held) != held)
     return index.covering(covered - changed) if changed else index
+
 
 def _replaced_of_kind(operation: op.CreateIndex, head: Manifest) -> Iterator[IndexMetadata]:
     """Of an index of the library's own there is exactly one: what is there gives way."""
