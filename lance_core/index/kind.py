@@ -2,6 +2,7 @@
 
     write(files, column, ...)      from rows, and from segments that are there, to the files of a new segment
     open(segment, ...).search(leaf)    which rows of what it has indexed make a condition true
+    examine(segment, ...)              what is in its files, and whether that holds together; for `fsck`
 
 That is all. Which fragments a segment covers, whose rows moved or are deleted, what becomes of NOT, AND and OR, and
 what is done where no index knows anything, are nobody's business here: `coverage.py`, `moves.py`, `routes.py`.
@@ -74,6 +75,19 @@ class Part:
     moves: Moves
 
 
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What the files of a segment say, looked through from end to end. For those who doubt it."""
+
+    rows: RowSet
+    """Every number that is in them; of zones, every row of each."""
+    has_all: bool
+    """Whether a row that was indexed is among them whatever its value was. Of a row with an empty list, or with a text
+    of two letters, some kinds have nothing."""
+    problems: tuple[str, ...] = ()
+    """What contradicts itself: "page 7 begins below the end of page 6". A few of each sort are enough."""
+
+
 class Searcher(Protocol):
     """A segment that is open. It may keep what it has read; two threads may ask at once."""
 
@@ -125,3 +139,8 @@ class Kind(Protocol):
         the index section says of it (`index_details`, without the URL)."""
 
     def open(self, segment: Segment, column: pa.Field) -> Searcher: ...
+
+    def examine(self, segment: Segment, column: pa.Field) -> Examined:
+        """Reads all of its files, a portion at a time, and believes none of them: what is wrong with them is told, and
+        only what cannot be read at all is raised. `rows_under` does not cut anything off here, so that a row which
+        cannot be there is seen."""

@@ -44,3 +44,17 @@ def check_fits(kind: Kind, column: pa.Field, *, path: str, uri: str) -> None:
         f"{uri}: a {kind.name} index cannot be built on column {path!r}, which is {column.type}; it takes "
         f"{kind.fitting}, and {others}"
     )
+
+
+def why_unknown(metadata: IndexMetadata) -> str:
+    """Of a segment that `of` knows no kind for: the end of a sentence that begins with its name."""
+    if not metadata.message.index_details.type_url:
+        return "does not say of which kind it is"
+    kind = _BY_TYPE.get(metadata.kind.lower())
+    if kind is None:
+        return f"is of a kind that is not known here ({metadata.kind})"
+    if metadata.message.index_version > kind.newest:
+        return (
+            f"is {kind.name} of version {metadata.message.index_version}, and up to version {kind.newest} can be read"
+        )
+    return f"is of a kind that is not known here ({metadata.message.index_details.type_url})"
