@@ -19,12 +19,12 @@ from lance_core.errors import Corrupt, InvalidInput
 from lance_core.expressions.tree import Call, Comparison, In, IsNull, Like, Op
 from lance_core.format._pb import table_pb2
 from lance_core.format.index_metadata import IndexMetadata
-from lance_core.format.row_sets import RowSet
+from lance_core.format.row_sets import LOWER_HALF, RowSet, RowsUnder
 from lance_core.index import zones
 from lance_core.index.files import Files, all_rows
 from lance_core.index.fitting import ORDERED, is_ordered, is_plain
 from lance_core.index.keys import Keys, key_of, keys_of
-from lance_core.index.kind import Certainty, Found, Leaf, Options, Part, Segment
+from lance_core.index.kind import Certainty, Examined, Found, Leaf, Options, Part, Segment
 from lance_core.index.zones import ROWS_PER_ZONE, Mask, Nulls, Zone, Zones, cut, read_nulls
 
 _FILE = "zonemap.lance"
@@ -100,6 +100,18 @@ class ZoneMap:
     def open(self, segment: Segment, column: pa.Field) -> "ZoneMapSearcher":
         table, nulls = _read(segment, column)
         return ZoneMapSearcher(table, Zones.of(table, segment, path=_path(segment)), nulls)
+
+    def examine(self, segment: Segment, column: pa.Field) -> Examined:
+        table, nulls = _read(segment, column, rows_under=lambda _upper: LOWER_HALF + 1)
+        null_rows = table["null_count"].to_numpy().astype(np.uint64)
+        rows, problems = zones.examined(table, nulls, null_rows)
+        counted = null_rows + table["nan_count"].to_numpy()
+        problems += _named(counted > table["zone_length"].to_numpy(), "has more rows without a value than rows")
+        if _has_order(column.type):
+            bounds = _Bounds.of(table)
+            inverted = bounds.bounded & ~bounds.open_above & (bounds.low > bounds.high)
+            problems += _named(inverted, "ends below its beginning")
+        return Examined(rows, has_all=True, problems=tuple(problems))
 
 
 class ZoneMapSearcher:
@@ -238,7 +250,11 @@ def _schema(arrow: pa.DataType) -> pa.Schema:
     return zones.schema([pa.field("min", arrow), pa.field("max", arrow), *counts])
 
 
-def _read(segment: Segment, column: pa.Field) -> tuple[pa.Table, RowSet | None]:
+def _named(where: Mask, what: str) -> list[str]:
+    return [f"zone {at} {what}" for at in np.flatnonzero(where)[: zones.SHOWN]]
+
+
+def _read(segment: Segment, column: pa.Field, rows_under: RowsUnder | None = None) -> tuple[pa.Table, RowSet | None]:
     path = _path(segment)
     file = segment.files.open(_FILE)
     wanted = {
@@ -248,7 +264,7 @@ def _read(segment: Segment, column: pa.Field) -> tuple[pa.Table, RowSet | None]:
         **{each.name: each.type for each in zones.PLACE_FIELDS},
     }
     zones.check_columns(file, wanted, path=path)
-    return all_rows(file, list(wanted)), read_nulls(file, segment.rows_under, path=path)
+    return all_rows(file, list(wanted)), read_nulls(file, rows_under or segment.rows_under, path=path)
 
 
 def _path(segment: Segment) -> str:

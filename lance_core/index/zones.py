@@ -5,6 +5,7 @@ zones of a segment that is there, those stay whose fragments have their rows whe
 another place. What a zone says of its values is not known here (`zonemap.py`, `bloomfilter.py`).
 """
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -20,6 +21,8 @@ from lance_core.index.kind import ROW, VALUE, Certainty, Found, Moves, Segment
 
 ROWS_PER_ZONE = 8192
 ZONES_MAX = 1 << 24
+SHOWN = 3
+"""Of each sort of what is wrong."""
 _NULLS = "null_bitmap"
 _PLACES = ("fragment_id", "zone_start", "zone_length")
 PLACE_FIELDS = tuple(pa.field(name, pa.uint64(), nullable=False) for name in _PLACES)
@@ -183,6 +186,32 @@ def staying(table: pa.Table, moves: Moves, *, path: str) -> Mask:
 
 def upper_halves(table: pa.Table, where: Mask) -> BitMap:
     return BitMap(np.unique(table["fragment_id"].to_numpy()[where]).tolist())
+
+
+def examined(table: pa.Table, nulls: RowSet | None, null_rows: Numbers | None) -> tuple[RowSet, list[str]]:
+    """All rows of the zones, and what is wrong with those. `null_rows`: how many each zone says that it has."""
+    fragment, start, length = (table[name].combine_chunks().fill_null(0).to_numpy() for name in _PLACES)
+    wrong = [f"{table[name].null_count} of its zones have no {name}" for name in _PLACES if table[name].null_count]
+    most = np.uint64(LOWER_HALF + 1)
+    possible = (fragment < most) & (start < most) & (length > 0) & (length <= most - np.minimum(start, most))
+    wrong += [
+        f"zone {at} has {int(length[at]):,} rows from {int(start[at]):,} on, of fragment {int(fragment[at])}"
+        for at in np.flatnonzero(~possible)[:SHOWN]
+    ]
+    places = [each[possible].astype(np.int64) for each in (fragment, start, start + length)]
+    order = np.lexsort((places[1], places[0]))
+    fragment, start, end = (each[order] for each in places)
+    meet = np.flatnonzero((fragment[1:] == fragment[:-1]) & (start[1:] < end[:-1]))
+    wrong += [f"two zones share row {start[at + 1]:,} of fragment {fragment[at]}" for at in meet[:SHOWN]]
+    rows = Zones(fragment, start, end, RowSet()).rows(np.ones(len(fragment), dtype=np.bool_))
+    if nulls is not None:
+        outside = [
+            f"row {row & LOWER_HALF:,} of fragment {row >> HALF_BITS}" for row in itertools.islice(nulls - rows, 1)
+        ]
+        wrong += [f"{each} is NULL, and in no zone" for each in outside]
+        if null_rows is not None and not outside and int(null_rows.sum()) != len(nulls):
+            wrong.append(f"its zones have {int(null_rows.sum()):,} NULLs, of which it lists {len(nulls):,}")
+    return rows, wrong
 
 
 def schema(before: Sequence[pa.Field], after: Sequence[pa.Field] = ()) -> pa.Schema:

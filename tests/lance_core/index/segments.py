@@ -144,6 +144,12 @@ def matching(leaf: Leaf, arrow: pa.DataType, fragments: Fragments, deleted: Mapp
     return found
 
 
+def live_rows(it: Built, fragments: Fragments) -> set[int]:
+    """The rows it was built from."""
+    gone = {id << 32 | place for id, places in it.deleted.items() for place in places}
+    return {id << 32 | place for id, array in fragments.items() for place in range(len(array))} - gone
+
+
 def check(kind: Kind, it: Built, fragments: Fragments, leaf: Leaf) -> Found:
     """What is answered holds all rows that match; exactly, these and no other live one."""
     found = asked(kind, it, leaf)

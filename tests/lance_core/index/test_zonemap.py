@@ -9,15 +9,17 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyroaring import BitMap
 
 from lance_core.errors import Corrupt, InvalidInput, LanceError
 from lance_core.expressions.tree import Call, Comparison, Like, Op
 from lance_core.format._pb import table_pb2
+from lance_core.format.row_sets import RowSet
 from lance_core.index import kinds
 from lance_core.index.files import all_rows
 from lance_core.index.kind import Certainty
 from lance_core.index.zonemap import ZoneMap
-from tests.lance_core.index.segments import Built, Fragments, asked, built, check, leaf_of
+from tests.lance_core.index.segments import Built, Fragments, asked, built, check, leaf_of, live_rows
 from tests.lance_core.index.values import HALF, POOLS, array_of, columns, deletions, leaves
 
 KIND = ZoneMap()
@@ -31,7 +33,7 @@ def zones(it: Built) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("arrow", POOLS, ids=str)
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_it_leaves_out_nothing_that_matches(arrow: pa.DataType, data: st.DataObject) -> None:
     fragments = data.draw(columns(arrow))
@@ -39,8 +41,12 @@ def test_it_leaves_out_nothing_that_matches(arrow: pa.DataType, data: st.DataObj
     it = built(KIND, arrow, fragments, deleted=deleted, rows_per_zone=FEW)
     for leaf in data.draw(st.lists(leaves(arrow), min_size=1, max_size=8)):
         check(KIND, it, fragments, leaf)
+    examined = KIND.examine(it.segment, it.column)
+    assert live_rows(it, fragments) <= set(examined.rows)
+    assert (examined.has_all, examined.problems) == (True, ())
 
 
+@settings(deadline=None)
 @given(columns(pa.string()), st.sampled_from(["a%", "ab%", "é%", "z%", "a_%", "%", "%b", "\U0010ffff%", "a\\%%"]))
 def test_beginnings_of_text(fragments: Fragments, pattern: str) -> None:
     it = built(KIND, pa.string(), fragments, rows_per_zone=FEW)
@@ -51,6 +57,7 @@ def test_beginnings_of_text(fragments: Fragments, pattern: str) -> None:
         assert asked(KIND, it, leaf) is None is KIND.answers(leaf, it.segment.metadata)
 
 
+@settings(deadline=None)
 @given(columns(pa.float64()), deletions())
 def test_nan_is_looked_for(fragments: Fragments, deleted: Mapping[int, Sequence[int]]) -> None:
     it = built(KIND, pa.float64(), fragments, deleted=deleted, rows_per_zone=FEW)
@@ -116,6 +123,7 @@ def test_not_equal_is_not_its_business() -> None:
     assert asked(KIND, it, Comparison(("v",), Op.NE, pa.scalar(1))) is None
 
 
+@settings(deadline=None)
 @given(columns(pa.int64()), columns(pa.int64()), st.data())
 def test_a_segment_of_segments_and_rows(first: Fragments, second: Fragments, data: st.DataObject) -> None:
     """Zones stay where their fragments do; the rows of the others come anew, as a compaction has put them."""
@@ -267,6 +275,37 @@ def test_zones_where_no_rows_are() -> None:
     assert set(found.rows) == {5, 6}
     with pytest.raises(Corrupt, match="begins where no row can be"):
         built(KIND, pa.int64(), {}, parts=[it.part(0)], location=it.location)
+    examined = KIND.examine(it.segment, it.column)
+    assert not examined.rows.parts
+    assert [problem.partition(" rows ")[0] for problem in examined.problems] == [
+        f"zone {number} has {most:,}" for number in (0, 1, 2)
+    ]
+
+
+def test_what_contradicts_itself_is_told() -> None:
+    it = built(KIND, pa.int64(), INTS, rows_per_zone=FEW)
+    table = pa.table(
+        {
+            "min": [9, 3],
+            "max": [1, 3],
+            "null_count": pa.array([0, 1], pa.uint32()),
+            "nan_count": pa.array([0, 9], pa.uint32()),
+            "fragment_id": pa.array([0, 0], pa.uint64()),
+            "zone_start": pa.array([0, 2], pa.uint64()),
+            "zone_length": pa.array([3, 4], pa.uint64()),
+        }
+    )
+    rewritten(it, table, {"null_bitmap": "1"}, RowSet({0: BitMap([1, 2])}).encode())
+    examined = KIND.examine(it.segment, it.column)
+    assert set(examined.rows) == set(range(6))
+    assert examined.problems == (
+        "two zones share row 2 of fragment 0",
+        "its zones have 1 NULLs, of which it lists 2",
+        "zone 1 has more rows without a value than rows",
+        "zone 0 ends below its beginning",
+    )
+    rewritten(it, table, {"null_bitmap": "1"}, RowSet({5: BitMap([9])}).encode())
+    assert "row 9 of fragment 5 is NULL, and in no zone" in KIND.examine(it.segment, it.column).problems
 
 
 @pytest.mark.parametrize(
