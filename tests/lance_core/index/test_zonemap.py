@@ -19,7 +19,7 @@ from lance_core.index import kinds
 from lance_core.index.files import all_rows
 from lance_core.index.kind import Certainty
 from lance_core.index.zonemap import ZoneMap
-from tests.lance_core.index.segments import Built, Fragments, asked, built, check, leaf_of, live_rows
+from tests.lance_core.index.building import Built, Fragments, asked, built, check, leaf_of, live_rows
 from tests.lance_core.index.values import HALF, POOLS, array_of, columns, deletions, leaves
 
 KIND = ZoneMap()
