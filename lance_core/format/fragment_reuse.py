@@ -6,7 +6,7 @@ new fragments. Here are its bytes and what it means for coverage; when one is wr
 """
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,8 @@ from lance_core.format.manifest import FRAGMENT_ID_MAX
 
 INLINE_BYTES_MAX = 204_800
 DETAILS_FILE = "details.binpb"
+_ROWS_MAX = 2**32 - 1
+"""Of one fragment."""
 _TYPE_URL = "/lance.table.FragmentReuseIndexDetails"
 _Details = table_pb2.FragmentReuseIndexDetails
 
@@ -36,6 +38,17 @@ class Reused:
     deleted: tuple[npt.NDArray[np.uint32] | None, ...]
     """For each of them, the offsets whose rows did not survive."""
     new: tuple[Fragment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Led:
+    """One group of a note: where the rows of some fragments went."""
+
+    old: tuple[tuple[int, int], ...]
+    """Ids, each with its physical rows."""
+    surviving: bytes
+    """The addresses of rows that survived, as they are written: `surviving_rows` reads them."""
+    new: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +95,11 @@ class FragmentReuse:
                 if old and old <= covered:
                     covered = (covered - old) | BitMap(fragment.id for fragment in group.new_fragments)
         return covered
+
+    def notes(self) -> Iterator[tuple[Version, tuple[Led, ...]]]:
+        """Oldest first, each with the version that it was planned on."""
+        for version in self._content.versions:
+            yield Version(version.dataset_version), tuple(map(_led, version.groups))
 
     @property
     def new_fragments(self) -> BitMap:
@@ -142,6 +160,24 @@ def _checked(content: _Details.InlineContent, *, path: str) -> _Details.InlineCo
     if max(ids, default=0) > FRAGMENT_ID_MAX:
         raise Corrupt(f"fragment id {max(ids)} does not fit 32 bits", path=path, field="index_details")
     return content
+
+
+def surviving_rows(led: Led, *, path: str) -> BitMap64:
+    """Ascending, they are the rows of the new fragments in their order."""
+    rows = sum(count for _, count in led.old)
+    new_rows = sum(count for _, count in led.new)
+    try:
+        found = BitMap64.deserialize(led.surviving)
+    except ValueError as error:
+        raise Corrupt("is not a set of rows", path=path, field="changed_row_addrs") from error
+    if max((count for _, count in (*led.old, *led.new)), default=0) > _ROWS_MAX or not len(found) == new_rows <= rows:
+        raise Corrupt(f"leads {len(found)} of {rows} rows to {new_rows} new ones", path=path, field="changed_row_addrs")
+    return found
+
+
+def _led(group: table_pb2.FragmentReuseIndexDetails.Group) -> Led:
+    old = tuple((each.id, each.physical_rows) for each in group.old_fragments)
+    return Led(old, group.changed_row_addrs, tuple((each.id, each.physical_rows) for each in group.new_fragments))
 
 
 def _surviving(group: Reused) -> bytes:

@@ -8,8 +8,9 @@ from lance_core.errors import InvalidInput
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.index.btree import BTREE
 from lance_core.index.kind import Kind
+from lance_core.index.zonemap import ZoneMap
 
-KINDS: tuple[Kind, ...] = (BTREE,)
+KINDS: tuple[Kind, ...] = (BTREE, ZoneMap())
 _BY_NAME: Mapping[str, Kind] = {kind.name: kind for kind in KINDS}
 _BY_TYPE: Mapping[str, Kind] = {kind.type_url.rpartition(".")[2].lower(): kind for kind in KINDS}
 _PACKAGES = frozenset({"lance.table", "lance.index.pb"})
@@ -44,3 +45,17 @@ def check_fits(kind: Kind, column: pa.Field, *, path: str, uri: str) -> None:
         f"{uri}: a {kind.name} index cannot be built on column {path!r}, which is {column.type}; it takes "
         f"{kind.fitting}, and {others}"
     )
+
+
+def why_unknown(metadata: IndexMetadata) -> str:
+    """Of a segment that `of` knows no kind for: the end of a sentence that begins with its name."""
+    if not metadata.message.index_details.type_url:
+        return "does not say of which kind it is"
+    kind = _BY_TYPE.get(metadata.kind.lower())
+    if kind is None:
+        return f"is of a kind that is not known here ({metadata.kind})"
+    if metadata.message.index_version > kind.newest:
+        return (
+            f"is {kind.name} of version {metadata.message.index_version}, and up to version {kind.newest} can be read"
+        )
+    return f"is of a kind that is not known here ({metadata.message.index_details.type_url})"

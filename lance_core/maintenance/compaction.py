@@ -15,16 +15,15 @@ from pyroaring import BitMap
 
 from lance_core import given, writes
 from lance_core.commit import ATTEMPTS
-from lance_core.data.lineage import OFFSET_MAX
-from lance_core.errors import Corrupt, Unsupported
+from lance_core.errors import Unsupported
 from lance_core.format import naming
 from lance_core.format.fragment import Fragment
-from lance_core.format.fragment_reuse import ExternalContent, FragmentReuse, Reused, content_of, reuse_entry
+from lance_core.format.fragment_reuse import ExternalContent, FragmentReuse, Reused, content_of
 from lance_core.format.ids import Version
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.manifest import Manifest, not_given_out
 from lance_core.format.operations import ReserveFragments, Rewrite, RewriteGroup
-from lance_core.limits import INDEX_DETAILS_BYTES
+from lance_core.index.coverage import covered_today, led_on, load_reuse
 from lance_core.maintenance.compaction_plan import Group, plan_groups
 from lance_core.maintenance.compaction_write import deleted_rows, written
 from lance_core.ports import Ports
@@ -89,23 +88,16 @@ def planned(
     _check_ids(base.manifest)
     return plan_groups(
         base.manifest.fragments if among is None else among,
-        coverage(base),
+        covered_today(base),
         target_rows=target_rows,
         materialize_deletions=materialize_deletions,
     )
 
 
-def coverage(base: Snapshot) -> list[BitMap]:
-    """Of each index segment, in fragments of today."""
-    indices = base.manifest.indices
-    reuse = _load_reuse(base, indices)
-    return [covered for index in indices if (covered := _covered(index, reuse)) is not None]
-
-
 def check(base: Snapshot, groups: Sequence[Group], remap: Remap | None) -> None:
     """Before a byte is written: an index that would have to be written anew, and cannot be."""
     indices = base.manifest.indices
-    _check_indices(base, indices, _load_reuse(base, indices), groups, remap)
+    _check_indices(base, indices, load_reuse(base), groups, remap)
 
 
 def rewrite(
@@ -114,7 +106,7 @@ def rewrite(
     """Of groups that are written. Their ids are reserved when it returns."""
     manifest = base.manifest
     indices = manifest.indices
-    reuse = _load_reuse(base, indices)
+    reuse = load_reuse(base)
     old = [each.old for each in groups]
     reserved = _reserve(base, sum(len(each.new) for each in groups), properties, ports)
     numbered = list(_numbered(groups, reserved))
@@ -139,7 +131,7 @@ def _uncovered(
     alive = BitMap(fragment.id for fragment in base.manifest.fragments)
     names = set()
     for index in base.manifest.indices:
-        covered = _covered(index, reuse)
+        covered = led_on(index, reuse)
         follows = noted and (index.outlives_notes if lasting else index.follows_notes)
         if covered is None or (not index.holds_addresses if stable else follows):
             continue
@@ -157,7 +149,7 @@ def _gains_by_notes(
     if remap is not None:
         return False
     moving = _moving(groups)
-    return any(index.outlives_notes and (_covered(index, reuse) or BitMap()) & moving for index in indices)
+    return any(index.outlives_notes and (led_on(index, reuse) or BitMap()) & moving for index in indices)
 
 
 def _moving(groups: Sequence[Group]) -> BitMap:
@@ -170,30 +162,6 @@ def _check_ids(manifest: Manifest) -> None:
     highest = max((fragment.id for fragment in manifest.message.fragments), default=-1)
     if highest > manifest.max_fragment_id:
         raise not_given_out(highest, manifest.max_fragment_id, path=manifest.path)
-
-
-def _load_reuse(base: Snapshot, indices: Sequence[IndexMetadata]) -> FragmentReuse | None:
-    entry = reuse_entry(indices)
-    if entry is None:
-        return None
-    content = content_of(entry)
-    if isinstance(content, ExternalContent):
-        if not naming.is_confined(content.name) or entry.message.HasField("base_id"):
-            raise Unsupported(f"{base.location.uri}: index {entry.name} keeps its content outside this table")
-        path = f"{naming.INDICES}/{entry.uuid}/{content.name}"
-        INDEX_DETAILS_BYTES.check(content.size, path=path)
-        if content.offset > OFFSET_MAX:
-            raise Corrupt(f"has no byte {content.offset}", path=path, field="index_details")
-        return FragmentReuse.decode(base.location.store.read(path, content.offset, content.size), path=path)
-    return content
-
-
-def _covered(index: IndexMetadata, reuse: FragmentReuse | None) -> BitMap | None:
-    """In fragments of today; None for what covers none, or nobody knows which."""
-    covered = index.covers
-    if covered is None or index.is_system:
-        return None
-    return covered if reuse is None else reuse.now_covered(covered)
 
 
 def _check_indices(
@@ -209,7 +177,7 @@ def _check_indices(
     moving = _moving(groups)
     for index in indices:
         follows = index.is_system or index.is_of_zones or (stable and not index.holds_addresses)
-        covered = _covered(index, reuse)
+        covered = led_on(index, reuse)
         if follows or (covered is not None and not covered & moving):
             continue
         choices = "remap='none' to leave what is compacted uncovered until the index is built again"

@@ -14,6 +14,7 @@ from lance_core.data.write import ROWS_PER_FILE_MAX
 from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Rewrite
 from lance_core.format.schema import TableSchema
+from lance_core.index.coverage import covered_today
 from lance_core.maintenance import compaction
 from lance_core.maintenance.compaction import Remap, Written
 from lance_core.maintenance.compaction_plan import Group, mixes
@@ -119,7 +120,7 @@ class Batch:
     def _still(self, base: Snapshot) -> Iterator[Group]:
         """The groups as they are in this version; of those that it has changed, what is worth it."""
         alive = {fragment.id: fragment for fragment in base.manifest.fragments}
-        covered = compaction.coverage(base)
+        covered = covered_today(base)
         for group in self.groups:
             now = tuple(alive[fragment.id] for fragment in group if fragment.id in alive)
             if key(now) == key(group) and not mixes(group, covered):
