@@ -4,6 +4,7 @@ files, `writes.py` commits it. What only looks is in `table_reader.py`.
 A `Table` is one version and never changes; a writer returns the table after it (`Committed.table`).
 """
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -35,10 +36,11 @@ from lance_core.edit import indices as edit_indices
 from lance_core.edit import slices as edit_slices
 from lance_core.edit import update as edit_update
 from lance_core.edit import upsert as edit_upsert
-from lance_core.errors import AlreadyExists, InvalidInput
+from lance_core.errors import AlreadyExists, InvalidInput, RetryableConflict
 from lance_core.format.base_path import BasePath
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.ids import Version
+from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.operations import (
     Append,
     CreateIndex,
@@ -53,7 +55,7 @@ from lance_core.format.operations import (
 from lance_core.format.schema import TableSchema
 from lance_core.identity import TABLE_ID
 from lance_core.location import Location, locate, published_config
-from lance_core.maintenance import cleanup, compaction
+from lance_core.maintenance import cleanup, compaction, index_upkeep
 from lance_core.maintenance import survey as surveying
 from lance_core.maintenance.cleanup import CleanupReport, Retention
 from lance_core.maintenance.compaction_indices import Remap
@@ -519,6 +521,51 @@ class Table(TableReader):
             properties,
             retries,
             operation=CreateIndex.name,
+        )
+
+    def optimize_indices(
+        self,
+        names: Sequence[str] | None = None,
+        *,
+        merge: Literal["small", "all", "none"] = "small",
+        intent: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        retries: int = ATTEMPTS,
+    ) -> Committed:
+        """Cover with all indices, or those of some `names`, what they do not cover yet; drop segments of no use; bring
+        those up to date whose rows a compaction moved, and then drop its notes on where they went.
+
+        `merge` says which segments of an index become one with what is new: `"small"` ones, so that there are few and
+        each row is written a few times in all; `"all"`; or `"none"`. Where all is in shape there is no new version."""
+        wanted = None if names is None else given.names(names, "names")
+        how = index_upkeep.Merge.of(merge)
+        fresh: list[IndexMetadata] = []
+
+        def plan(base: Snapshot) -> CreateIndex | None:
+            operation = index_upkeep.optimize(base, wanted, how, ports=SYSTEM)
+            fresh[:] = operation.new if operation else ()
+            return operation
+
+        done = self._changed("optimize_indices", plan, intent, properties, retries, operation=CreateIndex.name)
+        try:
+            trimmed = done.table._changed(
+                "optimize_indices",
+                lambda base: index_upkeep.trim(base, fresh, ports=SYSTEM),
+                None,
+                properties,
+                retries,
+                operation=CreateIndex.name,
+            )
+        except RetryableConflict:
+            return done  # the next one drops them
+        return dataclasses.replace(
+            done,
+            version=trimmed.version,
+            table=trimmed.table,
+            files=done.files + trimmed.files,
+            bytes=done.bytes + trimmed.bytes,
+            attempts=done.attempts + trimmed.attempts,
+            rebased_over=(*done.rebased_over, *trimmed.rebased_over),
         )
 
     def set_config(

@@ -1,5 +1,5 @@
-"""Keeping indices in shape: what is not covered is covered, small segments become one, those of no use go, and rows that
-compactions moved are written where they are now.
+"""Keeping indices in shape: what is not covered is covered, small segments become one, those of no use go, and rows
+that compactions moved are written where they are now.
 
     plan each index (`Work`) -> write its new segment, if it takes one -> one CreateIndex for all of them
     then, as a change of its own: notes of compactions that nobody follows any more are dropped (`trim`)
@@ -66,7 +66,8 @@ class Work:
 def optimize(base: Snapshot, names: Sequence[str] | None, merge: Merge, *, ports: Ports) -> CreateIndex | None:
     """None where all is in shape. When it returns, the files are written."""
     coverage = Coverage(base)
-    new, removed = [], []
+    new: list[IndexMetadata] = []
+    removed: list[IndexMetadata] = []
     for work in _planned(base, coverage, names, merge):
         removed += work.removed
         if work.covers:
@@ -135,9 +136,8 @@ def _work(base: Snapshot, coverage: Coverage, segments: Sequence[Standing], merg
     gathered = rows(open_fragments) + sum(rows(each.covered) for each in stale)
     merged = list(stale)
     if merge is not Merge.NONE:
-        for each in sorted(
-            (each for each in ours if each.covered and each not in stale), key=lambda s: rows(s.covered)
-        ):
+        able = [each for each in ours if each.covered and each not in stale]
+        for each in sorted(able, key=lambda standing: rows(standing.covered)):
             if merge is Merge.ALL or rows(each.covered) <= max(gathered, SMALL_ROWS):
                 merged.append(each)
                 gathered += rows(each.covered)
@@ -161,16 +161,15 @@ def _work(base: Snapshot, coverage: Coverage, segments: Sequence[Standing], merg
 
 
 def _done(base: Snapshot, coverage: Coverage, work: Work, ports: Ports) -> IndexMetadata:
-    parts = [_part(base, coverage, each, work) for each in work.merged]
+    parts = [_part(base, coverage, each) for each in work.merged]
     return building.build(base, work.wanted, work.fragments, parts=parts, covers=work.covers, ports=ports)
 
 
-def _part(base: Snapshot, coverage: Coverage, standing: Standing, work: Work) -> Part:
+def _part(base: Snapshot, coverage: Coverage, standing: Standing) -> Part:
     if standing.metadata.is_of_zones:
         return Part(coverage.segment(standing.metadata), Stay(standing.covered))
-    return coverage.part(
-        standing, rows_by_id=base.manifest.has_stable_row_ids and not standing.metadata.holds_addresses
-    )
+    by_id = base.manifest.has_stable_row_ids and not standing.metadata.holds_addresses
+    return coverage.part(standing, rows_by_id=by_id)
 
 
 def _is_alike(one: Standing, other: Standing) -> bool:
