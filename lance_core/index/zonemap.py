@@ -114,6 +114,9 @@ class ZoneMap:
         return Examined(rows, has_all=True, problems=tuple(problems))
 
 
+ZONEMAP = ZoneMap()
+
+
 class ZoneMapSearcher:
     def __init__(self, table: pa.Table, zones: Zones, nulls: RowSet | None) -> None:
         self._table = table
