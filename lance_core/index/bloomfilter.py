@@ -18,7 +18,7 @@ from lance_core.data.codec import FileReader, FileWriter
 from lance_core.errors import Corrupt, InvalidInput
 from lance_core.expressions.tree import Comparison, In, IsNull, Op
 from lance_core.format.index_metadata import IndexMetadata
-from lance_core.format.row_sets import LOWER_HALF, RowSet, RowsUnder
+from lance_core.format.row_sets import RowSet
 from lance_core.format.xxh64 import Hashes, xxh64, xxh64_of_each
 from lance_core.index import zones
 from lance_core.index.files import Files, all_rows
@@ -127,14 +127,14 @@ class BloomFilter:
         return BloomFilterSearcher(opened, Zones.of(opened.zones, segment, path=opened.path))
 
     def examine(self, segment: Segment, column: pa.Field) -> Examined:
-        opened = _Opened.of(segment, lambda _upper: LOWER_HALF + 1)
+        opened = _Opened.of(segment, beyond=True)
         rows, problems = zones.examined(opened.zones, opened.nulls, None)
         try:
             for _ in opened.read():
                 pass
         except Corrupt as error:
             problems.append(error.what)
-        if opened.nulls is not None:
+        if opened.nulls is not None and not problems:
             has_null = opened.zones["has_null"].to_numpy()
             silent = opened.nulls - Zones.of(opened.zones, segment, path=opened.path).rows(has_null)
             if silent.parts:
@@ -154,12 +154,12 @@ class _Opened:
     nulls: RowSet | None
 
     @classmethod
-    def of(cls, segment: Segment, rows_under: RowsUnder | None = None) -> "_Opened":
+    def of(cls, segment: Segment, *, beyond: bool = False) -> "_Opened":
         path = f"{segment.metadata.place}/{_FILE}"
         file = segment.files.open(_FILE)
         zones.check_columns(file, {each.name: each.type for each in _SCHEMA}, path=path)
         table = all_rows(file, _SCHEMA.names[:-1])
-        return cls(file, path, table, read_nulls(file, rows_under or segment.rows_under, path=path))
+        return cls(file, path, table, read_nulls(file, segment.rows_under, path=path, beyond=beyond))
 
     def read(self) -> Iterator["_Filters"]:
         """Zone by zone, those together that have as many bytes."""

@@ -217,10 +217,11 @@ def test_what_contradicts_itself_is_told() -> None:
     it = built(KIND, pa.int64(), INTS, number_of_items=FEW)
     rewritten(it, FILE, table_of(it), {"null_bitmap": "1"}, RowSet({0: BitMap([1, 2])}).encode())
     assert KIND.examine(it.segment, it.column).problems == ("its zones know nothing of 2 NULLs that it lists",)
+    it = built(KIND, pa.int64(), INTS, number_of_items=FEW)
     changed(it, "zone_start", pa.array([0, 2, 6, 0], pa.uint64()))
     assert "two zones share row 2 of fragment 0" in KIND.examine(it.segment, it.column).problems
     changed(it, "zone_start", pa.array([0, None, 6, 0], pa.uint64()))
-    assert "1 of its zones have no zone_start" in KIND.examine(it.segment, it.column).problems
+    assert KIND.examine(it.segment, it.column).problems[0] == "1 of its zones have no zone_start"
     with pytest.raises(Corrupt):
         asked(KIND, it, leaf_of("v = 3", pa.int64()))
 
