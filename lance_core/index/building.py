@@ -7,7 +7,7 @@ an id or an address as the kind's version has it. Deleted rows are left out. How
 What was written and never committed lies under a name that nobody knows, for cleanup.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -44,6 +44,10 @@ class Wanted:
     @property
     def path(self) -> str:
         return field_paths.spelt(self.chain)
+
+
+Write = Callable[[NewSegment, pa.Field, bool], bytes]
+"""Is given the column, and whether rows are told by their addresses; gives back what the index section says of it."""
 
 
 def column_of(schema: TableSchema, path: str, *, uri: str) -> Chain:
@@ -83,8 +87,17 @@ def build(
     ports: Ports,
 ) -> IndexMetadata:
     """A segment of the rows of these fragments, and of what the parts bring; `covers` is all that it covers."""
+
+    def write(files: NewSegment, column: pa.Field, addresses: bool) -> bytes:
+        rows = values(base, wanted.chain, fragments, addresses=addresses)
+        return wanted.kind.write(files, column, rows, parts, wanted.options)
+
+    return written(base, wanted, write, covers=covers, ports=ports)
+
+
+def written(base: Snapshot, wanted: Wanted, write: Write, *, covers: BitMap, ports: Ports) -> IndexMetadata:
+    """A segment whose files are written by `write`."""
     segment = NewSegment(base.location, ports.new_uuid())
-    schema = base.manifest.schema
     empty = IndexMetadata.new(
         segment.identity,
         name=wanted.name,
@@ -96,8 +109,7 @@ def build(
         index_version=wanted.kind.version(stable_row_ids=base.manifest.has_stable_row_ids),
         created_ms=ports.now_ns() // 1_000_000,
     )
-    rows = values(base, wanted.chain, fragments, addresses=empty.holds_addresses)
-    details = wanted.kind.write(segment, arrow_of(schema, wanted.chain), rows, parts, wanted.options)
+    details = write(segment, arrow_of(base.manifest.schema, wanted.chain), empty.holds_addresses)
     return empty.filled(details, segment.files)
 
 

@@ -37,6 +37,17 @@ class Stay:
 
 
 @dataclass(frozen=True, slots=True)
+class Unmoved:
+    """The segment was written a moment ago, from the version that it goes into."""
+
+    def of(self, rows: Ids) -> tuple[Ids, Still]:
+        return rows, np.ones(len(rows), dtype=np.bool_)
+
+    def of_set(self, rows: RowSet) -> RowSet:
+        return rows
+
+
+@dataclass(frozen=True, slots=True)
 class Follow:
     """Numbers are addresses of rows that compactions moved."""
 

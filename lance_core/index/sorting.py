@@ -59,7 +59,7 @@ class Sorter:
             return
         try:
             self._put_aside()
-            yield from _merged(self.order, self._runs.opened())
+            yield from merged(self.order, self._runs.opened())
         finally:
             self._runs.directory.cleanup()
 
@@ -110,7 +110,7 @@ def _blocks(path: Path) -> Iterator[pa.RecordBatch]:
             yield reader.get_batch(number)
 
 
-def _merged(order: Ordering, runs: "Sequence[Iterator[pa.RecordBatch]]") -> Iterator[pa.RecordBatch]:
+def merged(order: Ordering, runs: "Sequence[Iterator[pa.RecordBatch]]") -> Iterator[pa.RecordBatch]:
     """Of sorted runs, a block of each at a time: up to the least of what blocks end with, no run has less to come."""
     waiting = [(block, run) for run in runs if (block := next(run, None)) is not None]
     while waiting:

@@ -68,7 +68,7 @@ def optimize(base: Snapshot, names: Sequence[str] | None, merge: Merge, *, ports
     coverage = Coverage(base)
     new: list[IndexMetadata] = []
     removed: list[IndexMetadata] = []
-    for work in _planned(base, coverage, names, merge):
+    for work in planned(base, coverage, names, merge):
         removed += work.removed
         if work.covers:
             new.append(_done(base, coverage, work, ports))
@@ -98,7 +98,8 @@ def trim(base: Snapshot, fresh: Collection[IndexMetadata], *, ports: Ports) -> C
     return CreateIndex((replaced,), (entry,))
 
 
-def _planned(base: Snapshot, coverage: Coverage, names: Sequence[str] | None, merge: Merge) -> Iterator[Work]:
+def planned(base: Snapshot, coverage: Coverage, names: Sequence[str] | None, merge: Merge) -> Iterator[Work]:
+    """What is to be done, for each index that needs something."""
     for name in _chosen(base, coverage, names):
         segments = coverage.by_name[name]
         work = _work(base, coverage, segments, merge)
@@ -161,11 +162,12 @@ def _work(base: Snapshot, coverage: Coverage, segments: Sequence[Standing], merg
 
 
 def _done(base: Snapshot, coverage: Coverage, work: Work, ports: Ports) -> IndexMetadata:
-    parts = [_part(base, coverage, each) for each in work.merged]
+    parts = [part_of(base, coverage, each) for each in work.merged]
     return building.build(base, work.wanted, work.fragments, parts=parts, covers=work.covers, ports=ports)
 
 
-def _part(base: Snapshot, coverage: Coverage, standing: Standing) -> Part:
+def part_of(base: Snapshot, coverage: Coverage, standing: Standing) -> Part:
+    """A segment that is there, as it goes into a new one."""
     if standing.metadata.is_of_zones:
         return Part(coverage.segment(standing.metadata), Stay(standing.covered))
     by_id = base.manifest.has_stable_row_ids and not standing.metadata.holds_addresses

@@ -1,0 +1,255 @@
+"""Indices that are built by workers, and committed once, as the methods of `Table` do it.
+
+    small: one worker has all of it                                    one job, of several indices if need be
+    large: pieces, each of some fragments  ->  joined by one worker    two jobs
+    BTREE: pieces, in order  ->  ranges of values  ->  one file        three jobs
+
+No row and no page comes to the driver: workers hand on what is theirs through the store, and tell where it is, with a
+few hundred values of which the driver makes the cuts between ranges. When somebody was in the way, pieces of fragments
+that are as they were stand. What a worker does is in `segments.py`; why it is done so, in
+`004-an-index-is-joined-by-one-worker.md`.
+"""
+
+import dataclasses
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+
+import pyarrow as pa
+from pyroaring import BitMap
+
+from lance_core import given
+from lance_core.committed import Committed
+from lance_core.edit import indices as in_one_process
+from lance_core.edit.indices import Asked
+from lance_core.errors import InvalidInput, RetryableConflict, StorageError
+from lance_core.format import naming
+from lance_core.format.fragment import Fragment
+from lance_core.format.fragment_reuse import reuse_entry
+from lance_core.format.index_metadata import IndexMetadata
+from lance_core.format.operations import CreateIndex
+from lance_core.index import btree_runs, building
+from lance_core.index.coverage import Coverage
+from lance_core.index.order import joined, ordering
+from lance_core.index.sorting import splitters
+from lance_core.index.statistics import RowCounts
+from lance_core.location import Location
+from lance_core.maintenance import index_upkeep
+from lance_core.maintenance.index_upkeep import Merge, Work
+from lance_core.ports import SYSTEM
+from lance_core.snapshot import Snapshot
+from lance_core.storage import trees
+from lance_core.tasks import segments
+from lance_core.tasks.changes import TASKS_PER_SLOT, How, Where, changed, over_parts, parts_for_reading
+from lance_core.tasks.kept import Kept
+from lance_core.tasks.parts import Here, Runner
+from lance_core.tasks.parts import Work as Doing
+from lance_core.tasks.segments import (
+    BuildAlone,
+    BuildPiece,
+    JoinPieces,
+    JoinRanges,
+    Order,
+    There,
+    WriteRange,
+    decoded,
+    encoded,
+)
+
+ALONE_ROWS = 1 << 22
+"""So few are read, sorted and written by one worker in about the time that several jobs take to start and to meet."""
+RANGE_ROWS = 1 << 22
+JOINED_HERE_BYTES = 4 * 1024**2
+"""Of pieces that the driver joins itself: a job would take longer."""
+_CUTS = 2048
+"""About so many values tell the driver where ranges can be cut."""
+
+
+class Only(enum.Enum):
+    """Which fragments a new segment is of."""
+
+    ALL = "all"
+    UNCOVERED = "uncovered"
+    """Those that the index does not cover yet. Segments that are there stay, but for those that have to be written
+    anew since a compaction moved their rows."""
+
+
+def build_index(where: Where, asked: Asked, only: str, *, how: How, runner: Runner) -> Committed:
+    chosen = given.choice(Only, only, "only")
+    if chosen is Only.UNCOVERED and asked.replace:
+        raise InvalidInput("replace=True builds an index of all fragments anew, and only='uncovered' builds on; say one")
+    builder = _Builder(runner)
+
+    def plan(base: Snapshot) -> CreateIndex | None:
+        whole = _all(base, asked if chosen is Only.ALL else dataclasses.replace(asked, replace=True))
+        if chosen is Only.ALL or not whole.removed:
+            return builder.done(base, [whole], also_of_nothing=True)
+        return builder.done(base, _uncovered(base, asked, whole))
+
+    try:
+        return changed(where, how, "create_index", plan, operation=CreateIndex.name)
+    finally:
+        builder.discard()
+
+
+def optimize_indices(
+    where: Where, names: Sequence[str] | None, merge: str, *, how: How, runner: Runner
+) -> Committed:
+    """As `Table.optimize_indices`."""
+    wanted = None if names is None else given.names(names, "names")
+    merging = Merge.of(merge)
+    builder = _Builder(runner)
+    fresh: list[IndexMetadata] = []
+
+    def plan(base: Snapshot) -> CreateIndex | None:
+        operation = builder.done(base, list(index_upkeep.planned(base, Coverage(base), wanted, merging)))
+        fresh[:] = operation.new if operation else ()
+        return operation
+
+    try:
+        done = changed(where, how, "optimize_indices", plan, operation=CreateIndex.name)
+    finally:
+        builder.discard()
+    then = dataclasses.replace(how, intent=None)
+    try:
+        trimmed = changed(
+            where,
+            then,
+            "optimize_indices",
+            lambda base: index_upkeep.trim(base, fresh, ports=SYSTEM),
+            operation=CreateIndex.name,
+        )
+    except RetryableConflict:
+        return done  # the next one drops them
+    return dataclasses.replace(
+        done,
+        version=trimmed.version,
+        table=trimmed.table,
+        files=done.files + trimmed.files,
+        bytes=done.bytes + trimmed.bytes,
+        attempts=done.attempts + trimmed.attempts,
+        rebased_over=(*done.rebased_over, *trimmed.rebased_over),
+    )
+
+
+def _all(base: Snapshot, asked: Asked) -> Work:
+    """What is wrong with what was asked for is told here, before a task runs."""
+    wanted, removed = in_one_process.planned(base, asked)
+    fragments = in_one_process.chosen(base, asked.fragments)
+    return Work(wanted, (), fragments, BitMap(fragment.id for fragment in fragments), removed)
+
+
+def _uncovered(base: Snapshot, asked: Asked, there: Work) -> list[Work]:
+    wanted, uri, coverage = there.wanted, base.location.uri, Coverage(base)
+    known = [each for each in coverage.by_name[wanted.name] if each.kind is not None]
+    if any(each.kind is not wanted.kind for each in known):
+        raise InvalidInput(
+            f"{uri}: index {wanted.name!r} is {in_one_process.described(base.manifest.schema, there.removed)}, and a "
+            f"{wanted.kind.name} cannot be built on to it; leave its kind as it is, or build it anew with replace=True"
+        )
+    options = [wanted.kind.options_of(coverage.segment(each.metadata)) for each in known[:1]]
+    if asked.params and any(each != wanted.options for each in options):
+        raise InvalidInput(
+            f"{uri}: index {wanted.name!r} was built with {options[0]}, and is built on with the same; leave "
+            f"{', '.join(sorted(asked.params))} out, or build it anew with replace=True"
+        )
+    return list(index_upkeep.planned(base, coverage, [wanted.name], Merge.NONE))
+
+
+class _Builder:
+    """Of one change, on the driver: what it has done it keeps from plan to plan."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._pieces: dict[str, tuple[BuildPiece, Kept]] = {}
+        self._for_now: dict[bytes, Location] = {}
+        """Segments that nobody needs afterwards."""
+
+    def done(self, base: Snapshot, works: Sequence[Work], *, also_of_nothing: bool = False) -> CreateIndex | None:
+        """`also_of_nothing`: an index is built where there are no rows, too."""
+        small: list[Work] = []
+        large: list[Work] = []
+        rows = RowCounts(base.manifest)
+        for work in works:
+            if work.covers or also_of_nothing:
+                (small if self._is_small(work, rows) else large).append(work)
+        new = self._alone(base, small) if small else []
+        new += [self._spread(base, work, rows(work.covers)) for work in large]
+        removed = tuple(index for work in works for index in work.removed)
+        return CreateIndex(tuple(new), removed) if new or removed else None
+
+    def discard(self) -> None:
+        for segment, location in self._for_now.items():
+            with suppress(StorageError):  # a cleanup will find it
+                trees.remove(location.own_store, f"{naming.INDICES}/{decoded(segment).uuid}")
+        self._for_now.clear()
+
+    def _alone(self, base: Snapshot, works: Sequence[Work]) -> list[IndexMetadata]:
+        orders = tuple(_order(base, work) for work in works)
+        read = tuple(BitMap(fragment.id for fragment in work.fragments).serialize() for work in works)
+        parts = tuple(_encoded(base.manifest.fragments if work.merged else work.fragments) for work in works)
+        results = over_parts(base, parts, BuildAlone(orders, read), self._runner)
+        return [decoded(results[number][0]) for number in range(len(works))]
+
+    def _is_small(self, work: Work, rows: RowCounts) -> bool:
+        cannot_be_cut = len(work.fragments) < 2 and not work.merged
+        return cannot_be_cut or rows(work.covers) <= ALONE_ROWS
+
+    def _spread(self, base: Snapshot, work: Work, rows: int) -> IndexMetadata:
+        results = self._of_fragments(base, work, rows)
+        pieces = tuple(found[0] for _, found in sorted(results.items()))
+        self._remember(base, pieces)
+        order, everything = _order(base, work), _encoded(base.manifest.fragments)
+        if not segments.is_in_order(work.wanted):
+            sizes = (file.size for each in (*map(decoded, pieces), *_merged(work)) for file in each.files)
+            runner = Here() if sum(sizes) <= JOINED_HERE_BYTES else self._runner
+            return _one(base, everything, JoinPieces(order, pieces), runner)
+        cuts = self._cuts(base, work, rows, [segments.from_bytes(found[1]) for found in results.values()])
+        parts = (everything if work.merged else (),) * (len(cuts) + 1)
+        written = over_parts(base, parts, WriteRange(order, pieces, segments.as_bytes(cuts)), self._runner)
+        ranges = tuple(found for _, (found,) in sorted(written.items()))
+        if len(ranges) == 1:
+            return decoded(ranges[0])
+        self._remember(base, ranges)
+        return _one(base, (), JoinRanges(order, ranges), self._runner)
+
+    def _of_fragments(self, base: Snapshot, work: Work, rows: int) -> Mapping[int, list[bytes]]:
+        """As far as it was not done for a version before."""
+        name, fragments = work.wanted.name, work.fragments
+        asked, kept = self._pieces.get(name, (None, Kept()))
+        if asked is None or asked.wanted != work.wanted:
+            asked = BuildPiece(work.wanted, max(1, rows // _CUTS))
+        self._pieces[name] = asked, kept
+        return kept.over_fragments(base, fragments, parts_for_reading(fragments, self._runner.slots), asked, self._runner)
+
+    def _cuts(self, base: Snapshot, work: Work, rows: int, of_pieces: Sequence[pa.Array]) -> pa.Array:
+        every, coverage = self._pieces[work.wanted.name][0].every, Coverage(base)
+        cuts = [*of_pieces, *(btree_runs.cuts_of(coverage.segment(each), every) for each in _merged(work))]
+        order = ordering(building.arrow_of(base.manifest.schema, work.wanted.chain).type)
+        slots = self._runner.slots
+        return splitters(order, joined(cuts, order.type), max(slots, min(slots * TASKS_PER_SLOT, rows // RANGE_ROWS)))
+
+    def _remember(self, base: Snapshot, made: Iterable[bytes]) -> None:
+        self._for_now |= dict.fromkeys(made, base.location)
+
+
+def _one(base: Snapshot, fragments: tuple[bytes, ...], doing: Doing, runner: Runner) -> IndexMetadata:
+    ((made,),) = over_parts(base, (fragments,), doing, runner).values()
+    return decoded(made)
+
+
+def _order(base: Snapshot, work: Work) -> Order:
+    there = There()
+    if work.merged:
+        notes = reuse_entry(base.manifest.indices)
+        indices = [*_merged(work), *([] if notes is None else [notes])]
+        there = There(frozenset(each.uuid.bytes for each in _merged(work)), tuple(map(encoded, indices)))
+    return Order(work.wanted, work.covers.serialize(), there)
+
+
+def _merged(work: Work) -> list[IndexMetadata]:
+    return [each.metadata for each in work.merged]
+
+
+def _encoded(fragments: Iterable[Fragment]) -> tuple[bytes, ...]:
+    return tuple(fragment.encode() for fragment in fragments)

@@ -1,0 +1,205 @@
+"""What workers do for an index: segments of some fragments, and one segment of several.
+
+    Whole of an index that is small         BuildAlone                     from rows, and segments that are there
+    of a large one, first                   BuildPiece                     of a part's fragments, for now
+    then, where its kind is in order        WriteRange, JoinRanges         each range apart; one after the other
+    and where it is not                     JoinPieces                     as its kind merges segments
+
+Pieces and ranges are segments like any other, under uuids that no version ever names; the driver removes them, and what
+a crash leaves of them is an orphan for cleanup. What comes back is what the index section says of a segment. Who is
+given what is decided in `indexing.py`, which see first.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from pyroaring import BitMap
+
+from lance_core.format._pb import table_pb2
+from lance_core.format.index_metadata import IndexMetadata, encode_section
+from lance_core.format.manifest import Manifest
+from lance_core.index import btree, btree_runs, building
+from lance_core.index.btree import BTREE, BTreeOptions
+from lance_core.index.btree_pages import COLUMNS, DATA
+from lance_core.index.building import Wanted
+from lance_core.index.coverage import Coverage
+from lance_core.index.files import NewSegment
+from lance_core.index.kind import ROW, VALUE, Part
+from lance_core.index.moves import Unmoved
+from lance_core.index.order import ordering
+from lance_core.location import locate
+from lance_core.maintenance.index_upkeep import part_of
+from lance_core.ports import SYSTEM
+from lance_core.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class There:
+    """Segments of the version that go into a new one. Whoever reads them is given all fragments of the version, since
+    rows may be anywhere."""
+
+    merged: frozenset[bytes] = frozenset()
+    """Their uuids."""
+    indices: tuple[bytes, ...] = ()
+    """They, and the notes of compactions."""
+
+    def parts(self, base: Snapshot) -> list[Part]:
+        if not self.merged:
+            return []
+        with_indices = Manifest.framed(
+            base.manifest.edit(),
+            index_section=encode_section(tuple(map(decoded, self.indices))),
+            transaction=None,
+            path=base.manifest.path,
+        )
+        base = replace(base, manifest=with_indices)
+        coverage = Coverage(base)
+        return [part_of(base, coverage, each) for each in coverage.segments if each.metadata.uuid.bytes in self.merged]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """An index of a version, whatever it is made from."""
+
+    wanted: Wanted
+    covers: bytes
+    """Bits of fragments, as are those below."""
+    there: There
+
+
+@dataclass(frozen=True, slots=True)
+class BuildAlone:
+    """Several indices at once, each whole by one worker: the part's number is that of the index."""
+
+    orders: tuple[Order, ...]
+    read: tuple[bytes, ...]
+    """Of the fragments that it is given, those whose rows are read."""
+
+    def __call__(self, part: Snapshot, number: int) -> Iterator[bytes]:
+        order, read = self.orders[number], BitMap.deserialize(self.read[number])
+        fragments = [fragment for fragment in part.manifest.fragments if fragment.id in read]
+        covers, parts = BitMap.deserialize(order.covers), order.there.parts(part)
+        yield encoded(building.build(part, order.wanted, fragments, parts=parts, covers=covers, ports=SYSTEM))
+
+
+@dataclass(frozen=True, slots=True)
+class BuildPiece:
+    """Gives back besides, where its kind is in order, values that ranges can be cut at."""
+
+    wanted: Wanted
+    every: int
+
+    def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
+        fragments = tuple(part.manifest.fragments)
+        covers = BitMap(fragment.id for fragment in fragments)
+        made = building.build(for_now(part), self.wanted, fragments, covers=covers, ports=SYSTEM)
+        yield encoded(made)
+        if is_in_order(self.wanted):
+            cuts = btree_runs.cuts_of(Coverage(part).segment(made), self.every)
+            yield as_bytes(cuts)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRange:
+    """The rows from one cut to the next, of all pieces and of segments that are there: the part's number is that of the
+    range. Where there is but one range it is the index."""
+
+    order: Order
+    pieces: tuple[bytes, ...]
+    cuts: bytes
+
+    def __call__(self, part: Snapshot, number: int) -> Iterator[bytes]:
+        cuts = from_bytes(self.cuts)
+        base = for_now(part) if len(cuts) else part
+        options = self.order.wanted.options
+        assert isinstance(options, BTreeOptions)
+
+        def write(files: NewSegment, column: pa.Field, _addresses: bool) -> bytes:
+            order = ordering(column.type)
+            keys = order.keys(cuts)
+            low, high = [None, *keys][number], [*keys, None][number]
+            rows = btree_runs.in_range(order, just_made(part, self.pieces), self.order.there.parts(part), low, high)
+            btree.write_pages(files, column.type, rows, options)
+            return b""
+
+        covers = BitMap.deserialize(self.order.covers)
+        yield encoded(building.written(base, self.order.wanted, write, covers=covers, ports=SYSTEM))
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRanges:
+    """One after the other, as they come from the store."""
+
+    order: Order
+    ranges: tuple[bytes, ...]
+
+    def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
+        options = self.order.wanted.options
+        assert isinstance(options, BTreeOptions)
+
+        def rows() -> Iterator[pa.RecordBatch]:
+            for each in just_made(part, self.ranges):
+                file = each.segment.files.open(DATA)
+                for batch in file.read(COLUMNS, 0, file.row_count) if file.row_count else ():
+                    yield pa.RecordBatch.from_arrays(batch.columns, names=[VALUE, ROW])
+
+        def write(files: NewSegment, column: pa.Field, _addresses: bool) -> bytes:
+            btree.write_pages(files, column.type, rows(), options)
+            return b""
+
+        covers = BitMap.deserialize(self.order.covers)
+        yield encoded(building.written(part, self.order.wanted, write, covers=covers, ports=SYSTEM))
+
+
+@dataclass(frozen=True, slots=True)
+class JoinPieces:
+    """It is given all fragments of the version, which say how many rows there may be."""
+
+    order: Order
+    pieces: tuple[bytes, ...]
+
+    def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
+        parts = [*just_made(part, self.pieces), *self.order.there.parts(part)]
+        covers = BitMap.deserialize(self.order.covers)
+        yield encoded(building.build(part, self.order.wanted, (), parts=parts, covers=covers, ports=SYSTEM))
+
+
+def is_in_order(wanted: Wanted) -> bool:
+    return wanted.kind.type_url == BTREE.type_url
+
+
+def just_made(base: Snapshot, segments: Sequence[bytes]) -> list[Part]:
+    """From this version, or one in which their fragments were the same."""
+    coverage = Coverage(base)
+    return [Part(coverage.segment(decoded(each)), Unmoved()) for each in segments]
+
+
+def for_now(part: Snapshot) -> Snapshot:
+    """The same; nobody needs what is written to it after a power loss."""
+    location = part.location
+    access = location.access
+    brief = locate(location.uri, storage_options=access.storage_options, durable=False, bases=access.bases)
+    return replace(part, location=brief.of(part.manifest))
+
+
+def encoded(segment: IndexMetadata) -> bytes:
+    return bytes(segment.message.SerializeToString())
+
+
+def decoded(data: bytes) -> IndexMetadata:
+    return IndexMetadata(table_pb2.IndexMetadata.FromString(data))
+
+
+def as_bytes(values: pa.Array) -> bytes:
+    sink = pa.BufferOutputStream()
+    batch = pa.RecordBatch.from_arrays([values], names=[VALUE])
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def from_bytes(data: bytes) -> pa.Array:
+    with pa.ipc.open_stream(data) as reader:
+        (batch,) = list(reader)
+    return batch.column(0)
