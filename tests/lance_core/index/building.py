@@ -17,6 +17,7 @@ from lance_core.data.ipc_codec import IpcCodec
 from lance_core.expressions.predicate import Predicate
 from lance_core.expressions.tree import Call, Comparison, In, IsNull, Like
 from lance_core.format._pb import table_pb2
+from lance_core.format.fragment import StorageVersion
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import Ids, RowSet
 from lance_core.index.files import NewSegment, OpenSegment
@@ -94,6 +95,7 @@ def built(
     also: Iterable[int] = (),
     location: Location | None = None,
     rows: Mapping[int, int] | None = None,
+    batch_rows: int = 7,
     **options: object,
 ) -> Built:
     """A segment of these fragments, and of `also` those that come with its parts."""
@@ -104,7 +106,7 @@ def built(
     # A fragment goes with the last of its rows.
     alive = [id for id, array in fragments.items() if set(range(len(array))) - set((deleted or {}).get(id, ()))]
     new = NewSegment(location, uuid.UUID(int=next(_numbers) + 1))
-    details = kind.write(new, column, scanned(fragments, deleted), parts, kind.options(options))
+    details = kind.write(new, column, scanned(fragments, deleted, batch_rows), parts, kind.options(options))
     message = table_pb2.IndexMetadata(
         uuid=table_pb2.UUID(uuid=new.identity.bytes),
         fields=[0],
@@ -166,3 +168,19 @@ def check(kind: Kind, it: Built, fragments: Fragments, leaf: Leaf) -> Found:
     live = {id << 32 | place for id, array in fragments.items() for place in range(len(array))}
     assert rows <= live
     return found
+
+
+def rewritten(
+    it: Built, name: str, table: pa.Table, notes: Mapping[str, str] | None = None, attached: bytes | None = None
+) -> None:
+    """One of its files, as somebody else has it."""
+    path = f"{it.path}/{name}"
+    it.location.store.delete(path)
+    writer = it.location.codec.create(path, table.schema.remove_metadata(), StorageVersion(2, 2))
+    for batch in table.to_batches():
+        writer.write(batch)
+    if attached is not None:
+        writer.attach(attached)
+    for key, value in (notes or {}).items():
+        writer.note(key, value)
+    writer.finish()
