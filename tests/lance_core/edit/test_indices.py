@@ -9,7 +9,7 @@ import pytest
 
 from lance_core import InvalidInput, Table
 from lance_core.errors import IncompatibleConflict, NotFound, StorageError
-from lance_core.format.operations import CreateIndex
+from lance_core.format.operations import CreateIndex, Update
 from tests.lance_core.index.asking import OF, check_answers, covers, is_used, rows
 
 KINDS = [("id", "BTREE"), ("word", "BITMAP"), ("at.x", "BTREE"), ("tags", "LABEL_LIST"), ("id", "ZONEMAP")]
@@ -126,7 +126,7 @@ def test_a_table_without_rows_can_have_one(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", rows(0, 1).schema, durable=False)
     for column, kind in KINDS:
         table = table.create_index(column, kind).table
-    assert all(index.covers == set() for index in table.indices)
+    assert {tuple(index.covers or ()) for index in table.indices} == {()}
     check_answers(table)
     table = table.append(rows(0, 50)).table
     check_answers(table)
@@ -155,7 +155,10 @@ def test_columns_rewritten_meanwhile_are_not_covered(tmp_path: Path) -> None:
     dataset = lance.dataset(table.uri)
     change = dataset.to_table(columns=["id"], filter="id in (3, 4)").append_column("word", pa.array(["a", "b"]))
     dataset.merge_insert("id").when_matched_update_all().execute(change)
-    assert table.transaction(table.version + 1).operation.fields_modified  # type: ignore[union-attr]
+    theirs = table.transaction(table.version + 1)
+    assert theirs is not None
+    assert isinstance(theirs.operation, Update)
+    assert theirs.operation.fields_modified
     done = table.create_index("word", "BITMAP")
     assert covers(done.table, "word_idx") == [[1, 2, 3, 4]]
     check_answers(done.table, ["word = 'a'", "word = 'w3'", "word is null"])
