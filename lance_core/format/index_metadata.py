@@ -211,6 +211,9 @@ class IndexMetadata:
         message = table_pb2.IndexMetadata()
         message.CopyFrom(self._message)
         message.uuid.CopyFrom(anew.message.uuid)
+        message.ClearField("base_id")
+        if anew.base_id is not None:
+            message.base_id = anew.base_id
         message.index_version = anew.message.index_version
         del message.files[:]
         message.files.extend(anew.message.files)

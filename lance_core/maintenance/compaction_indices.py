@@ -108,6 +108,8 @@ def _fate(
     if remap is Remap.NONE:
         return Fate.UNCOVERED
     if remap is Remap.REUSE:
+        if stable and index.is_of_zones:
+            return Fate.UNCOVERED
         if stable:
             raise _cannot(base, index, "a table with stable row ids notes nothing", stable=stable)
         return Fate.NOTED

@@ -12,7 +12,6 @@ import enum
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from pyroaring import BitMap
 
 from lance_core import given
@@ -27,6 +26,7 @@ from lance_core.index.building import Wanted
 from lance_core.index.coverage import Coverage, Standing, led_on, together
 from lance_core.index.kind import Part
 from lance_core.index.moves import Stay
+from lance_core.index.statistics import RowCounts
 from lance_core.ports import Ports
 from lance_core.snapshot import Snapshot
 
@@ -133,7 +133,7 @@ def _work(base: Snapshot, coverage: Coverage, segments: Sequence[Standing], merg
     open_fragments = coverage.live - together(ours) - elsewhere
     stale = [each for each in ours if each.covered and _is_stale(coverage, each)]
     useless = [each for each in ours if not each.covered]
-    rows = _rows(base)
+    rows = RowCounts(base.manifest)
     gathered = rows(open_fragments) + sum(rows(each.covered) for each in stale)
     merged = list(stale)
     if merge is not Merge.NONE:
@@ -214,16 +214,3 @@ def _followed(base: Snapshot, coverage: Coverage, standing: Standing) -> Iterato
         examined = standing.kind.examine(segment, building.arrow_of(base.manifest.schema, chain))
         fragments = fragments | BitMap(examined.rows.parts)
     yield from _noted(coverage, standing, fragments)
-
-
-class _rows:
-    """How many rows some fragments have, deleted ones included."""
-
-    def __init__(self, base: Snapshot) -> None:
-        messages = base.manifest.message.fragments
-        self._ids = np.fromiter((each.id for each in messages), dtype=np.int64, count=len(messages))
-        self._rows = np.fromiter((each.physical_rows for each in messages), dtype=np.int64, count=len(messages))
-
-    def __call__(self, fragments: BitMap) -> int:
-        wanted = np.frombuffer(fragments.to_array(), dtype=np.uint32)
-        return int(self._rows[np.isin(self._ids, wanted)].sum())

@@ -77,7 +77,9 @@ class Only(enum.Enum):
 def build_index(where: Where, asked: Asked, only: str, *, how: How, runner: Runner) -> Committed:
     chosen = given.choice(Only, only, "only")
     if chosen is Only.UNCOVERED and asked.replace:
-        raise InvalidInput("replace=True builds an index of all fragments anew, and only='uncovered' builds on; say one")
+        raise InvalidInput(
+            "replace=True builds an index of all fragments anew, and only='uncovered' builds on; say one"
+        )
     builder = _Builder(runner)
 
     def plan(base: Snapshot) -> CreateIndex | None:
@@ -92,9 +94,7 @@ def build_index(where: Where, asked: Asked, only: str, *, how: How, runner: Runn
         builder.discard()
 
 
-def optimize_indices(
-    where: Where, names: Sequence[str] | None, merge: str, *, how: How, runner: Runner
-) -> Committed:
+def optimize_indices(where: Where, names: Sequence[str] | None, merge: str, *, how: How, runner: Runner) -> Committed:
     """As `Table.optimize_indices`."""
     wanted = None if names is None else given.names(names, "names")
     merging = Merge.of(merge)
@@ -220,7 +220,9 @@ class _Builder:
         if asked is None or asked.wanted != work.wanted:
             asked = BuildPiece(work.wanted, max(1, rows // _CUTS))
         self._pieces[name] = asked, kept
-        return kept.over_fragments(base, fragments, parts_for_reading(fragments, self._runner.slots), asked, self._runner)
+        return kept.over_fragments(
+            base, fragments, parts_for_reading(fragments, self._runner.slots), asked, self._runner
+        )
 
     def _cuts(self, base: Snapshot, work: Work, rows: int, of_pieces: Sequence[pa.Array]) -> pa.Array:
         every, coverage = self._pieces[work.wanted.name][0].every, Coverage(base)
