@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lance_assets.spark.changing import compact, delete, update, upsert
     from lance_assets.spark.columns import map_columns, merge_columns
+    from lance_assets.spark.indexing import build_index, optimize_indices
     from lance_assets.spark.ingesting import CsvFormat, ingest
     from lance_assets.spark.reading import aggregate, count_rows, read
     from lance_assets.spark.session import live_session, open_session
@@ -28,6 +29,7 @@ __all__ = [
     "SparkSettings",
     "aggregate",
     "append",
+    "build_index",
     "compact",
     "count_rows",
     "delete",
@@ -36,6 +38,7 @@ __all__ = [
     "map_columns",
     "merge_columns",
     "open_session",
+    "optimize_indices",
     "overwrite",
     "read",
     "update",
@@ -45,6 +48,8 @@ __all__ = [
 
 _HOMES = {
     "CsvFormat": "lance_assets.spark.ingesting",
+    "build_index": "lance_assets.spark.indexing",
+    "optimize_indices": "lance_assets.spark.indexing",
     "ingest": "lance_assets.spark.ingesting",
     "SparkSettings": "lance_assets.spark.settings",
     "live_session": "lance_assets.spark.session",

@@ -255,3 +255,6 @@ def _merged(work: Work) -> list[IndexMetadata]:
 
 def _encoded(fragments: Iterable[Fragment]) -> tuple[bytes, ...]:
     return tuple(fragment.encode() for fragment in fragments)
+
+
+__all__ = ["Asked", "build_index", "optimize_indices"]

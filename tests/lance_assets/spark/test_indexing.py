@@ -1,0 +1,72 @@
+"""Indices built by real executors, and read by pylance; what is built is tried in tests/lance_core/tasks."""
+
+from pathlib import Path
+
+import lance
+import pytest
+from pyspark.sql import SparkSession
+
+from lance_assets.spark import build_index, compact, optimize_indices
+from lance_core import AuditFailed, InvalidInput, Table
+from lance_core.tasks import indexing
+from tests.lance_core.index.asking import OF, check_answers, covers, is_used, rows
+
+KINDS = [
+    ("id", "BTREE"),
+    ("word", "btree"),
+    ("word", "BITMAP"),
+    ("tags", "LABEL_LIST"),
+    ("id", "ZONEMAP"),
+    ("id", "BLOOMFILTER"),
+]
+
+
+@pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
+def test_workers_build_what_pylance_uses(
+    spark: SparkSession, tmp_path: Path, stable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexing, "ALONE_ROWS", 10)
+    uri = str(tmp_path / "t")
+    Table.create(uri, rows(0, 130), max_rows_per_file=30, stable_row_ids=stable, durable=False).delete("id % 10 = 4")
+    for column, kind in KINDS:
+        build_index(spark, uri, column, kind, name=f"{column} {kind}")
+        assert is_used(Table.open(uri), OF[column])
+        check_answers(Table.open(uri), [OF[column]])
+    table = Table.open(uri)
+    check_answers(table)
+    assert {each["name"] for each in lance.dataset(uri).list_indices()} == {f"{c} {k}" for c, k in KINDS}
+    assert {each.name for each in Path(uri, "_indices").iterdir()} == {str(each.uuid) for each in table.indices}
+    table.append(rows(130, 20))
+    more = build_index(spark, uri, "id", "BTREE", name="id BTREE", only="uncovered", intent="daily")
+    assert covers(more.table, "id BTREE") == [[0, 1, 2, 3, 4], [5]]
+    assert build_index(spark, uri, "id", "BTREE", name="id BTREE", only="uncovered", intent="daily").landed_before
+    compact(spark, uri, target_rows=60, remap=None if stable else "reuse")
+    table = optimize_indices(spark, uri, merge="all", properties={"why": "tidy"}).table
+    live = [each.id for each in table.fragments]
+    assert all(sorted(index.covers or ()) == live for index in table.indices if not index.is_system)
+    assert any(each.properties.get("why") == "tidy" for each in table.versions())
+    check_answers(table)
+    assert table.fsck().is_sound
+
+
+def test_what_is_wrong_is_told_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    Table.create(uri, rows(0, 50), durable=False)
+    with pytest.raises(InvalidInput, match="there is no column 'idd'"):
+        build_index(spark, uri, "idd", "BTREE")
+    with pytest.raises(InvalidInput, match="for it there is LABEL_LIST"):
+        build_index(spark, uri, "tags", "BITMAP")
+    with pytest.raises(InvalidInput, match="no option 'color'"):
+        build_index(spark, uri, "id", "BTREE", color="red")
+
+    def refuse(table: Table, base: Table | None) -> None:
+        assert table.indices
+        raise ValueError("not today")
+
+    with pytest.raises(AuditFailed, match="not today"):
+        build_index(spark, uri, "id", "BTREE", audit=refuse)
+    assert Table.open(uri).version == 1
+    build_index(spark, uri, "id", "BTREE", zone_size=16)
+    with pytest.raises(InvalidInput, match="an index 'id_idx' already"):
+        build_index(spark, uri, "id", "BTREE")
+    assert build_index(spark, uri, "id", "BTREE", replace=True).version == 3
