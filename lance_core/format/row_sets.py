@@ -100,6 +100,12 @@ class RowSet:
         """The rows whose upper half is one of these."""
         return RowSet({high: part for high, part in self.parts.items() if high in fragments})
 
+    def within(self, rows_under: RowsUnder) -> "RowSet":
+        """Those that can be there."""
+        if all(part.max() < rows_under(high) for high, part in self.parts.items()):
+            return self
+        return self._kept((high, part & BitMap(range(rows_under(high)))) for high, part in self.parts.items())
+
     def ids(self) -> Ids:
         """Ascending."""
         parts = [

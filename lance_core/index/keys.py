@@ -1,0 +1,50 @@
+"""Values as numpy compares them: in the order in which filters do, but for NaN, which every caller treats by itself.
+
+-0.0 and 0.0 are equal, text is compared by its bytes. Decimals, text and bytes become objects, which is for hundreds
+of thousands of values, not for a column.
+"""
+
+import decimal
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_core.index.fitting import is_bytes, is_decimal, is_moment, is_text
+
+Keys = npt.NDArray[Any]
+
+
+def keys_of(array: pa.Array) -> Keys:
+    """One for each value; any for NULL."""
+    arrow = array.type
+    if pa.types.is_dictionary(arrow):
+        array, arrow = array.cast(arrow.value_type), arrow.value_type
+    if is_text(arrow) or is_bytes(arrow) or pa.types.is_fixed_size_binary(arrow):
+        return _objects([b"" if each is None else each for each in _as_bytes(array).to_pylist()])
+    if is_decimal(arrow):
+        return _objects([decimal.Decimal(0) if each is None else each for each in array.to_pylist()])
+    if is_moment(arrow):
+        array = array.view(pa.int32() if arrow.bit_width == 32 else pa.int64())
+    elif pa.types.is_boolean(arrow):
+        array = array.cast(pa.uint8())
+    elif pa.types.is_float16(arrow):
+        array = array.cast(pa.float32())
+    filled: Keys = (array.fill_null(0) if array.null_count else array).to_numpy()
+    return filled
+
+
+def key_of(value: pa.Scalar) -> Keys:
+    """In an array of one: by itself numpy would take bytes for one of its own texts, and cut zeros at their end."""
+    return keys_of(pa.array([value], value.type))
+
+
+def _as_bytes(array: pa.Array) -> pa.Array:
+    return array if pa.types.is_fixed_size_binary(array.type) else array.cast(pa.large_binary())
+
+
+def _objects(values: list[bytes] | list[decimal.Decimal]) -> Keys:
+    found = np.empty(len(values), dtype=np.object_)
+    found[:] = values
+    return found

@@ -1,0 +1,286 @@
+"""The order of values in an index, and which of them a condition asks for: Arrow's total order, as the engine has it.
+
+Every value has a key, and keys are compared as Python and numpy compare them: whole numbers for whatever is 64 bits or
+less (floats by their bits, so that -NaN < -inf < -0.0 < 0.0 < inf < NaN), bytes for text, decimals for decimals. The
+engine orders so too, but for one thing: to it -0.0 equals 0.0, in each comparison and in short lists of IN, and not in
+long ones. Here both zeros are always meant; a list that has one says more than is asked, and says so.
+
+NULL is nobody's business here: it has no key.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_core.expressions.tree import Comparison, In, Like, Op
+from lance_core.index.kind import Certainty, Leaf
+
+Key: TypeAlias = Any
+"""An int, bytes or a Decimal: all keys of a column are of one kind."""
+Numbers: TypeAlias = npt.NDArray[Any]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+Positions: TypeAlias = npt.NDArray[np.int64]
+
+FITTING = "numbers, booleans, text, bytes, decimals, dates, times, timestamps and durations"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """From a key to a key, either of which may be missing; `above` and `below` leave the key itself out."""
+
+    low: Key | None = None
+    high: Key | None = None
+    above: bool = False
+    below: bool = False
+
+
+class Ordering(Protocol):
+    @property
+    def type(self) -> pa.DataType: ...
+
+    def keys(self, values: pa.Array) -> Sequence[Key]:
+        """Of values among which there is no NULL."""
+
+    def sorted_positions(self, values: pa.Array) -> Positions:
+        """Where the values are in ascending order; equal ones stay as they were. None is NULL."""
+
+    def within(self, values: pa.Array, span: Span) -> Mask:
+        """NULL never is."""
+
+    def among(self, values: pa.Array, keys: Sequence[Key]) -> Mask:
+        """The same of a list."""
+
+
+def fits(arrow: pa.DataType) -> bool:
+    return _number_type(arrow) is not None or _is_bytes(arrow) or pa.types.is_decimal(arrow)
+
+
+def ordering(arrow: pa.DataType) -> Ordering:
+    """Of a type that fits."""
+    number = _number_type(arrow)
+    return _Values(arrow) if number is None else _Numbers(arrow, number)
+
+
+def span_of(order: Ordering, leaf: Comparison | Like) -> Span | None:
+    """What a comparison asks for, or at least what every match of a pattern begins with."""
+    if isinstance(leaf, Like):
+        return _beginning(leaf.prefix.encode()) if leaf.prefix or leaf.is_prefix else None
+    if leaf.value.type != order.type or not leaf.value.is_valid:
+        return None
+    lowest, highest = _alike(order, leaf.value)
+    match leaf.op:
+        case Op.EQ:
+            return Span(lowest, highest)
+        case Op.LT:
+            return Span(high=lowest, below=True)
+        case Op.LE:
+            return Span(high=highest)
+        case Op.GT:
+            return Span(low=highest, above=True)
+        case Op.GE:
+            return Span(low=lowest)
+        case Op.NE:
+            return None
+
+
+def keys_of(order: Ordering, leaf: In) -> list[Key] | None:
+    """What a list asks for, ascending and once each."""
+    if any(value.type != order.type for value in leaf.values):
+        return None
+    return sorted({key for value in leaf.values if value.is_valid for key in _alike(order, value)})
+
+
+def certainty(leaf: Leaf) -> Certainty | None:
+    """Of an answer by keys in order."""
+    if isinstance(leaf, Like):
+        if leaf.is_prefix:
+            return Certainty.EXACT
+        return Certainty.AT_MOST if leaf.prefix else None
+    if isinstance(leaf, In):
+        return Certainty.AT_MOST if any(map(_is_zero, leaf.values)) else Certainty.EXACT
+    if isinstance(leaf, Comparison):
+        return None if leaf.op is Op.NE else Certainty.EXACT
+    return None
+
+
+def _alike(order: Ordering, value: pa.Scalar) -> tuple[Key, Key]:
+    """The keys of a value: two of a zero."""
+    values = [value] if not _is_zero(value) else [pa.scalar(zero, value.type) for zero in (-0.0, 0.0)]
+    keys = order.keys(pa.array(values, value.type))
+    return keys[0], keys[-1]
+
+
+def _is_zero(value: pa.Scalar) -> bool:
+    return bool(pa.types.is_floating(value.type) and value.is_valid and value.as_py() == 0)
+
+
+def _beginning(prefix: bytes) -> Span:
+    stem = prefix.rstrip(b"\xff")
+    return Span(prefix, stem[:-1] + bytes([stem[-1] + 1]) if stem else None, below=True)
+
+
+_WIDTHS: Mapping[int, tuple[np.dtype[Any], np.dtype[Any]]] = {
+    8: (np.dtype(np.int8), np.dtype(np.uint8)),
+    16: (np.dtype(np.int16), np.dtype(np.uint16)),
+    32: (np.dtype(np.int32), np.dtype(np.uint32)),
+    64: (np.dtype(np.int64), np.dtype(np.uint64)),
+}
+
+
+def _number_type(arrow: pa.DataType) -> np.dtype[Any] | None:
+    if pa.types.is_boolean(arrow):
+        return np.dtype(np.uint8)
+    if pa.types.is_integer(arrow) or pa.types.is_floating(arrow) or _is_moment(arrow):
+        signed, unsigned = _WIDTHS[arrow.bit_width]
+        return unsigned if pa.types.is_unsigned_integer(arrow) else signed
+    return None
+
+
+def _is_moment(arrow: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_date(arrow)
+        or pa.types.is_time(arrow)
+        or pa.types.is_timestamp(arrow)
+        or pa.types.is_duration(arrow)
+    )
+
+
+def _is_bytes(arrow: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(arrow)
+        or pa.types.is_large_string(arrow)
+        or pa.types.is_binary(arrow)
+        or pa.types.is_large_binary(arrow)
+        or pa.types.is_fixed_size_binary(arrow)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbers:
+    type: pa.DataType
+    number: np.dtype[Any]
+
+    def keys(self, values: pa.Array) -> Sequence[Key]:
+        keys: list[Key] = self._numbers(values).tolist()
+        return keys
+
+    def sorted_positions(self, values: pa.Array) -> Positions:
+        return sorted_positions(self._numbers(values))
+
+    def within(self, values: pa.Array, span: Span) -> Mask:
+        numbers = self._numbers(values)
+        low, high = self._clipped(span)
+        found = (numbers >= low) & (numbers <= high) if low <= high else np.zeros(len(numbers), np.bool_)
+        return _valid(values, found)
+
+    def among(self, values: pa.Array, keys: Sequence[Key]) -> Mask:
+        return _valid(values, np.isin(self._numbers(values), np.array(keys, self.number)))
+
+    def _clipped(self, span: Span) -> tuple[int, int]:
+        limits = np.iinfo(self.number)
+        low = limits.min if span.low is None else int(span.low) + span.above
+        high = limits.max if span.high is None else int(span.high) - span.below
+        return max(low, limits.min), min(high, limits.max)
+
+    def _numbers(self, values: pa.Array) -> Numbers:
+        if pa.types.is_boolean(self.type):
+            values = values.cast(pa.uint8())
+        buffer = values.buffers()[1]
+        if buffer is None:
+            return np.zeros(len(values), self.number)
+        start = values.offset
+        numbers: Numbers = np.frombuffer(buffer, self.number, count=start + len(values))[start:]
+        if not pa.types.is_floating(self.type):
+            return numbers
+        # Of what is below zero, the more the bits say the further down it is.
+        turned: Numbers = numbers ^ ((numbers >> (self.type.bit_width - 1)) & np.iinfo(self.number).max)
+        return turned
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """Text, bytes and decimals, compared by Arrow."""
+
+    type: pa.DataType
+
+    def keys(self, values: pa.Array) -> Sequence[Key]:
+        keys: list[Key] = self._comparable(values).to_pylist()
+        return keys
+
+    def sorted_positions(self, values: pa.Array) -> Positions:
+        return pc.sort_indices(self._comparable(values)).to_numpy().astype(np.int64)  # type: ignore[no-any-return]
+
+    def within(self, values: pa.Array, span: Span) -> Mask:
+        comparable = self._comparable(values)
+        found = pc.is_valid(comparable)
+        for key, compare in (
+            (span.low, pc.greater if span.above else pc.greater_equal),
+            (span.high, pc.less if span.below else pc.less_equal),
+        ):
+            if key is not None:
+                found = pc.and_(found, compare(comparable, pa.scalar(key, comparable.type)))
+        return _mask(found)
+
+    def among(self, values: pa.Array, keys: Sequence[Key]) -> Mask:
+        comparable = self._comparable(values)
+        return _mask(pc.is_in(comparable, value_set=pa.array(keys, comparable.type), skip_nulls=True))
+
+    def _comparable(self, values: pa.Array) -> pa.Array:
+        """Text as bytes: the two are in one order, and what is no text is in a file all the same."""
+        if pa.types.is_string(self.type):
+            return values.view(pa.binary())
+        if pa.types.is_large_string(self.type):
+            return values.view(pa.large_binary())
+        return values
+
+
+def _mask(found: pa.BooleanArray) -> Mask:
+    mask: Mask = (found.fill_null(False) if found.null_count else found).to_numpy(zero_copy_only=False)
+    return mask
+
+
+def _valid(values: pa.Array, found: Mask) -> Mask:
+    return found & values.is_valid().to_numpy(zero_copy_only=False) if values.null_count else found
+
+
+def sorted_positions(numbers: Numbers) -> Positions:
+    """Numbers alone are sorted fifteen times as fast as their positions are. So as much of the front of each number as
+    there is room for is put before its position, and both are sorted as one; what then is still in disorder begins
+    alike, and is sorted once more."""
+    count = len(numbers)
+    if count < 2:
+        return np.arange(count)
+    lowest, highest = int(numbers.min()), int(numbers.max())
+    apart = numbers.astype(np.uint64) - np.uint64(lowest & 0xFFFFFFFFFFFFFFFF)  # wraps round for negative ones
+    for_position = (count - 1).bit_length()
+    cut = max((highest - lowest).bit_length() + for_position - 64, 0)
+    packed = (apart >> np.uint64(cut)) << np.uint64(for_position) | np.arange(count, dtype=np.uint64)
+    packed.sort()
+    positions = (packed & np.uint64((1 << for_position) - 1)).astype(np.int64)
+    if cut:
+        in_order = apart[positions]
+        if (in_order[1:] < in_order[:-1]).any():
+            _settle(positions, in_order, packed >> np.uint64(for_position))
+    return positions
+
+
+def _settle(positions: Positions, in_order: npt.NDArray[np.uint64], fronts: npt.NDArray[np.uint64]) -> None:
+    group = np.cumsum(np.diff(fronts, prepend=fronts[0]) != 0)
+    troubled = np.zeros(int(group[-1]) + 1, np.bool_)
+    troubled[group[1:][in_order[1:] < in_order[:-1]]] = True
+    where = np.flatnonzero(troubled[group])
+    # Groups are in order already, so that all of them are sorted at once.
+    positions[where] = positions[where][np.argsort(in_order[where], kind="stable")]
+
+
+def joined(arrays: Iterable[pa.Array], arrow: pa.DataType) -> pa.Array:
+    """One array; of several, which are copied."""
+    several = list(arrays)
+    if len(several) == 1:
+        return several[0]
+    return pa.concat_arrays(several) if several else pa.array([], arrow)

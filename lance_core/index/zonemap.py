@@ -1,0 +1,334 @@
+"""ZONEMAP: the least and the greatest value of each zone, and which rows have none. What it answers is zones in which
+a value may be; that a row is NULL it knows exactly.
+
+The file is small, and is read whole when a segment is opened: then a search is a few comparisons of arrays. Its bounds
+are those of the reference writer, NaN as the greatest value included (`_bounds`); what another one leaves out is never
+taken for the absence of values.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from google.protobuf.message import DecodeError
+
+from lance_core.errors import Corrupt, InvalidInput
+from lance_core.expressions.tree import Call, Comparison, In, IsNull, Like, Op
+from lance_core.format._pb import table_pb2
+from lance_core.format.index_metadata import IndexMetadata
+from lance_core.format.row_sets import LOWER_HALF, RowSet, RowsUnder
+from lance_core.index import zones
+from lance_core.index.files import Files, all_rows
+from lance_core.index.fitting import ORDERED, is_ordered, is_plain
+from lance_core.index.keys import Keys, key_of, keys_of
+from lance_core.index.kind import Certainty, Examined, Found, Leaf, Options, Part, Segment
+from lance_core.index.zones import ROWS_PER_ZONE, Mask, Nulls, Zone, Zones, cut, read_nulls
+
+_FILE = "zonemap.lance"
+_ROWS_PER_ZONE = "rows_per_zone"
+_ROWS_PER_ZONE_MAX = 1 << 32
+_ZONES_A_BATCH = 4096
+_COUNTS = {"null_count": pa.uint32(), "nan_count": pa.uint32()}
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneMapOptions:
+    rows_per_zone: int = ROWS_PER_ZONE
+
+
+class ZoneMap:
+    name = "ZONEMAP"
+    type_url = "/lance.table.ZoneMapIndexDetails"
+    newest = 0
+    fitting = ORDERED
+
+    def version(self, *, stable_row_ids: bool) -> int:
+        return 0
+
+    def fits(self, column: pa.Field) -> bool:
+        return is_plain(column) and is_ordered(column.type)
+
+    def options(self, given: Mapping[str, object]) -> Options:
+        rows = given.get(_ROWS_PER_ZONE, ROWS_PER_ZONE)
+        if unknown := sorted(given.keys() - {_ROWS_PER_ZONE}):
+            raise InvalidInput(f"{self.name} has no option {unknown[0]!r}; it has {_ROWS_PER_ZONE}")
+        if type(rows) is not int or not 0 < rows <= _ROWS_PER_ZONE_MAX:
+            raise InvalidInput(f"{_ROWS_PER_ZONE}={rows!r}: it is a whole number, from 1 to {_ROWS_PER_ZONE_MAX:,}")
+        return ZoneMapOptions(rows)
+
+    def options_of(self, segment: Segment) -> Options:
+        details = _details(segment.metadata)
+        rows = details.rows_per_zone if details.HasField(_ROWS_PER_ZONE) else ROWS_PER_ZONE
+        return ZoneMapOptions(rows if 0 < rows <= _ROWS_PER_ZONE_MAX else ROWS_PER_ZONE)
+
+    def answers(self, leaf: Leaf, metadata: IndexMetadata) -> Certainty | None:
+        match leaf:
+            case IsNull():
+                return Certainty.EXACT if _details(metadata).has_null_bitmap else Certainty.AT_MOST
+            case Comparison(op=op):
+                return None if op is Op.NE else Certainty.AT_MOST
+            case In():
+                return Certainty.AT_MOST
+            case Like():
+                return Certainty.AT_MOST if leaf.prefix else None
+            case Call(function=function):
+                return Certainty.AT_MOST if function == "isnan" else None
+
+    def write(
+        self, files: Files, column: pa.Field, rows: Iterable[pa.RecordBatch], parts: Sequence[Part], options: Options
+    ) -> bytes:
+        assert isinstance(options, ZoneMapOptions)
+        schema = _schema(column.type)
+        nulls = Nulls()
+        file = files.create(_FILE, schema)
+        for kept in (_kept(part, column, nulls) for part in parts):
+            for batch in kept.to_batches(max_chunksize=_ZONES_A_BATCH):
+                file.write(batch)
+        for batch in _described(cut(rows, options.rows_per_zone), schema, nulls):
+            file.write(batch)
+        nulls.write(file)
+        file.note(_ROWS_PER_ZONE, str(options.rows_per_zone))
+        file.finish()
+        details = table_pb2.ZoneMapIndexDetails(
+            rows_per_zone=options.rows_per_zone, use_seeds=False, has_null_bitmap=nulls.known
+        )
+        return details.SerializeToString()
+
+    def open(self, segment: Segment, column: pa.Field) -> "ZoneMapSearcher":
+        table, nulls = _read(segment, column)
+        return ZoneMapSearcher(table, Zones.of(table, segment, path=_path(segment)), nulls)
+
+    def examine(self, segment: Segment, column: pa.Field) -> Examined:
+        table, nulls = _read(segment, column, rows_under=lambda _upper: LOWER_HALF + 1)
+        null_rows = table["null_count"].to_numpy().astype(np.uint64)
+        rows, problems = zones.examined(table, nulls, null_rows)
+        counted = null_rows + table["nan_count"].to_numpy()
+        problems += _named(counted > table["zone_length"].to_numpy(), "has more rows without a value than rows")
+        if _has_order(column.type):
+            bounds = _Bounds.of(table)
+            inverted = bounds.bounded & ~bounds.open_above & (bounds.low > bounds.high)
+            problems += _named(inverted, "ends below its beginning")
+        return Examined(rows, has_all=True, problems=tuple(problems))
+
+
+class ZoneMapSearcher:
+    def __init__(self, table: pa.Table, zones: Zones, nulls: RowSet | None) -> None:
+        self._table = table
+        self._zones = zones
+        self._nulls = nulls
+
+    def search(self, leaf: Leaf) -> Found | None:
+        if not isinstance(leaf, IsNull) and not _has_order(self._table.schema.field("min").type):
+            return None
+        match leaf:
+            case IsNull():
+                return self._without_value()
+            case Comparison(op=op, value=value):
+                where = self._bounds.compared(op, value)
+            case In(values=values):
+                where = self._bounds.one_of(values)
+            case Like():
+                where = self._bounds.beginning_with(leaf.prefix) if leaf.prefix else None
+            case Call(function=function):
+                where = self._bounds.has_nan if function == "isnan" else None
+        return None if where is None else self._zones.found(where)
+
+    def _without_value(self) -> Found:
+        if self._nulls is None:
+            return self._zones.found(self._table["null_count"].to_numpy() > 0)
+        if self._zones.missing.parts:
+            return Found(self._nulls | self._zones.missing, Certainty.AT_MOST)
+        return Found(self._nulls, Certainty.EXACT)
+
+    @cached_property
+    def _bounds(self) -> "_Bounds":
+        return _Bounds.of(self._table)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """What each zone says of its values, in arrays that numpy compares."""
+
+    low: Keys
+    high: Keys
+    """Both of any value where the zone has no bounds."""
+    bounded: Mask
+    open_above: Mask
+    """NaN hides the greatest of its other values."""
+    has_nan: Mask
+    vague: Mask
+    """Values may be there of which nothing is said."""
+
+    @classmethod
+    def of(cls, table: pa.Table) -> "_Bounds":
+        low, high = (table[name].combine_chunks() for name in ("min", "max"))
+        low_is_nan, high_is_nan = _where_nan(low), _where_nan(high)
+        low_is_null, high_is_null = _where_null(low), _where_null(high)
+        nans = table["nan_count"].to_numpy()
+        # Where all values are NULL or NaN there are no bounds; deleted rows lie in a zone and are counted nowhere.
+        counted = table["null_count"].to_numpy().astype(np.uint64) + nans
+        unsaid = low_is_null & (counted < table["zone_length"].to_numpy())
+        if _is_bounded_by_all(low.type):
+            unsaid &= (counted == 0) | ~(high_is_null | high_is_nan)
+        return cls(
+            keys_of(low),
+            keys_of(high),
+            bounded=~low_is_null & ~low_is_nan,
+            open_above=high_is_nan | high_is_null,
+            has_nan=(nans > 0) | low_is_nan | high_is_nan,
+            vague=unsaid | low_is_nan,
+        )
+
+    def compared(self, op: Op, value: pa.Scalar) -> Mask | None:
+        key = key_of(value)
+        if (key != key).any():
+            return self.has_nan | self.vague if op is Op.EQ else np.ones(len(self.low), dtype=np.bool_)
+        # NaN is greater than every number, and with its sign set it is less than every one.
+        within: Mask
+        match op:
+            case Op.EQ:
+                within = (self.low <= key) & (self.open_above | (self.high >= key))
+                return self.vague | (self.bounded & within)
+            case Op.LT:
+                within = self.low < key
+            case Op.LE:
+                within = self.low <= key
+            case Op.GT:
+                within = self.open_above | (self.high > key)
+            case Op.GE:
+                within = self.open_above | (self.high >= key)
+            case Op.NE:
+                return None
+        return self.vague | self.has_nan | (self.bounded & within)
+
+    def one_of(self, values: Sequence[pa.Scalar]) -> Mask:
+        keys = keys_of(pa.array(values, values[0].type)) if values else self.low[:0]
+        numbers = keys == keys
+        where: Mask = self.vague | self.has_nan if not numbers.all() else self.vague
+        keys = np.sort(keys[numbers])
+        if not len(keys):
+            return where
+        # The least of the values that is not below the zone has to be in it.
+        place = np.searchsorted(keys, self.low)
+        least = keys[np.minimum(place, len(keys) - 1)]
+        return where | (self.bounded & (place < len(keys)) & (self.open_above | (self.high >= least)))
+
+    def beginning_with(self, prefix: str) -> Mask:
+        first = prefix.encode()
+        # What begins with it is below what its last byte, one more, ends: no UTF-8 has a byte 0xff.
+        after = first[:-1] + bytes([first[-1] + 1])
+        within: Mask = (self.high >= key_of(pa.scalar(first))) & (self.low < key_of(pa.scalar(after)))
+        return self.vague | (self.bounded & within)
+
+
+def _has_order(arrow: pa.DataType) -> bool:
+    return is_ordered(arrow.value_type if pa.types.is_dictionary(arrow) else arrow)
+
+
+def _is_bounded_by_all(arrow: pa.DataType) -> bool:
+    """The reference writer leaves the bounds of other types out."""
+    return is_ordered(arrow) and not pa.types.is_fixed_size_binary(arrow)
+
+
+def _where_null(array: pa.Array) -> Mask:
+    found: Mask = array.is_null().to_numpy(zero_copy_only=False)
+    return found
+
+
+def _where_nan(array: pa.Array) -> Mask:
+    if not pa.types.is_floating(array.type):
+        return np.zeros(len(array), dtype=np.bool_)
+    found: Mask = np.isnan(array.to_numpy(zero_copy_only=False)) & ~_where_null(array)
+    return found
+
+
+def _schema(arrow: pa.DataType) -> pa.Schema:
+    counts = [pa.field(name, of, nullable=False) for name, of in _COUNTS.items()]
+    return zones.schema([pa.field("min", arrow), pa.field("max", arrow), *counts])
+
+
+def _named(where: Mask, what: str) -> list[str]:
+    return [f"zone {at} {what}" for at in np.flatnonzero(where)[: zones.SHOWN]]
+
+
+def _read(segment: Segment, column: pa.Field, rows_under: RowsUnder | None = None) -> tuple[pa.Table, RowSet | None]:
+    path = _path(segment)
+    file = segment.files.open(_FILE)
+    wanted = {
+        "min": column.type,
+        "max": column.type,
+        **_COUNTS,
+        **{each.name: each.type for each in zones.PLACE_FIELDS},
+    }
+    zones.check_columns(file, wanted, path=path)
+    return all_rows(file, list(wanted)), read_nulls(file, rows_under or segment.rows_under, path=path)
+
+
+def _path(segment: Segment) -> str:
+    return f"{segment.metadata.place}/{_FILE}"
+
+
+def _details(metadata: IndexMetadata) -> table_pb2.ZoneMapIndexDetails:
+    try:
+        return table_pb2.ZoneMapIndexDetails.FromString(metadata.message.index_details.value)
+    except DecodeError as error:
+        raise Corrupt("does not parse", path=f"index {metadata.name}", field="index_details") from error
+
+
+def _kept(part: Part, column: pa.Field, nulls: Nulls) -> pa.Table:
+    """The zones of a segment whose rows are where they were."""
+    table, missing = _read(part.segment, column)
+    where = zones.staying(table, part.moves, path=_path(part.segment))
+    kept = table.filter(pa.array(where))
+    if missing is None:
+        nulls.known &= not pc.any(pc.greater(kept["null_count"], 0)).as_py()
+    else:
+        nulls.join(missing.only(zones.upper_halves(table, where)))
+    return kept.cast(_schema(column.type))
+
+
+def _described(found: Iterable[Zone], schema: pa.Schema, nulls: Nulls) -> Iterator[pa.RecordBatch]:
+    """The rows of new zones, whose NULLs are noted besides."""
+    lines: list[tuple[pa.Scalar | None, pa.Scalar | None, int, int, int, int, int]] = []
+    for zone in found:
+        nulls.add(zone)
+        lines.append((*_extent(zone.values), zone.fragment, zone.start, zone.length))
+        if len(lines) == _ZONES_A_BATCH:
+            yield _batch(lines, schema)
+            lines = []
+    if lines:
+        yield _batch(lines, schema)
+
+
+def _batch(lines: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    columns = zip(*lines, strict=True)
+    arrays = [pa.array(column, each.type) for column, each in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _extent(values: pa.Array) -> tuple[pa.Scalar | None, pa.Scalar | None, int, int]:
+    """The least and the greatest value, and how many are NULL and NaN."""
+    arrow, nulls = values.type, values.null_count
+    if nulls == len(values):
+        return None, None, nulls, 0
+    if pa.types.is_floating(arrow):
+        return _extent_of_floats(values)
+    order = values.view(pa.int64()) if pa.types.is_duration(arrow) else values
+    found = pc.min_max(order)
+    return found["min"].cast(arrow), found["max"].cast(arrow), nulls, 0
+
+
+def _extent_of_floats(values: pa.Array) -> tuple[pa.Scalar | None, pa.Scalar | None, int, int]:
+    """With a NaN, that is the greatest. Zero has the sign that makes the zone wider: some readers tell them apart."""
+    arrow, nulls = values.type, values.null_count
+    numbers = values.drop_null().to_numpy()
+    nans = int(np.count_nonzero(np.isnan(numbers)))
+    if nans == len(numbers):
+        return None, pa.scalar(arrow.to_pandas_dtype()(np.nan), arrow), nulls, nans
+    low, high = np.fmin.reduce(numbers), np.fmax.reduce(numbers)
+    low = -abs(low) if low == 0 else low
+    high = low.dtype.type(np.nan) if nans else abs(high) if high == 0 else high
+    return pa.scalar(low, arrow), pa.scalar(high, arrow), nulls, nans

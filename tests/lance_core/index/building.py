@@ -1,0 +1,168 @@
+"""Segments for tests of kinds: written into memory, opened again, and asked beside the evaluator of filters.
+
+Start with `built` and `asked`.
+"""
+
+import itertools
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyroaring import BitMap
+
+from lance_core.data.ipc_codec import IpcCodec
+from lance_core.expressions.predicate import Predicate
+from lance_core.expressions.tree import Call, Comparison, In, IsNull, Like
+from lance_core.format._pb import table_pb2
+from lance_core.format.index_metadata import IndexMetadata
+from lance_core.format.row_sets import Ids, RowSet
+from lance_core.index.files import NewSegment, OpenSegment
+from lance_core.index.kind import ROW, VALUE, Certainty, Found, Kind, Leaf, Part, Segment
+from lance_core.location import Location
+from lance_core.storage.memory import MemoryStore
+
+Fragments = Mapping[int, pa.Array]
+"""The values of each, by its id."""
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class Staying:
+    """Rows of these fragments are where they were; the others are gone."""
+
+    fragments: frozenset[int]
+
+    def of(self, rows: Ids) -> tuple[Ids, npt.NDArray[np.bool_]]:
+        return rows, np.isin(rows >> np.uint64(32), list(self.fragments))
+
+    def of_set(self, rows: RowSet) -> RowSet:
+        return rows.only(BitMap(self.fragments))
+
+
+@dataclass(frozen=True)
+class Built:
+    segment: Segment
+    location: Location
+    column: pa.Field
+    deleted: Mapping[int, Sequence[int]] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        return self.segment.metadata.place
+
+    def part(self, *staying: int) -> Part:
+        return Part(self.segment, Staying(frozenset(staying)))
+
+    def with_metadata(self, change: Callable[[table_pb2.IndexMetadata], None]) -> "Built":
+        message = table_pb2.IndexMetadata()
+        message.CopyFrom(self.segment.metadata.message)
+        change(message)
+        metadata = IndexMetadata(message)
+        files = OpenSegment(self.location, metadata)
+        return replace(self, segment=replace(self.segment, metadata=metadata, files=files))
+
+
+def column_of(arrow: pa.DataType) -> pa.Field:
+    return pa.field("v", arrow)
+
+
+def scanned(
+    fragments: Fragments, deleted: Mapping[int, Sequence[int]] | None = None, batch_rows: int = 7
+) -> Iterator[pa.RecordBatch]:
+    """As a scan gives them, in batches that end anywhere."""
+    values: list[pa.Array] = []
+    rows: list[int] = []
+    for id, array in fragments.items():
+        kept = [place for place in range(len(array)) if place not in (deleted or {}).get(id, ())]
+        values.append(array.take(pa.array(kept, pa.int64())))
+        rows += [id << 32 | place for place in kept]
+    table = pa.table({VALUE: pa.chunked_array(values), ROW: pa.array(rows, pa.uint64())}) if values else None
+    if table is not None:
+        yield from table.combine_chunks().to_batches(max_chunksize=batch_rows)
+
+
+def built(
+    kind: Kind,
+    arrow: pa.DataType,
+    fragments: Fragments,
+    *,
+    deleted: Mapping[int, Sequence[int]] | None = None,
+    parts: Sequence[Part] = (),
+    also: Iterable[int] = (),
+    location: Location | None = None,
+    rows: Mapping[int, int] | None = None,
+    **options: object,
+) -> Built:
+    """A segment of these fragments, and of `also` those that come with its parts."""
+    if location is None:
+        store = MemoryStore()
+        location = Location(uri="memory://table", store=store, codec=IpcCodec(store))
+    column = column_of(arrow)
+    # A fragment goes with the last of its rows.
+    alive = [id for id, array in fragments.items() if set(range(len(array))) - set((deleted or {}).get(id, ()))]
+    new = NewSegment(location, uuid.UUID(int=next(_numbers) + 1))
+    details = kind.write(new, column, scanned(fragments, deleted), parts, kind.options(options))
+    message = table_pb2.IndexMetadata(
+        uuid=table_pb2.UUID(uuid=new.identity.bytes),
+        fields=[0],
+        name="v_idx",
+        dataset_version=1,
+        fragment_bitmap=BitMap([*alive, *also]).serialize(),
+        index_version=kind.version(stable_row_ids=False),
+        files=new.files,
+    )
+    message.index_details.type_url = kind.type_url
+    message.index_details.value = details
+    metadata = IndexMetadata(message)
+    sizes = {id: len(array) for id, array in fragments.items()} | dict(rows or {})
+    segment = Segment(metadata, OpenSegment(location, metadata), lambda high: sizes.get(high, 0))
+    return Built(segment, location, column, deleted or {})
+
+
+def leaf_of(sql: str, arrow: pa.DataType) -> Leaf:
+    tree = Predicate.parse(sql, pa.schema([column_of(arrow)])).tree
+    assert isinstance(tree, Comparison | In | IsNull | Like | Call), tree
+    return tree
+
+
+def asked(kind: Kind, it: Built, leaf: Leaf) -> Found | None:
+    return kind.open(it.segment, it.column).search(leaf)
+
+
+def matching(leaf: Leaf, arrow: pa.DataType, fragments: Fragments, deleted: Mapping[int, Sequence[int]]) -> set[int]:
+    """The live rows where the evaluator finds it true."""
+    schema = pa.schema([column_of(arrow)])
+    predicate = Predicate.of(leaf, schema)
+    found = set()
+    for id, array in fragments.items():
+        mask = predicate.mask(pa.RecordBatch.from_arrays([array], schema=schema))
+        found |= {id << 32 | place for place, true in enumerate(mask.to_pylist()) if true}
+        found -= {id << 32 | place for place in deleted.get(id, ())}
+    return found
+
+
+def live_rows(it: Built, fragments: Fragments) -> set[int]:
+    """The rows it was built from."""
+    gone = {id << 32 | place for id, places in it.deleted.items() for place in places}
+    return {id << 32 | place for id, array in fragments.items() for place in range(len(array))} - gone
+
+
+def check(kind: Kind, it: Built, fragments: Fragments, leaf: Leaf) -> Found:
+    """What is answered holds all rows that match; exactly, these and no other live one."""
+    found = asked(kind, it, leaf)
+    assert found is not None, leaf
+    expected = kind.answers(leaf, it.segment.metadata)
+    assert expected is not None
+    assert found.certainty is Certainty.EXACT or expected is Certainty.AT_MOST
+    truth = matching(leaf, it.column.type, fragments, it.deleted)
+    gone = {id << 32 | place for id, places in it.deleted.items() for place in places}
+    rows = set(found.rows) - gone
+    assert truth <= rows, (leaf, sorted(truth - rows))
+    if found.certainty is Certainty.EXACT:
+        assert truth == rows, (leaf, sorted(rows - truth))
+    live = {id << 32 | place for id, array in fragments.items() for place in range(len(array))}
+    assert rows <= live
+    return found
