@@ -85,9 +85,8 @@ class Picked:
     @property
     def is_dense(self) -> bool:
         """Whether reading all rows between the first and the last is faster than picking them."""
-        return bool(len(self.offsets)) and bool(
-            _is_run(np.int64(len(self.offsets)), self.offsets[-1] - self.offsets[0])
-        )
+        count = len(self.offsets)
+        return count >= _RUN_ROWS and bool(_is_run(count, self.offsets[-1:] - self.offsets[:1])[0])
 
 
 def turns(location: Location, plan: ScanPlan) -> Iterator[list[Piece]]:

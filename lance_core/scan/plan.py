@@ -4,6 +4,7 @@ A plan is what runs, and what `explain` prints. With a condition the columns tha
 the others (`then`) only where rows match. Start with `plan_scan`.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
@@ -169,15 +170,20 @@ def plan_columns(
 
 
 def _selected(manifest: Manifest, selection: Selection) -> tuple[ScanTask, ...]:
-    chosen = selection.fragments
-    if not chosen:
+    known, chosen = selection.known, selection.fragments
+    if not known:
         return tuple(map(ScanTask, manifest.fragments))
-    tasks = []
-    for number, message in enumerate(manifest.message.fragments):
-        of = chosen.get(message.id)
-        if of is None or of.rows:
-            tasks.append(ScanTask(manifest.fragments[number], chosen=of))
-    return tuple(tasks)
+    messages = manifest.message.fragments
+    if len(known) == len(messages):  # ids are unique: few rows are found without a look at every fragment
+        numbers = sorted(bisect_left(messages, id, key=lambda message: message.id) for id in chosen)
+        if all(number < len(messages) and messages[number].id in chosen for number in numbers):
+            found = ((manifest.fragments[number], messages[number].id) for number in numbers)
+            return tuple(ScanTask(fragment, chosen=chosen[id]) for fragment, id in found)
+    return tuple(
+        ScanTask(manifest.fragments[number], chosen=chosen.get(message.id))
+        for number, message in enumerate(messages)
+        if message.id in chosen or message.id not in known
+    )
 
 
 def _window(manifest: Manifest, offset: int, limit: int | None) -> Iterator[ScanTask]:

@@ -48,8 +48,10 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
+    known: BitMap = field(default_factory=BitMap)
+    """Ids of fragments that have no matching rows but those of `fragments`."""
     fragments: Mapping[int, Chosen] = field(default_factory=dict)
-    """By fragment id."""
+    """By fragment id, of those that have any."""
 
 
 Select: TypeAlias = Callable[[Predicate], Selection]
