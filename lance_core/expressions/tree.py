@@ -165,6 +165,8 @@ def _read(expr: "Expr", schema: pa.Schema) -> Node | None:
             return _flag(expr)
         case "ScalarFunction":
             return _flag(expr) or _call(expr, schema)
+        case "Alias":  # a function by another of its names
+            return _read(expr.rex_call_operands()[0], schema)
     return None
 
 

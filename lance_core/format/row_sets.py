@@ -127,8 +127,9 @@ class RowSet:
         return b"".join(out)
 
     @classmethod
-    def decode(cls, data: bytes | memoryview, rows_under: RowsUnder, *, path: str) -> "RowSet":
-        """Rows that cannot be there are left out: an index may have been built when there were more fragments."""
+    def decode(cls, data: bytes | memoryview, rows_under: RowsUnder, *, path: str, beyond: bool = False) -> "RowSet":
+        """Rows that cannot be there are left out: an index may have been built when there were more fragments.
+        `beyond`: they are not, for whoever looks for what is wrong."""
         view = memoryview(data)
         parts: dict[int, BitMap] = {}
         try:
@@ -143,7 +144,7 @@ class RowSet:
                 # No bytes at all stand for every row there is.
                 part = BitMap.deserialize(bytes(view[at : at + length])) if length else BitMap(range(rows))
                 at += length
-                if part and part.max() >= rows:
+                if part and not beyond and part.max() >= rows:
                     part &= BitMap(range(rows))
                 if part:
                     parts[high] = part

@@ -38,6 +38,7 @@ from lance_core.index.btree_pages import (
     type_of,
 )
 from lance_core.index.files import Files
+from lance_core.index.fitting import ORDERED, is_ordered, is_plain
 from lance_core.index.kind import ROW, VALUE, Between, Certainty, Examined, Found, Leaf, Options, Part, Segment
 from lance_core.index.order import Mask, Ordering, Positions, Span, joined, ordering
 from lance_core.index.sorting import Sorter
@@ -58,13 +59,13 @@ class BTree:
     name: str = "BTREE"
     type_url: str = "/lance.table.BTreeIndexDetails"
     newest: int = 1
-    fitting: str = orders.FITTING
+    fitting: str = ORDERED
 
     def version(self, *, stable_row_ids: bool) -> int:
         return 1 if stable_row_ids else 0
 
     def fits(self, column: pa.Field) -> bool:
-        return orders.fits(column.type)
+        return is_plain(column) and is_ordered(column.type)
 
     def options(self, given: Mapping[str, object]) -> BTreeOptions:
         if unknown := sorted(given.keys() - {"zone_size"}):
@@ -109,7 +110,8 @@ def write_pages(
     """The two files, from all rows of a segment in order, NULL first: of one sorter, or of sorted ranges one after the
     other."""
     size = options.zone_size
-    data = files.create(DATA, pa.schema([pa.field(VALUES, arrow), pa.field(IDS, pa.uint64(), nullable=False)]))
+    schema = pa.schema([pa.field(VALUES, arrow), pa.field(IDS, pa.uint64(), nullable=False)])
+    data = files.create(DATA, schema)
     firsts: list[pa.Array] = []
     lasts: list[pa.Array] = []
     written = nulls = 0
@@ -119,7 +121,7 @@ def write_pages(
             nulls += values.null_count
         firsts.append(values.take(pa.array(np.arange(-written % size, count, size))))
         lasts.append(values.take(pa.array(np.arange((-written - 1) % size, count, size))))
-        data.write(pa.RecordBatch.from_arrays([values, batch.column(ROW)], names=[VALUES, IDS]))
+        data.write(pa.RecordBatch.from_arrays([values, batch.column(ROW)], schema=schema))
         written += count
         last = values.slice(count - 1)
     if written % size:

@@ -14,8 +14,8 @@ import pyarrow as pa
 from lance_core.data.codec import FileReader
 from lance_core.errors import Corrupt
 from lance_core.format.row_sets import RowSet
-from lance_core.index import order as orders
 from lance_core.index.files import all_rows, some_rows
+from lance_core.index.fitting import is_ordered
 from lance_core.index.kind import Examined, Segment
 from lance_core.index.order import Key, Ordering, Positions, Span, joined, ordering
 
@@ -60,7 +60,7 @@ def type_of(data: FileReader, place: str) -> pa.DataType:
     if schema.names != [VALUES, IDS] or schema.field(IDS).type != pa.uint64():
         raise corrupt(place, DATA, f"has columns {_shown(schema)} instead of {VALUES} and {IDS}: uint64")
     arrow = schema.field(VALUES).type
-    if not orders.fits(arrow):
+    if not is_ordered(arrow):
         raise corrupt(place, DATA, f"has values of the type {arrow}, which have no order")
     return arrow
 

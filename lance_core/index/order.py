@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.expressions.tree import Comparison, In, Like, Op
+from lance_core.index.fitting import is_moment
 from lance_core.index.kind import Between, Certainty, Leaf
 
 Key: TypeAlias = Any
@@ -25,8 +26,6 @@ Key: TypeAlias = Any
 Numbers: TypeAlias = npt.NDArray[Any]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Positions: TypeAlias = npt.NDArray[np.int64]
-
-FITTING = "numbers, booleans, text, bytes, decimals, dates, times, timestamps and durations"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +45,9 @@ class Ordering(Protocol):
     def keys(self, values: pa.Array) -> Sequence[Key]:
         """Of values among which there is no NULL."""
 
+    def hashable(self, values: pa.Array) -> pa.Array:
+        """Values that Arrow takes for equal where keys are: they can be viewed as this type again."""
+
     def sorted_positions(self, values: pa.Array) -> Positions:
         """Where the values are in ascending order; equal ones stay as they were. None is NULL."""
 
@@ -54,10 +56,6 @@ class Ordering(Protocol):
 
     def among(self, values: pa.Array, keys: Sequence[Key]) -> Mask:
         """The same of a list."""
-
-
-def fits(arrow: pa.DataType) -> bool:
-    return _number_type(arrow) is not None or _is_bytes(arrow) or pa.types.is_decimal(arrow)
 
 
 def ordering(arrow: pa.DataType) -> Ordering:
@@ -134,33 +132,16 @@ _WIDTHS: Mapping[int, tuple[np.dtype[Any], np.dtype[Any]]] = {
     64: (np.dtype(np.int64), np.dtype(np.uint64)),
 }
 
+_BITS = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
+
 
 def _number_type(arrow: pa.DataType) -> np.dtype[Any] | None:
     if pa.types.is_boolean(arrow):
         return np.dtype(np.uint8)
-    if pa.types.is_integer(arrow) or pa.types.is_floating(arrow) or _is_moment(arrow):
+    if pa.types.is_integer(arrow) or pa.types.is_floating(arrow) or is_moment(arrow):
         signed, unsigned = _WIDTHS[arrow.bit_width]
         return unsigned if pa.types.is_unsigned_integer(arrow) else signed
     return None
-
-
-def _is_moment(arrow: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_date(arrow)
-        or pa.types.is_time(arrow)
-        or pa.types.is_timestamp(arrow)
-        or pa.types.is_duration(arrow)
-    )
-
-
-def _is_bytes(arrow: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_string(arrow)
-        or pa.types.is_large_string(arrow)
-        or pa.types.is_binary(arrow)
-        or pa.types.is_large_binary(arrow)
-        or pa.types.is_fixed_size_binary(arrow)
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +152,9 @@ class _Numbers:
     def keys(self, values: pa.Array) -> Sequence[Key]:
         keys: list[Key] = self._numbers(values).tolist()
         return keys
+
+    def hashable(self, values: pa.Array) -> pa.Array:
+        return values.view(_BITS[values.type.bit_width]) if pa.types.is_floating(self.type) else values
 
     def sorted_positions(self, values: pa.Array) -> Positions:
         return sorted_positions(self._numbers(values))
@@ -214,6 +198,9 @@ class _Values:
     def keys(self, values: pa.Array) -> Sequence[Key]:
         keys: list[Key] = self._comparable(values).to_pylist()
         return keys
+
+    def hashable(self, values: pa.Array) -> pa.Array:
+        return values
 
     def sorted_positions(self, values: pa.Array) -> Positions:
         return pc.sort_indices(self._comparable(values)).to_numpy().astype(np.int64)  # type: ignore[no-any-return]

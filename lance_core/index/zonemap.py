@@ -169,6 +169,8 @@ class _Bounds:
     def of(cls, table: pa.Table) -> "_Bounds":
         low, high = (table[name].combine_chunks() for name in ("min", "max"))
         low_is_nan, high_is_nan = _where_nan(low), _where_nan(high)
+        # NaN is greater than every number, and with its sign set it is less: numbers may be above the latter.
+        least = low_is_nan & np.signbit(keys_of(low)) if low_is_nan.any() else low_is_nan
         low_is_null, high_is_null = _where_null(low), _where_null(high)
         nans = table["nan_count"].to_numpy()
         # Where all values are NULL or NaN there are no bounds; deleted rows lie in a zone and are counted nowhere.
@@ -182,14 +184,13 @@ class _Bounds:
             bounded=~low_is_null & ~low_is_nan,
             open_above=high_is_nan | high_is_null,
             has_nan=(nans > 0) | low_is_nan | high_is_nan,
-            vague=unsaid | low_is_nan,
+            vague=unsaid | least,
         )
 
     def compared(self, op: Op, value: pa.Scalar) -> Mask | None:
         key = key_of(value)
         if (key != key).any():
             return self.has_nan | self.vague if op is Op.EQ else np.ones(len(self.low), dtype=np.bool_)
-        # NaN is greater than every number, and with its sign set it is less than every one.
         within: Mask
         match op:
             case Op.EQ:
@@ -205,6 +206,7 @@ class _Bounds:
                 within = self.open_above | (self.high >= key)
             case Op.NE:
                 return None
+        # A NaN is greater than every number, or less.
         return self.vague | self.has_nan | (self.bounded & within)
 
     def one_of(self, values: Sequence[pa.Scalar]) -> Mask:
@@ -330,7 +332,9 @@ def _extent_of_floats(values: pa.Array) -> tuple[pa.Scalar | None, pa.Scalar | N
     numbers = values.drop_null().to_numpy()
     nans = int(np.count_nonzero(np.isnan(numbers)))
     if nans == len(numbers):
-        return None, pa.scalar(arrow.to_pandas_dtype()(np.nan), arrow), nulls, nans
+        # The reference writer says nothing of the least then, and its reader loses these rows to `v > 1`.
+        nan = pa.scalar(numbers.dtype.type(np.nan), arrow)
+        return nan, nan, nulls, nans
     low, high = np.fmin.reduce(numbers), np.fmax.reduce(numbers)
     low = -abs(low) if low == 0 else low
     high = low.dtype.type(np.nan) if nans else abs(high) if high == 0 else high

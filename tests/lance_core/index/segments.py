@@ -11,13 +11,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_core.data.ipc_codec import IpcCodec
 from lance_core.expressions.predicate import Predicate
+from lance_core.expressions.tree import Node
 from lance_core.format._pb import table_pb2
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import Ids, RowSet
 from lance_core.index.files import NewSegment, OpenSegment
 from lance_core.index.kind import ROW, VALUE, Certainty, Kind, Leaf, Part, Segment
-from lance_core.location import locate
+from lance_core.location import Location, locate
+from lance_core.storage.memory import MemoryStore
 
 ROWS_UNDER = 1 << 20
 """How many rows each fragment may have."""
@@ -53,7 +56,7 @@ def rows_of(values: pa.Array, rows: Sequence[int] | None = None, *, batch: int =
 
 
 def write(
-    directory: Path,
+    directory: Path | None,
     kind: Kind,
     column: pa.Field,
     rows: Iterable[pa.RecordBatch] = (),
@@ -62,7 +65,12 @@ def write(
     *,
     stable_row_ids: bool = False,
 ) -> Segment:
-    location = locate(directory, durable=False)
+    """In files of Lance, or in memory where there is no directory, which is faster."""
+    if directory is None:
+        store = MemoryStore()
+        location = Location(uri="memory://table", store=store, codec=IpcCodec(store))
+    else:
+        location = locate(directory, durable=False)
     files = NewSegment(location, uuid.uuid4())
     details = kind.write(files, column, rows, parts, kind.options(options or {}))
     message = table_pb2.IndexMetadata(name="test", fields=[0], files=files.files)
@@ -92,7 +100,7 @@ def check(kind: Kind, segment: Segment, values: pa.Array, leaf: Leaf, rows: Sequ
     return True
 
 
-def matching(values: pa.Array, leaf: Leaf, rows: Sequence[int] | None = None) -> list[int]:
+def matching(values: pa.Array, leaf: Node, rows: Sequence[int] | None = None) -> list[int]:
     batch = pa.RecordBatch.from_arrays([values], names=[VALUE])
     mask = Predicate.of(leaf, batch.schema).mask(batch).to_pylist()
     numbers = range(len(values)) if rows is None else rows

@@ -107,7 +107,7 @@ def test_bounds_of_floats() -> None:
     found = zones(built(KIND, pa.float64(), {0: floats}, rows_per_zone=FEW))
     assert [str((zone["min"], zone["max"], zone["null_count"], zone["nan_count"])) for zone in found] == [
         "(1.0, nan, 1, 1)",
-        "(None, nan, 2, 1)",
+        "(nan, nan, 2, 1)",
         "(-0.0, 0.0, 0, 0)",
         "(-2.0, 0.0, 0, 0)",
     ]

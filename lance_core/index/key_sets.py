@@ -1,0 +1,275 @@
+"""`bitmap_page_lookup.lance`: for each key, the set of the rows that have it. Two kinds keep their rows so: BITMAP,
+whose keys are the values of a column, and LABEL_LIST, whose keys are the elements of lists.
+
+    gathered = Gathered(order)      gathered.add(values, rows)      gathered.write(files)
+    sets = KeySets.of(segment)      sets.union(sets.within(span))   reads the keys once, and the sets that are asked for
+
+What a key means is the kinds' business, and so is NULL, which has a set like any key.
+"""
+
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from lance_core.data.codec import FileReader
+from lance_core.errors import Corrupt
+from lance_core.format.row_sets import HALF_BITS, LOWER_HALF, Ids, RowSet, bitmap_of
+from lance_core.index.files import Files, all_rows
+from lance_core.index.fitting import is_ordered
+from lance_core.index.kind import Examined, Segment
+from lance_core.index.order import Key, Ordering, Positions, Span, joined, ordering
+
+FILE = "bitmap_page_lookup.lance"
+_KEYS, _SETS = "keys", "bitmaps"
+_STATS = "lance:index_stats"
+_ROWS_AT_ONCE, _BYTES_AT_ONCE = 1 << 22, 1 << 28
+_KEYS_WRITTEN, _BYTES_WRITTEN = 2048, 1 << 28
+_SETS_READ = 512
+_NO_CODE = (1 << HALF_BITS) - 1
+
+
+@dataclass(slots=True)
+class Gathered:
+    """Rows by key. Those that are added wait until there are millions, so that nothing is done for each of them."""
+
+    order: Ordering
+    _values: list[pa.Array] = field(default_factory=list)
+    _rows: list[Ids] = field(default_factory=list)
+    _waiting: int = 0
+    _size: int = 0
+    _slots: dict[Key, int] = field(default_factory=dict)
+    _keys: list[pa.Array] = field(default_factory=list)
+    """Those of the slots, in their order."""
+    _sets: list[list[RowSet]] = field(default_factory=list)
+    """By slot."""
+    _null: list[RowSet] = field(default_factory=list)
+
+    def add(self, values: pa.Array, rows: Ids) -> None:
+        if values.null_count:
+            valid = values.is_valid().to_numpy(zero_copy_only=False)
+            self._null.append(RowSet.of(rows[~valid]))
+            values, rows = values.drop_null(), rows[valid]
+        if self._waiting + len(values) > _ROWS_AT_ONCE or self._size + values.nbytes > _BYTES_AT_ONCE:
+            self._settle()
+        if len(values):
+            self._values.append(values)
+            self._rows.append(rows)
+            self._waiting += len(values)
+            self._size += values.nbytes
+
+    def add_sets(self, keys: pa.Array, sets: Sequence[RowSet]) -> None:
+        valid = keys.is_valid().to_numpy(zero_copy_only=False)
+        self._null += [rows for rows, is_key in zip(sets, valid, strict=True) if not is_key]
+        of_keys = [rows for rows, is_key in zip(sets, valid, strict=True) if is_key]
+        for slot, rows in zip(self._slots_of(keys.drop_null()), of_keys, strict=True):
+            self._sets[slot].append(rows)
+
+    def write(self, files: Files, beside: Mapping[str, bytes] | None = None) -> None:
+        """Keys ascending, NULL first; one that no row has any more is left out. `beside` goes into buffers, noted under
+        their names."""
+        self._settle()
+        schema = pa.schema([pa.field(_KEYS, self.order.type), pa.field(_SETS, pa.binary())])
+        writer = files.create(FILE, schema)
+        count = 0
+        for keys, sets in self._encoded():
+            writer.write(pa.RecordBatch.from_arrays([keys, pa.array(sets, pa.binary())], schema=schema))
+            count += len(sets)
+        writer.note(_STATS, json.dumps({"num_bitmaps": count}))
+        for name, data in (beside or {}).items():
+            writer.note(name, str(writer.attach(data)))
+        writer.finish()
+
+    def _settle(self) -> None:
+        """One row after the other of each key is a run once they are sorted by both."""
+        if not self._waiting:
+            return
+        encoded = self.order.hashable(joined(self._values, self.order.type)).dictionary_encode()
+        slots = self._slots_of(encoded.dictionary.view(self.order.type))
+        codes, rows = encoded.indices.to_numpy(), np.concatenate(self._rows)
+        self._values, self._rows, self._waiting, self._size = [], [], 0, 0
+        for high, some in _by_upper_half(rows):
+            both = (codes[some].astype(np.uint64) << np.uint64(HALF_BITS)) | (rows[some] & np.uint64(LOWER_HALF))
+            both.sort()
+            starts = np.flatnonzero(np.diff(both >> np.uint64(HALF_BITS), prepend=np.uint64(_NO_CODE)))
+            of_codes = (both[starts] >> np.uint64(HALF_BITS)).tolist()
+            lower = both.astype(np.uint32)
+            for code, start, end in zip(of_codes, starts.tolist(), [*starts[1:].tolist(), len(both)], strict=True):
+                self._sets[slots[code]].append(RowSet({high: bitmap_of(lower[start:end])}))
+
+    def _slots_of(self, keys: pa.Array) -> list[int]:
+        """New ones for keys that are new."""
+        found, new = [], []
+        for position, key in enumerate(self.order.keys(keys)):
+            slot = self._slots.get(key)
+            if slot is None:
+                slot = self._slots[key] = len(self._sets)
+                self._sets.append([])
+                new.append(position)
+            found.append(slot)
+        if new:
+            self._keys.append(keys.take(pa.array(new)))
+        return found
+
+    def _encoded(self) -> Iterator[tuple[pa.Array, list[bytes]]]:
+        if null := RowSet.union(self._null):
+            yield pa.nulls(1, self.order.type), [null.encode()]
+        keys = joined(self._keys, self.order.type)
+        slots = self.order.sorted_positions(keys)
+        chosen: list[int] = []
+        sets: list[bytes] = []
+        size = 0
+        for slot in slots.tolist():
+            if not (rows := RowSet.union(self._sets[slot])):
+                continue
+            data = rows.encode()
+            if sets and (len(sets) == _KEYS_WRITTEN or size + len(data) > _BYTES_WRITTEN):
+                yield keys.take(pa.array(chosen)), sets
+                chosen, sets, size = [], [], 0
+            chosen.append(slot)
+            sets.append(data)
+            size += len(data)
+        if sets:
+            yield keys.take(pa.array(chosen)), sets
+
+
+def _by_upper_half(rows: Ids) -> Iterator[tuple[int, Positions | slice]]:
+    upper = rows >> np.uint64(HALF_BITS)
+    if (upper[1:] < upper[:-1]).any():
+        by_upper = np.argsort(upper, kind="stable")
+        upper = upper[by_upper]
+    else:
+        by_upper = None
+    starts = np.flatnonzero(np.diff(upper, prepend=~upper[0]))
+    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(rows)], strict=True):
+        yield int(upper[start]), slice(start, end) if by_upper is None else by_upper[start:end]
+
+
+@dataclass(frozen=True, slots=True)
+class KeySets:
+    """Those of a segment. The keys are kept, the sets are not."""
+
+    order: Ordering
+    keys: Sequence[Key]
+    """Ascending, without NULL."""
+    _null: Positions
+    """Which row of the file is that of NULL."""
+    _rows: Positions
+    """And of each key."""
+    _file: FileReader
+    _segment: Segment
+
+    @classmethod
+    def of(cls, segment: Segment) -> "KeySets":
+        file = segment.files.open(FILE)
+        order = _order_of(file, segment)
+        column = all_rows(file, [_KEYS]).column(_KEYS)
+        keys = joined(column.chunks, order.type)
+        valid = np.flatnonzero(keys.is_valid().to_numpy(zero_copy_only=False))
+        rows = valid[order.sorted_positions(keys.drop_null())]
+        null = np.flatnonzero(keys.is_null().to_numpy(zero_copy_only=False))
+        return cls(order, order.keys(keys.take(pa.array(rows))), null, rows, file, segment)
+
+    def within(self, span: Span) -> range:
+        """Which of the keys are."""
+        find_start = bisect_right if span.above else bisect_left
+        find_end = bisect_left if span.below else bisect_right
+        start = 0 if span.low is None else find_start(self.keys, span.low)
+        return range(start, len(self.keys) if span.high is None else find_end(self.keys, span.high))
+
+    def at(self, key: Key) -> range:
+        return self.within(Span(key, key))
+
+    def of_null(self) -> RowSet:
+        return self._union(self._null)
+
+    def union(self, keys: Iterable[int]) -> RowSet:
+        """Of the sets of some keys."""
+        return self._union(self._rows[np.unique(np.fromiter(keys, np.int64))])
+
+    def _union(self, rows: Positions) -> RowSet:
+        found = RowSet()
+        for start in range(0, len(rows), _SETS_READ):
+            for batch in self._file.take([_SETS], np.sort(rows)[start : start + _SETS_READ]):
+                found = RowSet.union([found, *_decoded(batch.column(0), self._segment)])
+        return found
+
+    def beside(self, name: str) -> RowSet | None:
+        """What was put into a buffer under this name."""
+        return _beside(self._file, self._segment, name)
+
+
+def kept_beside(segment: Segment, name: str, *, beyond: bool = False) -> RowSet | None:
+    return _beside(segment.files.open(FILE), segment, name, beyond=beyond)
+
+
+def _beside(file: FileReader, segment: Segment, name: str, *, beyond: bool = False) -> RowSet | None:
+    number = file.notes.get(name)
+    if number is None:
+        return None
+    if not (number.isascii() and number.isdecimal() and len(number) < 10):
+        raise _corrupt(segment, f"has {name}={number[:40]!r}, which is no number of a buffer")
+    return RowSet.decode(file.attached(int(number)), segment.rows_under, path=_path(segment), beyond=beyond)
+
+
+def every_set(segment: Segment, arrow: pa.DataType, *, beyond: bool = False) -> Iterator[tuple[pa.Array, list[RowSet]]]:
+    """All keys, with their sets: for those who read the file from end to end. `beyond`: with rows that cannot be."""
+    file = segment.files.open(FILE)
+    found = _order_of(file, segment).type
+    if found != arrow:
+        raise _corrupt(segment, f"has keys of the type {found}; the column has {arrow}")
+    for start in range(0, file.row_count, _SETS_READ):
+        for batch in file.read([_KEYS, _SETS], start, min(_SETS_READ, file.row_count - start)):
+            yield batch.column(0), list(_decoded(batch.column(1), segment, beyond=beyond))
+
+
+def examine(segment: Segment, arrow: pa.DataType, *, beside: str | None = None) -> Examined:
+    """Where nothing is kept beside the keys, each row has one key."""
+    order = ordering(arrow)
+    found, rows, nulls, keys = RowSet(), 0, 0, list[Key]()
+    for some, sets in every_set(segment, arrow, beyond=True):
+        found = RowSet.union([found, *sets])
+        rows += sum(map(len, sets))
+        nulls += some.null_count
+        keys += order.keys(some.drop_null())
+    problems = []
+    if nulls > 1 or len(set(keys)) < len(keys):
+        problems.append(f"{FILE} has {len(keys) - len(set(keys)) + max(nulls - 1, 0)} keys more than once")
+    if beside is None:
+        if len(found) < rows:
+            problems.append(f"{FILE} has {rows - len(found)} rows under more than one key")
+        return Examined(found, has_all=True, problems=tuple(problems))
+    kept = kept_beside(segment, beside, beyond=True) or RowSet()
+    if both := kept & found:
+        problems.append(f"{FILE} has {len(both)} rows both under a key and among {beside}")
+    return Examined(found | kept, has_all=False, problems=tuple(problems))
+
+
+def _decoded(column: pa.Array, segment: Segment, *, beyond: bool = False) -> Iterator[RowSet]:
+    path = _path(segment)
+    if column.null_count:
+        raise _corrupt(segment, "has a key without a set of rows")
+    for data in column:
+        yield RowSet.decode(data.as_buffer(), segment.rows_under, path=path, beyond=beyond)
+
+
+def _order_of(file: FileReader, segment: Segment) -> Ordering:
+    schema = file.schema
+    if schema.names != [_KEYS, _SETS] or schema.field(_SETS).type not in (pa.binary(), pa.large_binary()):
+        shown = ", ".join(f"{each.name}: {each.type}" for each in schema)[:200]
+        raise _corrupt(segment, f"has columns {shown} instead of {_KEYS} and {_SETS}: binary")
+    arrow = schema.field(_KEYS).type
+    if not is_ordered(arrow):
+        raise _corrupt(segment, f"has keys of the type {arrow}, which have no order")
+    return ordering(arrow)
+
+
+def _path(segment: Segment) -> str:
+    return f"{segment.metadata.place}/{FILE}"
+
+
+def _corrupt(segment: Segment, what: str) -> Corrupt:
+    return Corrupt(what, path=_path(segment), field="keys")

@@ -1,0 +1,65 @@
+"""BITMAP: what it finds is what a look at every row finds, whatever the type and the history of a segment."""
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lance_core.expressions.tree import Like
+from lance_core.index.bitmap import BITMAP
+from lance_core.index.kind import VALUE, Part
+from tests.lance_core.index import columns
+from tests.lance_core.index.segments import Moved, Unmoved, check, rows_of, write
+
+_FEW = settings(max_examples=12, deadline=None)
+
+
+@pytest.mark.parametrize("arrow", columns.TYPES, ids=columns.name)
+def test_finds_what_a_look_at_every_row_finds(arrow: pa.DataType) -> None:
+    @_FEW
+    @given(columns.arrays(arrow), st.data())
+    def run(values: pa.Array, draw: st.DataObject) -> None:
+        segment = write(None, BITMAP, pa.field(VALUE, arrow), rows_of(values, batch=16))
+        for leaf in columns.leaves(arrow, draw):
+            check(BITMAP, segment, values, leaf)
+
+    run()
+
+
+@pytest.mark.parametrize("pattern", ["%b%", "_b", "A%", "%", "", "ab\\%", "a%c"])
+@pytest.mark.parametrize("ignore_case", [False, True])
+@pytest.mark.parametrize("arrow", [pa.string(), pa.large_string()])
+def test_any_pattern_is_tried_on_the_values(arrow: pa.DataType, pattern: str, ignore_case: bool) -> None:
+    values = pa.array([*columns.VALUES[arrow], None, "abc"], arrow)
+    segment = write(None, BITMAP, pa.field(VALUE, arrow), rows_of(values))
+    assert check(BITMAP, segment, values, Like((VALUE,), pattern, ignore_case))
+
+
+@_FEW
+@given(columns.arrays(pa.float32()), st.data())
+def test_merging_leaves_out_what_is_gone(values: pa.Array, draw: st.DataObject) -> None:
+    column = pa.field(VALUE, pa.float32())
+    half = len(values) // 2
+    far = range(5 << 32, (5 << 32) + len(values) - half)
+    old = write(None, BITMAP, column, rows_of(values.slice(0, half)))
+    other = write(None, BITMAP, column, rows_of(values.slice(half), far))
+    kept = draw.draw(st.sets(st.sampled_from(range(half)))) if half else set()
+    parts = [Part(old, Moved({row: row + (1 << 32) for row in kept})), Part(other, Unmoved())]
+    merged = write(None, BITMAP, column, rows_of(pa.array([7], pa.float32()), [9]), parts)
+    left = [values[row].as_py() for row in sorted(kept)]
+    now = pa.array(left + values.slice(half).to_pylist() + [7], pa.float32())
+    numbers = [row + (1 << 32) for row in sorted(kept)] + [*far, 9]
+    for leaf in columns.leaves(pa.float32(), draw):
+        assert check(BITMAP, merged, now, leaf, numbers)
+    examined = BITMAP.examine(merged, column)
+    assert set(examined.rows) == set(numbers)
+    assert not examined.problems
+
+
+def test_rows_in_any_order_and_of_many_fragments() -> None:
+    values = pa.array([n % 3 for n in range(3000)], pa.int64())
+    rows = [(n * 7 % 11 << 32) | n for n in range(3000)]
+    segment = write(None, BITMAP, pa.field(VALUE, pa.int64()), rows_of(values, rows, batch=700))
+    examined = BITMAP.examine(segment, pa.field(VALUE, pa.int64()))
+    assert set(examined.rows) == set(rows)
+    assert not examined.problems

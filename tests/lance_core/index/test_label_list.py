@@ -1,0 +1,98 @@
+"""LABEL_LIST: what it finds is what a look at every list finds; also where nothing, or not everything, is in a list."""
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lance_core.expressions.predicate import Predicate
+from lance_core.expressions.tree import Call, IsNull, Not
+from lance_core.index.kind import VALUE, Leaf, Part
+from lance_core.index.label_list import LABEL_LIST
+from tests.lance_core.index import columns
+from tests.lance_core.index.segments import Moved, Unmoved, check, matching, rows_of, write
+
+_FEW = settings(max_examples=12, deadline=None)
+_WHOLE = IsNull((VALUE,))
+
+
+def calls(arrow: pa.DataType, draw: st.DataObject) -> list[Leaf]:
+    element = st.sampled_from(columns.VALUES[arrow])
+    some = st.lists(st.none() | element, max_size=4)
+    return [
+        _WHOLE,
+        Call("array_has", (VALUE,), (pa.scalar(draw.draw(element), arrow),)),
+        Call("array_has", (VALUE,), (pa.scalar(None, arrow),)),
+        *(Call(name, (VALUE,), (pa.scalar(draw.draw(some), pa.list_(arrow)),)) for name in ("array_has_any",) * 2),
+        *(Call(name, (VALUE,), (pa.scalar(draw.draw(some), pa.list_(arrow)),)) for name in ("array_has_all",) * 2),
+    ]
+
+
+def lists(arrow: pa.DataType) -> st.SearchStrategy[pa.Array]:
+    element = st.none() | st.sampled_from(columns.VALUES[arrow])
+    return st.lists(st.none() | st.lists(element, max_size=4), max_size=30).map(
+        lambda some: pa.array(some, pa.list_(arrow))
+    )
+
+
+@pytest.mark.parametrize("arrow", [each for each in columns.TYPES if not pa.types.is_float16(each)], ids=columns.name)
+def test_finds_what_a_look_at_every_list_finds(arrow: pa.DataType) -> None:
+    @_FEW
+    @given(lists(arrow), st.booleans(), st.data())
+    def run(values: pa.Array, large: bool, draw: st.DataObject) -> None:
+        if large:
+            values = values.cast(pa.large_list(arrow))
+        segment = write(None, LABEL_LIST, pa.field(VALUE, values.type), rows_of(values, batch=16))
+        everything, nulls = set(range(len(values))), set(matching(values, _WHOLE))
+        for leaf in calls(arrow, draw):
+            if check(LABEL_LIST, segment, values, leaf) and leaf is not _WHOLE:
+                # What is not so is every row but these and those that are NULL: the planner counts on it.
+                assert set(matching(values, Not(leaf))) == everything - nulls - set(matching(values, leaf)), leaf
+
+    run()
+
+
+@pytest.mark.parametrize(
+    ("sql", "answered"),
+    [
+        ("array_has(v, 1)", True),
+        ("array_contains(v, 1)", True),
+        ("list_contains(v, 70000)", True),
+        ("array_has_any(v, [1, 70000])", True),
+        ("array_has_all(v, [1, 70000])", True),
+        ("array_has_all(v, [1, 2])", True),
+        ("array_has_any(v, [1, NULL])", True),
+        ("array_has_all(v, [])", False),
+        ("array_has_any(v, [])", False),
+        ("array_has(v, 1.5)", False),
+        ("array_has(v, NULL)", False),
+    ],
+)
+def test_a_literal_is_wider_than_an_element(sql: str, answered: bool) -> None:
+    values = pa.array([[1, 2], [1], [], None, [None], [2]], pa.list_(pa.int16()))
+    schema = pa.schema([pa.field("v", values.type)])
+    leaf = Predicate.parse(sql, schema).tree
+    assert isinstance(leaf, Call)
+    segment = write(None, LABEL_LIST, pa.field(VALUE, values.type), rows_of(values))
+    found = LABEL_LIST.open(segment, pa.field(VALUE, values.type)).search(leaf)
+    assert (found is not None) is answered
+    mask = Predicate.parse(sql, schema).mask(pa.RecordBatch.from_arrays([values], schema=schema)).to_pylist()
+    assert found is None or set(found.rows) == {row for row, matches in enumerate(mask) if matches}
+
+
+def test_merging_keeps_what_is_under_no_key() -> None:
+    values = pa.array([["a", "b"], None, [], [None], ["b"], None], pa.list_(pa.string()))
+    column = pa.field(VALUE, values.type)
+    old = write(None, LABEL_LIST, column, rows_of(values.slice(0, 3)))
+    other = write(None, LABEL_LIST, column, rows_of(values.slice(3), range(3, 6)))
+    parts = [Part(old, Moved({0: 10, 1: 11, 2: 12})), Part(other, Unmoved())]
+    merged = write(None, LABEL_LIST, column, rows_of(pa.array([None, ["a"]], values.type), [7, 8]), parts)
+    now = pa.array([*values.to_pylist(), None, ["a"]], values.type)
+    numbers = [10, 11, 12, 3, 4, 5, 7, 8]
+    for name in ("array_has_any", "array_has_all"):
+        assert check(LABEL_LIST, merged, now, Call(name, (VALUE,), (pa.scalar(["a", "b"]),)), numbers)
+    assert check(LABEL_LIST, merged, now, _WHOLE, numbers)
+    examined = LABEL_LIST.examine(merged, column)
+    assert set(examined.rows) == {10, 11, 3, 4, 5, 7, 8}
+    assert not examined.has_all
+    assert not examined.problems
