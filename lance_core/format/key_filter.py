@@ -13,9 +13,8 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from lance_core.format._pb import transaction_pb2
+from lance_core.format.xxh64 import Hashes, xxh64
 
-Hashes = npt.NDArray[np.uint64]
-_Bytes = npt.NDArray[np.uint8]
 _BLOCKS = 1024
 _WORDS_PER_BLOCK = 8
 _ITEMS = 8192
@@ -24,16 +23,6 @@ _EXACT_BELIEVED_MAX = 65_536
 """More are not compared: nobody writes so many, and each becomes an object."""
 _PROBABILITY = 0.00057
 _SALTS = (0x47B6137B, 0x44974D91, 0x8824AD5B, 0xA2B7289D, 0x705495C7, 0x2DF1424B, 0x9EFC4947, 0x5C6BFB31)
-_P1, _P2, _P3, _P4, _P5 = (
-    np.uint64(prime)
-    for prime in (
-        11400714785074694791,
-        14029467366897019727,
-        1609587929392839161,
-        9650029242287828579,
-        2870177450012600261,
-    )
-)
 
 
 def is_recorded_by_all(arrow: pa.DataType) -> bool:
@@ -172,46 +161,3 @@ def _is_text(arrow: pa.DataType) -> bool:
         or pa.types.is_binary(arrow)
         or pa.types.is_large_binary(arrow)
     )
-
-
-def xxh64(rows: _Bytes) -> Hashes:
-    """XXH64 with seed 0 of each row of a matrix of bytes."""
-    count, length = rows.shape
-    at = 0
-    with np.errstate(over="ignore"):
-        if length >= 32:
-            zero = np.zeros(count, dtype=np.uint64)
-            lanes = [zero + _P1 + _P2, zero + _P2, zero, zero - _P1]
-            while at + 32 <= length:
-                lanes = [_round(lane, _word(rows, at + 8 * index, 8)) for index, lane in enumerate(lanes)]
-                at += 32
-            found = sum((_rotated(lane, by) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True)), zero)
-            for lane in lanes:
-                found = (found ^ _round(zero, lane)) * _P1 + _P4
-        else:
-            found = np.full(count, _P5, dtype=np.uint64)
-        found = found + np.uint64(length)
-        for _ in range((length - at) // 8):
-            found = _rotated(found ^ _round(np.zeros_like(found), _word(rows, at, 8)), 27) * _P1 + _P4
-            at += 8
-        if at + 4 <= length:
-            found = _rotated(found ^ (_word(rows, at, 4) * _P1), 23) * _P2 + _P3
-            at += 4
-        for place in range(at, length):
-            found = _rotated(found ^ (rows[:, place].astype(np.uint64) * _P5), 11) * _P1
-        found = (found ^ (found >> np.uint64(33))) * _P2
-        found = (found ^ (found >> np.uint64(29))) * _P3
-        return found ^ (found >> np.uint64(32))
-
-
-def _round(lane: Hashes, word: Hashes) -> Hashes:
-    return _rotated(lane + word * _P2, 31) * _P1
-
-
-def _rotated(value: Hashes, by: int) -> Hashes:
-    return (value << np.uint64(by)) | (value >> np.uint64(64 - by))
-
-
-def _word(rows: _Bytes, at: int, width: int) -> Hashes:
-    words = np.ascontiguousarray(rows[:, at : at + width]).view(f"<u{width}")
-    return words.reshape(len(rows)).astype(np.uint64)

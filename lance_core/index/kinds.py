@@ -7,12 +7,13 @@ import pyarrow as pa
 from lance_core.errors import InvalidInput
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.index.bitmap import BITMAP
+from lance_core.index.bloomfilter import BLOOMFILTER
 from lance_core.index.btree import BTREE
 from lance_core.index.kind import Kind
 from lance_core.index.label_list import LABEL_LIST
-from lance_core.index.zonemap import ZoneMap
+from lance_core.index.zonemap import ZONEMAP
 
-KINDS: tuple[Kind, ...] = (BTREE, BITMAP, LABEL_LIST, ZoneMap())
+KINDS: tuple[Kind, ...] = (BTREE, BITMAP, LABEL_LIST, ZONEMAP, BLOOMFILTER)
 _BY_NAME: Mapping[str, Kind] = {kind.name: kind for kind in KINDS}
 _BY_TYPE: Mapping[str, Kind] = {kind.type_url.rpartition(".")[2].lower(): kind for kind in KINDS}
 _PACKAGES = frozenset({"lance.table", "lance.index.pb"})

@@ -19,7 +19,7 @@ from lance_core.errors import Corrupt, InvalidInput
 from lance_core.expressions.tree import Call, Comparison, In, IsNull, Like, Op
 from lance_core.format._pb import table_pb2
 from lance_core.format.index_metadata import IndexMetadata
-from lance_core.format.row_sets import LOWER_HALF, RowSet, RowsUnder
+from lance_core.format.row_sets import RowSet
 from lance_core.index import zones
 from lance_core.index.files import Files, all_rows
 from lance_core.index.fitting import ORDERED, is_ordered, is_plain
@@ -102,7 +102,7 @@ class ZoneMap:
         return ZoneMapSearcher(table, Zones.of(table, segment, path=_path(segment)), nulls)
 
     def examine(self, segment: Segment, column: pa.Field) -> Examined:
-        table, nulls = _read(segment, column, rows_under=lambda _upper: LOWER_HALF + 1)
+        table, nulls = _read(segment, column, beyond=True)
         null_rows = table["null_count"].to_numpy().astype(np.uint64)
         rows, problems = zones.examined(table, nulls, null_rows)
         counted = null_rows + table["nan_count"].to_numpy()
@@ -112,6 +112,9 @@ class ZoneMap:
             inverted = bounds.bounded & ~bounds.open_above & (bounds.low > bounds.high)
             problems += _named(inverted, "ends below its beginning")
         return Examined(rows, has_all=True, problems=tuple(problems))
+
+
+ZONEMAP = ZoneMap()
 
 
 class ZoneMapSearcher:
@@ -259,7 +262,7 @@ def _named(where: Mask, what: str) -> list[str]:
     return [f"zone {at} {what}" for at in np.flatnonzero(where)[: zones.SHOWN]]
 
 
-def _read(segment: Segment, column: pa.Field, rows_under: RowsUnder | None = None) -> tuple[pa.Table, RowSet | None]:
+def _read(segment: Segment, column: pa.Field, *, beyond: bool = False) -> tuple[pa.Table, RowSet | None]:
     path = _path(segment)
     file = segment.files.open(_FILE)
     wanted = {
@@ -269,7 +272,7 @@ def _read(segment: Segment, column: pa.Field, rows_under: RowsUnder | None = Non
         **{each.name: each.type for each in zones.PLACE_FIELDS},
     }
     zones.check_columns(file, wanted, path=path)
-    return all_rows(file, list(wanted)), read_nulls(file, rows_under or segment.rows_under, path=path)
+    return all_rows(file, list(wanted)), read_nulls(file, segment.rows_under, path=path, beyond=beyond)
 
 
 def _path(segment: Segment) -> str:

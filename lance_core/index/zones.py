@@ -112,14 +112,14 @@ class Nulls:
             file.note(_NULLS, str(file.attach(RowSet(parts).encode())))
 
 
-def read_nulls(file: FileReader, rows_under: RowsUnder, *, path: str) -> RowSet | None:
-    """None where the file does not say."""
+def read_nulls(file: FileReader, rows_under: RowsUnder, *, path: str, beyond: bool = False) -> RowSet | None:
+    """None where the file does not say. `beyond`: also rows that cannot be there."""
     said = file.notes.get(_NULLS)
     if said is None:
         return None
     if not (said.isascii() and said.isdecimal() and int(said)):
         raise Corrupt(f"{said!r} is no number of a buffer", path=path, field=_NULLS)
-    return RowSet.decode(file.attached(int(said)), rows_under, path=path)
+    return RowSet.decode(file.attached(int(said)), rows_under, path=path, beyond=beyond)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,12 @@ from pathlib import Path
 import lance
 import pyarrow as pa
 import pytest
+from lance.file import LanceFileReader
 from lance.indices import IndexConfig
 
+from lance_core.index.bloomfilter import BLOOMFILTER
 from lance_core.index.kind import Certainty
-from lance_core.index.zonemap import ZoneMap
+from lance_core.index.zonemap import ZONEMAP
 from tests.interop.indexing import by_plan, check_theirs, commit_ours, options_of
 
 ROWS = 600
@@ -59,6 +61,7 @@ TYPES: dict[str, tuple[pa.Array, tuple[str, ...]]] = {
     "no nulls": (pa.array(range(ROWS)), ("v = 3", "v > 590")),
 }
 NULLS = ("v IS NULL",)
+FILTERED = sorted(TYPES.keys() - {"bool", "decimal", "fixed"})
 
 
 def deleted(dataset: lance.LanceDataset) -> None:
@@ -83,7 +86,7 @@ def test_pylance_uses_our_zones(name: str, change: Callable[..., None], stable: 
     uri = str(tmp_path)
     values, sqls = TYPES[name]
     made(uri, values, stable=stable, change=change)
-    commit_ours(uri, "v", ZoneMap(), rows_per_zone=ZONE)
+    commit_ours(uri, "v", ZONEMAP, rows_per_zone=ZONE)
     for sql in (*sqls, *NULLS, "v IS NOT NULL"):
         answer = by_plan(uri, sql)
         assert answer.used, sql
@@ -100,6 +103,69 @@ def test_we_read_the_zones_of_pylance(name: str, change: Callable[..., None], st
     lance.dataset(uri).create_scalar_index("v", IndexConfig("zonemap", {"rows_per_zone": ZONE}))
     said = check_theirs(uri, "v", [*sqls, *NULLS])
     assert said == {sql: EXACT if sql in NULLS else AT_MOST for sql in said}
-    assert options_of(uri, "v") == ZoneMap().options({"rows_per_zone": ZONE})
+    assert options_of(uri, "v") == ZONEMAP.options({"rows_per_zone": ZONE})
     deleted(lance.dataset(uri))
     check_theirs(uri, "v", [*sqls, *NULLS])
+
+
+def equalities(name: str) -> list[str]:
+    """Those conditions on a column that filters can answer, and one more."""
+    given = [sql for sql in TYPES[name][1] if " = " in sql or " IN " in sql]
+    absent = {"string": "v = 'zzz'", "int64": "v = 100000", "double": "v = 99.5"}
+    return [*given, absent.get(name, given[0])]
+
+
+@pytest.mark.parametrize("stable", [False, True], ids=["", "stable ids"])
+@pytest.mark.parametrize("change", [untouched, deleted])
+@pytest.mark.parametrize("name", FILTERED)
+def test_pylance_uses_our_filters(name: str, change: Callable[..., None], stable: bool, tmp_path: Path) -> None:
+    uri = str(tmp_path)
+    made(uri, TYPES[name][0], stable=stable, change=change)
+    commit_ours(uri, "v", BLOOMFILTER, number_of_items=ZONE)
+    for sql in (*equalities(name), *NULLS):
+        answer = by_plan(uri, sql)
+        assert answer.used, sql
+        assert answer.rows == answer.expected, sql
+
+
+@pytest.mark.parametrize("stable", [False, True], ids=["", "stable ids"])
+@pytest.mark.parametrize("change", [untouched, deleted])
+@pytest.mark.parametrize("name", FILTERED)
+def test_we_read_the_filters_of_pylance(name: str, change: Callable[..., None], stable: bool, tmp_path: Path) -> None:
+    uri = str(tmp_path)
+    made(uri, TYPES[name][0], stable=stable, change=change)
+    config = {"number_of_items": ZONE, "probability": 0.01}
+    lance.dataset(uri).create_scalar_index("v", IndexConfig("bloomfilter", config))
+    sqls = [*(sql for sql in equalities(name) if "0.0" not in sql), *NULLS]
+    said = check_theirs(uri, "v", sqls)
+    assert said == {sql: EXACT if sql in NULLS else AT_MOST for sql in said}
+    assert options_of(uri, "v") == BLOOMFILTER.options(config)
+
+
+@pytest.mark.parametrize("name", ["int8", "int64", "string", "timestamp"])
+def test_filters_are_the_same_bytes(name: str, tmp_path: Path) -> None:
+    ours, theirs = str(tmp_path / "ours"), str(tmp_path / "theirs")
+    for uri in (ours, theirs):
+        made(uri, TYPES[name][0], stable=False, change=untouched)
+    commit_ours(ours, "v", BLOOMFILTER, number_of_items=ZONE)
+    config = {"number_of_items": ZONE}
+    lance.dataset(theirs).create_scalar_index("v", IndexConfig("bloomfilter", config))
+    assert file_of(ours, "bloomfilter.lance") == file_of(theirs, "bloomfilter.lance")
+
+
+@pytest.mark.parametrize("name", sorted(TYPES.keys() - {"fixed", "double", "float", "nulls"}))
+def test_zones_are_the_same(name: str, tmp_path: Path) -> None:
+    ours, theirs = str(tmp_path / "ours"), str(tmp_path / "theirs")
+    for uri in (ours, theirs):
+        made(uri, TYPES[name][0], stable=False, change=deleted)
+    commit_ours(ours, "v", ZONEMAP, rows_per_zone=ZONE)
+    lance.dataset(theirs).create_scalar_index("v", IndexConfig("zonemap", {"rows_per_zone": ZONE}))
+    assert file_of(ours, "zonemap.lance") == file_of(theirs, "zonemap.lance")
+
+
+def file_of(uri: str, name: str) -> tuple[pa.Table, dict[bytes, bytes], bytes]:
+    (path,) = Path(uri).glob(f"_indices/*/{name}")
+    reader = LanceFileReader(str(path))
+    schema = reader.metadata().schema
+    table = reader.read_all().to_table().replace_schema_metadata(None)
+    return table, schema.metadata, reader.read_global_buffer(1)

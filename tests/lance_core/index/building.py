@@ -17,10 +17,11 @@ from lance_core.data.ipc_codec import IpcCodec
 from lance_core.expressions.predicate import Predicate
 from lance_core.expressions.tree import Call, Comparison, In, IsNull, Like
 from lance_core.format._pb import table_pb2
+from lance_core.format.fragment import StorageVersion
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import Ids, RowSet
 from lance_core.index.files import NewSegment, OpenSegment
-from lance_core.index.kind import ROW, VALUE, Certainty, Found, Kind, Leaf, Part, Segment
+from lance_core.index.kind import ROW, VALUE, Certainty, Condition, Found, Kind, Part, Segment
 from lance_core.location import Location
 from lance_core.storage.memory import MemoryStore
 
@@ -94,6 +95,7 @@ def built(
     also: Iterable[int] = (),
     location: Location | None = None,
     rows: Mapping[int, int] | None = None,
+    batch_rows: int = 7,
     **options: object,
 ) -> Built:
     """A segment of these fragments, and of `also` those that come with its parts."""
@@ -104,7 +106,7 @@ def built(
     # A fragment goes with the last of its rows.
     alive = [id for id, array in fragments.items() if set(range(len(array))) - set((deleted or {}).get(id, ()))]
     new = NewSegment(location, uuid.UUID(int=next(_numbers) + 1))
-    details = kind.write(new, column, scanned(fragments, deleted), parts, kind.options(options))
+    details = kind.write(new, column, scanned(fragments, deleted, batch_rows), parts, kind.options(options))
     message = table_pb2.IndexMetadata(
         uuid=table_pb2.UUID(uuid=new.identity.bytes),
         fields=[0],
@@ -112,7 +114,7 @@ def built(
         dataset_version=1,
         fragment_bitmap=BitMap([*alive, *also]).serialize(),
         index_version=kind.version(stable_row_ids=False),
-        files=new.files,
+        files=(table_pb2.IndexFile(path=file.path, size_bytes=file.size) for file in new.files),
     )
     message.index_details.type_url = kind.type_url
     message.index_details.value = details
@@ -122,17 +124,19 @@ def built(
     return Built(segment, location, column, deleted or {})
 
 
-def leaf_of(sql: str, arrow: pa.DataType) -> Leaf:
+def leaf_of(sql: str, arrow: pa.DataType) -> Condition:
     tree = Predicate.parse(sql, pa.schema([column_of(arrow)])).tree
     assert isinstance(tree, Comparison | In | IsNull | Like | Call), tree
     return tree
 
 
-def asked(kind: Kind, it: Built, leaf: Leaf) -> Found | None:
+def asked(kind: Kind, it: Built, leaf: Condition) -> Found | None:
     return kind.open(it.segment, it.column).search(leaf)
 
 
-def matching(leaf: Leaf, arrow: pa.DataType, fragments: Fragments, deleted: Mapping[int, Sequence[int]]) -> set[int]:
+def matching(
+    leaf: Condition, arrow: pa.DataType, fragments: Fragments, deleted: Mapping[int, Sequence[int]]
+) -> set[int]:
     """The live rows where the evaluator finds it true."""
     schema = pa.schema([column_of(arrow)])
     predicate = Predicate.of(leaf, schema)
@@ -150,7 +154,7 @@ def live_rows(it: Built, fragments: Fragments) -> set[int]:
     return {id << 32 | place for id, array in fragments.items() for place in range(len(array))} - gone
 
 
-def check(kind: Kind, it: Built, fragments: Fragments, leaf: Leaf) -> Found:
+def check(kind: Kind, it: Built, fragments: Fragments, leaf: Condition) -> Found:
     """What is answered holds all rows that match; exactly, these and no other live one."""
     found = asked(kind, it, leaf)
     assert found is not None, leaf
@@ -166,3 +170,19 @@ def check(kind: Kind, it: Built, fragments: Fragments, leaf: Leaf) -> Found:
     live = {id << 32 | place for id, array in fragments.items() for place in range(len(array))}
     assert rows <= live
     return found
+
+
+def rewritten(
+    it: Built, name: str, table: pa.Table, notes: Mapping[str, str] | None = None, attached: bytes | None = None
+) -> None:
+    """One of its files, as somebody else has it."""
+    path = f"{it.path}/{name}"
+    it.location.store.delete(path)
+    writer = it.location.codec.create(path, table.schema.remove_metadata(), StorageVersion(2, 2))
+    for batch in table.to_batches():
+        writer.write(batch)
+    if attached is not None:
+        writer.attach(attached)
+    for key, value in (notes or {}).items():
+        writer.note(key, value)
+    writer.finish()

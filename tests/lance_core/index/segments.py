@@ -18,7 +18,7 @@ from lance_core.format._pb import table_pb2
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import Ids, RowSet
 from lance_core.index.files import NewSegment, OpenSegment
-from lance_core.index.kind import ROW, VALUE, Certainty, Kind, Leaf, Part, Segment
+from lance_core.index.kind import ROW, VALUE, Certainty, Condition, Kind, Part, Segment
 from lance_core.location import Location, locate
 from lance_core.storage.memory import MemoryStore
 
@@ -73,7 +73,8 @@ def write(
         location = locate(directory, durable=False)
     files = NewSegment(location, uuid.uuid4())
     details = kind.write(files, column, rows, parts, kind.options(options or {}))
-    message = table_pb2.IndexMetadata(name="test", fields=[0], files=files.files)
+    sizes = (table_pb2.IndexFile(path=file.path, size_bytes=file.size) for file in files.files)
+    message = table_pb2.IndexMetadata(name="test", fields=[0], files=sizes)
     message.uuid.uuid = files.identity.bytes
     message.index_details.type_url = kind.type_url
     message.index_details.value = details
@@ -82,7 +83,7 @@ def write(
     return Segment(metadata, OpenSegment(location, metadata), lambda high: ROWS_UNDER)
 
 
-def check(kind: Kind, segment: Segment, values: pa.Array, leaf: Leaf, rows: Sequence[int] | None = None) -> bool:
+def check(kind: Kind, segment: Segment, values: pa.Array, leaf: Condition, rows: Sequence[int] | None = None) -> bool:
     """What is found is what the engine finds by looking at every value. Whether anything could be answered."""
     column = pa.field(VALUE, values.type)
     expected = set(matching(values, leaf, rows))

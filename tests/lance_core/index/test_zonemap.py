@@ -18,11 +18,11 @@ from lance_core.format.row_sets import RowSet
 from lance_core.index import kinds
 from lance_core.index.files import all_rows
 from lance_core.index.kind import Certainty
-from lance_core.index.zonemap import ZoneMap
-from tests.lance_core.index.building import Built, Fragments, asked, built, check, leaf_of, live_rows
+from lance_core.index.zonemap import ZONEMAP
+from tests.lance_core.index.building import Built, Fragments, asked, built, check, leaf_of, live_rows, rewritten
 from tests.lance_core.index.values import HALF, POOLS, array_of, columns, deletions, leaves
 
-KIND = ZoneMap()
+KIND = ZONEMAP
 FEW = 3
 INTS = {0: pa.array([1, 2, 3, 4, 5, 6, None]), 2: pa.array([7, None, 9])}
 
@@ -33,7 +33,7 @@ def zones(it: Built) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("arrow", POOLS, ids=str)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(data=st.data())
 def test_it_leaves_out_nothing_that_matches(arrow: pa.DataType, data: st.DataObject) -> None:
     fragments = data.draw(columns(arrow))
@@ -46,7 +46,7 @@ def test_it_leaves_out_nothing_that_matches(arrow: pa.DataType, data: st.DataObj
     assert (examined.has_all, examined.problems) == (True, ())
 
 
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(columns(pa.string()), st.sampled_from(["a%", "ab%", "é%", "z%", "a_%", "%", "%b", "\U0010ffff%", "a\\%%"]))
 def test_beginnings_of_text(fragments: Fragments, pattern: str) -> None:
     it = built(KIND, pa.string(), fragments, rows_per_zone=FEW)
@@ -57,7 +57,7 @@ def test_beginnings_of_text(fragments: Fragments, pattern: str) -> None:
         assert asked(KIND, it, leaf) is None is KIND.answers(leaf, it.segment.metadata)
 
 
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(columns(pa.float64()), deletions())
 def test_nan_is_looked_for(fragments: Fragments, deleted: Mapping[int, Sequence[int]]) -> None:
     it = built(KIND, pa.float64(), fragments, deleted=deleted, rows_per_zone=FEW)
@@ -123,7 +123,7 @@ def test_not_equal_is_not_its_business() -> None:
     assert asked(KIND, it, Comparison(("v",), Op.NE, pa.scalar(1))) is None
 
 
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(columns(pa.int64()), columns(pa.int64()), st.data())
 def test_a_segment_of_segments_and_rows(first: Fragments, second: Fragments, data: st.DataObject) -> None:
     """Zones stay where their fragments do; the rows of the others come anew, as a compaction has put them."""
@@ -159,21 +159,8 @@ def without_nulls(it: Built) -> Built:
     def change(message: table_pb2.IndexMetadata) -> None:
         message.index_details.value = b""
 
-    rewritten(it, all_rows(it.segment.files.open("zonemap.lance")), {})
+    rewritten(it, "zonemap.lance", all_rows(it.segment.files.open("zonemap.lance")), {})
     return it.with_metadata(change)
-
-
-def rewritten(it: Built, table: pa.Table, notes: Mapping[str, str], attached: bytes | None = None) -> None:
-    path = f"{it.path}/zonemap.lance"
-    it.location.store.delete(path)
-    writer = it.location.codec.create(path, table.schema.remove_metadata(), None)  # type: ignore[arg-type]
-    for batch in table.to_batches():
-        writer.write(batch)
-    if attached is not None:
-        writer.attach(attached)
-    for key, value in notes.items():
-        writer.note(key, value)
-    writer.finish()
 
 
 def test_a_fragment_without_zones_is_looked_at() -> None:
@@ -197,7 +184,7 @@ def test_bounds_that_the_reference_writer_leaves_out_are_no_absence(arrow: pa.Da
         "zone_start": pa.array([0, 0], pa.uint64()),
         "zone_length": pa.array([2, 2], pa.uint64()),
     }
-    rewritten(it, pa.table(blank), {})
+    rewritten(it, "zonemap.lance", pa.table(blank), {})
     found = KIND.open(it.segment, pa.field("v", arrow)).search(Comparison(("v",), Op.EQ, value))
     assert found is not None
     assert set(found.rows) == {0, 1}
@@ -228,24 +215,26 @@ def test_files_that_nobody_should_trust(what: str, said: str) -> None:
         case "another type":
             column = pa.field("v", pa.int32())
         case "no lengths":
-            rewritten(it, table.drop_columns(["zone_length"]), {})
+            rewritten(it, "zonemap.lance", table.drop_columns(["zone_length"]), {})
         case "short lengths":
             at = table.schema.names.index("zone_length")
-            rewritten(it, table.set_column(at, "zone_length", table["zone_length"].cast(pa.uint32())), {})
+            rewritten(
+                it, "zonemap.lance", table.set_column(at, "zone_length", table["zone_length"].cast(pa.uint32())), {}
+            )
         case "no buffer":
-            rewritten(it, table, {"null_bitmap": "7"})
+            rewritten(it, "zonemap.lance", table, {"null_bitmap": "7"})
         case "the schema's buffer":
-            rewritten(it, table, {"null_bitmap": "0"})
+            rewritten(it, "zonemap.lance", table, {"null_bitmap": "0"})
         case "a word":
-            rewritten(it, table, {"null_bitmap": "¹"})
+            rewritten(it, "zonemap.lance", table, {"null_bitmap": "¹"})
         case "no set":
-            rewritten(it, table, {"null_bitmap": "1"}, b"\x09\x00\x00\x00")
+            rewritten(it, "zonemap.lance", table, {"null_bitmap": "1"}, b"\x09\x00\x00\x00")
         case "no details":
             it = it.with_metadata(lambda message: setattr(message.index_details, "value", b"\xff"))
         case "missing number":
             at = table.schema.names.index("zone_start")
             holes = pa.field("zone_start", pa.uint64())
-            rewritten(it, table.set_column(at, holes, pa.nulls(len(table), pa.uint64())), {})
+            rewritten(it, "zonemap.lance", table.set_column(at, holes, pa.nulls(len(table), pa.uint64())), {})
     with pytest.raises(LanceError, match=said):
         looked_at(it, column)
 
@@ -269,7 +258,7 @@ def test_zones_where_no_rows_are() -> None:
             "zone_length": pa.array([most, most, most, most], pa.uint64()),
         }
     )
-    rewritten(it, table, {})
+    rewritten(it, "zonemap.lance", table, {})
     found = asked(KIND, it, leaf_of("v = 3", pa.int64()))
     assert found is not None
     assert set(found.rows) == {5, 6}
@@ -295,7 +284,7 @@ def test_what_contradicts_itself_is_told() -> None:
             "zone_length": pa.array([3, 4], pa.uint64()),
         }
     )
-    rewritten(it, table, {"null_bitmap": "1"}, RowSet({0: BitMap([1, 2])}).encode())
+    rewritten(it, "zonemap.lance", table, {"null_bitmap": "1"}, RowSet({0: BitMap([1, 2])}).encode())
     examined = KIND.examine(it.segment, it.column)
     assert set(examined.rows) == set(range(6))
     assert examined.problems == (
@@ -304,7 +293,7 @@ def test_what_contradicts_itself_is_told() -> None:
         "zone 1 has more rows without a value than rows",
         "zone 0 ends below its beginning",
     )
-    rewritten(it, table, {"null_bitmap": "1"}, RowSet({5: BitMap([9])}).encode())
+    rewritten(it, "zonemap.lance", table, {"null_bitmap": "1"}, RowSet({5: BitMap([9])}).encode())
     assert "row 9 of fragment 5 is NULL, and in no zone" in KIND.examine(it.segment, it.column).problems
 
 

@@ -1,0 +1,156 @@
+"""XXH64 with seed 0, the hash of Lance's filters, over many values at once: of one length, or each of its own.
+
+Numpy takes a step of the hash for all values together. So a thousand of a million bytes take as long as a thousand
+times as many steps need, and a million of ten bytes hardly longer than one.
+"""
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Hashes = npt.NDArray[np.uint64]
+_Bytes = npt.NDArray[np.uint8]
+_Places = npt.NDArray[np.int64]
+_STRIPE = 32
+_LANE = 8
+_SPARE = 8
+"""Bytes that may be read behind the last value."""
+_P1, _P2, _P3, _P4, _P5 = (
+    np.uint64(prime)
+    for prime in (
+        11400714785074694791,
+        14029467366897019727,
+        1609587929392839161,
+        9650029242287828579,
+        2870177450012600261,
+    )
+)
+
+
+def xxh64(rows: _Bytes) -> Hashes:
+    """Of each row of a matrix of bytes."""
+    count, length = rows.shape
+    at = 0
+    with np.errstate(over="ignore"):
+        if length >= 32:
+            zero = np.zeros(count, dtype=np.uint64)
+            lanes = [zero + _P1 + _P2, zero + _P2, zero, zero - _P1]
+            while at + 32 <= length:
+                lanes = [_round(lane, _word(rows, at + 8 * index, 8)) for index, lane in enumerate(lanes)]
+                at += 32
+            found = _merged(lanes)
+        else:
+            found = np.full(count, _P5, dtype=np.uint64)
+        found = found + np.uint64(length)
+        for _ in range((length - at) // 8):
+            found = _rotated(found ^ _round(np.uint64(0), _word(rows, at, 8)), 27) * _P1 + _P4
+            at += 8
+        if at + 4 <= length:
+            found = _rotated(found ^ (_word(rows, at, 4) * _P1), 23) * _P2 + _P3
+            at += 4
+        for place in range(at, length):
+            found = _rotated(found ^ (rows[:, place].astype(np.uint64) * _P5), 11) * _P1
+        return _spread(found)
+
+
+def xxh64_of_each(array: pa.Array) -> Hashes:
+    """Of the bytes of each text or binary value; of NULL that of no bytes.
+
+    >>> hex(xxh64_of_each(pa.array(["a"]))[0])
+    '0xd24ec4f1a98c6e5b'
+    """
+    starts, ends, data = _laid_out(array)
+    lengths = ends - starts
+    order = np.argsort(-(lengths // _STRIPE), kind="stable")
+    at, lengths = starts[order], lengths[order]
+    found = np.empty(len(at), dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        long = int(np.count_nonzero(lengths >= _STRIPE))
+        found[:long] = _striped(data, at[:long], lengths[:long] // _STRIPE)
+        found[long:] = _P5
+        found += lengths.astype(np.uint64)
+        at += lengths // _STRIPE * _STRIPE
+        left = lengths % _STRIPE
+        for _ in range(_STRIPE // _LANE - 1):
+            some = np.flatnonzero(left >= _LANE)
+            word = _round(np.uint64(0), _words(data, at[some], 8))
+            found[some] = _rotated(found[some] ^ word, 27) * _P1 + _P4
+            at[some] += _LANE
+            left[some] -= _LANE
+        some = np.flatnonzero(left >= 4)
+        found[some] = _rotated(found[some] ^ (_words(data, at[some], 4) * _P1), 23) * _P2 + _P3
+        at[some] += 4
+        left[some] -= 4
+        for _ in range(3):
+            some = np.flatnonzero(left)
+            found[some] = _rotated(found[some] ^ (data[at[some]].astype(np.uint64) * _P5), 11) * _P1
+            at[some] += 1
+            left[some] -= 1
+        hashes = np.empty_like(found)
+        hashes[order] = _spread(found)
+        return hashes
+
+
+def _striped(data: _Bytes, at: _Places, stripes: _Places) -> Hashes:
+    """What the whole stripes come to, of values of which the first have the most."""
+    zero = np.zeros(len(at), dtype=np.uint64)
+    lanes = [zero + _P1 + _P2, zero + _P2, zero.copy(), zero - _P1]
+    for number in range(int(stripes[0]) if len(stripes) else 0):
+        some = len(stripes) - int(np.searchsorted(stripes[::-1], number, side="right"))
+        for index, lane in enumerate(lanes):
+            place = at[:some] + (number * _STRIPE + index * _LANE)
+            lane[:some] = _round(lane[:some], _words(data, place, 8))
+    return _merged(lanes)
+
+
+def _merged(lanes: list[Hashes]) -> Hashes:
+    found = sum((_rotated(lane, by) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True)), np.zeros_like(lanes[0]))
+    for lane in lanes:
+        found = (found ^ _round(np.uint64(0), lane)) * _P1 + _P4
+    return found
+
+
+def _laid_out(array: pa.Array) -> tuple[_Places, _Places, _Bytes]:
+    """Where each value begins and ends, and all bytes."""
+    wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+    _, places, values = array.buffers()
+    offsets = np.zeros(len(array) + 1, dtype=np.int64)
+    if places is not None and len(array):
+        width = np.dtype(np.int64 if wide else np.int32)
+        offsets[:] = np.frombuffer(places, width, len(array) + 1, array.offset * width.itemsize)
+    first, last = int(offsets[0]), int(offsets[-1])
+    data = np.zeros(last - first + _SPARE, dtype=np.uint8)
+    if last > first:
+        data[: last - first] = np.frombuffer(values, np.uint8, last - first, first)
+    offsets -= first
+    ends = offsets[1:]
+    if array.null_count:  # bytes may lie behind them all the same
+        ends = np.where(array.is_null().to_numpy(zero_copy_only=False), offsets[:-1], ends)
+    return offsets[:-1].copy(), ends, data
+
+
+def _words(data: _Bytes, at: _Places, width: int) -> Hashes:
+    """Those that begin at any byte."""
+    every: npt.NDArray[np.unsignedinteger] = np.ndarray(
+        (len(data) - width + 1,), dtype=f"<u{width}", buffer=data.data, strides=(1,)
+    )
+    return every[at].astype(np.uint64, copy=False)
+
+
+def _spread(found: Hashes) -> Hashes:
+    found = (found ^ (found >> np.uint64(33))) * _P2
+    found = (found ^ (found >> np.uint64(29))) * _P3
+    return found ^ (found >> np.uint64(32))
+
+
+def _round(lane: Hashes | np.uint64, word: Hashes) -> Hashes:
+    return _rotated(lane + word * _P2, 31) * _P1
+
+
+def _rotated(value: Hashes, by: int) -> Hashes:
+    return (value << np.uint64(by)) | (value >> np.uint64(64 - by))
+
+
+def _word(rows: _Bytes, at: int, width: int) -> Hashes:
+    words = np.ascontiguousarray(rows[:, at : at + width]).view(f"<u{width}")
+    return words.reshape(len(rows)).astype(np.uint64)

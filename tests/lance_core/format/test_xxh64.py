@@ -1,0 +1,47 @@
+"""XXH64 of many values beside that of each alone, and beside figures that are known."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lance_core.format.xxh64 import xxh64, xxh64_of_each
+
+KNOWN = {
+    b"": 0xEF46DB3751D8E999,
+    b"a": 0xD24EC4F1A98C6E5B,
+    b"abc": 0x44BC2CF5AD770999,
+    b"Nobody inspects the spammish repetition": 0xFBCEA83C8A378BF1,
+}
+TYPES = [pa.binary(), pa.large_binary()]
+
+
+def alone(value: bytes) -> int:
+    return int(xxh64(np.frombuffer(value, np.uint8).reshape(1, len(value)))[0])
+
+
+@pytest.mark.parametrize("arrow", TYPES, ids=str)
+def test_known_figures(arrow: pa.DataType) -> None:
+    assert xxh64_of_each(pa.array(list(KNOWN), arrow)).tolist() == list(KNOWN.values())
+    assert [alone(value) for value in KNOWN] == list(KNOWN.values())
+
+
+@given(st.lists(st.one_of(st.none(), st.binary(max_size=140)), max_size=30), st.sampled_from(TYPES), st.integers(0, 9))
+def test_each_of_many_is_as_if_it_were_alone(values: list[bytes | None], arrow: pa.DataType, skipped: int) -> None:
+    expected = [alone(value or b"") for value in values[skipped:]]
+    assert xxh64_of_each(pa.array(values, arrow).slice(skipped)).tolist() == expected
+
+
+@given(st.lists(st.text(max_size=40), max_size=10))
+def test_text_is_its_bytes(values: list[str]) -> None:
+    for arrow in (pa.string(), pa.large_string()):
+        assert xxh64_of_each(pa.array(values, arrow)).tolist() == [alone(value.encode()) for value in values]
+
+
+def test_bytes_behind_a_null_are_not_looked_at() -> None:
+    validity = pa.py_buffer(b"\x02")
+    offsets = pa.py_buffer(np.array([0, 3, 6], np.int32).tobytes())
+    array = pa.Array.from_buffers(pa.binary(), 2, [validity, offsets, pa.py_buffer(b"abcxyz")])
+    assert array.to_pylist() == [None, b"xyz"]
+    assert xxh64_of_each(array).tolist() == [alone(b""), alone(b"xyz")]
