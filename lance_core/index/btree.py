@@ -44,7 +44,7 @@ from lance_core.index.order import Mask, Ordering, Positions, Span, joined, orde
 from lance_core.index.sorting import Sorter
 
 _WRITTEN_ROWS = 1 << 18
-_GAP = 4
+_GAP = 8
 """Pages that are read in vain rather than that a read ends before them."""
 
 

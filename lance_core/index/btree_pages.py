@@ -87,25 +87,23 @@ def pages_of(lookup: FileReader, order: Ordering, rows: int, place: str) -> Page
     nulls = null_counts.to_numpy(zero_copy_only=False).astype(np.int64)
     sizes = np.minimum(size, rows - size * np.arange(pages))
     valued = np.flatnonzero(nulls < sizes)
-    return Pages(
+    if len(valued) and valued[-1] - valued[0] + 1 != len(valued):
+        raise corrupt(place, LOOKUP, "has pages of NULL between others")
+    starts, ends = low.take(pa.array(valued)), high.take(pa.array(valued))
+    if starts.slice(1).null_count or ends.null_count:
+        raise corrupt(place, LOOKUP, "has a page of values that does not say with which it begins or ends")
+    first = order.keys(starts.slice(0, 1).drop_null())
+    found = Pages(
         rows=size,
         with_nulls=np.flatnonzero(nulls),
         first=int(valued[0]) if len(valued) else 0,
-        starts=_ascending(order, low, valued[1:], place),
-        ends=_ascending(order, high, valued, place),
+        starts=list(order.keys(starts.slice(1))),
+        ends=list(order.keys(ends)),
     )
-
-
-def _ascending(order: Ordering, values: pa.Array, pages: Positions, place: str) -> list[Key]:
-    if len(pages) and (pages[-1] - pages[0] + 1 != len(pages)):
-        raise corrupt(place, LOOKUP, "has pages of NULL between others")
-    some = values.take(pa.array(pages))
-    if some.null_count:
-        raise corrupt(place, LOOKUP, "has a page of values that does not say with which it begins or ends")
-    keys = list(order.keys(some))
-    if any(map(operator.gt, keys, keys[1:])):
+    edges = [*first, *(key for edge in zip(found.ends, found.starts, strict=False) for key in edge), *found.ends[-1:]]
+    if any(map(operator.gt, edges, edges[1:])):
         raise corrupt(place, LOOKUP, "has pages that are out of order")
-    return keys
+    return found
 
 
 def examine(segment: Segment, column: pa.Field) -> Examined:

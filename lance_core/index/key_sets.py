@@ -29,7 +29,6 @@ _STATS = "lance:index_stats"
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 1 << 22, 1 << 28
 _KEYS_WRITTEN, _BYTES_WRITTEN = 2048, 1 << 28
 _SETS_READ = 512
-_NO_CODE = (1 << HALF_BITS) - 1
 
 
 @dataclass(slots=True)
@@ -94,11 +93,11 @@ class Gathered:
         for high, some in _by_upper_half(rows):
             both = (codes[some].astype(np.uint64) << np.uint64(HALF_BITS)) | (rows[some] & np.uint64(LOWER_HALF))
             both.sort()
-            starts = np.flatnonzero(np.diff(both >> np.uint64(HALF_BITS), prepend=np.uint64(_NO_CODE)))
-            of_codes = (both[starts] >> np.uint64(HALF_BITS)).tolist()
+            of_rows = (both >> np.uint64(HALF_BITS)).astype(np.int32)
+            ends = [*(np.flatnonzero(of_rows[1:] != of_rows[:-1]) + 1).tolist(), len(both)]
             lower = both.astype(np.uint32)
-            for code, start, end in zip(of_codes, starts.tolist(), [*starts[1:].tolist(), len(both)], strict=True):
-                self._sets[slots[code]].append(RowSet({high: bitmap_of(lower[start:end])}))
+            for start, end in zip([0, *ends], ends, strict=False):
+                self._sets[slots[of_rows[start]]].append(RowSet({high: bitmap_of(lower[start:end])}))
 
     def _slots_of(self, keys: pa.Array) -> list[int]:
         """New ones for keys that are new."""
@@ -137,14 +136,12 @@ class Gathered:
 
 
 def _by_upper_half(rows: Ids) -> Iterator[tuple[int, Positions | slice]]:
-    upper = rows >> np.uint64(HALF_BITS)
-    if (upper[1:] < upper[:-1]).any():
-        by_upper = np.argsort(upper, kind="stable")
+    upper = (rows >> np.uint64(HALF_BITS)).astype(np.uint32)
+    by_upper = None if (upper[1:] >= upper[:-1]).all() else np.argsort(upper, kind="stable")
+    if by_upper is not None:
         upper = upper[by_upper]
-    else:
-        by_upper = None
-    starts = np.flatnonzero(np.diff(upper, prepend=~upper[0]))
-    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(rows)], strict=True):
+    ends = [*(np.flatnonzero(upper[1:] != upper[:-1]) + 1).tolist(), len(rows)]
+    for start, end in zip([0, *ends], ends, strict=False):
         yield int(upper[start]), slice(start, end) if by_upper is None else by_upper[start:end]
 
 

@@ -55,7 +55,7 @@ class Ordering(Protocol):
         """NULL never is."""
 
     def among(self, values: pa.Array, keys: Sequence[Key]) -> Mask:
-        """The same of a list."""
+        """The same of ascending keys."""
 
 
 def ordering(arrow: pa.DataType) -> Ordering:
@@ -163,7 +163,7 @@ class _Numbers:
         return _valid(values, found)
 
     def among(self, values: pa.Array, keys: Sequence[Key]) -> Mask:
-        return _valid(values, np.isin(self._numbers(values), np.array(keys, self.number)))
+        return _valid(values, _among(self._numbers(values), np.array(keys, self.number)))
 
     def _clipped(self, span: Span) -> tuple[int, int]:
         limits = np.iinfo(self.number)
@@ -226,6 +226,20 @@ class _Values:
         return values
 
 
+def _among(numbers: Numbers, keys: Numbers) -> Mask:
+    """Numbers are in order in nearly every page: then each key is looked for among them, not each of them."""
+    if not len(numbers) or (numbers[1:] < numbers[:-1]).any():
+        return np.isin(numbers, keys)
+    keys = keys[np.searchsorted(keys, numbers[0]) : np.searchsorted(keys, numbers[-1], "right")]
+    starts, ends = np.searchsorted(numbers, keys), np.searchsorted(numbers, keys, "right")
+    there = starts < ends
+    edges = np.zeros(len(numbers) + 1, np.int8)
+    edges[starts[there]] += 1
+    edges[ends[there]] -= 1
+    found: Mask = np.cumsum(edges[:-1], dtype=np.int8).view(np.bool_)
+    return found
+
+
 def _mask(found: pa.BooleanArray) -> Mask:
     mask: Mask = (found.fill_null(False) if found.null_count else found).to_numpy(zero_copy_only=False)
     return mask
@@ -243,16 +257,20 @@ def sorted_positions(numbers: Numbers) -> Positions:
     if count < 2:
         return np.arange(count)
     lowest, highest = int(numbers.min()), int(numbers.max())
-    apart = numbers.astype(np.uint64) - np.uint64(lowest & 0xFFFFFFFFFFFFFFFF)  # wraps round for negative ones
-    for_position = (count - 1).bit_length()
-    cut = max((highest - lowest).bit_length() + for_position - 64, 0)
-    packed = (apart >> np.uint64(cut)) << np.uint64(for_position) | np.arange(count, dtype=np.uint64)
+    apart = numbers.astype(np.uint64)
+    apart -= np.uint64(lowest & 0xFFFFFFFFFFFFFFFF)  # wraps round for negative ones
+    for_position = np.uint64((count - 1).bit_length())
+    cut = np.uint64(max((highest - lowest).bit_length() + int(for_position) - 64, 0))
+    packed = apart >> cut
+    packed <<= for_position
+    packed |= np.arange(count, dtype=np.uint64)
     packed.sort()
-    positions = (packed & np.uint64((1 << for_position) - 1)).astype(np.int64)
+    positions = (packed & ((np.uint64(1) << for_position) - np.uint64(1))).view(np.int64)
     if cut:
         in_order = apart[positions]
         if (in_order[1:] < in_order[:-1]).any():
-            _settle(positions, in_order, packed >> np.uint64(for_position))
+            packed >>= for_position
+            _settle(positions, in_order, packed)
     return positions
 
 

@@ -20,7 +20,7 @@ from lance_core.index.kind import ROW, VALUE
 from lance_core.index.order import Key, Ordering, joined
 
 BUDGET = 512 << 20
-"""Bytes of values and row numbers that are held at once; sorting them takes about as much again."""
+"""Bytes of values and row numbers that are held at once; while they are sorted it is about three times as much."""
 _BLOCK_ROWS = 1 << 16
 
 
@@ -29,55 +29,56 @@ class Sorter:
     order: Ordering
     budget: int = BUDGET
     _held: list[pa.RecordBatch] = field(default_factory=list)
-    _size: int = 0
     _nulls: list[pa.Array] = field(default_factory=list)
-    _runs: "_Runs | None" = None
+    _size: int = 0
+    _aside: "_Aside | None" = None
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Of `VALUE` and `ROW`, in any order."""
+        if self._size and self._size + batch.nbytes > self.budget:
+            self._put_aside()
+        self._size += batch.nbytes
         values = batch.column(VALUE)
         if values.null_count:
-            valid = values.is_valid()
             self._nulls.append(batch.column(ROW).filter(values.is_null()))
-            batch = batch.filter(valid)
-        if not batch.num_rows:
-            return
-        size = batch.get_total_buffer_size() if batch.column(VALUE).offset == 0 else batch.nbytes
-        if self._held and self._size + size > self.budget:
-            self._put_aside()
-        self._held.append(batch)
-        self._size += size
+            batch = batch.filter(values.is_valid())
+        if batch.num_rows:
+            self._held.append(batch)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All rows in order. Once."""
-        schema = pa.schema([pa.field(VALUE, self.order.type), pa.field(ROW, pa.uint64())])
-        nulls, self._nulls = self._nulls, []
-        for rows in nulls:
-            yield pa.RecordBatch.from_arrays([pa.nulls(len(rows), self.order.type), rows], schema=schema)
-        if self._runs is None:
-            yield from self._sorted()
+        if self._aside is None:
+            yield from self._null_rows()
+            yield from self._in_order()
             return
         try:
             self._put_aside()
-            yield from _merged(self.order, self._runs.opened())
+            yield from self._aside.nulls()
+            yield from merged(self.order, self._aside.runs())
         finally:
-            self._runs.directory.cleanup()
+            self._aside.directory.cleanup()
 
     def _put_aside(self) -> None:
-        if self._runs is None:
-            self._runs = _Runs(tempfile.TemporaryDirectory(prefix="lance-sorting-"))
-        self._runs.write(self._sorted())
+        if self._aside is None:
+            self._aside = _Aside(tempfile.TemporaryDirectory(prefix="lance-sorting-"))
+        self._aside.add(self._null_rows(), self._in_order())
+        self._size = 0
 
-    def _sorted(self) -> Iterator[pa.RecordBatch]:
-        held, self._held, self._size = self._held, [], 0
-        if held:
-            yield from in_order(self.order, held)
+    def _null_rows(self) -> Iterator[pa.RecordBatch]:
+        nulls, self._nulls = self._nulls, []
+        for rows in nulls:
+            yield pa.RecordBatch.from_arrays([pa.nulls(len(rows), self.order.type), rows], names=[VALUE, ROW])
+
+    def _in_order(self) -> Iterator[pa.RecordBatch]:
+        held, self._held = self._held, []
+        return in_order(self.order, held)
 
 
-def in_order(order: Ordering, batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """These rows, none of them NULL, sorted in memory."""
+def in_order(order: Ordering, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """These rows, none of them NULL, sorted in memory. The list is emptied, since they are copied."""
     values = joined((each.column(VALUE) for each in batches), order.type)
     rows = joined((each.column(ROW) for each in batches), pa.uint64())
+    batches.clear()
     positions = order.sorted_positions(values)
     for start in range(0, len(positions), _BLOCK_ROWS):
         some = pa.array(positions[start : start + _BLOCK_ROWS])
@@ -85,32 +86,47 @@ def in_order(order: Ordering, batches: Sequence[pa.RecordBatch]) -> Iterator[pa.
 
 
 @dataclass(slots=True)
-class _Runs:
+class _Aside:
+    """Sorted runs in files, and apart from them the rows that have no value."""
+
     directory: tempfile.TemporaryDirectory[str]
-    paths: list[Path] = field(default_factory=list)
+    _count: int = 0
 
-    def write(self, batches: Iterator[pa.RecordBatch]) -> None:
-        first = next(batches, None)
-        if first is None:
-            return
-        path = Path(self.directory.name, f"{len(self.paths)}.arrow")
-        with pa.ipc.new_file(path, first.schema) as writer:
-            writer.write_batch(first)
-            for batch in batches:
-                writer.write_batch(batch)
-        self.paths.append(path)
+    def add(self, nulls: Iterator[pa.RecordBatch], run: Iterator[pa.RecordBatch]) -> None:
+        for path, batches in zip(self._paths(self._count), (nulls, run), strict=True):
+            _put(path, batches)
+        self._count += 1
 
-    def opened(self) -> "list[Iterator[pa.RecordBatch]]":
-        return [_blocks(path) for path in self.paths]
+    def nulls(self) -> Iterator[pa.RecordBatch]:
+        for number in range(self._count):
+            yield from _taken(self._paths(number)[0])
+
+    def runs(self) -> list[Iterator[pa.RecordBatch]]:
+        return [_taken(self._paths(number)[1]) for number in range(self._count)]
+
+    def _paths(self, number: int) -> tuple[Path, Path]:
+        return Path(self.directory.name, f"{number}-nulls.arrow"), Path(self.directory.name, f"{number}.arrow")
 
 
-def _blocks(path: Path) -> Iterator[pa.RecordBatch]:
+def _put(path: Path, batches: Iterator[pa.RecordBatch]) -> None:
+    first = next(batches, None)
+    if first is None:
+        return
+    with pa.ipc.new_file(path, first.schema) as writer:
+        writer.write_batch(first)
+        for batch in batches:
+            writer.write_batch(batch)
+
+
+def _taken(path: Path) -> Iterator[pa.RecordBatch]:
+    if not path.exists():
+        return
     with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as reader:
         for number in range(reader.num_record_batches):
             yield reader.get_batch(number)
 
 
-def _merged(order: Ordering, runs: "Sequence[Iterator[pa.RecordBatch]]") -> Iterator[pa.RecordBatch]:
+def merged(order: Ordering, runs: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
     """Of sorted runs, a block of each at a time: up to the least of what blocks end with, no run has less to come."""
     waiting = [(block, run) for run in runs if (block := next(run, None)) is not None]
     while waiting:
@@ -124,7 +140,7 @@ def _merged(order: Ordering, runs: "Sequence[Iterator[pa.RecordBatch]]") -> Iter
             if more is not None:
                 left.append((more, run))
         waiting = left
-        yield from in_order(order, [each for each in due if each.num_rows])
+        yield from in_order(order, due)
 
 
 def _last(order: Ordering, block: pa.RecordBatch) -> Key:

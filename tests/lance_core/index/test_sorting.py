@@ -1,0 +1,157 @@
+"""Rows in order: as Arrow's total order has it, in a budget that is too small for them, and cut into ranges."""
+
+import itertools
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as draws
+
+from lance_core.index.kind import ROW, VALUE
+from lance_core.index.order import Ordering, ordering, sorted_positions
+from lance_core.index.sorting import Sorter, merged, partitioned, sampled, splitters
+from tests.lance_core.index import columns
+from tests.lance_core.index.segments import rows_of
+
+_FEW = settings(max_examples=12, deadline=None)
+
+
+def ranked(order: Ordering, batches: list[pa.RecordBatch]) -> list[tuple[object, int]]:
+    """Keys with rows, in the order in which they come; None for NULL."""
+    found: list[tuple[object, int]] = []
+    for batch in batches:
+        for value, row in zip(batch.column(VALUE), batch.column(ROW).to_pylist(), strict=True):
+            key = order.keys(pa.array([value], value.type))[0] if value.is_valid else None
+            found.append((key, row))
+    return found
+
+
+@pytest.mark.parametrize("arrow", columns.TYPES, ids=columns.name)
+def test_a_small_budget_gives_what_a_large_one_gives(arrow: pa.DataType) -> None:
+    order = ordering(arrow)
+
+    @_FEW
+    @given(columns.arrays(arrow), st.integers(1, 400))
+    def run(values: pa.Array, budget: int) -> None:
+        by_budget = []
+        for bytes_held in (1 << 30, budget):
+            sorter = Sorter(order, bytes_held)
+            for batch in rows_of(values, batch=5):
+                sorter.add(batch)
+            by_budget.append(ranked(order, list(sorter.batches())))
+        large, small = by_budget
+        keys = [key for key, _ in large]
+        assert keys == [key for key, _ in small]
+        assert sorted(large, key=repr) == sorted(small, key=repr)
+        assert sorted(row for _, row in small) == list(range(len(values)))
+        first = next((at for at, key in enumerate(keys) if key is not None), len(keys))
+        assert None not in keys[first:]
+        assert keys[first:] == sorted(keys[first:])  # type: ignore[type-var]
+
+    run()
+
+
+def test_floats_are_ordered_by_their_bits() -> None:
+    nan, negative_nan = float("nan"), columns.NEGATIVE_NAN
+    values = [nan, 1.0, float("-inf"), 0.0, -0.0, float("inf"), negative_nan, -1.0]
+    for arrow in (pa.float16(), pa.float32(), pa.float64()):
+        positions = ordering(arrow).sorted_positions(pa.array(np.array(values, arrow.to_pandas_dtype())))
+        assert positions.tolist() == [6, 2, 7, 4, 3, 1, 5, 0]
+
+
+@given(
+    draws.arrays(
+        st.sampled_from([np.int8, np.int64, np.uint64, np.int32]),
+        st.integers(0, 200),
+        fill=st.nothing(),
+    )
+)
+@settings(deadline=None)
+def test_positions_are_those_of_a_stable_sort(numbers: npt.NDArray[np.int64]) -> None:
+    assert sorted_positions(numbers).tolist() == np.argsort(numbers, kind="stable").tolist()
+
+
+@given(st.lists(st.sampled_from([0, 1, 2, 1 << 62, (1 << 62) + 1, -(1 << 63), -1]), max_size=300))
+def test_numbers_that_begin_alike_are_sorted_by_their_ends(numbers: list[int]) -> None:
+    """Far apart and close together at once: there is no room for both ends beside the positions."""
+    array = np.array(numbers, np.int64)
+    assert sorted_positions(array).tolist() == np.argsort(array, kind="stable").tolist()
+
+
+def test_temporary_files_are_gone_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    sorter = Sorter(ordering(pa.int64()), budget=1000)
+    for batch in rows_of(pa.array([*range(5000, 0, -1), None]), batch=100):
+        sorter.add(batch)
+    assert os.listdir(tmp_path)
+    rows = sorter.batches()
+    assert next(rows).column(VALUE)[0].as_py() is None
+    assert sum(batch.num_rows for batch in rows) == 5000
+    assert not os.listdir(tmp_path)
+
+
+def test_whoever_stops_early_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    sorter = Sorter(ordering(pa.int64()), budget=1000)
+    for batch in rows_of(pa.array(range(5000)), batch=100):
+        sorter.add(batch)
+    rows = sorter.batches()
+    next(rows)
+    rows.close()  # type: ignore[attr-defined]
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("arrow", [pa.int32(), pa.string(), pa.float64(), pa.decimal128(10, 2)], ids=columns.name)
+def test_ranges_sorted_apart_are_in_order_together(arrow: pa.DataType) -> None:
+    order = ordering(arrow)
+
+    @_FEW
+    @given(columns.arrays(arrow), st.integers(1, 6))
+    def run(values: pa.Array, parts: int) -> None:
+        cuts = splitters(order, values, parts)
+        assert len(cuts) < parts
+        keys = order.keys(cuts)
+        assert all(a < b for a, b in itertools.pairwise(keys))
+        by_part: dict[int, list[pa.RecordBatch]] = {}
+        for batch in rows_of(values, batch=9):
+            for part, rows in partitioned(order, batch, cuts):
+                by_part.setdefault(part, []).append(rows)
+        ranges = []
+        for part in sorted(by_part):
+            sorter = Sorter(order)
+            for rows in by_part[part]:
+                sorter.add(rows)
+            ranges += list(sorter.batches())
+        found = ranked(order, ranges)
+        expected = Sorter(order)
+        for batch in rows_of(values):
+            expected.add(batch)
+        assert [key for key, _ in found] == [key for key, _ in ranked(order, list(expected.batches()))]
+        assert sorted(row for _, row in found) == list(range(len(values)))
+
+    run()
+
+
+def test_parts_are_about_alike() -> None:
+    values = pa.array(np.random.default_rng(5).permutation(10_000))
+    order = ordering(values.type)
+    cuts = splitters(order, sampled(values, 1000, seed=1), 4)
+    sizes = [0] * 4
+    for batch in rows_of(values):
+        for part, rows in partitioned(order, batch, cuts):
+            sizes[part] += rows.num_rows
+    assert min(sizes) > 2000
+
+
+def test_runs_that_are_there_are_merged() -> None:
+    order = ordering(pa.string())
+    runs = [rows_of(pa.array(sorted(f"{n * step}" for n in range(100))), batch=7) for step in (1, 3, 1)]
+    found = [value for batch in merged(order, [iter(run) for run in runs]) for value in batch.column(VALUE).to_pylist()]
+    assert found == sorted(found)
+    assert len(found) == 300
