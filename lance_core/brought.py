@@ -12,6 +12,7 @@ from lance_core import intents
 from lance_core.data.write import HeldRows, RollingWriter
 from lance_core.errors import NotFound, StorageError
 from lance_core.format.fragment import DataFile, Fragment
+from lance_core.format.index_metadata import IndexMetadata
 from lance_core.intents import IntentRecord
 from lance_core.location import Location
 from lance_core.ports import Ports
@@ -55,27 +56,53 @@ def write_together(
     return writer.finish()
 
 
-def told(location: Location, record: IntentRecord | None, files: Sequence[DataFile], ports: Ports) -> None:
-    """The intention learns of its files, which then have to be there."""
+def told(
+    location: Location,
+    record: IntentRecord | None,
+    files: Sequence[DataFile],
+    ports: Ports,
+    segments: Sequence[IndexMetadata] = (),
+) -> None:
+    """The intention learns of its files and index segments, which then have to be there."""
     if record:
-        paths = sorted(file.path for file in files)
+        paths = sorted((*(file.path for file in files), *(segment.place for segment in segments)))
         intents.beat(location.store, record, files=paths, now_ns=ports.now_ns())
     check_files(location, files)
+    check_segments(location, segments)
 
 
 def check_files(location: Location, files: Sequence[DataFile]) -> None:
     """A manifest must not name a file that is missing or cut short: look at each before it does."""
 
     def check(file: DataFile) -> None:
-        found = location.store.head(file.place)
-        if found is None:
-            raise NotFound(
-                f"{location.uri}: the data file {file.path} of this commit does not exist; write it again, then commit"
-            )
-        if file.size is not None and found.size != file.size:
-            raise StorageError(
-                f"{location.uri}: the data file {file.path} of this commit has {found.size} bytes, not the "
-                f"{file.size} that its writer reported; write it again, then commit"
-            )
+        _check(location, file.place, f"the data file {file.path}", file.size)
 
     several_at_once(check, files)
+
+
+def check_segments(location: Location, segments: Sequence[IndexMetadata]) -> None:
+    """The same of the files of index segments. A query that trusts a size which is not right fails."""
+
+    def check(file: tuple[str, str, int]) -> None:
+        place, what, size = file
+        _check(location, place, what, size)
+
+    several_at_once(
+        check,
+        [
+            (f"{segment.place}/{file.path}", f"the file {file.path} of index {segment.name!r}", file.size)
+            for segment in segments
+            for file in segment.files
+        ],
+    )
+
+
+def _check(location: Location, place: str, what: str, size: int | None) -> None:
+    found = location.store.head(place)
+    if found is None:
+        raise NotFound(f"{location.uri}: {what} of this commit does not exist; write it again, then commit")
+    if size is not None and found.size != size:
+        raise StorageError(
+            f"{location.uri}: {what} of this commit has {found.size} bytes, not the {size} that its writer reported; "
+            "write it again, then commit"
+        )

@@ -18,7 +18,7 @@ class Committed:
     rows_added: int
     rows_removed: int
     files: int
-    """Data files written. One that several appends share is one of each."""
+    """Files written, of data and of indices. One that several appends share is one of each."""
     bytes: int
     """Their size. That of a shared file is dealt out by rows."""
     attempts: int

@@ -51,6 +51,14 @@ def whole_number(number: int, what: str, *, at_least: int, too_small: str) -> in
     return whole
 
 
+def numbers(given: Iterable[int], what: str) -> tuple[int, ...]:
+    """Ids of fragments, each once."""
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise InvalidInput(f"{what}={_shown(given)}: it is several whole numbers")
+    found = [whole_number(number, what, at_least=0, too_small="they count from 0") for number in given]
+    return tuple(dict.fromkeys(found))
+
+
 def file_limits(rows_max: int, bytes_max: int) -> None:
     for number, what in ((rows_max, "max_rows_per_file"), (bytes_max, "max_bytes_per_file")):
         whole_number(

@@ -49,14 +49,21 @@ class IntentRecord:
     begun_ns: int
     heartbeat_ns: int
     files: tuple[str, ...] = ()
-    """Data files written for it so far, as far as its holders have told: cleanup must not touch them."""
+    """Data files written for it so far, and directories of index segments, as far as its holders have told: cleanup
+    must not touch them."""
     landing: Landing | None = None
 
     @property
     def base(self) -> Version:
         return Version(self.base_version)
 
+    @property
+    def keys(self) -> frozenset[str]:
+        """The same from the table's root, as `inventory.py` names what lies there."""
+        return frozenset(file if file.startswith(_SEGMENT) else f"{naming.DATA}/{file}" for file in self.files)
 
+
+_SEGMENT = f"{naming.INDICES}/"
 _FIELDS = [field.name for field in fields(IntentRecord)]
 _FIELDS_OF_LANDING = [field.name for field in fields(Landing)]
 

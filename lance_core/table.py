@@ -4,6 +4,7 @@ files, `writes.py` commits it. What only looks is in `table_reader.py`.
 A `Table` is one version and never changes; a writer returns the table after it (`Committed.table`).
 """
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -31,15 +32,18 @@ from lance_core.detached import commit_detached, publish
 from lance_core.edit import attempts, evolve, settings
 from lance_core.edit import columns as edit_columns
 from lance_core.edit import delete as edit_delete
+from lance_core.edit import indices as edit_indices
 from lance_core.edit import slices as edit_slices
 from lance_core.edit import update as edit_update
 from lance_core.edit import upsert as edit_upsert
-from lance_core.errors import AlreadyExists, InvalidInput
+from lance_core.errors import AlreadyExists, InvalidInput, RetryableConflict
 from lance_core.format.base_path import BasePath
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.ids import Version
+from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.operations import (
     Append,
+    CreateIndex,
     Operation,
     Overwrite,
     Restore,
@@ -51,9 +55,10 @@ from lance_core.format.operations import (
 from lance_core.format.schema import TableSchema
 from lance_core.identity import TABLE_ID
 from lance_core.location import Location, locate, published_config
-from lance_core.maintenance import cleanup, compaction
+from lance_core.maintenance import cleanup, compaction, index_upkeep
 from lance_core.maintenance import survey as surveying
 from lance_core.maintenance.cleanup import CleanupReport, Retention
+from lance_core.maintenance.compaction_indices import Remap
 from lance_core.maintenance.survey import Survey
 from lance_core.manifest_names import migrate
 from lance_core.offshoots import Branches, clone
@@ -239,19 +244,18 @@ class Table(TableReader):
         """Write small fragments, and those with many deleted rows, anew as full ones. The rows stay as they are, with
         their ids and versions. A table in shape gets no version.
 
-        An index that stores stable row ids covers on. One that stores where rows are: where row ids are not stable and
-        its kind stands it (bitmap, label list, vector, zone map, bloom filter), the table notes where the rows went
-        (a fragment reuse index) and it covers on. All others, b-trees among them, cover what was compacted no more:
-        queries scan it, and are right, until the index is built again or pylance's `optimize_indices()` was run.
-        `Committed.uncovered` names them.
+        An index that stores stable row ids covers on. One that stores where rows are is written anew, with where they
+        are then, and covers on. One of a kind that cannot be written here, vector and text indices for two: where row
+        ids are not stable and its kind stands it, the table notes where the rows went (a fragment reuse index) and it
+        covers on. The others cover what was compacted no more: queries scan it, and are right. `Committed.uncovered`
+        names them.
 
-        `remap` says it for every index that stores where rows are: kept up `"now"`, which is refused where the index
-        cannot be rewritten; `"reuse"`, the table notes where the rows went, and b-trees, text and JSON indices cover on
-        too, but pylance's `optimize_indices()` has to come before its `compact_files()`, which loses their rows
-        otherwise, and it is refused where row ids are stable and an index stores addresses;
-        `"none"`, queries scan instead.
+        `remap` says it for every index that stores where rows are: written anew `"now"`, which is refused where that
+        cannot be done; `"reuse"`, no index is written, the table notes where the rows went, and `optimize_indices()`
+        brings indices up to that later (before pylance's `compact_files()`, which loses rows of b-trees otherwise), and
+        it is refused where row ids are stable and an index stores addresses; `"none"`, queries scan instead.
         """
-        wanted = None if remap is None else compaction.Remap.of(remap)
+        wanted = None if remap is None else Remap.of(remap)
         noted = given.properties(properties)
         return self._changed(
             "compact",
@@ -469,6 +473,99 @@ class Table(TableReader):
             properties,
             retries,
             audit=audit,
+        )
+
+    def create_index(
+        self,
+        column: str,
+        kind: str,
+        *,
+        name: str | None = None,
+        replace: bool = False,
+        fragments: Iterable[int] | None = None,
+        intent: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        retries: int = ATTEMPTS,
+        **params: object,
+    ) -> Committed:
+        """An index of this kind on a column, or on a field within (`address.city`). `params` are what the kind may be
+        told, such as `rows_per_zone=4096` for a zone map. It covers all rows that there are, or those of some
+        `fragments`; rows that come later are scanned until `optimize_indices()` covers them.
+
+        Its name is that of the column with `_idx`, unless told. One that is taken is an error; `replace` builds the
+        index anew under it."""
+        chosen = None if fragments is None else given.numbers(fragments, "fragments")
+        asked = edit_indices.Asked(column, kind, name, replace, chosen, params)
+        return self._changed(
+            "create_index",
+            lambda base: edit_indices.create(base, asked, ports=SYSTEM),
+            intent,
+            properties,
+            retries,
+            operation=CreateIndex.name,
+        )
+
+    def drop_index(
+        self,
+        name: str,
+        *,
+        intent: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        retries: int = ATTEMPTS,
+    ) -> Committed:
+        """No rows go with it; its files stay for the versions that name them."""
+        return self._changed(
+            "drop_index",
+            lambda base: edit_indices.drop(base, name),
+            intent,
+            properties,
+            retries,
+            operation=CreateIndex.name,
+        )
+
+    def optimize_indices(
+        self,
+        names: Sequence[str] | None = None,
+        *,
+        merge: Literal["small", "all", "none"] = "small",
+        intent: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        retries: int = ATTEMPTS,
+    ) -> Committed:
+        """Cover with all indices, or those of some `names`, what they do not cover yet; drop segments of no use; bring
+        those up to date whose rows a compaction moved, and then drop its notes on where they went.
+
+        `merge` says which segments of an index become one with what is new: `"small"` ones, so that there are few and
+        each row is written a few times in all; `"all"`; or `"none"`. Where all is in shape there is no new version."""
+        wanted = None if names is None else given.names(names, "names")
+        how = index_upkeep.Merge.of(merge)
+        fresh: list[IndexMetadata] = []
+
+        def plan(base: Snapshot) -> CreateIndex | None:
+            operation = index_upkeep.optimize(base, wanted, how, ports=SYSTEM)
+            fresh[:] = operation.new if operation else ()
+            return operation
+
+        done = self._changed("optimize_indices", plan, intent, properties, retries, operation=CreateIndex.name)
+        try:
+            trimmed = done.table._changed(
+                "optimize_indices",
+                lambda base: index_upkeep.trim(base, fresh, ports=SYSTEM),
+                None,
+                properties,
+                retries,
+                operation=CreateIndex.name,
+            )
+        except RetryableConflict:
+            return done  # the next one drops them
+        return dataclasses.replace(
+            done,
+            version=trimmed.version,
+            table=trimmed.table,
+            files=done.files + trimmed.files,
+            bytes=done.bytes + trimmed.bytes,
+            attempts=done.attempts + trimmed.attempts,
+            rebased_over=(*done.rebased_over, *trimmed.rebased_over),
         )
 
     def set_config(

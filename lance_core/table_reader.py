@@ -19,6 +19,7 @@ from lance_core.format.transaction import Transaction
 from lance_core.fsck import Extent, Report, examine
 from lance_core.history import VersionInfo, version_info, version_infos
 from lance_core.identity import table_id
+from lance_core.index.statistics import IndexStatistics, statistics
 from lance_core.location import Location, locate
 from lance_core.refs import find
 from lance_core.scan import take as scan_take
@@ -114,6 +115,11 @@ class TableReader:
     def indices(self) -> tuple[IndexMetadata, ...]:
         """One entry a segment; segments of one index share a name."""
         return self.manifest.indices
+
+    def index_statistics(self) -> tuple[IndexStatistics, ...]:
+        """Of each index: what it covers and what not, how large and how old it is, and whether queries use it. No file
+        of it is opened."""
+        return statistics(self._snapshot)
 
     @property
     def config(self) -> Mapping[str, str]:

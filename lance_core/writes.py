@@ -31,7 +31,7 @@ from lance_core.ports import Ports
 from lance_core.snapshot import Snapshot, history_since, load_at, load_latest, load_transaction
 from lance_core.standing import Moment, what_is_wrong
 from lance_core.transactions.apply import Birth
-from lance_core.transactions.figures import RowsChanged, files_written, rows_changed
+from lance_core.transactions.figures import RowsChanged, files_written, rows_changed, segments_written
 from lance_core.transactions.fold import found_in
 
 
@@ -154,8 +154,9 @@ def _unknown(location: Location, record: IntentRecord, version: Version, why: st
 def finish(
     begun: Begun, operation: Operation, *, properties: Mapping[str, str], attempts: int, audit: Look | None = None
 ) -> Written:
-    files = files_written(operation, begun.base.manifest if isinstance(begun.base, Snapshot) else None)
-    brought.told(begun.location, begun.record, files, begun.ports)
+    planned_on = begun.base.manifest if isinstance(begun.base, Snapshot) else None
+    files, segments = files_written(operation, planned_on), segments_written(operation, planned_on)
+    brought.told(begun.location, begun.record, files, begun.ports, segments)
     ours = Transaction(begun.read_version, begun.uuid, operation, properties)
     beside = None
     if audit is not None:
@@ -257,13 +258,14 @@ def _landing(outcome: Outcome, base: Manifest | None) -> Landing:
     operation, after = outcome.operation, outcome.snapshot.manifest
     changed = rows_changed(operation, outcome.before or _before(outcome.snapshot), after) or RowsChanged(0, 0)
     files = files_written(operation, base)
+    of_indices = [file for segment in segments_written(operation, base) for file in segment.files]
     return Landing(
         version=after.version,
         operation=operation.name,
         rows_added=changed.added,
         rows_removed=changed.removed,
-        files=len(files),
-        bytes=sum(file.size or 0 for file in files),
+        files=len(files) + len(of_indices),
+        bytes=sum(file.size or 0 for file in files) + sum(file.size for file in of_indices),
     )
 
 

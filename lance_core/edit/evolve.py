@@ -124,7 +124,7 @@ def _cast(
         raise InvalidInput(
             f"column {path!r} is of blobs, and cannot become a {type}; add a column computed from it, and drop this one"
         )
-    _check_not_indexed(base, chain[-1], path)
+    _check_not_indexed(base, chain, path)
     recast = _retyped(after, type, first_id=_next_id(base))
     schema = replaced(manifest.schema, chain, recast)
     # In 2.0 a parent is a column too and cannot be in two files, so all that it holds is written anew.
@@ -219,8 +219,9 @@ def _check_separable(chain: Chain, path: str, *, keeps_its_place: bool = False) 
         raise InvalidInput(f"field {path!r} stands for what is in the lists of {chain[-2].name!r}, not for a field")
 
 
-def _check_not_indexed(base: Snapshot, field: Field, path: str) -> None:
-    ids = {node.id for node in field.walk()}
+def _check_not_indexed(base: Snapshot, chain: Chain, path: str) -> None:
+    """Nor what it is within: of a list of labels, the index is on the list."""
+    ids = {node.id for node in (*chain, *chain[-1].walk())}
     section = base.manifest.indices
     names = sorted({index.name for index in section if ids & set(index.field_ids)})
     if names:

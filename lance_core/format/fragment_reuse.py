@@ -6,7 +6,7 @@ new fragments. Here are its bytes and what it means for coverage; when one is wr
 """
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,6 +82,15 @@ class FragmentReuse:
                 old_fragments=map(_digest, group.old),
                 new_fragments=map(_digest, group.new),
             )
+        return FragmentReuse(content)
+
+    def keeping(self, numbers: Collection[int]) -> "FragmentReuse":
+        """Only these of its notes, as `notes()` counts them."""
+        content = _Details.InlineContent()
+        content.CopyFrom(self._content)
+        kept = [version for number, version in enumerate(self._content.versions) if number in numbers]
+        content.ClearField("versions")
+        content.versions.extend(kept)
         return FragmentReuse(content)
 
     def encode(self) -> bytes:

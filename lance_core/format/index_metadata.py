@@ -7,6 +7,7 @@ commit that forgot to carry it would drop every index.
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 from google.protobuf.message import DecodeError
 from pyroaring import BitMap
@@ -15,7 +16,7 @@ from lance_core.errors import Corrupt
 from lance_core.format import naming, weight
 from lance_core.format._pb import table_pb2
 from lance_core.format.base_path import located
-from lance_core.format.ids import FragmentId, Version
+from lance_core.format.ids import Version
 from lance_core.limits import FIELDS, INDICES
 
 FRAGMENT_REUSE = "__lance_frag_reuse"
@@ -54,10 +55,56 @@ _OF_ZONES = frozenset({"zonemapindexdetails", "bloomfilterindexdetails"})
 
 
 @dataclass(frozen=True, slots=True)
+class SegmentFile:
+    """A file of a segment, below its directory."""
+
+    path: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class IndexMetadata:
     """One segment of an index."""
 
     _message: table_pb2.IndexMetadata
+
+    @classmethod
+    def new(
+        cls,
+        identity: uuid.UUID,
+        *,
+        name: str,
+        field_id: int,
+        dataset_version: Version,
+        covers: BitMap,
+        type_url: str,
+        details: bytes,
+        index_version: int,
+        created_ms: int,
+        files: Iterable[SegmentFile] = (),
+    ) -> "IndexMetadata":
+        message = table_pb2.IndexMetadata(
+            name=name,
+            fields=[field_id],
+            dataset_version=dataset_version,
+            fragment_bitmap=covers.serialize(),
+            index_version=index_version,
+            created_at=created_ms,
+            files=(table_pb2.IndexFile(path=file.path, size_bytes=file.size) for file in files),
+        )
+        message.uuid.uuid = identity.bytes
+        message.index_details.type_url = type_url
+        message.index_details.value = details
+        return cls(message)
+
+    def filled(self, details: bytes, files: Iterable[SegmentFile]) -> "IndexMetadata":
+        """With what is known once its files are written."""
+        message = table_pb2.IndexMetadata()
+        message.CopyFrom(self._message)
+        message.index_details.value = details
+        del message.files[:]
+        message.files.extend(table_pb2.IndexFile(path=file.path, size_bytes=file.size) for file in files)
+        return IndexMetadata(message)
 
     @property
     def message(self) -> table_pb2.IndexMetadata:
@@ -88,6 +135,23 @@ class IndexMetadata:
             if not naming.is_confined(file.path):
                 raise Corrupt("a file of an index leaves its directory", path=repr(file.path), field="files")
         return tuple(file.path for file in self._message.files)
+
+    @property
+    def files(self) -> tuple[SegmentFile, ...]:
+        """None where an older writer listed none."""
+        sizes = (file.size_bytes for file in self._message.files)
+        return tuple(SegmentFile(path, size) for path, size in zip(self.file_names, sizes, strict=True))
+
+    @property
+    def created_at(self) -> datetime | None:
+        """None where its writer did not tell, and where it told a time that cannot be."""
+        milliseconds = self._message.created_at
+        if not milliseconds:
+            return None
+        try:
+            return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
+        except OverflowError:
+            return None
 
     @property
     def name(self) -> str:
@@ -147,6 +211,9 @@ class IndexMetadata:
         message = table_pb2.IndexMetadata()
         message.CopyFrom(self._message)
         message.uuid.CopyFrom(anew.message.uuid)
+        message.ClearField("base_id")
+        if anew.base_id is not None:
+            message.base_id = anew.base_id
         message.index_version = anew.message.index_version
         del message.files[:]
         message.files.extend(anew.message.files)
@@ -189,43 +256,3 @@ def encode_section(indices: Sequence[IndexMetadata]) -> bytes | None:
     if not indices:
         return None
     return table_pb2.IndexSection(indices=(index.message for index in indices)).SerializeToString()
-
-
-def retained(
-    indices: Iterable[IndexMetadata], *, field_ids: frozenset[int], fragment_ids: BitMap
-) -> tuple[IndexMetadata, ...]:
-    """Those that a change to rows or columns leaves useful.
-
-    An index on a field that is gone goes too. Of several segments, those that cover nothing alive any more go, but one
-    is kept, so that the index does not vanish; a segment alone stays whatever it covers.
-    """
-    alive = [index for index in indices if index.is_system or set(index.field_ids) <= field_ids]
-    segments: dict[str, list[int]] = {}
-    for number, index in enumerate(alive):
-        segments.setdefault(index.name, []).append(number)
-    kept: list[int] = []
-    for name, of_name in segments.items():
-        if name == FRAGMENT_REUSE or len(of_name) == 1:
-            kept += of_name
-        else:
-            useful = [number for number in of_name if _covers_any(alive[number], fragment_ids)]
-            kept += useful or [min(of_name, key=lambda number: alive[number].dataset_version)]
-    return tuple(alive[number] for number in sorted(kept))
-
-
-def _covers_any(index: IndexMetadata, fragment_ids: BitMap) -> bool:
-    covered = index.covers
-    return covered is None or bool(covered & fragment_ids)
-
-
-def without_fragments(
-    indices: Iterable[IndexMetadata], fragment_ids: Iterable[FragmentId], *, on_fields: frozenset[int]
-) -> tuple[IndexMetadata, ...]:
-    """With these fragments no longer covered by any index on these fields: their values changed in place."""
-    gone = BitMap(fragment_ids)
-    changed = []
-    for index in indices:
-        covered = index.covers
-        touched = covered is not None and not index.is_system and set(index.field_ids) & on_fields and covered & gone
-        changed.append(index.covering(covered - gone) if touched and covered is not None else index)
-    return tuple(changed)

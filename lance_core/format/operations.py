@@ -15,6 +15,7 @@ import pyarrow as pa
 from lance_core.format._pb import transaction_pb2
 from lance_core.format.base_path import BasePath
 from lance_core.format.fragment import DataFile, Fragment
+from lance_core.format.fragment_reuse import FragmentReuse
 from lance_core.format.ids import FragmentId, Version
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.schema import TableSchema
@@ -143,6 +144,9 @@ class Rewrite:
     fragment_reuse: IndexMetadata | None = None
     """Where the rows went, for readers of indices that stay as they are. It replaces the table's entry of this kind;
     the transaction does not carry it, only the version that it makes."""
+    earlier_reuse: FragmentReuse | None = field(default=None, compare=False, repr=False)
+    """The notes of compactions before it, which segments that are written anew have followed. Not part of the
+    transaction."""
     uncovers_fragile: bool = field(default=False, compare=False)
     """Indices that a later rewrite over `fragment_reuse` would break cover what moved no more. Not part of the
     transaction, as that is not."""

@@ -11,12 +11,13 @@ from lance_core.format import naming, refs
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.transaction import Transaction
-from lance_core.fsck import chain, entries, manifests, records, references
+from lance_core.fsck import chain, entries, indices, manifests, records, references
 from lance_core.fsck.blobs import Blobs
 from lance_core.fsck.chain import Link
 from lance_core.fsck.files import Files
 from lance_core.fsck.heads import broken_head, load_whole, unreadable
 from lance_core.fsck.report import Finding, Report, Severity
+from lance_core.index.coverage import Coverage, led_on, together
 from lance_core.inventory import Line, listed, named_by, named_by_other_lines
 from lance_core.location import Location
 from lance_core.snapshot import Snapshot, load_transaction, ranges
@@ -34,7 +35,7 @@ class Extent(enum.Enum):
 def examine(location: Location, extent: Extent | Version = Extent.ALL) -> Report:
     """Whatever state it is in; a directory that holds no version at all is the only thing that is refused. `extent` may
     be one version."""
-    acting = location.own_store
+    as_opened, acting = location, location.own_store
     location, published = entries.bare(location)
     manifest_names = _manifests(location)
     told = [] if published is None else list(entries.of_table(published))
@@ -63,7 +64,7 @@ def examine(location: Location, extent: Extent | Version = Extent.ALL) -> Report
     chained, broken = chain.check(found.links)
     found.findings += broken
     if found.newest is not None:
-        found.findings += _of_the_newest(found, extent)
+        found.findings += _of_the_newest(found, extent, as_opened)
         if found.newest.version == numbers[-1] and published is None:
             found.findings += records.of_hint(location.own_store, found.newest.version, location)
     found.findings.sort(key=lambda finding: _WORST_FIRST.index(finding.severity))
@@ -108,10 +109,14 @@ class _Round:
             self.names |= here.own | here.elsewhere
 
 
-def _of_the_newest(found: _Round, extent: Extent | Version) -> Iterator[Finding]:
+def _of_the_newest(found: _Round, extent: Extent | Version, acting: Location) -> Iterator[Finding]:
     """What is asked once, of the newest version that can be read."""
     assert found.newest is not None
-    yield from _coverage(found.newest.manifest)
+    try:
+        yield from indices.of_newest(found.newest, acting)
+        yield from _coverage(found.newest)
+    except Corrupt:
+        pass  # the section of indices, or of the fragments that it is about, which was found damaged above
     line, told = _line(found.location, found.newest.manifest)
     yield from told
     if line is not None:
@@ -199,20 +204,16 @@ def _record(snapshot: Snapshot, transaction: Transaction | None, uuids: dict[str
             yield manifests.error(manifest, "transaction_twice", what, "Compare both versions; delete what came twice.")
 
 
-def _coverage(manifest: Manifest) -> Iterator[Finding]:
-    """Of the newest version: what queries by index still have to scan."""
-    try:
-        indices = manifest.indices
-        alive = manifests.alive(manifest)
-        for name in dict.fromkeys(index.name for index in indices if not index.is_system):
-            segments = [index for index in indices if index.name == name]
-            part = BitMap.union(BitMap(), *(manifests.covered(index, alive) for index in segments))
-            if part != alive:
-                what = f"index {name!r} covers {len(part)} of {len(alive)} fragments; the others are scanned"
-                repair = "Optimize the indices if queries are slow."
-                yield Finding(Severity.INFO, "index_behind", manifest.path, what, repair, manifest.version)
-    except Corrupt:
-        return  # found above
+def _coverage(newest: Snapshot) -> Iterator[Finding]:
+    """What queries by index still have to scan."""
+    manifest, coverage = newest.manifest, Coverage(newest)
+    for name, segments in coverage.by_name.items():
+        told = (led_on(each.metadata, coverage.reuse) or BitMap() for each in segments if each.kind is None)
+        part = together(segments) | (BitMap.union(BitMap(), *told) & coverage.live)
+        if part != coverage.live:
+            what = f"index {name!r} covers {len(part)} of {len(coverage.live)} fragments; the others are scanned"
+            repair = "Optimize the indices if queries are slow."
+            yield Finding(Severity.INFO, "index_behind", manifest.path, what, repair, manifest.version)
 
 
 def _line(location: Location, manifest: Manifest) -> tuple[Line | None, Sequence[Finding]]:

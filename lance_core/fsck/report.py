@@ -32,6 +32,8 @@ class Kind(enum.Enum):
     """Records of intents that landed, told so."""
     HOLDS = "holds"
     """Holds and notices that are none, deleted."""
+    INDICES = "indices"
+    """Claims of indices that do not hold, taken back; segments that cannot be used, dropped."""
     HINT = "hint"
     """The note that spares a listing, brought up to date."""
 

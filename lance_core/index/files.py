@@ -10,9 +10,8 @@ import pyarrow as pa
 
 from lance_core.data.codec import FileReader, FileWriter
 from lance_core.format import naming
-from lance_core.format._pb import table_pb2
 from lance_core.format.fragment import StorageVersion
-from lance_core.format.index_metadata import IndexMetadata
+from lance_core.format.index_metadata import IndexMetadata, SegmentFile
 from lance_core.location import Location
 
 _VERSION = StorageVersion(2, 2)
@@ -44,8 +43,8 @@ class NewSegment:
         return _Noting(self.location.codec.create(path, schema, _VERSION), name, self._sizes)
 
     @property
-    def files(self) -> tuple[table_pb2.IndexFile, ...]:
-        return tuple(table_pb2.IndexFile(path=name, size_bytes=size) for name, size in sorted(self._sizes.items()))
+    def files(self) -> tuple[SegmentFile, ...]:
+        return tuple(SegmentFile(name, size) for name, size in sorted(self._sizes.items()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from lance_core import intents, work
 from lance_core.errors import NotFound
-from lance_core.format import naming, refs
+from lance_core.format import refs
 from lance_core.format.ids import Version
 from lance_core.holds import held
 from lance_core.inventory import Line
@@ -43,7 +43,7 @@ def of_work_under_way(store: Store, *, now: datetime, patience: timedelta) -> se
     found = {file for hold in held(store, now=now) for file in hold.files}
     for _listed, record in intents.records(store, lambda listed: now - listed.modified < patience):
         if record.landing is None:
-            found |= {f"{naming.DATA}/{file}" for file in record.files}
+            found |= record.keys
     for directory, last in work.heard_of(store).items():
         if now - last < patience:
             found |= {file.place for each in work.done(store, directory) for file in each.files[-1:]}

@@ -16,7 +16,8 @@ from lance_core.format.operations import Rewrite
 from lance_core.format.schema import TableSchema
 from lance_core.index.coverage import covered_today
 from lance_core.maintenance import compaction
-from lance_core.maintenance.compaction import Remap, Written
+from lance_core.maintenance.compaction import Written
+from lance_core.maintenance.compaction_indices import Remap
 from lance_core.maintenance.compaction_plan import Group, mixes
 from lance_core.maintenance.compaction_write import written
 from lance_core.ports import SYSTEM
@@ -26,6 +27,8 @@ from lance_core.tasks.changes import How, Where, changed, over_parts
 from lance_core.tasks.parts import Runner
 
 GROUPS_AT_ONCE = 64
+REMAP_BYTES_MAX = 256 * 1024**2
+"""A segment is written anew by the driver, for each batch. A larger one only where that is asked for."""
 VERB = "compact"
 
 
@@ -115,7 +118,9 @@ class Batch:
             known |= {part: tuple(map(Fragment.decode, results.get(number, ()))) for number, part in enumerate(parts)}
         self._under, self._files = base.manifest.schema, known
         groups = [Written(group, self._files[key(group)]) for group in self.groups]
-        return compaction.rewrite(base, groups, self.shape.remap, self.properties, SYSTEM)
+        return compaction.rewrite(
+            base, groups, self.shape.remap, self.properties, SYSTEM, remap_bytes_max=REMAP_BYTES_MAX
+        )
 
     def _still(self, base: Snapshot) -> Iterator[Group]:
         """The groups as they are in this version; of those that it has changed, what is worth it."""

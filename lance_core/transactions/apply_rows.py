@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pyroaring import BitMap
 
 from lance_core.errors import InvalidInput, RetryableConflict
-from lance_core.format import field_ids, index_metadata
+from lance_core.format import field_ids
 from lance_core.format import operations as op
 from lance_core.format.deletion_vector import DeletionVector
 from lance_core.format.draft import Draft
@@ -22,6 +22,8 @@ from lance_core.format.operations import UpdateMode
 from lance_core.format.row_versions import RowVersions
 from lance_core.format.rowids import RowIdSequence
 from lance_core.format.schema import TableSchema
+from lance_core.transactions import index_coverage
+from lance_core.transactions.index_coverage import Alive
 
 Numbers = npt.NDArray[np.uint64]
 
@@ -40,11 +42,15 @@ def update(draft: Draft, operation: op.Update) -> None:
     draft.put(_stamped(draft, operation))
     changed = frozenset(operation.fields_modified)
     updated_ids = [fragment.id for fragment in operation.updated]
-    draft.set_indices(index_metadata.without_fragments(draft.indices, updated_ids, on_fields=changed))
+    alive = Alive.of(draft.indices, before)
+    draft.set_indices(index_coverage.without_fragments(draft.indices, updated_ids, alive, on_fields=changed))
     new = operation.new
     if draft.has_stable_row_ids and new:
         new = _with_created_at(new, before.values(), draft.version)
     draft.add(new, keep_ids=True)
+    if draft.has_stable_row_ids and new and draft.indices:
+        added = draft.fresh[-len(new) :]
+        draft.set_indices(index_coverage.grown(draft.indices, operation, before, added, draft.schema))
     _retain_indices(draft)
 
 
@@ -83,10 +89,11 @@ def merge(draft: Draft, operation: op.Merge) -> None:
     if draft.has_stable_row_ids:
         draft.put(_all_rows_changed(fragment, draft.version) for fragment in moved)
     indices = draft.indices
+    alive = Alive.of(indices, before)
     for fragment in moved:
         refiled = frozenset(_files_by_field(before[fragment.id]).items() - _files_by_field(fragment).items())
         fields = frozenset(field_id for field_id, _path in refiled)
-        indices = index_metadata.without_fragments(indices, [fragment.id], on_fields=fields)
+        indices = index_coverage.without_fragments(indices, [fragment.id], alive, on_fields=fields)
     draft.set_indices(indices)
     draft.set_schema(operation.schema)
     _retain_indices(draft)
@@ -120,7 +127,8 @@ def replace_data(draft: Draft, operation: op.DataReplacement) -> None:
     draft.put(replaced)
     ids = [fragment.id for fragment in replaced]
     on_fields = frozenset(field_id for each in fields for field_id in each)
-    draft.set_indices(index_metadata.without_fragments(draft.indices, ids, on_fields=on_fields))
+    alive = Alive.of(draft.indices, draft.fragments)
+    draft.set_indices(index_coverage.without_fragments(draft.indices, ids, alive, on_fields=on_fields))
 
 
 def _check_there(draft: Draft, operation: op.Operation, fragment_ids: Iterable[FragmentId]) -> None:
@@ -139,8 +147,8 @@ def _check_there(draft: Draft, operation: op.Operation, fragment_ids: Iterable[F
 def _retain_indices(draft: Draft) -> None:
     if not draft.indices:
         return
-    alive = BitMap([*draft.fragments, *(fragment.id for fragment in draft.fresh)])
-    draft.set_indices(index_metadata.retained(draft.indices, field_ids=_field_ids(draft.schema), fragment_ids=alive))
+    alive = Alive.of(draft.indices, [*draft.fragments, *(fragment.id for fragment in draft.fresh)])
+    draft.set_indices(index_coverage.retained(draft.indices, alive, field_ids=_field_ids(draft.schema)))
 
 
 def _note_field_ids(draft: Draft, highest: int) -> None:
@@ -153,7 +161,7 @@ def _rewritten_indices(draft: Draft, operation: op.Rewrite) -> list[IndexMetadat
     """Coverage follows the rows: where row ids are stable, and for segments that were written anew; other segments
     keep naming fragments that are gone, which covers nothing."""
     written_anew = dict(operation.rewritten_indices)
-    reuse = operation.fragment_reuse
+    reuse, earlier = operation.fragment_reuse, operation.earlier_reuse
     after = [] if reuse is None else [reuse]
     for index in draft.indices:
         anew = written_anew.get(index.uuid.bytes)
@@ -170,6 +178,8 @@ def _rewritten_indices(draft: Draft, operation: op.Rewrite) -> list[IndexMetadat
             after.append(index if not lost or covered is None else index.covering(covered & _staying(draft, operation)))
             continue
         if covered is not None:
+            if anew is not None and earlier is not None and not index.is_of_zones:
+                covered = earlier.now_covered(covered)
             for group in operation.groups:
                 if index.holds_addresses and anew is None:
                     covered = covered - BitMap(fragment.id for fragment in group.old)

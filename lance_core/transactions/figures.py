@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from lance_core.format import operations as op
 from lance_core.format.fragment import DataFile, Fragment
 from lance_core.format.ids import FragmentId
+from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.manifest import Manifest
 from lance_core.format.operations import Operation
 
@@ -47,6 +48,21 @@ def files_written(operation: Operation, base: Manifest | None) -> tuple[DataFile
     known = set() if isinstance(operation, op.Append | op.Overwrite) else _paths_of(fragments, base)
     files = {file.path: file for fragment in fragments for file in fragment.files if file.path not in known}
     return tuple(files.values())
+
+
+def segments_written(operation: Operation, base: Manifest | None) -> tuple[IndexMetadata, ...]:
+    """The index segments that it brings: those that the version it was planned on does not have, in the table's own
+    place."""
+    match operation:
+        case op.CreateIndex():
+            brought = operation.new
+        case op.Rewrite():
+            noted = () if operation.fragment_reuse is None else (operation.fragment_reuse,)
+            brought = (*(index for _uuid, index in operation.rewritten_indices), *noted)
+        case _:
+            return ()
+    known = {index.uuid for index in base.indices} if base is not None and brought else set()
+    return tuple(index for index in brought if index.base_id is None and index.uuid not in known)
 
 
 def _paths_of(fragments: Sequence[Fragment], base: Manifest | None) -> set[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pyroaring import BitMap
 
 from lance_core.format import operations as op
-from lance_core.format.index_metadata import FRAGMENT_REUSE, MEM_WAL, IndexMetadata
+from lance_core.format.index_metadata import FRAGMENT_REUSE, MEM_WAL, SYSTEM_INDICES, IndexMetadata
 from lance_core.format.operations import Operation
 from lance_core.transactions.touching import live_ids, names, progress, replaces_one, touched, uuids
 from lance_core.transactions.verdicts import Verdict, incompatible_if, retry_if
@@ -16,12 +16,14 @@ _NGRAM = "ngramindexdetails"
 
 
 def same_index(ours: Operation, theirs: Operation) -> Verdict:
-    """One name would get two indices, or lose what was just put in place of it."""
+    """One name would get two indices, or lose what was just put in place of it; or the notes that lead to its rows."""
     assert isinstance(ours, op.CreateIndex)
     assert isinstance(theirs, op.CreateIndex)
     mine, other = names(ours.new), names(theirs.new)
     if mine & other:
         return Verdict.RETRY
+    if (FRAGMENT_REUSE in mine and other - SYSTEM_INDICES) or (FRAGMENT_REUSE in other and mine - SYSTEM_INDICES):
+        return Verdict.RETRY  # notes were dropped that the other may have to follow
     for first, second in ((ours, theirs), (theirs, ours)):
         added = names(first.new) - names(first.removed)
         if added & names(second.removed):
@@ -60,9 +62,13 @@ def indexed_values(ours: Operation, theirs: Operation) -> Verdict:
 
 
 def indexed_rows_moved(ours: Operation, theirs: Operation) -> Verdict:
-    """An index knows rows by places that the compaction left, unless that noted where they went."""
+    """An index knows rows by places that the compaction left, unless that noted where they went; or what this removes
+    was written anew, and goes by another name."""
     assert isinstance(ours, op.CreateIndex)
     assert isinstance(theirs, op.Rewrite)
+    written_anew = dict(theirs.rewritten_indices).keys()
+    if any(index.uuid.bytes in written_anew for index in ours.removed):
+        return Verdict.RETRY
     if FRAGMENT_REUSE in names((*ours.new, *ours.removed)):
         return _retry_or_more(ours) if theirs.fragment_reuse else _rows_left(ours.new, theirs)
     if theirs.fragment_reuse is None:

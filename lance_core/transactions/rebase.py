@@ -24,6 +24,7 @@ from lance_core.format.manifest import Manifest
 from lance_core.format.operations import Operation
 from lance_core.format.schema import Field, TableSchema
 from lance_core.format.transaction import PLANNED_ON, Transaction
+from lance_core.transactions.index_coverage import Alive, without_fragments
 from lance_core.transactions.landed import Landed
 from lance_core.transactions.touching import in_state, rewrites_columns
 
@@ -83,7 +84,7 @@ def rebase(
         case op.Rewrite():
             return Rebased(replace(ours, operation=_rewrite(operation, base, head)))
         case op.CreateIndex():
-            return Rebased(replace(ours, operation=_create_index(operation, head, others)))
+            return Rebased(replace(ours, operation=_create_index(operation, base, head, others)))
         case op.Delete() | op.Update():
             return _following_deletions(ours, operation, base, head, fetched)
         case _:
@@ -163,14 +164,40 @@ def _rewrite(operation: op.Rewrite, base: Manifest, head: Manifest) -> op.Rewrit
     return replace(operation, groups=groups)
 
 
-def _create_index(operation: op.CreateIndex, head: Manifest, others: Sequence[Landed]) -> op.CreateIndex:
+def _create_index(
+    operation: op.CreateIndex, base: Manifest, head: Manifest, others: Sequence[Landed]
+) -> op.CreateIndex:
     new = operation.new
+    alive: Alive | None = None
     for landed in others:
         theirs = landed.transaction.operation if landed.transaction else None
         if isinstance(theirs, op.Update) and theirs.fields_modified:
+            if alive is None:
+                section = index_metadata.decode_section(head.index_section, path=head.path)
+                alive = Alive.of(section, (fragment.id for fragment in head.message.fragments))
             changed = [fragment.id for fragment in theirs.updated]
-            new = index_metadata.without_fragments(new, changed, on_fields=frozenset(theirs.fields_modified))
+            new = without_fragments(new, changed, alive, on_fields=frozenset(theirs.fields_modified))
+    if any(landed.transaction and isinstance(landed.transaction.operation, op.Merge) for landed in others):
+        new = tuple(_less_refiled(index, base, head) for index in new)
     return replace(operation, new=new, removed=(*operation.removed, *_replaced_of_kind(operation, head)))
+
+
+def _less_refiled(index: IndexMetadata, base: Manifest, head: Manifest) -> IndexMetadata:
+    """Less the fragments where another file has its column now: a merge does not tell whether values are others."""
+    covered, fields = index.covers, set(index.field_ids)
+    if not covered or index.is_system:
+        return index
+
+    def files(manifest: Manifest) -> dict[int, set[str]]:
+        return {
+            fragment.id: {file.path for file in fragment.files if not fields.isdisjoint(file.fields)}
+            for fragment in manifest.message.fragments
+            if fragment.id in covered
+        }
+
+    after = files(head)
+    changed = BitMap(number for number, held in files(base).items() if after.get(number, held) != held)
+    return index.covering(covered - changed) if changed else index
 
 
 def _replaced_of_kind(operation: op.CreateIndex, head: Manifest) -> Iterator[IndexMetadata]:

@@ -163,12 +163,13 @@ def metadata_of_restored_columns(ours: Operation, theirs: Operation) -> Verdict:
 
 
 def both_compact(ours: Operation, theirs: Operation) -> Verdict:
-    """Fragments that both wrote anew would hold their rows twice; and of two that say where rows went, the second has
-    to say it for the first too."""
+    """Fragments that both wrote anew would hold their rows twice; of two that say where rows went, the second has to
+    say it for the first too; and an index that both wrote anew would follow one of them."""
     assert isinstance(ours, op.Rewrite)
     assert isinstance(theirs, op.Rewrite)
     both_note = ours.fragment_reuse is not None and theirs.fragment_reuse is not None
-    return max(same_fragments(ours, theirs), retry_if(both_note))
+    both_remap = dict(ours.rewritten_indices).keys() & dict(theirs.rewritten_indices).keys()
+    return max(same_fragments(ours, theirs), retry_if(both_note or both_remap))
 
 
 def target_removed(ours: Operation, theirs: Operation) -> Verdict:

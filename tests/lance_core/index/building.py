@@ -114,7 +114,7 @@ def built(
         dataset_version=1,
         fragment_bitmap=BitMap([*alive, *also]).serialize(),
         index_version=kind.version(stable_row_ids=False),
-        files=new.files,
+        files=(table_pb2.IndexFile(path=file.path, size_bytes=file.size) for file in new.files),
     )
     message.index_details.type_url = kind.type_url
     message.index_details.value = details

@@ -73,7 +73,8 @@ def write(
         location = locate(directory, durable=False)
     files = NewSegment(location, uuid.uuid4())
     details = kind.write(files, column, rows, parts, kind.options(options or {}))
-    message = table_pb2.IndexMetadata(name="test", fields=[0], files=files.files)
+    sizes = (table_pb2.IndexFile(path=file.path, size_bytes=file.size) for file in files.files)
+    message = table_pb2.IndexMetadata(name="test", fields=[0], files=sizes)
     message.uuid.uuid = files.identity.bytes
     message.index_details.type_url = kind.type_url
     message.index_details.value = details

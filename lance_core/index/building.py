@@ -1,0 +1,128 @@
+"""From rows of a version, and segments that are there, to a segment under a new uuid. Nothing is committed here.
+
+    what is wanted (`Wanted`) -> values of chosen fragments, a batch at a time -> the kind writes -> `IndexMetadata`
+
+Rows come in the order of a scan: their value, found by its path, null where a struct on the way is, and their number,
+an id or an address as the kind's version has it. Deleted rows are left out. How much of them is held is the kind's.
+What was written and never committed lies under a name that nobody knows, for cleanup.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from pyroaring import BitMap
+
+from lance_core.errors import InvalidInput
+from lance_core.format import field_paths
+from lance_core.format.field_paths import Chain
+from lance_core.format.fragment import Fragment
+from lance_core.format.index_metadata import IndexMetadata
+from lance_core.format.schema import Field, TableSchema
+from lance_core.index import kinds
+from lance_core.index.coverage import Coverage
+from lance_core.index.files import NewSegment
+from lance_core.index.kind import ROW, VALUE, Kind, Options, Part
+from lance_core.ports import Ports
+from lance_core.scan.columns import resolved
+from lance_core.scan.plan import ScanTask, plan_columns
+from lance_core.scan.read import scan
+from lance_core.scan.row_columns import ROW_ADDRESS, ROW_ID
+from lance_core.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An index, whatever it is built from."""
+
+    name: str
+    kind: Kind
+    chain: Chain
+    """The field it is on, with all that it is within."""
+    options: Options
+
+    @property
+    def path(self) -> str:
+        return field_paths.spelt(self.chain)
+
+
+def column_of(schema: TableSchema, path: str, *, uri: str) -> Chain:
+    """The field that is to be indexed. There is one value of it in a row, or one list."""
+    try:
+        chain = field_paths.find(schema, path)
+    except InvalidInput as error:
+        raise InvalidInput(f"{uri}: {error}") from None
+    for parent in chain[:-1]:
+        if parent.logical_type != "struct":
+            whole = field_paths.spelt(chain[: chain.index(parent) + 1])
+            raise InvalidInput(
+                f"{uri}: {path!r} lies within {whole!r}, of type {parent.arrow().type}, which holds many of them in a "
+                f"row; index {whole!r} itself, if a kind fits it, or a column outside of it"
+            )
+    return chain
+
+
+def arrow_of(schema: TableSchema, chain: Chain) -> pa.Field:
+    """The column as a scan shows it, which is what a kind is built from."""
+    (column,) = resolved(schema, [field_paths.spelt(chain)])
+    return column.arrow
+
+
+def chain_of(schema: TableSchema, field_id: int) -> Chain | None:
+    """The field of this id, with all that it is within."""
+    return next((chain for top in schema.fields for chain in _chains((top,)) if chain[-1].id == field_id), None)
+
+
+def build(
+    base: Snapshot,
+    wanted: Wanted,
+    fragments: Sequence[Fragment],
+    *,
+    parts: Sequence[Part] = (),
+    covers: BitMap,
+    ports: Ports,
+) -> IndexMetadata:
+    """A segment of the rows of these fragments, and of what the parts bring; `covers` is all that it covers."""
+    segment = NewSegment(base.location, ports.new_uuid())
+    schema = base.manifest.schema
+    empty = IndexMetadata.new(
+        segment.identity,
+        name=wanted.name,
+        field_id=wanted.chain[-1].id,
+        dataset_version=base.version,
+        covers=covers,
+        type_url=wanted.kind.type_url,
+        details=b"",
+        index_version=wanted.kind.version(stable_row_ids=base.manifest.has_stable_row_ids),
+        created_ms=ports.now_ns() // 1_000_000,
+    )
+    rows = values(base, wanted.chain, fragments, addresses=empty.holds_addresses)
+    details = wanted.kind.write(segment, arrow_of(schema, wanted.chain), rows, parts, wanted.options)
+    return empty.filled(details, segment.files)
+
+
+def values(base: Snapshot, chain: Chain, fragments: Sequence[Fragment], *, addresses: bool) -> Iterator[pa.RecordBatch]:
+    """`VALUE` and `ROW` of the live rows, in order."""
+    if not fragments:
+        return
+    plan = plan_columns(base.manifest, [field_paths.spelt(chain), ROW_ADDRESS if addresses else ROW_ID])
+    for batch in scan(base.location, replace(plan, tasks=tuple(map(ScanTask, fragments)))):
+        yield pa.RecordBatch.from_arrays(batch.columns, names=[VALUE, ROW])
+
+
+def wanted_again(base: Snapshot, segment: IndexMetadata) -> Wanted | None:
+    """What a segment that is there is of; None where nobody here can build such a one, or its column is gone."""
+    kind = kinds.of(segment)
+    if kind is None or len(segment.field_ids) != 1:
+        return None
+    chain = chain_of(base.manifest.schema, segment.field_ids[0])
+    if chain is None or not kind.fits(arrow_of(base.manifest.schema, chain)):
+        return None
+    options = kind.options_of(Coverage(base).segment(segment))
+    return Wanted(segment.name, kind, chain, options)
+
+
+def _chains(chain: tuple[Field, ...]) -> Iterator[Chain]:
+    yield chain
+    for child in chain[-1].children:
+        yield from _chains((*chain, child))

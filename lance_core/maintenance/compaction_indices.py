@@ -1,0 +1,189 @@
+"""What becomes of each index segment when rows move to other fragments, and the segments that are written anew for it.
+
+    STAYS      it finds its rows wherever they are, by stable ids, or covers none of them
+    ANEW       it is written once more, with the addresses that its rows will have, and covers on
+    NOTED      it stays as it is; the table notes where the rows went (`format/fragment_reuse.py`), and readers follow
+    UNCOVERED  it stays as it is, and covers what moved no more: queries scan it
+
+Which of them is what the caller asked for (`Remap`), or the best that each segment stands. To write one anew is to
+merge it with nothing: its kind gets the old segment, and where its rows will be. Of zones nothing can follow a row, so
+those of the new fragments are built from their rows. Start with `fates`.
+"""
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from pyroaring import BitMap
+
+from lance_core import given
+from lance_core.errors import Unsupported
+from lance_core.format.fragment_reuse import FragmentReuse, Reused
+from lance_core.format.index_metadata import IndexMetadata
+from lance_core.format.row_sets import Ids, RowSet
+from lance_core.index import building
+from lance_core.index.building import Wanted
+from lance_core.index.coverage import Coverage, Standing, led_on
+from lance_core.index.kind import Moves, Part
+from lance_core.index.moves import Follow, Notes, Stay, Still
+from lance_core.ports import Ports
+from lance_core.snapshot import Snapshot
+
+
+class Remap(enum.Enum):
+    """What becomes of an index whose rows get other addresses."""
+
+    NOW = "now"
+    """It is written anew, and covers the new fragments at once; refused where that cannot be done."""
+    REUSE = "reuse"
+    """It stays as it is, and the table notes where the rows went. A kind whose readers do not follow such a note covers
+    the new fragments no more."""
+    NONE = "none"
+    """It stays as it is and covers the new fragments no more: queries scan them."""
+
+    @classmethod
+    def of(cls, text: str) -> "Remap":
+        return given.choice(cls, text, "remap")
+
+
+class Fate(enum.Enum):
+    STAYS = "stays"
+    ANEW = "anew"
+    NOTED = "noted"
+    UNCOVERED = "uncovered"
+
+
+@dataclass(frozen=True, slots=True)
+class Fates:
+    """Of the segments of a version, for these fragments."""
+
+    coverage: Coverage
+    moving: BitMap
+    by_segment: tuple[tuple[Standing, Fate], ...]
+
+    @property
+    def takes_note(self) -> bool:
+        return any(fate is Fate.NOTED for _, fate in self.by_segment)
+
+    def uncovered(self, *, lasting: bool) -> tuple[str, ...]:
+        """The names of those that do not go on over what moves. With a new note, those that would not outlive it leave
+        what earlier ones led to."""
+        alive = self.coverage.live
+        names = set()
+        for standing, fate in self.by_segment:
+            index = standing.metadata
+            covered = led_on(index, self.coverage.reuse)
+            lost = fate is Fate.UNCOVERED
+            if covered is not None and self.takes_note and fate is not Fate.ANEW:
+                follows = index.outlives_notes if lasting else index.follows_notes
+                lost = not follows and bool((covered & alive) - ((index.covers or BitMap()) - self.moving))
+                lost = lost or (index.is_of_zones and bool(covered & self.moving))
+            if lost:
+                names.add(index.name)
+        return tuple(sorted(names))
+
+
+def fates(base: Snapshot, moving: BitMap, remap: Remap | None, *, bytes_max: int | None = None) -> Fates:
+    """`bytes_max`: a larger segment is not written anew unless that was asked for. Refuses what cannot be done as it
+    was asked for."""
+    coverage = Coverage(base)
+    chosen = tuple((each, _fate(base, coverage, each, moving, remap, bytes_max)) for each in coverage.segments)
+    if coverage.reuse is not None or any(fate is Fate.NOTED for _, fate in chosen):
+        # What notes lead to is claimed for no zone, whatever it says of itself: nobody could tell it from one that is
+        # claimed by mistake, as another library does.
+        chosen = tuple(
+            (each, Fate.UNCOVERED if fate is Fate.ANEW and each.metadata.is_of_zones else fate) for each, fate in chosen
+        )
+    return Fates(coverage, moving, chosen)
+
+
+def _fate(
+    base: Snapshot, coverage: Coverage, standing: Standing, moving: BitMap, remap: Remap | None, bytes_max: int | None
+) -> Fate:
+    index = standing.metadata
+    covered, stable = led_on(index, coverage.reuse), base.manifest.has_stable_row_ids
+    if covered is None or not covered & moving or (stable and not index.holds_addresses):
+        return Fate.STAYS
+    if remap is Remap.NONE:
+        return Fate.UNCOVERED
+    if remap is Remap.REUSE:
+        if stable and index.is_of_zones:
+            return Fate.UNCOVERED
+        if stable:
+            raise _cannot(base, index, "a table with stable row ids notes nothing", stable=stable)
+        return Fate.NOTED
+    wanted = _wanted(base, standing)
+    size = sum(file.size for file in index.files)
+    if wanted is not None and (remap is Remap.NOW or bytes_max is None or size <= bytes_max):
+        return Fate.ANEW
+    if remap is Remap.NOW:
+        why = standing.unused or "it cannot be written anew from what it holds"
+        raise _cannot(base, index, why, stable=stable)
+    return Fate.NOTED if index.outlives_notes and not stable else Fate.UNCOVERED
+
+
+def written_anew(
+    base: Snapshot, of: Fates, groups: Sequence[Reused], ports: Ports
+) -> tuple[tuple[bytes, IndexMetadata], ...]:
+    """The uuid of each segment that is written anew, and what takes its place. The new fragments have their numbers."""
+    step = Notes(FragmentReuse.empty().followed_by(base.version, groups), path=base.manifest.path)
+    return tuple(
+        (standing.metadata.uuid.bytes, _anew(base, of, standing, groups, step, ports))
+        for standing, fate in of.by_segment
+        if fate is Fate.ANEW
+    )
+
+
+def _anew(
+    base: Snapshot, of: Fates, standing: Standing, groups: Sequence[Reused], step: Notes, ports: Ports
+) -> IndexMetadata:
+    wanted = _wanted(base, standing)
+    assert wanted is not None, "it was looked at before"
+    index, stays = standing.metadata, standing.covered - of.moving
+    joined = [each for each in groups if BitMap(fragment.id for fragment in each.old) <= standing.covered]
+    new = [fragment for each in joined for fragment in each.new]
+    covers = stays | BitMap(fragment.id for fragment in new)
+    segment = of.coverage.segment(index)
+    if index.is_of_zones:
+        later = replace(base, manifest=base.manifest.with_fragments(new))
+        return building.build(later, wanted, new, parts=[Part(segment, Stay(stays))], covers=covers, ports=ports)
+    moves = Then(of.coverage.moves(standing), Follow(step, covers))
+    return building.build(base, wanted, (), parts=[Part(segment, moves)], covers=covers, ports=ports)
+
+
+@dataclass(frozen=True, slots=True)
+class Then:
+    """One after the other."""
+
+    first: Moves
+    second: Moves
+
+    def of(self, rows: Ids) -> tuple[Ids, Still]:
+        between, still = self.first.of(rows)
+        now, still_then = self.second.of(between)
+        return now, np.logical_and(still, still_then)
+
+    def of_set(self, rows: RowSet) -> RowSet:
+        return self.second.of_set(self.first.of_set(rows))
+
+
+def _wanted(base: Snapshot, standing: Standing) -> Wanted | None:
+    """None where nobody here can write such a segment from one that is there."""
+    kind = standing.kind
+    if kind is None or standing.unused is not None:
+        return None
+    if standing.metadata.message.index_version != kind.version(stable_row_ids=base.manifest.has_stable_row_ids):
+        return None
+    return building.wanted_again(base, standing.metadata)
+
+
+def _cannot(base: Snapshot, index: IndexMetadata, why: str, *, stable: bool) -> Unsupported:
+    choices = "remap='none' to leave what is compacted uncovered until the index is built again"
+    if not stable:
+        choices = f"remap='reuse' to note where its rows went, which keeps it in use, or {choices}"
+    return Unsupported(
+        f"{base.location.uri}: index {index.name!r} ({index.kind}) stores the addresses of rows that a compaction "
+        f"would move, and it cannot be kept up: {why}. Compact without remap to keep what can be kept, or with "
+        f"{choices}"
+    )

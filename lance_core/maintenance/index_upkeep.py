@@ -1,0 +1,214 @@
+"""Keeping indices in shape: what is not covered is covered, small segments become one, those of no use go, and rows
+that compactions moved are written where they are now.
+
+    plan each index (`Work`) -> write its new segment, if it takes one -> one CreateIndex for all of them
+    then, as a change of its own: notes of compactions that nobody follows any more are dropped (`trim`)
+
+A new segment has the rows of fragments that nobody covers, and of segments that are merged with it. Segments of a kind
+that is not known stay as they are, with all that they cover and the notes that they need. Start with `optimize`.
+"""
+
+import enum
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from pyroaring import BitMap
+
+from lance_core import given
+from lance_core.errors import InvalidInput, Unsupported
+from lance_core.format import field_paths, naming
+from lance_core.format.fragment import Fragment
+from lance_core.format.fragment_reuse import ExternalContent, content_of, reuse_entry
+from lance_core.format.index_metadata import IndexMetadata
+from lance_core.format.operations import CreateIndex
+from lance_core.index import building
+from lance_core.index.building import Wanted
+from lance_core.index.coverage import Coverage, Standing, led_on, together
+from lance_core.index.kind import Part
+from lance_core.index.moves import Stay
+from lance_core.index.statistics import RowCounts
+from lance_core.ports import Ports
+from lance_core.snapshot import Snapshot
+
+SMALL_ROWS = 1_048_576
+"""A segment of so few rows is merged with whatever comes."""
+
+
+class Merge(enum.Enum):
+    """Which segments of an index become one."""
+
+    SMALL = "small"
+    """Those that are small beside what they are merged with, so that each row is written a few times in all, and there
+    are few segments to search."""
+    ALL = "all"
+    """All of them: the fewest to search, and the most to write."""
+    NONE = "none"
+    """What is not covered becomes a segment of its own."""
+
+    @classmethod
+    def of(cls, text: str) -> "Merge":
+        return given.choice(cls, text, "merge")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is to be done for one index."""
+
+    wanted: Wanted
+    merged: tuple[Standing, ...]
+    """Segments whose rows go into the new one, from what they hold."""
+    fragments: tuple[Fragment, ...]
+    """Whose rows are read from the table."""
+    covers: BitMap
+    removed: tuple[IndexMetadata, ...]
+
+
+def optimize(base: Snapshot, names: Sequence[str] | None, merge: Merge, *, ports: Ports) -> CreateIndex | None:
+    """None where all is in shape. When it returns, the files are written."""
+    coverage = Coverage(base)
+    new: list[IndexMetadata] = []
+    removed: list[IndexMetadata] = []
+    for work in _planned(base, coverage, names, merge):
+        removed += work.removed
+        if work.covers:
+            new.append(_done(base, coverage, work, ports))
+    return CreateIndex(tuple(new), tuple(removed)) if new or removed else None
+
+
+def trim(base: Snapshot, fresh: Collection[IndexMetadata], *, ports: Ports) -> CreateIndex | None:
+    """Without the notes that no segment has to follow. `fresh` are segments that were written in the knowledge of all
+    of them. The entry itself stays, and says nothing in the end: somebody may be adding to it."""
+    entry = reuse_entry(base.manifest.indices)
+    coverage = Coverage(base)
+    if entry is None or coverage.reuse is None or coverage.notes is None:
+        return None
+    needed: set[int] = set()
+    known = {index.uuid for index in fresh}
+    for standing in coverage.segments:
+        if standing.metadata.uuid not in known:
+            needed |= set(_followed(base, coverage, standing))
+    kept = coverage.reuse.keeping(needed)
+    if kept == coverage.reuse:
+        return None
+    replaced = kept.as_index(
+        ports.new_uuid(), dataset_version=entry.dataset_version, created_ms=ports.now_ns() // 1_000_000
+    )
+    if isinstance(content := content_of(replaced), ExternalContent):
+        base.location.store.put(f"{naming.INDICES}/{replaced.uuid}/{content.name}", kept.encode())
+    return CreateIndex((replaced,), (entry,))
+
+
+def _planned(base: Snapshot, coverage: Coverage, names: Sequence[str] | None, merge: Merge) -> Iterator[Work]:
+    for name in _chosen(base, coverage, names):
+        segments = coverage.by_name[name]
+        work = _work(base, coverage, segments, merge)
+        if isinstance(work, Work):
+            yield work
+        elif work is not None and names is not None:
+            raise Unsupported(f"{base.location.uri}: index {name!r} cannot be optimized: it {work}")
+
+
+def _chosen(base: Snapshot, coverage: Coverage, names: Sequence[str] | None) -> Sequence[str]:
+    there = list(coverage.by_name)
+    for name in names or ():
+        if name not in coverage.by_name:
+            hint = field_paths.near(name, there) if there else "this version has none"
+            raise InvalidInput(f"{base.location.uri}: there is no index {name!r}; {hint}")
+    return there if names is None else list(dict.fromkeys(names))
+
+
+def _work(base: Snapshot, coverage: Coverage, segments: Sequence[Standing], merge: Merge) -> Work | str | None:
+    """None where there is nothing to do; why nothing can be done."""
+    usable = [each for each in segments if each.kind is not None]
+    if not usable:
+        return segments[0].unused or "is not known here"
+    template = max(usable, key=lambda each: each.metadata.dataset_version)
+    wanted = building.wanted_again(base, template.metadata)
+    if wanted is None:
+        return "is on a column that is gone, or that its kind does not fit any more; drop it"
+    ours = [each for each in usable if _is_alike(each, template)]
+    others = [each for each in segments if each not in ours]
+    elsewhere = BitMap.union(BitMap(), *(_claimed(coverage, each) for each in others))
+    open_fragments = coverage.live - together(ours) - elsewhere
+    stale = [each for each in ours if each.covered and _is_stale(coverage, each)]
+    useless = [each for each in ours if not each.covered]
+    rows = RowCounts(base.manifest)
+    gathered = rows(open_fragments) + sum(rows(each.covered) for each in stale)
+    merged = list(stale)
+    if merge is not Merge.NONE:
+        able = [each for each in ours if each.covered and each not in stale]
+        for each in sorted(able, key=lambda standing: rows(standing.covered)):
+            if merge is Merge.ALL or rows(each.covered) <= max(gathered, SMALL_ROWS):
+                merged.append(each)
+                gathered += rows(each.covered)
+    if not open_fragments and not stale and len(merged) < 2:
+        merged = []
+    covers = open_fragments | together(merged)
+    if not covers:
+        # One is kept, so that the index does not vanish.
+        gone = useless if len(useless) < len(segments) else useless[:-1]
+        return Work(wanted, (), (), covers, tuple(each.metadata for each in gone)) if gone else None
+    version = wanted.kind.version(stable_row_ids=base.manifest.has_stable_row_ids)
+    again = [each for each in merged if each.metadata.message.index_version != version]
+    read = open_fragments | together(again)
+    return Work(
+        wanted,
+        tuple(each for each in merged if each not in again),
+        tuple(fragment for fragment in base.manifest.fragments if fragment.id in read),
+        covers,
+        tuple(each.metadata for each in (*merged, *useless)),
+    )
+
+
+def _done(base: Snapshot, coverage: Coverage, work: Work, ports: Ports) -> IndexMetadata:
+    parts = [_part(base, coverage, each) for each in work.merged]
+    return building.build(base, work.wanted, work.fragments, parts=parts, covers=work.covers, ports=ports)
+
+
+def _part(base: Snapshot, coverage: Coverage, standing: Standing) -> Part:
+    if standing.metadata.is_of_zones:
+        return Part(coverage.segment(standing.metadata), Stay(standing.covered))
+    by_id = base.manifest.has_stable_row_ids and not standing.metadata.holds_addresses
+    return coverage.part(standing, rows_by_id=by_id)
+
+
+def _is_alike(one: Standing, other: Standing) -> bool:
+    return one.kind is other.kind and one.metadata.field_ids == other.metadata.field_ids
+
+
+def _claimed(coverage: Coverage, standing: Standing) -> BitMap:
+    """What nobody else of its name may claim, whether we can use it or not."""
+    return (led_on(standing.metadata, coverage.reuse) or BitMap()) & coverage.live
+
+
+def _is_stale(coverage: Coverage, standing: Standing) -> bool:
+    """Whether readers have to follow notes to find its rows, as far as it says; or claims what only notes deny."""
+    return next(_noted(coverage, standing, standing.metadata.covers or BitMap()), None) is not None
+
+
+def _noted(coverage: Coverage, standing: Standing, fragments: BitMap) -> Iterator[int]:
+    """The numbers of the notes that lead on from these fragments, or that the segment is older than."""
+    if coverage.reuse is None:
+        return
+    index, here = standing.metadata, fragments
+    for number, (planned, groups) in enumerate(coverage.reuse.notes()):
+        old = BitMap(id for led in groups for id, _ in led.old)
+        new = BitMap(id for led in groups for id, _ in led.new)
+        leads = not index.is_of_zones and bool(here & old)
+        if leads or (index.dataset_version <= planned and here & new):
+            here = here | new
+            yield number
+
+
+def _followed(base: Snapshot, coverage: Coverage, standing: Standing) -> Iterator[int]:
+    """The same from what is in its files, where they can be read: what it says of itself may have been brought up to
+    date by others who left the files as they were."""
+    fragments = standing.metadata.covers or BitMap()
+    if base.manifest.has_stable_row_ids and not standing.metadata.holds_addresses:
+        return
+    chain = building.chain_of(base.manifest.schema, (*standing.metadata.field_ids, -1)[0])
+    if standing.kind is not None and chain is not None and not standing.metadata.is_of_zones:
+        segment = coverage.segment(standing.metadata)
+        examined = standing.kind.examine(segment, building.arrow_of(base.manifest.schema, chain))
+        fragments = fragments | BitMap(examined.rows.parts)
+    yield from _noted(coverage, standing, fragments)

@@ -1,0 +1,327 @@
+"""Creating and dropping indices, and what other verbs do to them. Pylance has to find the same by them as without."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lance_core import InvalidInput, Table
+from lance_core.errors import IncompatibleConflict, NotFound, StorageError
+from lance_core.format.operations import CreateIndex, Update
+from tests.lance_core.index.asking import OF, check_answers, covers, is_used, rows
+
+KINDS = [("id", "BTREE"), ("word", "BITMAP"), ("at.x", "BTREE"), ("tags", "LABEL_LIST"), ("id", "ZONEMAP")]
+
+
+def made(place: Path, *, stable: bool = False, count: int = 130) -> Table:
+    return Table.create(place / "t", rows(0, count), max_rows_per_file=30, stable_row_ids=stable, durable=False)
+
+
+@pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
+def test_an_index_is_created_and_found_by_both(tmp_path: Path, stable: bool) -> None:
+    table = made(tmp_path, stable=stable).delete("id % 10 = 4").table
+    for column, kind in KINDS:
+        done = table.create_index(column, kind.lower() if kind == "BITMAP" else kind)
+        table = done.table
+        index = table.indices[-1]
+        assert (done.operation, done.rows_added, done.rows_removed) == ("CreateIndex", 0, 0)
+        assert (done.files, done.bytes) == (len(index.files), sum(file.size for file in index.files))
+        assert done.files >= 1
+        assert covers(table, index.name) == [[0, 1, 2, 3, 4]]
+        assert index.dataset_version == done.version - 1
+        assert is_used(table, OF[column])
+    assert [index.name for index in table.indices] == ["id_idx", "word_idx", "at.x_idx", "tags_idx", "id_idx_2"]
+    check_answers(table)
+    described = {each.name: each.field_names for each in lance.dataset(table.uri).describe_indices()}
+    assert described["at.x_idx"] == ["at.x"]
+
+
+def test_what_others_build_is_named_alike(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    dataset = lance.dataset(table.uri)
+    dataset.create_scalar_index("id", "BTREE")
+    dataset.create_scalar_index("id", "BITMAP")
+    table = table.refresh().create_index("id", "ZONEMAP").table
+    assert [index.name for index in table.indices] == ["id_idx", "id_idx_2", "id_idx_3"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("idd", "BTREE"), r"there is no column 'idd'; did you mean 'id'\?"),
+        (("at.z", "BTREE"), r"there is no column 'at.z'; there are at.x, at.y|did you mean 'at\.[xy]'"),
+        (("id", "HASH"), "kind='HASH'"),
+        (("at", "BTREE"), "BTREE index cannot be built on column 'at'"),
+        (("tags", "BTREE"), "for it there is LABEL_LIST"),
+        (("tags.item", "BTREE"), "lies within 'tags'"),
+        (("word", "LABEL_LIST"), "for it there is BTREE"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(tmp_path: Path, arguments: tuple[str, str], message: str) -> None:
+    table = made(tmp_path)
+    with pytest.raises(InvalidInput, match=message):
+        table.create_index(*arguments)
+    assert table.refresh().version == table.version
+    assert not (Path(table.uri) / "_indices").exists()
+
+
+def test_other_arguments_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    for arguments, message in (
+        ({"name": ""}, "an index has a name"),
+        ({"name": "__lance_frag_reuse"}, "the library's own"),
+        ({"fragments": [1, 9]}, "no fragment 9"),
+        ({"fragments": "1"}, "fragments="),
+        ({"fragments": [-1]}, "they count from 0"),
+        ({"color": "red"}, "color"),
+        ({"replace": "yes"}, "replace"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            table.create_index("id", "BTREE", **arguments)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=r"there is no index 'x'; this version has none"):
+        table.drop_index("x")
+    table = table.create_index("id", "BTREE").table
+    with pytest.raises(InvalidInput, match=r"there is no index 'id_ix'; did you mean 'id_idx'"):
+        table.drop_index("id_ix")
+
+
+def test_a_name_that_is_taken(tmp_path: Path) -> None:
+    table = made(tmp_path).create_index("id", "BTREE", name="mine").table
+    with pytest.raises(InvalidInput, match=r"an index 'mine' already, a BTREE on column 'id'.*replace=True"):
+        table.create_index("id", "BTREE", name="mine")
+    with pytest.raises(InvalidInput, match=r"'mine' is a BTREE on column 'id', not on 'word'"):
+        table.create_index("word", "BTREE", name="mine", replace=True)
+    table = table.append(rows(130, 10)).table
+    before = table.indices[0]
+    table = table.create_index("id", "ZONEMAP", name="mine", replace=True).table
+    assert [index.name for index in table.indices] == ["mine"]
+    assert table.indices[0].uuid != before.uuid
+    assert covers(table, "mine") == [[0, 1, 2, 3, 4, 5]]
+    check_answers(table)
+    table = table.create_index("id", "BTREE").table
+    with pytest.raises(InvalidInput, match="'id_idx' already"):
+        table.create_index("id", "BTREE")
+
+
+def test_an_index_of_some_fragments_leaves_the_others_to_scans(tmp_path: Path) -> None:
+    table = made(tmp_path).create_index("id", "BTREE", fragments=[3, 1, 1]).table
+    assert covers(table, "id_idx") == [[1, 3]]
+    check_answers(table)
+
+
+def test_an_index_is_dropped(tmp_path: Path) -> None:
+    table = made(tmp_path).create_index("id", "BTREE").table.create_index("word", "BITMAP").table
+    place = Path(table.uri) / table.indices[0].place
+    after = table.drop_index("id_idx").table
+    assert [index.name for index in after.indices] == ["word_idx"]
+    assert place.exists()
+    assert not is_used(after, "id = 37")
+    check_answers(after)
+    check_answers(after.restore(table.version).table)
+
+
+def test_a_table_without_rows_can_have_one(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", rows(0, 1).schema, durable=False)
+    for column, kind in KINDS:
+        table = table.create_index(column, kind).table
+    assert {tuple(index.covers or ()) for index in table.indices} == {()}
+    check_answers(table)
+    table = table.append(rows(0, 50)).table
+    check_answers(table)
+    table = table.optimize_indices().table
+    assert {tuple(index.covers or ()) for index in table.indices} == {(0,)}
+    check_answers(table)
+
+
+# Beside others
+
+
+def test_rows_that_come_meanwhile_are_not_covered(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    table.append(rows(130, 10))
+    table.delete("id < 35")
+    table.update({"word": "'new'"}, where="id = 77")
+    done = table.create_index("id", "BTREE")
+    assert covers(done.table, "id_idx") == [[0, 1, 2, 3, 4]]
+    assert len(done.rebased_over) == 3
+    check_answers(done.table)
+
+
+def test_columns_rewritten_meanwhile_are_not_covered(tmp_path: Path) -> None:
+    """In place, by pylance: the index was built on what was there before."""
+    table = made(tmp_path).create_index("id", "BTREE").table
+    dataset = lance.dataset(table.uri)
+    change = dataset.to_table(columns=["id"], filter="id in (3, 4)").append_column("word", pa.array(["a", "b"]))
+    dataset.merge_insert("id").when_matched_update_all().execute(change)
+    theirs = table.transaction(table.version + 1)
+    assert theirs is not None
+    assert isinstance(theirs.operation, Update)
+    assert theirs.operation.fields_modified
+    done = table.create_index("word", "BITMAP")
+    assert covers(done.table, "word_idx") == [[1, 2, 3, 4]]
+    check_answers(done.table, ["word = 'a'", "word = 'w3'", "word is null"])
+
+
+@pytest.mark.parametrize("remap", ["now", "reuse", "none"])
+def test_a_compaction_that_came_first_has_it_built_again(tmp_path: Path, remap: str) -> None:
+    table = made(tmp_path)
+    table.compact(remap=remap)  # type: ignore[arg-type]
+    done = table.create_index("id", "BTREE")
+    assert [len(each) for each in covers(done.table, "id_idx")] == [1]
+    assert done.attempts == 2
+    check_answers(done.table)
+
+
+@pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
+def test_an_index_that_came_first_has_the_compaction_done_again(tmp_path: Path, stable: bool) -> None:
+    table = made(tmp_path, stable=stable)
+    table.create_index("id", "BTREE").table.create_index("word", "BITMAP")
+    done = table.compact()
+    assert [len(each) for name in ("id_idx", "word_idx") for each in covers(done.table, name)] == [1, 1]
+    assert done.attempts == 2
+    assert is_used(done.table, "id = 37")
+    check_answers(done.table)
+
+
+def test_two_of_one_name(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    table.create_index("id", "BTREE", name="it")
+    with pytest.raises(InvalidInput, match="an index 'it' already"):
+        table.create_index("id", "BTREE", name="it")
+    done = table.create_index("id", "BITMAP", name="it", replace=True)
+    assert [index.kind for index in done.table.indices] == ["BitmapIndexDetails"]
+    dropped = done.table.drop_index("it")
+    assert dropped.table.indices == done.table.drop_index("it").table.indices == (), "both wanted it"
+    with pytest.raises(InvalidInput, match="no index 'it'"):
+        dropped.table.drop_index("it")
+
+
+def test_what_was_dropped_is_gone_whoever_wrote_it_anew(tmp_path: Path) -> None:
+    """A compaction gives the segment another uuid, and the drop was planned before."""
+    table = made(tmp_path).create_index("id", "BTREE").table
+    table.compact()
+    assert table.drop_index("id_idx").table.indices == ()
+
+
+def test_an_overwrite_meanwhile_ends_it(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    table.overwrite(rows(0, 5))
+    with pytest.raises(IncompatibleConflict):
+        table.create_index("id", "BTREE")
+
+
+def test_an_intent_lands_once(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    done = table.create_index("id", "BTREE", intent="index of id")
+    again = table.create_index("id", "BTREE", intent="index of id")
+    assert again.landed_before
+    assert (again.version, again.files, again.bytes) == (done.version, done.files, done.bytes)
+    assert len(again.table.indices) == 1
+
+
+# What other verbs do to it
+
+
+def test_a_rename_keeps_it_and_a_cast_is_refused(tmp_path: Path) -> None:
+    table = made(tmp_path).create_index("id", "BTREE").table.create_index("tags", "LABEL_LIST").table
+    for column, type in (("id", pa.int32()), ("tags.item", pa.large_string())):
+        with pytest.raises(InvalidInput, match="cannot be cast while an index is on it"):
+            table.alter_column(column, type=type)
+    table = table.alter_column("id", rename="number").table
+    assert [each.column for each in table.index_statistics()] == ["number", "tags"]
+    assert is_used(table, "number = 37")
+    assert table.drop_columns(["number"]).table.indices[0].name == "tags_idx"
+    assert table.overwrite(rows(0, 5)).table.indices == ()
+
+
+def test_a_clone_reads_it_where_it_is(tmp_path: Path) -> None:
+    table = made(tmp_path).create_index("id", "BTREE").table
+    clone = table.clone(tmp_path / "clone")
+    assert clone.indices[0].base_id is not None
+    assert is_used(clone, "id = 37")
+    check_answers(clone)
+    clone = clone.append(rows(130, 20)).table.compact().table.optimize_indices().table
+    assert [index.base_id for index in clone.indices] == [None]
+    check_answers(clone)
+    assert table.refresh().version == table.version
+
+
+def change_word(table: Table) -> Table:
+    return table.update({"word": "'new'"}, where="id % 30 = 5").table
+
+
+def upsert_some(table: Table) -> Table:
+    return table.upsert(rows(120, 20, group=3), on="id").table
+
+
+def overwrite_a_slice(table: Table) -> Table:
+    return table.overwrite(rows(0, 4), where="id < 20").table
+
+
+@pytest.mark.parametrize("change", [change_word, upsert_some, overwrite_a_slice])
+@pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
+def test_rows_that_moved_are_found(tmp_path: Path, stable: bool, change: Callable[[Table], Table]) -> None:
+    table = made(tmp_path, stable=stable)
+    for column, kind in (("id", "BITMAP"), ("word", "BITMAP"), ("at.x", "BTREE"), ("tags", "LABEL_LIST")):
+        table = table.create_index(column, kind).table
+    check_answers(change(change(table)), [*OF.values(), "word = 'new'", "word is null", "word != 'w1'", "id = 125"])
+
+
+@pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
+def test_an_index_by_row_ids_follows_rows_that_keep_its_values(tmp_path: Path, stable: bool) -> None:
+    """As pylance does it: an update of another column, of rows that it all covered, and nothing else."""
+    table = made(tmp_path, stable=stable)
+    for column, kind in (("id", "BITMAP"), ("word", "BITMAP"), ("at.x", "BTREE"), ("id", "ZONEMAP")):
+        table = table.create_index(column, kind).table
+    twin = tmp_path / "twin"
+    lance.dataset(table.uri).deep_clone(str(twin), table.version)
+    lance.dataset(twin).update({"word": "'new'"}, where="id = 5")
+    table = table.update({"word": "'new'"}, where="id = 5").table
+    grown = [[0, 1, 2, 3, 4, 5]] if stable else [[0, 1, 2, 3, 4]]
+    assert covers(table, "id_idx") == grown
+    assert {index.name: index.covers for index in table.indices} == {
+        index.name: index.covers for index in Table.open(twin).indices
+    }
+    assert is_used(table, "id = 5")
+    check_answers(table, [*OF.values(), "id = 5", "word = 'new'", "at.x = 5"])
+    table = table.update({"id": "id + 1000"}, where="id in (5, 40)").table
+    assert covers(table, "id_idx") == grown
+    check_answers(table, ["id = 5", "id = 1005", "id = 1040", "id = 40", "word = 'new'"])
+    table = table.update({"word": "'newer'"}, where="id in (1005, 70)").table
+    assert covers(table, "id_idx") == grown, "a part came from where it was not covered"
+    check_answers(table, ["id = 1005", "id = 70", "word = 'newer'"])
+
+
+def test_values_changed_in_place_where_only_a_note_leads(tmp_path: Path) -> None:
+    """The segment names fragments that became the one which is changed; it must not be believed there any more."""
+    table = made(tmp_path).create_index("word", "BITMAP").table
+    table = table.compact(remap="reuse").table
+    dataset = lance.dataset(table.uri)
+    dataset.create_scalar_index("id", "BTREE")
+    change = dataset.to_table(columns=["id"]).append_column("word", pa.array(["a"] * 130))
+    table = table.refresh()
+    table = table.update({"word": "'a'"}).table
+    assert change.num_rows == 130
+    check_answers(table, ["word = 'a'", "word = 'w3'"])
+    assert all(not each or each != [0, 1, 2, 3, 4] for each in covers(table, "word_idx"))
+
+
+# What a commit looks at
+
+
+def test_files_that_are_gone_or_cut_short_are_not_named(tmp_path: Path) -> None:
+    table = made(tmp_path).create_index("id", "BTREE").table
+    index = table.indices[0]
+    table = table.drop_index("id_idx").table
+    file = Path(table.uri) / index.place / index.files[0].path
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1])
+    with pytest.raises(StorageError, match=r"has \d+ bytes, not the \d+"):
+        table.commit(CreateIndex((index,)))
+    file.unlink()
+    with pytest.raises(NotFound, match=r"the file .* of index 'id_idx' of this commit does not exist"):
+        table.commit(CreateIndex((index,)))
+    file.write_bytes(whole)
+    check_answers(table.commit(CreateIndex((index,))).table)
