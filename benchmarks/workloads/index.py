@@ -70,7 +70,7 @@ class Index:
     summary = "builds of indices, and questions to an index that is open"
     notes = (
         "builds: from a table of one process, commit included, to files that are written and not flushed to the disk",
-        "questions: ours is the open segment alone, without our planner; pylance's a whole query, for row ids alone",
+        "questions: ours is the open segment alone, without parser and planner; pylance's a whole query for row ids",
         "the dataset and the segment stay open from question to question",
     )
 
@@ -190,42 +190,43 @@ class _Asking:
     place: Path
     question: Callable[[int], str]
     rows: int
-    opened: Callable[[str], Callable[[str], int]]
-    _ask: Callable[[str], int] | None = None
+    opened: Callable[[str], tuple[Callable[[str], Any], Callable[[Any], int]]]
+    """What a question is to it, and how many rows it finds."""
+    _ask: tuple[Callable[[str], Any], Callable[[Any], int]] | None = None
     _calls: int = 0
-    _questions: list[str] = field(default_factory=list)
+    _questions: list[Any] = field(default_factory=list)
     _found: int = 0
 
     def before(self) -> None:
         self._ask = self._ask or self.opened(str(self.place))
         self._calls += 1
         values = np.random.default_rng(self._calls).integers(0, self.rows, _QUESTIONS_IN_A_CALL)
-        self._questions = [self.question(int(value)) for value in values]
+        self._questions = [self._ask[0](self.question(int(value))) for value in values]
 
     def call(self) -> None:
         assert self._ask is not None
-        self._found = sum(map(self._ask, self._questions))
+        self._found = sum(map(self._ask[1], self._questions))
 
     def facts(self) -> Facts:
         return {"rows found": self._found}
 
 
-def _asking_ours(uri: str) -> Callable[[str], int]:
+def _asking_ours(uri: str) -> tuple[Callable[[str], Leaf], Callable[[Leaf], int]]:
     base = load_latest(locate(uri))
     coverage = Coverage(base)
     (standing,) = coverage.segments
     assert standing.kind is not None
     schema = base.manifest.schema.arrow
     segment = coverage.segment(standing.metadata)
-    (field,) = (schema.field(column) for column in schema.names if standing.metadata.name == f"{column}_idx")
-    searcher = standing.kind.open(segment, field)
+    (column,) = (schema.field(name) for name in schema.names if standing.metadata.name == f"{name}_idx")
+    searcher = standing.kind.open(segment, column)
 
-    def ask(sql: str) -> int:
-        found = searcher.search(_leaf(Predicate.parse(sql, schema).tree))
+    def ask(leaf: Leaf) -> int:
+        found = searcher.search(leaf)
         assert found is not None
         return len(found.rows)
 
-    return ask
+    return lambda sql: _leaf(Predicate.parse(sql, schema).tree), ask
 
 
 def _leaf(tree: Node) -> Leaf:
@@ -238,8 +239,8 @@ def _leaf(tree: Node) -> Leaf:
     return tree
 
 
-def _asking_theirs(uri: str) -> Callable[[str], int]:
+def _asking_theirs(uri: str) -> tuple[Callable[[str], str], Callable[[str], int]]:
     import lance
 
     dataset = lance.dataset(uri)
-    return lambda sql: dataset.scanner(columns=[], with_row_id=True, filter=sql).to_table().num_rows
+    return str, lambda sql: dataset.scanner(columns=[], with_row_id=True, filter=sql).to_table().num_rows

@@ -27,7 +27,20 @@ from lance_core.index.files import Files, Reader
 VALUE, ROW = "value", "row"
 """The columns that a kind is built from: the values, and the number of each row, in the order of a scan."""
 
-Leaf: TypeAlias = Comparison | In | IsNull | Like | Call
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """Two bounds of one column. A kind that does not answer it (`Kind.answers`) is asked for each of them."""
+
+    low: Comparison
+    high: Comparison
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        return self.low.path
+
+
+Leaf: TypeAlias = Comparison | In | IsNull | Like | Call | Between
 """A condition on one column. NOT is never asked of a kind: it is what is neither true nor null, and so is `!=`."""
 
 
