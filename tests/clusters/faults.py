@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from lance_assets.spark import (
     append,
+    build_index,
     compact,
     delete,
     ingest,
@@ -27,6 +28,7 @@ from lance_assets.spark import (
     upsert,
 )
 from lance_core import Committed, Table
+from lance_core.tasks import indexing
 from tests.clusters import life
 from tests.clusters.blows import Blow, How, When, struck, through
 
@@ -98,6 +100,15 @@ def _compacts(spark: SparkSession, uri: str, blow: Blow) -> Committed:
     return compact(struck(spark, blow), uri, target_rows=300, intent="it")
 
 
+def _indexes(spark: SparkSession, uri: str, blow: Blow) -> Committed:
+    """In pieces and ranges, as a large one is."""
+    alone, indexing.ALONE_ROWS = indexing.ALONE_ROWS, 100
+    try:
+        return build_index(struck(spark, blow), uri, "id", "BTREE", intent="it")
+    finally:
+        indexing.ALONE_ROWS = alone
+
+
 @dataclass(frozen=True, slots=True)
 class Verb:
     change: Change
@@ -139,6 +150,7 @@ VERBS: dict[str, Verb] = {
     "ingest": Verb(_ingests, _with_more),
     "source": Verb(_writes, _with_more),
     "stream": Verb(_streams, _with_more),
+    "build_index": Verb(_indexes, lambda rows: rows, writes=1),
     "compact": Verb(_compacts, lambda rows: rows, reserves=True),
 }
 FED = ("append", "overwrite", "upsert", "merge_columns", "merge_columns by key", "source", "stream")

@@ -19,12 +19,14 @@ from pyspark.sql import functions as F
 from lance_assets.spark import (
     aggregate,
     append,
+    build_index,
     compact,
     count_rows,
     delete,
     ingest,
     map_columns,
     merge_columns,
+    optimize_indices,
     overwrite,
     read,
     update,
@@ -32,6 +34,7 @@ from lance_assets.spark import (
     upsert_batches,
 )
 from lance_core import Table
+from lance_core.tasks import indexing
 
 SCHEMA = pa.schema(
     [
@@ -188,6 +191,28 @@ def compacted(stage: Stage) -> None:
     stage.one().compact(target_rows=400)
 
 
+def indexed(stage: Stage) -> None:
+    """In pieces and ranges, as large ones are: what is too large for one worker is decided by the driver."""
+    alone, indexing.ALONE_ROWS = indexing.ALONE_ROWS, 100
+    try:
+        for column, kind in (("id", "BTREE"), ("name", "BITMAP"), ("at", "ZONEMAP")):
+            build_index(stage.spark, stage.uri, column, kind, intent=kind, storage_options=stage.options)
+            stage.one().create_index(column, kind)
+    finally:
+        indexing.ALONE_ROWS = alone
+    append(frame(stage.spark, 1900, 50), stage.uri, storage_options=stage.options)
+    stage.one().append(rows(1900, 50))
+    again = build_index(
+        stage.spark, stage.uri, "id", "BTREE", only="uncovered", intent="more", storage_options=stage.options
+    )
+    done = optimize_indices(stage.spark, stage.uri, storage_options=stage.options)
+    live = [each.id for each in done.table.fragments]
+    assert done.version > again.version
+    assert all(sorted(index.covers or ()) == live for index in done.table.indices)
+    condition = "id in (250, 1910) or name = 'n3'"
+    assert stage.table().count_rows(condition) == stage.one().count_rows(condition)
+
+
 def through_the_source(stage: Stage) -> None:
     options = {f"storage.{name}": value for name, value in (stage.options or {}).items()}
     found = stage.spark.read.format("lance").options(**options).option("columns", "id, vec").load(stage.uri)
@@ -267,6 +292,7 @@ STEPS: tuple[Step, ...] = (
     deleted,
     updated,
     upserted,
+    indexed,
     mapped,
     merged_by_address,
     merged_by_key,

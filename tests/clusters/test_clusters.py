@@ -28,7 +28,13 @@ LIVES = [("connect", "s3", 0.0)]
 if EVERYTHING:
     LIVES += [(place, "disk", 0.0) for place in PLACES]
     LIVES += [("local", "s3", 0.05), ("local_cluster", "s3", 0.0), ("standalone", "s3", 0.05)]
-SLICE = [("append", "kill"), ("delete", "fail"), ("map_columns", "straggle"), ("stream", "kill")]
+SLICE = [
+    ("append", "kill"),
+    ("delete", "fail"),
+    ("map_columns", "straggle"),
+    ("stream", "kill"),
+    ("build_index", "kill"),
+]
 MET = [(verb, how) for verb in faults.VERBS for how in ("fail", "kill", "straggle")] if EVERYTHING else SLICE
 DEATHS = [("local", "append", "after the version")]
 if EVERYTHING:
@@ -42,6 +48,7 @@ if EVERYTHING:
             "merge_columns",
             "merge_columns by key",
             "ingest",
+            "build_index",
             "compact",
         )  # the data source is committed by a process of Spark's own
         for point in ("before the version", "after the version")

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import lance
 import numpy as np
@@ -22,7 +23,7 @@ from lance_core.tasks.parts import Task
 from tests.lance_core.index.asking import OF, check_answers, covers, is_used, rows
 from tests.lance_core.tasks.loop import Loop
 
-KINDS = [
+KINDS: list[tuple[str, str, dict[str, Any]]] = [
     ("id", "BTREE", {"zone_size": 8}),
     ("word", "BTREE", {"zone_size": 8}),
     ("at.x", "BTREE", {}),
