@@ -18,6 +18,7 @@ KINDS = [
     ("tags", "LABEL_LIST"),
     ("id", "ZONEMAP"),
     ("id", "BLOOMFILTER"),
+    ("word", "NGRAM"),
 ]
 
 

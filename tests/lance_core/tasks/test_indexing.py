@@ -31,6 +31,7 @@ KINDS: list[tuple[str, str, dict[str, Any]]] = [
     ("tags", "LABEL_LIST", {}),
     ("id", "ZONEMAP", {"rows_per_zone": 16}),
     ("id", "BLOOMFILTER", {}),
+    ("word", "NGRAM", {}),
 ]
 
 
