@@ -35,7 +35,7 @@ def test_workers_build_what_pylance_uses(
         check_answers(Table.open(uri), [OF[column]])
     table = Table.open(uri)
     check_answers(table)
-    assert {each["name"] for each in lance.dataset(uri).list_indices()} == {f"{c} {k}" for c, k in KINDS}
+    assert {each.name for each in lance.dataset(uri).describe_indices()} == {f"{c} {k}" for c, k in KINDS}
     assert {each.name for each in Path(uri, "_indices").iterdir()} == {str(each.uuid) for each in table.indices}
     table.append(rows(130, 20))
     more = build_index(spark, uri, "id", "BTREE", name="id BTREE", only="uncovered", intent="daily")

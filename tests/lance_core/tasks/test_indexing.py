@@ -234,8 +234,11 @@ def test_others_may_append_and_delete_meanwhile(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("column", "kind"), [("id", "BTREE"), ("word", "BITMAP")])
-def test_what_a_compaction_moved_is_built_again(tmp_path: Path, column: str, kind: str) -> None:
+def test_what_a_compaction_moved_is_built_again(
+    tmp_path: Path, column: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And the rest is not."""
+    monkeypatch.setattr(indexing, "_CUTS", 32)
     table = made(tmp_path, count=240)
 
     def compacted() -> None:
