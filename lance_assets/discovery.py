@@ -20,7 +20,8 @@ import dagster as dg
 
 from lance_assets.checks.check import Check
 from lance_assets.ledger import Ledger, check_word
-from lance_assets.looking import TABLES_FAULT, Budget, Looked, Memory, Opened, Seen, look_at, said
+from lance_assets.looking import Looked, Memory, Opened, look_at
+from lance_assets.unseen import TABLES_FAULT, Budget, Seen, said
 from lance_core import InvalidInput, NotFound
 
 INTERVAL_S = 30
@@ -44,13 +45,13 @@ class Cursor:
         """What does not parse was written by another version of this code; the ledger keeps that harmless."""
         try:
             fields = json.loads(text or "{}")
-            seen = {label: Seen(*map(int, numbers)) for label, numbers in fields["tables"].items()}
+            seen = {label: _seen(*map(int, numbers)) for label, numbers in fields["tables"].items()}
             return cls(seen, str(fields["first"]))
         except (ValueError, TypeError, KeyError, AttributeError):
             return cls()
 
     def encode(self) -> str:
-        tables = {label: [seen.epoch, seen.version, seen.kept] for label, seen in self.tables.items()}
+        tables = {label: [seen.epoch, seen.version, seen.kept, *seen.again] for label, seen in self.tables.items()}
         return json.dumps({"tables": tables, "first": self.first}, sort_keys=True)
 
 
@@ -159,6 +160,10 @@ def look(
     return dg.SensorResult(
         asset_events=[*events, *judged], dynamic_partitions_requests=retired, skip_reason=reason, cursor=cursor.encode()
     )
+
+
+def _seen(epoch: int, version: int, kept: int, *again: int) -> Seen:
+    return Seen(epoch, version, kept, again)
 
 
 def _opened(ledgers: Sequence[Ledger], budget: Budget) -> Iterator[tuple[Ledger, Callable[[], Opened]]]:

@@ -13,10 +13,13 @@ import pyarrow as pa
 import pytest
 
 from lance_assets import LanceTable, lance_discovery, lance_table
-from lance_assets.claims import claim, look_after
-from lance_assets.discovery import discovery_sensor
+from lance_assets.claims import TICK_LASTS, claim
+from lance_assets.discovery import Cursor, discovery_sensor
 from lance_assets.epochs import epoch_of
-from lance_assets.looking import WAIT_MAX
+from lance_assets.ledger import Ledger
+from lance_assets.looking import Opened
+from lance_assets.ticks import look_after
+from lance_assets.unseen import WAIT_MAX
 from lance_core import Corrupt, InvalidInput, Table
 from tests.lance_assets.instances import claims, events, partitions, shown, tags, tick
 
@@ -79,7 +82,10 @@ def test_a_tick_that_died_between_key_and_event_is_made_good(tmp_path: Path, ins
     sensor_of(table).evaluate_tick(dg.build_sensor_context(instance=instance))  # and its events are never stored
     assert partitions(instance, table) == ["v0000000001"]
     assert keys_of(instance, table) == []
-    tick(sensor_of(table), instance)
+    _, said = tick(sensor_of(table), instance)  # nobody can tell it from one whose events are being stored
+    assert "being recorded by a run, or another tick" in str(said)
+    over = datetime.now(UTC) + TICK_LASTS + timedelta(seconds=1)
+    tick(discovery_sensor(sensor_of(table).name, [table.ledger], now=lambda: over), instance)
     assert keys_of(instance, table) == ["v0000000001"]
 
 
@@ -237,6 +243,77 @@ def test_a_damaged_old_version_stops_nothing_else(tmp_path: Path, instance: dg.D
     with pytest.raises(Corrupt, match="manifest"):
         Table.open(table.uri).versions()
     assert [info.version for info in Table.open(table.uri).versions(since=3)] == [4, 5]
+
+
+def test_a_damaged_version_is_recorded_once_it_is_repaired(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    table = declared(tmp_path)
+    at = Table.create(table.uri, ROW).append(ROW).table
+    at.append(ROW).table.append(ROW)
+    manifests = [Path(table.uri) / Table.open(table.uri, version=number).manifest.path for number in (2, 3)]
+    whole = [each.read_bytes() for each in manifests]
+    for each in manifests:
+        each.write_bytes(b"not a manifest")
+    cursor, _ = tick(sensor_of(table), instance)
+    assert keys_of(instance, table) == ["v0000000001", "v0000000004"]
+    cursor, said = tick(sensor_of(table), instance, cursor)
+    assert said == "no new versions"  # it was said once
+    manifests[1].write_bytes(whole[1])
+    cursor, _ = tick(sensor_of(table), instance, cursor)
+    assert keys_of(instance, table)[2:] == ["v0000000003"]
+    manifests[0].unlink()  # and the other is gone for good
+    cursor, said = tick(sensor_of(table), instance, cursor)
+    cursor, said = tick(sensor_of(table), instance, cursor)
+    assert said == "no new versions"
+    assert cursor is not None
+    assert Cursor.parse(cursor).tables[table.ledger.label].again == ()
+
+
+def test_of_many_damaged_versions_the_newest_are_looked_at_again(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lance_assets.looking.AGAIN_MAX", 2)
+    table = declared(tmp_path)
+    at = Table.create(table.uri, ROW)
+    damaged = []
+    for _ in range(3):
+        at = at.append(ROW).table
+        damaged.append(Path(table.uri) / at.manifest.path)
+    at.append(ROW)
+    for each in damaged:
+        each.write_bytes(b"not a manifest")
+    cursor, _ = tick(sensor_of(table), instance)
+    assert Cursor.parse(cursor).tables[table.ledger.label].again == (3, 4)
+
+
+def test_a_cursor_of_before_is_read(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    assert Cursor.parse('{"tables": {"lake/orders": [1, 7, 7]}, "first": ""}').tables["lake/orders"].version == 7
+
+
+@pytest.mark.parametrize("by", ["us", "others"])
+def test_a_table_that_is_replaced_between_opening_and_looking_is_left_to_the_next_tick(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """Or its versions would have the partitions of the one that was there."""
+    table = declared(tmp_path)
+    Table.create(table.uri, ROW)
+    cursor, _ = tick(sensor_of(table), instance)
+    Table.open(table.uri).append(ROW)
+    opened = Opened.of
+
+    def and_then_replaced(ledger: Ledger) -> Opened:
+        found = opened(ledger)
+        shutil.rmtree(table.uri)
+        lance.write_dataset(ROW, table.uri) if by == "others" else Table.create(table.uri, ROW)
+        lance.write_dataset(ROW, table.uri, mode="append")
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Opened, "of", and_then_replaced)
+        cursor, said = tick(sensor_of(table), instance, cursor)
+    assert "was replaced while it was looked at" in str(said)
+    assert keys_of(instance, table) == ["v0000000001"]
+    tick(sensor_of(table), instance, cursor)
+    assert keys_of(instance, table) == ["v0000000001", "w02.v0000000001", "w02.v0000000002"]
 
 
 def test_a_version_that_vanishes_under_the_look_stops_nothing_else(
