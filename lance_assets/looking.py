@@ -19,6 +19,7 @@ from lance_assets.ledger import Ledger
 from lance_assets.metadata import VersionFacts
 from lance_assets.partitions import is_version_key, partition_key, version_of
 from lance_assets.recording import add_partitions, recorded
+from lance_assets.retained import warning
 from lance_assets.ticks import is_alone, look_after, new_tick
 from lance_assets.unseen import TABLES_FAULT, Budget, Read, Seen, read_unseen
 from lance_core import Table
@@ -102,7 +103,8 @@ def look_at(
     known = seen if seen and seen.epoch == epoch and seen.version <= table.version else Seen(epoch, 0, 0)
     unseen = [number for number in numbers if number > known.version or number in known.again]
     retired_max = min(budget.versions, RETIRED_PER_LOOK)
-    read = read_unseen(instance, ledger, epoch, table, unseen[: budget.versions], known, budget, now)
+    retained = sum(map(is_version_key, keys))
+    read = read_unseen(instance, ledger, epoch, table, unseen[: budget.versions], known, budget, now, retained)
     if read.at is not None and ledger.identity_of(read.at) != opened.identity:
         return Looked(seen, notes=(*notes, f"{ledger.label}: the table was replaced while it was looked at"))
     found = _to_record(instance, ledger, read, now)
@@ -111,6 +113,7 @@ def look_at(
     # Before the events that Dagster stores when this returns: an event without its key is a partition on no page.
     add_partitions(instance, ledger, [*fresh, *sorted(read.known - keys)])
     gone = sorted(key for key in keys - exist if is_version_key(key))
+    many = warning(ledger, retained, retained + len(found.events))
     is_done = len(gone) <= retired_max and watch.is_quiet and not read.to_record
     again = [number for number in read.again if number in numbers and number <= found.last]
     return Looked(
@@ -119,7 +122,7 @@ def look_at(
         tuple(_judged(instance, ledger, checks, table, found.events, now)),
         tuple(gone[:retired_max]),
         read.looked_at < len(unseen),
-        (*notes, *read.notes, *found.notes),
+        (*notes, *read.notes, *found.notes, *([many] if many else [])),
     )
 
 

@@ -86,7 +86,9 @@ def read_unseen(
     seen: Seen,
     budget: Budget,
     now: datetime,
+    retained: int,
 ) -> Read:
+    """`retained` is how many versions the ledger has so far."""
     read = Read(seen.version, list(seen.again))
     known = recorded(instance, ledger, [partition_key(number, epoch) for number in numbers])
     is_waiting = False
@@ -112,7 +114,8 @@ def read_unseen(
                     continue
                 is_waiting = True
             else:
-                read.to_record.append((facts, materialization(instance, ledger, facts)))
+                read.to_record.append((facts, materialization(instance, ledger, facts, retained=retained + 1)))
+                retained += 1
                 budget.take(facts)
             if is_old:
                 read.again.remove(number)
