@@ -18,8 +18,8 @@ def advice(ledger: Ledger, retained: int) -> str | None:
         return None
     far = "" if retained < WARNED_FROM else "far "
     return (
-        f"{ledger.label} retains {retained:,} versions, each a partition, {far}above the {SOFT_CAP:,} that stay quick in "
-        "Dagster. Let versions go that nobody needs: lower keep_versions= and keep_for= in the table's "
+        f"{ledger.label} retains {retained:,} versions, each a partition, {far}above the {SOFT_CAP:,} that stay quick "
+        "in Dagster. Let versions go that nobody needs: lower keep_versions= and keep_for= in the table's "
         "maintenance=Maintenance(...), declare one if it has none, or run Table.cleanup(older_than=..., keep=...). "
         "Versions that a tag names stay; the partitions of those that go are retired by the sensor"
     )
