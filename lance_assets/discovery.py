@@ -113,7 +113,7 @@ def look(
     notes: list[str] = []
     order = _beginning_with(ledgers, cursor.first)
     first = ""
-    for place, (ledger, opened) in enumerate(_opened(order, budget)):
+    for position, (ledger, opened) in enumerate(_opened(order, budget)):
         if budget.is_spent():
             first = ledger.label
             break
@@ -145,7 +145,7 @@ def look(
         if looked.seen:
             cursor.tables[ledger.label] = looked.seen
         if looked.more:  # the others are not to wait until it has told everything
-            first = order[(place + 1) % len(order)].label
+            first = order[(position + 1) % len(order)].label
     for note in notes:
         context.log.warning(note)
     cursor.first = first
@@ -187,10 +187,10 @@ def _opened(ledgers: Sequence[Ledger], budget: Budget) -> Iterator[tuple[Ledger,
 def _claimant(context: dg.SensorEvaluationContext, name: str) -> str:
     """This sensor among others, of other code locations too."""
     origin = context.code_location_origin
-    place = f"{origin.location_name}:" if origin else ""
-    return re.sub(r"\s", "_", f"sensor:{place}{name}")
+    location = f"{origin.location_name}:" if origin else ""
+    return re.sub(r"\s", "_", f"sensor:{location}{name}")
 
 
 def _beginning_with(ledgers: Sequence[Ledger], label: str) -> Sequence[Ledger]:
-    start = next((place for place, ledger in enumerate(ledgers) if ledger.label == label), 0)
+    start = next((position for position, ledger in enumerate(ledgers) if ledger.label == label), 0)
     return [*ledgers[start:], *ledgers[:start]]

@@ -20,13 +20,13 @@ from pyspark.sql import SparkSession
 
 from lance_assets.failures import lance_errors
 from lance_assets.frames import Rows, Scan, is_spark, is_sparks_type, kind_for, kind_of
-from lance_assets.intents import run_intent
-from lance_assets.lineage.telling import place
+from lance_assets.lineage.telling import without_credentials
 from lance_assets.metadata import committed_facts, metadata_of
+from lance_assets.partition_slices import PARTITION_EXPR, slice_of
 from lance_assets.partitions import version_of
 from lance_assets.provenance import properties_of
 from lance_assets.resources import SparkSessionResource, session_of
-from lance_assets.slices import PARTITION_EXPR, slice_of
+from lance_assets.run_intents import run_intent
 from lance_assets.spark import append, overwrite, read
 from lance_assets.spark.types import stored_schema
 from lance_assets.storage import Access, LanceResource
@@ -179,7 +179,7 @@ class Target:
 
     @property
     def shown_uri(self) -> str:
-        return place(self.uri)
+        return without_credentials(self.uri)
 
     def open(self, version: int | None = None) -> Table:
         return Table.open(self.uri, version=version, **self.access)

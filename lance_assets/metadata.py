@@ -13,7 +13,7 @@ import dagster as dg
 import pyarrow as pa
 
 from lance_assets.lineage.facts import Origin, Source, VersionName, sources_of
-from lance_assets.lineage.telling import as_markdown, place
+from lance_assets.lineage.telling import as_markdown, without_credentials
 from lance_assets.partitions import partition_key
 from lance_assets.pictures.lineage import lineage_picture
 from lance_assets.properties import ASSET_KEY, CODE_LOCATION, PARTITION, RUN_ID, inputs_of
@@ -222,7 +222,7 @@ def _inputs(properties: Mapping[str, str]) -> dg.MetadataValue | None:
     inputs = inputs_of(properties)
     if inputs.unread is not None:
         return dg.MetadataValue.text(inputs.unread[:_UNREAD_MAX])
-    told = {place(uri): version for uri, version in inputs.versions}
+    told = {without_credentials(uri): version for uri, version in inputs.versions}
     return dg.MetadataValue.json(told) if told else None
 
 

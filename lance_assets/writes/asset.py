@@ -5,19 +5,19 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from lance_assets.audits import Audit, check_specs
 from lance_assets.checks.check import Check
 from lance_assets.checks.judging import judge_in_run
 from lance_assets.epochs import epoch_of
 from lance_assets.failures import lance_errors
-from lance_assets.intents import partition_intent, run_intent
 from lance_assets.ledger import Ledger
 from lance_assets.metadata import VersionFacts, committed_facts, found_facts, metadata_of
 from lance_assets.properties import RUN_ID
 from lance_assets.provenance import properties_of
 from lance_assets.recording import Standing, record_in_run
 from lance_assets.resources import SPARK, session_of
+from lance_assets.run_intents import partition_intent, run_intent
 from lance_assets.spark.cancelling import ending_together
+from lance_assets.write_audits import Audit, check_specs
 from lance_assets.writes.context import WriteContext
 from lance_assets.writes.dependencies import Dependencies
 from lance_assets.writes.write import How, Write
