@@ -1,7 +1,7 @@
 """Versions of other writers get onto the ledger once, whatever the daemon, the runs and the writers do meanwhile."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import dagster as dg
 import lance
 import pyarrow as pa
 import pytest
+from lance.file import LanceFileWriter
 
 from lance_assets import LanceTable, lance_discovery, lance_table
 from lance_assets.claims import TICK_LASTS, claim
@@ -463,3 +464,65 @@ def test_a_busy_table_does_not_keep_the_others_waiting(tmp_path: Path, instance:
     Table.open(tables[1].uri).append(ROW)
     tick(sensor, instance, cursor)
     assert [len(keys_of(instance, table)) for table in tables] == [19, 3, 2]
+
+
+def files_of(table: LanceTable) -> dict[Path, int]:
+    found = [*Path(table.uri, "data").rglob("*"), *Path(table.uri, "_deletions").rglob("*")]
+    return {path: path.stat().st_size for path in found if path.is_file()}
+
+
+def test_each_operation_of_others_is_told_with_the_files_it_wrote(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    """By what pylance really wrote, for all that pylance does."""
+    table = declared(tmp_path)
+    rows = pa.table({"id": range(100), "n": range(100)})
+    ids = pa.table({"id": range(90, 110), "n": range(20)})
+
+    def replaced() -> None:
+        dataset: Any = lance.dataset(table.uri)
+        first = min(each.fragment_id for each in dataset.get_fragments())
+        path = f"{uuid4()}.lance"
+        version = dataset.data_storage_version
+        with LanceFileWriter(
+            str(Path(table.uri, "data", path)), pa.schema([("twice", pa.int64())]), version=version
+        ) as writer:
+            writer.write_batch(pa.table({"twice": range(dataset.get_fragment(first).physical_rows)}))
+        field = dataset.lance_schema.field("twice").id()
+        file = lance.fragment.DataFile(
+            path,
+            [field],
+            [0],
+            *map(int, version.split(".")),
+            file_size_bytes=Path(table.uri, "data", path).stat().st_size,
+        )
+        replacement = lance.LanceOperation.DataReplacementGroup(first, file)
+        lance.LanceDataset.commit(
+            table.uri, lance.LanceOperation.DataReplacement([replacement]), read_version=dataset.version
+        )
+
+    steps: dict[str, Callable[[], object]] = {
+        "Overwrite": lambda: lance.write_dataset(rows, table.uri, max_rows_per_file=30),
+        "Append": lambda: lance.write_dataset(rows, table.uri, mode="append"),
+        "Delete": lambda: lance.dataset(table.uri).delete("id % 10 = 3"),
+        "Update": lambda: lance.dataset(table.uri).update({"n": "0"}, where="id = 5"),
+        "Update (upsert)": lambda: (
+            lance.dataset(table.uri).merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+        ).execute(ids.slice(15)),
+        "Merge": lambda: lance.dataset(table.uri).add_columns({"twice": "n * 2"}),
+        "DataReplacement": replaced,
+        "Project": lambda: lance.dataset(table.uri).drop_columns(["n"]),
+        "Rewrite": lambda: lance.dataset(table.uri).optimize.compact_files(),
+    }
+    wrote: dict[str, list[tuple[Path, int]]] = {}
+    for name, step in steps.items():
+        before = files_of(table)
+        step()
+        wrote[name] = [(path, size) for path, size in files_of(table).items() if path not in before]
+    tick(sensor_of(table), instance)
+    told = {tags(event)["lance/op"]: shown(event) for _, event in events(instance, table.key)}
+    assert {name.partition(" ")[0] for name in steps} <= set(told)
+    said = [shown(event) for _, event in events(instance, table.key) if tags(event)["lance/op"] != "ReserveFragments"]
+    for (name, files), figures in zip(wrote.items(), said, strict=True):
+        data = [size for path, size in files if path.parent.name == "data"]
+        assert figures["lance/files_written"] == len(data), name
+        assert figures["lance/bytes_written"] == sum(data), name
+        assert figures.get("lance/deletion_files_written", 0) == len(files) - len(data), name
