@@ -60,7 +60,7 @@ class LanceIOManager(dg.ConfigurableIOManager):
     mode: str = Field(default=OVERWRITE, description="What a materialization does: overwrite, or append.")
     spark: SparkSessionResource | None = Field(default=None, description="For inputs that are DataFrames of Spark.")
 
-    _read: dict[tuple[str, str], dict[str, int]] = PrivateAttr(default_factory=dict)
+    _read: dict[tuple[str, str], set[tuple[str, int]]] = PrivateAttr(default_factory=dict)
     """By run and step: the tables that were loaded, and their versions."""
 
     def __init__(self, **data: object) -> None:
@@ -88,7 +88,7 @@ class LanceIOManager(dg.ConfigurableIOManager):
         with lance_errors(target, retry_number=context.step_context.previous_attempt_count):
             scan = self._scan(context, target)
             step = (context.step_context.run_id, context.step_context.step.key)
-            self.inputs_of(*step)[scan.table.uri] = scan.table.version
+            self.inputs_of(*step).add((scan.table.uri, scan.table.version))
             context.add_input_metadata({"lance/version": scan.table.version})
             wanted = context.dagster_type.typing_type
             if is_sparks_type(wanted):
@@ -144,11 +144,11 @@ class LanceIOManager(dg.ConfigurableIOManager):
             is_ledger=is_ledger,
         )
 
-    def inputs_of(self, run_id: str, step: str) -> dict[str, int]:
+    def inputs_of(self, run_id: str, step: str) -> set[tuple[str, int]]:
         """What a step has loaded so far."""
         while len(self._read) > _STEPS_KEPT:
             del self._read[next(iter(self._read))]
-        return self._read.setdefault((run_id, step), {})
+        return self._read.setdefault((run_id, step), set())
 
     def _spark_frame(self, scan: Scan, target: "Target") -> "DataFrame":
         session = session_of(self.spark) if self.spark else SparkSession.getActiveSession()

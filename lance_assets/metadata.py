@@ -16,7 +16,7 @@ from lance_assets.lineage.facts import Origin, Source, VersionName, sources_of
 from lance_assets.lineage.telling import as_markdown, without_credentials
 from lance_assets.partitions import partition_key
 from lance_assets.pictures.lineage import lineage_picture
-from lance_assets.properties import ASSET_KEY, CODE_LOCATION, PARTITION, RUN_ID, inputs_of
+from lance_assets.properties import ASSET_KEY, CODE_LOCATION, PARTITION, RUN_ID, as_inputs, inputs_of
 from lance_core import Committed, Corrupt, InvalidInput, NotFound, Table, Unsupported, VersionInfo
 from lance_core.operations import (
     Append,
@@ -261,7 +261,7 @@ def _inputs(properties: Mapping[str, str]) -> dg.MetadataValue | None:
     inputs = inputs_of(properties)
     if inputs.unread is not None:
         return dg.MetadataValue.text(inputs.unread[:_UNREAD_MAX])
-    told = {without_credentials(uri): version for uri, version in inputs.versions}
+    told = as_inputs((without_credentials(uri), version) for uri, version in inputs.versions)
     return dg.MetadataValue.json(told) if told else None
 
 

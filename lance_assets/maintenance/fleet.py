@@ -160,7 +160,7 @@ class LanceFleet:
             members=members,
             skipped=found.skipped,
             intent=intent,
-            properties=properties_of(context.run, self.key, None, intent, {}),
+            properties=properties_of(context.run, self.key, None, intent, ()),
             runner=runner,
             orphans=self.orphans,
             prefix=self.prefix.shown_uri,

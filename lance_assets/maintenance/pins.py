@@ -120,6 +120,7 @@ def _note(needed: dict[str, dict[int, str]], inputs: object, why: str) -> None:
         except ValueError:
             return
     if isinstance(inputs, dict):
-        for uri, version in inputs.items():
-            if type(version) is int and version > 0:
-                needed.setdefault(str(uri), {}).setdefault(version, why)
+        for uri, given in inputs.items():
+            for version in given if isinstance(given, list) else [given]:
+                if type(version) is int and version > 0:
+                    needed.setdefault(str(uri), {}).setdefault(version, why)

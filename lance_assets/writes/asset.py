@@ -77,7 +77,7 @@ class _Step:
         audit = Audit(self.write.audit) if self.write.audit else None
 
         def how() -> How:
-            properties = properties_of(self.context.run, key, partition, intent, writing.inputs)
+            properties = properties_of(self.context.run, key, partition, intent, writing.inputs.items())
             return How(intent=intent, properties=properties, audit=audit, **ledger.access())
 
         try:

@@ -487,13 +487,9 @@ def test_each_operation_of_others_is_told_with_the_files_it_wrote(tmp_path: Path
         ) as writer:
             writer.write_batch(pa.table({"twice": range(dataset.get_fragment(first).physical_rows)}))
         field = dataset.lance_schema.field("twice").id()
-        file = lance.fragment.DataFile(
-            path,
-            [field],
-            [0],
-            *map(int, version.split(".")),
-            file_size_bytes=Path(table.uri, "data", path).stat().st_size,
-        )
+        major, minor = map(int, version.split("."))
+        size = Path(table.uri, "data", path).stat().st_size
+        file = lance.fragment.DataFile(path, [field], [0], major, minor, size)
         replacement = lance.LanceOperation.DataReplacementGroup(first, file)
         lance.LanceDataset.commit(
             table.uri, lance.LanceOperation.DataReplacement([replacement]), read_version=dataset.version
