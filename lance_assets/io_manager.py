@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from lance_assets.failures import lance_errors
 from lance_assets.frames import Rows, Scan, is_spark, is_sparks_type, kind_for, kind_of
 from lance_assets.lineage.telling import without_credentials
-from lance_assets.metadata import committed_facts, metadata_of
+from lance_assets.metadata import committed_facts, metadata_of, metadata_of_gone
 from lance_assets.partition_slices import PARTITION_EXPR, slice_of
 from lance_assets.partitions import version_of
 from lance_assets.provenance import properties_of
@@ -78,6 +78,10 @@ class LanceIOManager(dg.ConfigurableIOManager):
         target = self._target(context)
         with lance_errors(target, retry_number=context.step_context.previous_attempt_count):
             committed = _Output(self, context, target).write(obj)
+        if gone := metadata_of_gone(committed):
+            context.log.warning(f"{target.label}: {gone['lance/gone'].value}")
+            context.add_output_metadata(gone)
+            return
         facts = committed_facts(committed, epoch=1)
         known = context.step_context.instance.has_run(facts.run_id) if facts.run_id else False
         landed = {"lance/landed_before": dg.MetadataValue.bool(committed.landed_before)}

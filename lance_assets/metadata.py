@@ -214,6 +214,21 @@ def tags_of(facts: VersionFacts, *, run_is_known: bool) -> dict[str, str]:
     return tags | ({"lance/run_id": facts.run_id} if facts.run_id else {})
 
 
+def metadata_of_gone(committed: Committed) -> Metadata | None:
+    """Of a write that had landed as a version that is gone: figures of the table as it is now are none of it."""
+    if committed.table.version == committed.version:
+        return None
+    return {
+        "lance/version": dg.MetadataValue.int(committed.version),
+        "lance/operation": dg.MetadataValue.text(committed.operation),
+        "lance/landed_before": dg.MetadataValue.bool(committed.landed_before),
+        "lance/gone": dg.MetadataValue.text(
+            f"this landed as version {committed.version}, which cleanup has retired since; nothing was written now, "
+            f"and what that version held nobody can tell. The table is at version {committed.table.version}"
+        ),
+    }
+
+
 def table_schema(schema: pa.Schema) -> dg.TableSchema:
     columns = [
         dg.TableColumn(

@@ -10,7 +10,7 @@ from lance_assets.checks.judging import judge_in_run
 from lance_assets.epochs import epoch_of
 from lance_assets.failures import lance_errors
 from lance_assets.ledger import Ledger
-from lance_assets.metadata import VersionFacts, committed_facts, found_facts, metadata_of
+from lance_assets.metadata import VersionFacts, committed_facts, found_facts, metadata_of, metadata_of_gone
 from lance_assets.properties import RUN_ID
 from lance_assets.provenance import properties_of
 from lance_assets.recording import Standing, record_in_run
@@ -131,12 +131,9 @@ class _Step:
         if not committed.attempts and not committed.landed_before:
             context.log.info(f"{ledger.label}: there was nothing to write; it stays at version {committed.version}")
             return _unrecorded(committed.version, {"lance/rows_added": dg.MetadataValue.int(0)}, checked)
-        if committed.table.version != committed.version:
-            context.log.warning(
-                f"{ledger.label}: this landed as version {committed.version}, which cleanup has retired since; "
-                "nothing was written now, and there is no partition to record"
-            )
-            return _unrecorded(committed.version, {"lance/landed_before": dg.MetadataValue.bool(True)}, checked)
+        if gone := metadata_of_gone(committed):
+            context.log.warning(f"{ledger.label}: {gone['lance/gone'].value}. There is no partition to record")
+            return _unrecorded(committed.version, gone, checked)
         facts = committed_facts(committed, epoch_of(context.instance, ledger, ledger.identity_of(committed.table)))
         known = facts.run_id is not None and context.instance.has_run(facts.run_id)
         stood = record_in_run(context, ledger, facts)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +228,29 @@ def test_a_version_that_an_asset_is_made_of_stays(
         run([*specs, kept], manager, instance, selection=[kept], partition_key=city)  # type: ignore[list-item]
         table = table.append(ROWS).table
     assert set(needed_by_ledgers(instance)[table.uri]) == {2, 3}
+
+
+def test_figures_of_a_version_that_is_gone_are_not_those_of_the_head(
+    tmp_path: Path, manager: LanceIOManager, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @dg.asset
+    def kept() -> pa.Table:
+        return ROWS
+
+    with monkeypatch.context() as patch:  # what ends between the commit and Dagster's word for it
+        patch.setattr("lance_assets.io_manager.metadata_of", lambda *_, **__: 1 / 0)
+        failed = run([kept], manager, instance, raise_on_error=False)
+    table = Table.open(tmp_path / "kept.lance")
+    for _ in range(2):
+        table = table.append(ROWS).table
+    lance.dataset(table.uri).cleanup_old_versions(older_than=timedelta(0))
+    again = {"dagster/parent_run_id": failed.run_id, "dagster/is_resume_retry": "true"}
+    run([kept], manager, instance, tags=again)
+    (_, event) = events(instance, kept.key)[-1]
+    assert set(shown(event)) == {"lance/version", "lance/operation", "lance/landed_before", "lance/gone"}
+    assert shown(event)["lance/version"] == 1
+    assert "landed as version 1, which cleanup has retired since" in shown(event)["lance/gone"]
+    assert Table.open(table.uri).version == 3
 
 
 def test_two_versions_of_one_table_are_both_noted(
