@@ -128,6 +128,11 @@ class Browser:
         run_id: str = launched["run"]["runId"]
         return run_id
 
+    def terminate(self, run_id: str) -> None:
+        """As the button of the run's page does."""
+        answer = self.ask(TERMINATE, id=run_id)["terminateRun"]
+        assert answer["__typename"] == "TerminateRunSuccess", answer
+
 
 LAUNCH = """mutation($params: ExecutionParams!) { launchRun(executionParams: $params) { __typename
     ... on LaunchRunSuccess { run { runId } } ... on PythonError { message }
