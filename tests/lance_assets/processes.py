@@ -23,7 +23,7 @@ _LOOK_AGAIN_S = 0.2
 _STOP_SECONDS_MAX = 30
 
 
-def until(holds: Callable[[], Any], what: Callable[[], str], seconds: float = 90) -> Any:
+def until(holds: Callable[[], Any], what: Callable[[], str], seconds: float = 240) -> Any:
     """What it answered at last."""
     ends = time.monotonic() + seconds
     while not (found := holds()):

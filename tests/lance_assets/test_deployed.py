@@ -122,7 +122,7 @@ def ticks_done(instance: dg.DagsterInstance, sensor: str) -> int:
     return sum(tick.end_timestamp is not None for tick in ticks)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_deployment_lives_through_the_deaths_of_its_processes(
     place: Path,
     deployment: Deployment,
@@ -173,7 +173,7 @@ def test_a_deployment_lives_through_the_deaths_of_its_processes(
     check_clean(place, pages, database)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_run_that_is_terminated_ends_its_spark_work_and_leaves_the_table_whole(
     place: Path, deployment: Deployment, browser: Browser, instance: dg.DagsterInstance
 ) -> None:
