@@ -85,7 +85,12 @@ def tick(database: Database, cursor: Cursor, now: datetime, put: Callable[[dg.As
 
 
 def play(
-    seed: int, monkeypatch: pytest.MonkeyPatch, *, somebody_dies: bool = False, with_a_run: bool = False
+    seed: int,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    somebody_dies: bool = False,
+    with_a_run: bool = False,
+    ticks: int = 3,
 ) -> tuple[Database, Cursor]:
     draw = random.Random(seed)
     names = ["daemon-0", "daemon-1", *([RUN] if with_a_run else [])]
@@ -100,7 +105,7 @@ def play(
     monkeypatch.setattr("lance_assets.claims._pause", turns.wait)
 
     def daemon() -> None:
-        for _ in range(3):
+        for _ in range(ticks):
             tick(database, cursor, NOW, database.put)
 
     def run() -> None:
@@ -154,6 +159,16 @@ def test_a_daemon_that_dies_stops_nothing_for_longer_than_its_claim(monkeypatch:
         ticks_later(database, cursor, LATER)
         assert counted(database) == ONCE, seed
     assert waited
+
+
+def test_two_that_meet_hardly_ever_leave_it_to_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that came first waits a moment for the other to go."""
+
+    def neither(looks: int) -> int:
+        monkeypatch.setattr("lance_assets.ticks._LOOKS", looks)
+        return sum(not play(seed, monkeypatch, ticks=1)[0].events for seed in range(SEEDS // 3))
+
+    assert neither(looks=20) * 3 < neither(looks=1)
 
 
 @pytest.mark.parametrize("broken", ["is_alone", "recorded"])
