@@ -19,7 +19,7 @@ MANY = 10_000
 RECORDED = 100
 """Of the many, those whose events are stored too; storing all of them would take minutes."""
 MANY_S_MAX = 30.0
-"""Measured: 3 s on two cores that have nothing else to do; several times that where they have."""
+"""Measured on two busy cores: listed after 1.6 s, found and shown after 0.4 s more."""
 pytestmark = pytest.mark.timeout(600)
 
 
