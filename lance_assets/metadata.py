@@ -17,19 +17,9 @@ from lance_assets.lineage.telling import as_markdown, without_credentials
 from lance_assets.partitions import partition_key
 from lance_assets.pictures.lineage import lineage_picture
 from lance_assets.properties import ASSET_KEY, CODE_LOCATION, PARTITION, RUN_ID, as_inputs, inputs_of
-from lance_core import Committed, Corrupt, InvalidInput, NotFound, Table, Unsupported, VersionInfo
-from lance_core.operations import (
-    Append,
-    Clone,
-    DataReplacement,
-    Delete,
-    Overwrite,
-    Transaction,
-    Update,
-    deletion_files_written,
-    files_written,
-    parts_of,
-)
+from lance_assets.written import written_by
+from lance_core import Committed, Table, VersionInfo
+from lance_core.operations import Clone, parts_of
 
 _TAG_VALUE = re.compile(r"[A-Za-z0-9_.-]{1,63}")
 _COLUMNS_MAX = 500
@@ -141,14 +131,14 @@ def committed_facts(committed: Committed, epoch: int) -> VersionFacts:
         rebased_over=tuple(committed.rebased_over),
         together=tuple(part.uuid for part in parts_of(made_by)) if made_by else (),
         sources=sources_of(table.uri, made_by.properties, made_by.operation) if made_by else (),
-        deletion_files=_deletion_files(table, made_by),
+        deletion_files=written_by(table, made_by).deletion_files,
     )
 
 
 def found_facts(table: Table, info: VersionInfo, epoch: int) -> VersionFacts:
     """Of a version that was found in the history. `table` is at that version."""
     made_by = table.transaction()
-    files, size = _written(table, made_by)
+    written = written_by(table, made_by)
     return VersionFacts(
         version=info.version,
         epoch=epoch,
@@ -163,12 +153,12 @@ def found_facts(table: Table, info: VersionInfo, epoch: int) -> VersionFacts:
         rows_added=info.rows_added,
         rows_removed=info.rows_removed,
         fragments=len(table.fragments),
-        files=files,
-        bytes=size,
+        files=written.files,
+        bytes=written.bytes,
         rebased_over=tuple(info.rebased_over[-_REBASED_OVER_MAX:]),
         together=info.together,
         sources=sources_of(table.uri, info.properties, made_by.operation if made_by else None),
-        deletion_files=_deletion_files(table, made_by),
+        deletion_files=written.deletion_files,
     )
 
 
@@ -239,36 +229,6 @@ def table_schema(schema: pa.Schema) -> dg.TableSchema:
         for field in list(schema)[:_COLUMNS_MAX]
     ]
     return dg.TableSchema(columns=columns)
-
-
-def _written(table: Table, made_by: Transaction | None) -> tuple[int | None, int | None]:
-    """Data files that the version brought, and their size. Most operations name those that stay, too, so that it takes
-    the version before to tell."""
-    if made_by is None:
-        return None, None
-    before = None
-    if not isinstance(made_by.operation, Append | Overwrite | DataReplacement):
-        before = _before(table)
-        if before is None:
-            return None, None
-    files = files_written(made_by.operation, before.manifest if before else None)
-    sizes = [file.size for file in files]
-    return len(sizes), None if None in sizes else sum(filter(None, sizes))
-
-
-def _deletion_files(table: Table, made_by: Transaction | None) -> int | None:
-    if made_by is None or not isinstance(made_by.operation, Delete | Update):
-        return None
-    before = _before(table)
-    return deletion_files_written(made_by.operation, before.manifest if before else None)
-
-
-def _before(table: Table) -> Table | None:
-    """The version before; None where nobody can read it any more."""
-    try:
-        return table.at(table.version - 1) if table.version > 1 else None
-    except (Corrupt, InvalidInput, NotFound, Unsupported):
-        return None
 
 
 def _inputs(properties: Mapping[str, str]) -> dg.MetadataValue | None:
