@@ -1,10 +1,10 @@
-"""Which files a version brought, by what its transaction says and, where that also names files that stay, by the version
-before it. Nothing is read but manifests.
+"""Which files a version brought: by what its transaction says and, where that names files that stay as well, by the
+version before it. Nothing is read but manifests.
 """
 
 from dataclasses import dataclass
 
-from lance_core import Corrupt, InvalidInput, NotFound, Table, Unsupported
+from lance_core import LanceError, Table
 from lance_core.operations import (
     Append,
     CreateIndex,
@@ -57,8 +57,8 @@ def written_by(table: Table, made_by: Transaction | None) -> Written:
 
 
 def _before(table: Table) -> Table | None:
-    """None where nobody can read it any more."""
+    """None where nobody can read it: what has landed is not called a failure for a count."""
     try:
         return table.at(table.version - 1) if table.version > 1 else None
-    except (Corrupt, InvalidInput, NotFound, Unsupported):
+    except LanceError:
         return None
