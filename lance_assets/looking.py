@@ -116,6 +116,11 @@ def look_at(
     many = warning(ledger, retained, retained + len(found.events))
     is_done = len(gone) <= retired_max and watch.is_quiet and not read.to_record
     again = [number for number in read.again if number in numbers and number <= found.last]
+    if len(again) > AGAIN_MAX:
+        notes.append(
+            f"{ledger.label}: of {len(again)} damaged versions the newest {AGAIN_MAX} are looked at again; once others "
+            "are repaired, reset the cursor of this sensor"
+        )
     return Looked(
         Seen(epoch, found.last, len(numbers) if is_done else 0, tuple(again[-AGAIN_MAX:])),
         tuple(found.events),
