@@ -418,6 +418,24 @@ def test_two_sensors_of_one_table_record_each_version_once(tmp_path: Path, insta
     assert keys_of(instance, table) == ["v0000000001", "v0000000002", "v0000000003"]
 
 
+def test_two_daemons_of_one_sensor_record_each_version_once(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    """Both evaluate it before either has stored what it found; those of a run that died are among the versions."""
+    table = declared(tmp_path)
+    dead = add_run(instance, dg.DagsterRunStatus.FAILURE)
+    Table.create(table.uri, ROW).append(ROW, properties={"dagster.run_id": dead.run_id})
+    sensor = sensor_of(table)
+    twins = [sensor.evaluate_tick(dg.build_sensor_context(instance=instance)) for _ in range(2)]
+    assert [len(evaluated.asset_events) for evaluated in twins] == [2, 0]
+    for event in twins[0].asset_events:
+        assert isinstance(event, dg.AssetMaterialization)
+        instance.report_runless_asset_event(event)
+    cursor, _ = tick(sensor, instance, twins[1].cursor)  # the twin's is stored last
+    assert keys_of(instance, table) == ["v0000000001", "v0000000002"]
+    Table.open(table.uri).append(ROW)
+    tick(sensor, instance, cursor)  # at once: what is stored is in nobody's way
+    assert keys_of(instance, table) == ["v0000000001", "v0000000002", "v0000000003"]
+
+
 def test_of_two_sensors_that_begin_at_once_one_stays(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
