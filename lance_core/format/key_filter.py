@@ -136,6 +136,8 @@ def _words(bloom: transaction_pb2.Transaction.BloomFilter) -> npt.NDArray[np.uin
 
 def _hashes(columns: Sequence[pa.Array]) -> Hashes:
     """Of one column its bytes; of several each one's bytes and a zero, one after another."""
+    if len(columns) == 1 and not _is_text(columns[0].type):
+        return xxh64(_bytes_of(columns[0]))
     parts = [_texts(column) if _is_text(column.type) else _fixed(column) for column in columns]
     if not parts:
         return np.empty(0, dtype=np.uint64)
@@ -150,14 +152,21 @@ def _hashes(columns: Sequence[pa.Array]) -> Hashes:
 
 
 def _fixed(column: pa.Array) -> list[bytes]:
+    return [each.tobytes() for each in _bytes_of(column)]
+
+
+def _bytes_of(column: pa.Array) -> _Bytes:
+    """A row for each value, of a type whose values have one size."""
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.uint8())
     if pa.types.is_integer(column.type):
         column = column.cast(pa.uint64() if pa.types.is_unsigned_integer(column.type) else pa.int64())
     width = column.type.bit_width // 8
     values = column.buffers()[1]
-    data = b"" if values is None else values.to_pybytes()[column.offset * width :]
-    return [data[at * width : (at + 1) * width] for at in range(len(column))]
+    if values is None or not len(column):
+        return np.empty((0, width), dtype=np.uint8)
+    start = column.offset * width
+    return np.frombuffer(values, dtype=np.uint8)[start : start + len(column) * width].reshape(-1, width)
 
 
 def _texts(column: pa.Array) -> list[bytes]:
