@@ -82,7 +82,7 @@ class Source(Protocol):
     def count(self) -> int: ...
 
     def matches(self, keys: Sequence[pa.ChunkedArray]) -> tuple[Numbers, Numbers]:
-        """The rows of the table, given by their key columns, whose key came, ascending, and for each the row that did."""
+        """The rows of the table, by their key columns, whose key came, ascending; and for each the row that came."""
 
     def take(self, rows: Numbers, names: Sequence[str]) -> pa.Table:
         """These rows, in this order."""
