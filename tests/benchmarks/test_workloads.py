@@ -105,10 +105,14 @@ def test_read_runs_from_the_command(tmp_path: Path) -> None:
 
 def test_the_price_of_a_task_is_measured(tmp_path: Path) -> None:
     """Two applications of Spark, each in a process of its own, neither of which is there afterwards."""
-    (case,) = measured("spark_tasks", tmp_path).values()
-    assert (case["case"], case["facts"], systems(case)) == ("a job of 6 tasks", {"rows": 6}, ["ours", "bare PySpark"])
-    for each in case["systems"]:
-        assert set(each["others"]) == {"one more task", "a job of one"}
+    cases = measured("spark_tasks", tmp_path)
+    whole = "a job of 6 tasks"
+    assert list(cases) == [whole, f"{whole}: one more task", f"{whole}: a job of one"]
+    assert cases[whole]["facts"] == {"rows": 6}
+    for case in cases.values():
+        assert systems(case) == ["ours", "bare PySpark"]
+        if "one more" not in case["case"]:  # which is a difference, and may be anything in so small a run
+            assert all(seconds > 0 for each in case["systems"] for seconds in each["seconds"])
     assert _applications() == []
 
 
