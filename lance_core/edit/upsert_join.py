@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core import given
-from lance_core.edit.joining import NOTHING, Numbers, SourceKeys
+from lance_core.edit.joining import Numbers, SourceKeys
 from lance_core.edit.matching import rows_of
 from lance_core.edit.rewriting import in_one_piece
 from lance_core.errors import InvalidInput
@@ -82,8 +82,8 @@ class Source(Protocol):
     @property
     def count(self) -> int: ...
 
-    def rows_for(self, keys: Sequence[pa.ChunkedArray]) -> Numbers:
-        """For each row of the table, by its key columns: the row with that key, or -1."""
+    def matches(self, keys: Sequence[pa.ChunkedArray]) -> tuple[Numbers, Numbers]:
+        """The rows of the table, by their key columns, whose key came, ascending; and for each the row that came."""
 
     def take(self, rows: Numbers, names: Sequence[str]) -> pa.Table:
         """These rows, in this order."""
@@ -104,8 +104,8 @@ class Held:
     def count(self) -> int:
         return int(self._rows.num_rows)
 
-    def rows_for(self, keys: Sequence[pa.ChunkedArray]) -> Numbers:
-        return self._keys.rows_for(keys)
+    def matches(self, keys: Sequence[pa.ChunkedArray]) -> tuple[Numbers, Numbers]:
+        return self._keys.matches(keys)
 
     def take(self, rows: Numbers, names: Sequence[str]) -> pa.Table:
         return self._rows.select(list(names)).take(pa.array(rows))
@@ -165,44 +165,45 @@ class Conditions:
         check_condition(base.manifest, targets, what="matched_if=")
         return cls(doomed, condition)
 
-    def columns(self, rules: Rules) -> list[str]:
-        """Of the table, to be read for the join."""
+    def columns(self, rules: Rules, fragment: Fragment) -> list[str]:
+        """Of the table, to be read for the join. Where nothing is deleted, a row's place is where it is."""
         doomed, condition = self.doomed, self.matched_if
         of_condition = condition.target.names if condition else ()
-        return list(dict.fromkeys((*rules.on, *(doomed.columns if doomed else ()), *of_condition, ROW_OFFSET)))
+        offsets = [ROW_OFFSET] if fragment.deletion_file else []
+        return list(dict.fromkeys((*rules.on, *(doomed.columns if doomed else ()), *of_condition, *offsets)))
 
 
 def join(base: Snapshot, source: Source, rules: Rules, seen: Seen) -> Found:
     conditions = Conditions.of(base, source.columns, rules)
     doomed, condition, unmatched = conditions.doomed, conditions.matched_if, rules.delete_unmatched
-    columns = conditions.columns(rules)
 
-    def part_of(table: pa.Table, its: npt.NDArray[np.int64]) -> Part:
-        """`its` are the rows that came, by the rows of the table."""
-        met = matches = np.flatnonzero(its != NOTHING)
-        if condition and len(matches) and rules.matched in (Matched.UPDATE, Matched.DELETE):
-            matches = matches[condition.holds(source, its[matches], table, matches)]
-        changed = matches if rules.matched is Matched.UPDATE else matches[:0]
-        gone = matches if rules.matched is Matched.DELETE else matches[:0]
+    def part_of(fragment: Fragment, table: pa.Table, matches: Numbers, met: Numbers) -> Part:
+        """`matches` are rows of the table, `met` the rows that came for them."""
+        places, rows = matches, met
+        if condition and len(places) and rules.matched in (Matched.UPDATE, Matched.DELETE):
+            holds = condition.holds(source, rows, table, places)
+            places, rows = places[holds], rows[holds]
+        changes = rules.matched is Matched.UPDATE
+        gone = places if rules.matched is Matched.DELETE else places[:0]
         if unmatched is not False:
-            leaves = its == NOTHING
-            if doomed:
-                leaves &= _mask(doomed, table)
+            leaves = _mask(doomed, table) if doomed else np.ones(table.num_rows, dtype=np.bool_)
+            leaves[matches] = False
             gone = np.union1d(gone, np.flatnonzero(leaves))
-        offsets = table[ROW_OFFSET].to_numpy().astype(np.int64)
-        return Part(its[met], offsets[changed], its[changed], offsets[gone])
+        changed = _offsets(fragment, table, places if changes else places[:0])
+        return Part(met, changed, rows if changes else rows[:0], _offsets(fragment, table, gone))
 
     known = seen.parts if seen.schema == base.manifest.schema else {}
     fragments = {fragment.encode(): fragment for fragment in base.manifest.fragments}
     parts = {key: known[key] for key in fragments if key in known}
     unread = {key: fragment for key, fragment in fragments.items() if key not in parts}
     for group in _groups(unread, max(_ROWS_AT_ONCE, source.count)):
-        read = [(key, pa.Table.from_batches(rows_of(base, unread[key], columns))) for key in group]
+        read = [(unread[key], _table(base, unread[key], conditions.columns(rules, unread[key]))) for key in group]
         together = [pa.chunked_array([c for _, t in read for c in t[name].chunks]) for name in rules.on]
-        rows_for = source.rows_for(together)
+        places, rows = source.matches(together)
         start = 0
-        for key, table in read:
-            parts[key] = part_of(table, rows_for[start : start + table.num_rows])
+        for key, (fragment, table) in zip(group, read, strict=True):
+            first, last = np.searchsorted(places, (start, start + table.num_rows))
+            parts[key] = part_of(fragment, table, places[first:last] - start, rows[first:last])
             start += table.num_rows
     seen.schema, seen.parts = base.manifest.schema, parts
     found = Found([], {}, np.zeros(source.count, dtype=np.bool_))
@@ -270,6 +271,17 @@ def _structs(table: pa.Table, count: int) -> pa.Array:
     if not fields:
         return pa.array([{}] * count, pa.struct([]))
     return pa.StructArray.from_arrays(arrays(table), fields=fields)
+
+
+def _table(base: Snapshot, fragment: Fragment, columns: Sequence[str]) -> pa.Table:
+    return pa.Table.from_batches(rows_of(base, fragment, columns))
+
+
+def _offsets(fragment: Fragment, table: pa.Table, places: Numbers) -> Offsets:
+    """Of rows that were read, by their places among them."""
+    if fragment.deletion_file is None:
+        return places
+    return np.asarray(table[ROW_OFFSET].take(pa.array(places)).to_numpy(), dtype=np.int64)
 
 
 def _mask(predicate: Predicate, table: pa.Table) -> npt.NDArray[np.bool_]:
