@@ -4,6 +4,7 @@ so nothing in it may steer a terminal or be markup. Pure.
 
 import re
 from collections.abc import Iterable
+from datetime import timedelta
 from unicodedata import combining, east_asian_width
 
 from lance_core.shell import plain
@@ -58,3 +59,16 @@ def size(number: int | None) -> str:
         if amount < 999.95 or unit == _UNITS[-1]:
             break
     return f"{amount:,.1f} {unit}"
+
+
+def age(time: timedelta) -> str:
+    """
+    >>> age(timedelta(days=1, hours=2, minutes=3)), age(timedelta(seconds=8.4))
+    ('1 day 2 h', '8 s')
+    """
+    minutes, seconds = divmod(int(time.total_seconds()), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = [f"{days} day{'s' if days > 1 else ''}" if days else "", f"{hours} h" if hours else "",
+             f"{minutes} min" if minutes else "", f"{seconds} s" if seconds else ""]  # fmt: skip
+    return " ".join([part for part in parts if part][:2]) or "0 s"

@@ -26,8 +26,10 @@ from lance_core.errors import (
 )
 from lance_core.finding import FoundTables, find_tables
 from lance_core.history import VersionInfo
+from lance_core.index.statistics import IndexStatistics, SegmentStatistics
 from lance_core.intents import FOR_GOOD
 from lance_core.maintenance.cleanup import CleanupReport
+from lance_core.maintenance.index_survey import IndexSurvey
 from lance_core.maintenance.survey import Survey
 from lance_core.table import Audit, Table
 
@@ -45,12 +47,15 @@ __all__ = [
     "FoundTables",
     "IncompatibleConflict",
     "IndexIgnored",
+    "IndexStatistics",
+    "IndexSurvey",
     "InvalidInput",
     "LanceError",
     "MissingPiece",
     "NotFound",
     "RetryableConflict",
     "SchemaMismatch",
+    "SegmentStatistics",
     "StorageError",
     "Survey",
     "Table",

@@ -10,6 +10,7 @@ import dagster as dg
 
 from lance_assets.checks.check import Check, Finding, Seen, Severity
 from lance_assets.layout import Layout
+from lance_assets.words import age
 
 _CLOCKS_DIFFER = timedelta(minutes=1)
 
@@ -107,24 +108,24 @@ class Fresh(Check):
 
     @property
     def says(self) -> str:
-        return f"The newest version is at most {_told(self.within)} old."
+        return f"The newest version is at most {age(self.within)} old."
 
     def judge(self, seen: Seen) -> Finding:
         if not seen.is_head:
             return Finding(True, "a newer version is there, of which this is asked instead")
-        age = seen.now - seen.table.timestamp
-        told = {"lance/age_seconds": dg.MetadataValue.float(round(age.total_seconds(), 1))}
-        if age < -_CLOCKS_DIFFER:
+        old = seen.now - seen.table.timestamp
+        told = {"lance/age_seconds": dg.MetadataValue.float(round(old.total_seconds(), 1))}
+        if old < -_CLOCKS_DIFFER:
             return Finding(
-                False, f"it was made {_told(-age)} from now, by its writer's clock; set that clock right", told
+                False, f"it was made {age(-old)} from now, by its writer's clock; set that clock right", told
             )
-        if age > self.within:
+        if old > self.within:
             return Finding(
                 False,
-                f"it is {_told(age)} old, and at most {_told(self.within)} is allowed; see what keeps the writers",
+                f"it is {age(old)} old, and at most {age(self.within)} is allowed; see what keeps the writers",
                 told,
             )
-        return Finding(True, f"it is {_told(max(age, timedelta(0)))} old", told)
+        return Finding(True, f"it is {age(max(old, timedelta(0)))} old", told)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,16 +174,3 @@ def _between(low: int | None, high: int | None) -> str:
 
 def _percent(share: float) -> str:
     return f"{share:.2%}"
-
-
-def _told(age: timedelta) -> str:
-    """
-    >>> _told(timedelta(days=1, hours=2, minutes=3)), _told(timedelta(seconds=8.4))
-    ('1 day 2 h', '8 s')
-    """
-    minutes, seconds = divmod(int(age.total_seconds()), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    parts = [f"{days} day{'s' if days > 1 else ''}" if days else "", f"{hours} h" if hours else "",
-             f"{minutes} min" if minutes else "", f"{seconds} s" if seconds else ""]  # fmt: skip
-    return " ".join([part for part in parts if part][:2]) or "0 s"

@@ -19,6 +19,7 @@ from lance_core.tasks.compact import worth_it
 _OLD, _KEPT = timedelta(days=14), 10
 """What cleanup removes and keeps, unless it is told otherwise."""
 _NAMED_MAX = 5
+_SEGMENTS_MANY = 16
 _NAME_OF_NOW = 20
 """Digits of a manifest's name, since they sort with the newest first."""
 
@@ -65,12 +66,29 @@ def _compaction(table: Table, access: Access, opened: str) -> Iterator[Advice]:
 
 def _indices(table: Table, opened: str) -> Iterator[Advice]:
     for state in index_states(table):
+        if state.unused is not None and state.covered != 0:
+            yield Advice(
+                "index_unused",
+                f"the index {state.name!r} on {', '.join(state.columns)} {state.unused}; no query here uses it",
+                f"{opened}.drop_index({state.name!r}) and create_index, once nobody else needs it"
+                if state.is_known
+                else "nothing needs to be done where others use it",
+                is_worth_it=state.is_known,
+            )
+        elif state.segments >= _SEGMENTS_MANY:
+            yield Advice(
+                "index_segments",
+                f"the index {state.name!r} has {state.segments:,} segments, each of which a query looks into",
+                f'{opened}.optimize_indices(merge="all")',
+            )
         if state.uncovered_rows:
             yield Advice(
                 "index_lags",
                 f"the index {state.name!r} on {', '.join(state.columns)} does not cover "
                 f"{count(state.uncovered_rows, 'row')} in {count(state.uncovered, 'fragment')}; queries scan them",
-                f'lance.dataset("{without_credentials(table.uri)}").optimize.optimize_indices(), of pylance',
+                f'{opened}.optimize_indices(), or on Spark: optimize_indices(spark, "{without_credentials(table.uri)}")'
+                if state.is_known
+                else f'lance.dataset("{without_credentials(table.uri)}").optimize.optimize_indices(), of pylance',
             )
 
 

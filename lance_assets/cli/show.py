@@ -29,6 +29,9 @@ _INDICES = (
     Column("columns"),
     Column("covers"),
     Column("rows not covered", is_number=True),
+    Column("segments", is_number=True),
+    Column("size", is_number=True),
+    Column("newest"),
 )
 
 
@@ -143,6 +146,9 @@ def _as_text(shown: Shown, width: int | None) -> Iterator[str]:
     if shown.indices:
         yield ""
         yield from printing.table(_INDICES, map(index_row, shown.indices), width)
+        for state in shown.indices:
+            if state.unused is not None:
+                yield printing.shown(f"  {state.name} {state.unused}")
     for title, told_of in (("config", shown.config), ("metadata", shown.metadata)):
         if told_of:
             yield f"\n{title}"
@@ -184,7 +190,17 @@ def _lineage(origin: Origin, parts: Sequence[Part]) -> Iterator[tuple[str, str |
 
 def index_row(state: IndexState) -> Sequence[str]:
     covers = "unknown" if state.covered is None else f"{state.covered:,} of {state.covered + state.uncovered:,}"
-    return (state.name, state.kind, ", ".join(state.columns), covers, number(state.uncovered_rows or None))
+    newest = "" if state.created_at is None else when(state.created_at)
+    return (
+        state.name,
+        state.kind,
+        ", ".join(state.columns),
+        covers,
+        number(state.uncovered_rows or None),
+        number(state.segments),
+        size(state.bytes),
+        newest,
+    )
 
 
 def _as_json(shown: Shown) -> dict[str, object]:
@@ -219,4 +235,7 @@ def index_json(state: IndexState) -> dict[str, object]:
         "fragments_covered": state.covered,
         "fragments_not_covered": state.uncovered,
         "rows_not_covered": state.uncovered_rows,
+        "bytes": state.bytes,
+        "created_at": None if state.created_at is None else state.created_at.isoformat(),
+        "unused": state.unused,
     }

@@ -24,6 +24,7 @@ TEXT_OR_TEXTS = either("a text, or a list of texts", (str, TEXT), (list, TEXTS))
 TEXT_BY_NAME = mapped(TEXT)
 CALL = record(lambda fn: fn, {"fn": FUNCTION}, required=["fn"], what="a function of the context")
 SCALAR = Form({"type": ["string", "number", "boolean", "null"]}, lambda raw, at: at.value(raw))
+SCALARS = mapped(SCALAR)
 FILES = either("a file, a list of them, or fn: module:name", (str, TEXT), (list, TEXTS), (dict, CALL))
 
 

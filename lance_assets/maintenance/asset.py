@@ -1,10 +1,12 @@
-"""The maintenance asset of a table: compacts it if that is due, then cleans it up.
+"""The maintenance asset of a table: compacts it if that is due, keeps its indices up, then cleans it up.
 
-A compaction is a version like any other, made and recorded by the step that all writes share. A cleanup makes none: it
+What is written is a version like any other, made and recorded by the step that all writes share. Indices come after
+the compaction, which leaves what it moved uncovered, and are planned anew then. A cleanup makes none: it
 removes versions, and their partitions are retired in the same run. Both are told by figures that Dagster plots.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import dagster as dg
@@ -15,11 +17,11 @@ from lance_assets.ledger import Ledger
 from lance_assets.maintenance.pins import needed_by_ledgers, needed_of
 from lance_assets.maintenance.plan import plan, shape
 from lance_assets.maintenance.policy import Maintenance
-from lance_assets.maintenance.upkeep import cleaned, retire, surveyed
+from lance_assets.maintenance.upkeep import OF_INDICES, cleaned, retire, surveyed
 from lance_assets.metadata import Metadata
 from lance_assets.resources import SPARK
 from lance_assets.run_intents import logical_run_id
-from lance_assets.writes import SparkCompact
+from lance_assets.writes import SparkCompact, SparkOptimizeIndices
 from lance_assets.writes.asset import write_in_step
 from lance_core import CleanupReport, NotFound, Survey
 
@@ -39,7 +41,7 @@ def maintenance_asset(
         key=maintenance_key(ledger),
         group_name=group,
         kinds={"spark", "lance"},
-        description=f"Compacts the Lance table {ledger.label} and cleans it up, as far as that is due.",
+        description=f"Compacts the Lance table {ledger.label}, keeps up its indices and cleans up, as far as is due.",
         required_resource_keys={SPARK},
         pool=ledger.pool,
     )
@@ -69,6 +71,17 @@ def _maintained(
     if due.compact or (policy.compacts and _goes_on(context)):
         compaction = SparkCompact(maintenance_key(ledger).path[-1], policy.target_rows)
         result = write_in_step(context, ledger, compaction, checks)
+        # Of a table without indices nothing is to be found out anew.
+        moved = surveyed(ledger.open(), policy, now) if before.indices else before
+        due = replace(due, index=plan(moved, policy).index)
+    if due.index or (policy.indexes and before.indices and _goes_on(context)):
+        context.log.info(f"{ledger.label}: {'; '.join(due.index) or 'indices'}")
+        upkeep = SparkOptimizeIndices(maintenance_key(ledger).path[-1])
+        done = write_in_step(context, ledger, upkeep, checks, part=OF_INDICES)
+        if done.data_version is not None:
+            result = dg.MaterializeResult(
+                metadata={**(result.metadata or {}), **(done.metadata or {})}, data_version=done.data_version
+            )
     metadata: Metadata = {}
     table = ledger.open()
     if policy.cleans:
@@ -98,6 +111,16 @@ def _of_figures(before: Survey, after: Survey) -> Metadata:
         "lance/bytes_after": value(after.bytes),
         "lance/deleted_rows_before": value(before.deleted_rows),
         "lance/deleted_rows_after": value(after.deleted_rows),
+        **(_of_indices(before, "before") | _of_indices(after, "after") if before.indices or after.indices else {}),
+    }
+
+
+def _of_indices(found: Survey, when: str) -> Metadata:
+    """Sums over all indices."""
+    value = dg.MetadataValue.int
+    return {
+        f"lance/index_rows_uncovered_{when}": value(sum(each.uncovered_rows for each in found.indices)),
+        f"lance/index_segments_{when}": value(sum(each.segments for each in found.indices)),
     }
 
 

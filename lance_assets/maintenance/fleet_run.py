@@ -1,6 +1,7 @@
-"""One round over a fleet: find, survey, plan, compact in one Spark job, clean up, look again.
+"""One round over a fleet: find, survey, plan, compact in one Spark job, keep indices up, clean up, look again.
 
-    find_tables -> survey of each -> plan of each -> compact_many (one job) -> cleanup of each -> survey of those worked
+    find_tables -> survey of each -> plan of each -> compact_many (one job) -> optimize_indices of those that need it
+                -> cleanup of each -> survey of those worked
 
 Whatever a table does to whoever reads it is its own trouble: it is told in the report, and the others go on. Only where
 the job itself is lost, since some file ends every process that reads it, halves of the tables get jobs of their own.
@@ -10,7 +11,7 @@ Surveys and cleanups of several tables are under way at once, since each mostly 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -26,11 +27,12 @@ from lance_assets.maintenance.plan import Plan, plan
 from lance_assets.maintenance.policy import Maintenance
 from lance_assets.maintenance.report import Fate, Figures, FleetReport, TableReport
 from lance_assets.maintenance.runs import all_at_work
-from lance_assets.maintenance.upkeep import cleaned, record_own, retire, surveyed
+from lance_assets.maintenance.upkeep import OF_INDICES, cleaned, record_own, retire, surveyed
 from lance_assets.storage import Access
 from lance_core import StorageError, Survey, Table
 from lance_core.tasks.changes import How, Where
 from lance_core.tasks.compact_many import TABLES_FAULT, Wanted, compact_many
+from lance_core.tasks.indexing import optimize_indices
 from lance_core.tasks.parts import Runner, Task
 
 _AT_ONCE = 8
@@ -63,6 +65,11 @@ class Member:
     def is_alive(self) -> bool:
         return self.survey is not None and self.report.fate not in (Fate.DEFERRED, Fate.SKIPPED)
 
+    @property
+    def has_moved_indices(self) -> bool:
+        """Whether rows were moved from under its indices in this round."""
+        return self.is_alive and self.report.compacted and self.survey is not None and bool(self.survey.indices)
+
     def open(self) -> Table:
         return Table.open(self.uri, **self.access)
 
@@ -90,12 +97,12 @@ class Round:
         seconds = time.monotonic() - self.started
         wanted = [each for each in self.members if each.is_alive and each.due and each.due.compact]
         self.context.log.info(f"{len(self.members)} tables looked at in {seconds:.1f} s, {len(wanted)} to be compacted")
-        jobs = self._compacted(wanted)
+        jobs = self._compacted(wanted) + self._indexed(now)
         to_clean = [each for each in self.members if each.is_alive and each.policy.cleans and self._has_leftovers(each)]
         # Asked now: a compaction makes versions, beside which others are among the newest no more.
         needed = needed_by_ledgers(self.context.instance) if to_clean else {}
         side_by_side(lambda each: self._cleaned(each, needed), to_clean)
-        worked = [each for each in self.members if each.report.compacted or each.report.versions_removed]
+        worked = [each for each in self.members if each.report.has_changed]
         side_by_side(lambda each: _looked_again(each, now), worked)
         for each in worked:
             self._recorded(each)
@@ -150,6 +157,34 @@ class Round:
             if outcome.error:
                 each.report.failed(outcome.error)
 
+    def _indexed(self, now: datetime) -> int:
+        """One table after another: each has jobs of its own, of which a small one takes next to nothing."""
+        side_by_side(lambda each: _planned_anew(each, now), [each for each in self.members if each.has_moved_indices])
+        members = [each for each in self.members if each.is_alive and each.due and each.due.index]
+        if not members:
+            return 0
+        runner, lost = _Counting(self.runner()), 0
+        for each in members:
+            if lost > _LOST_MAX:
+                each.report.failed(StorageError(f"its indices wait for the next round: {lost} Spark jobs were lost"))
+                continue
+            try:
+                self._index(each, runner)
+            except TABLES_FAULT as error:
+                each.report.failed(error)
+            except _JOB_LOST as error:
+                lost += 1
+                each.report.failed(StorageError(f"the Spark job for its indices was lost: {_first_line(error)}"))
+        return runner.jobs
+
+    def _index(self, member: Member, runner: Runner) -> None:
+        where, how = Where(member.uri, **member.access), How(self.intent + OF_INDICES, self.properties)
+        done = optimize_indices(where, None, "small", how=how, runner=runner)
+        if done.attempts or done.landed_before:
+            member.report.indexed = True
+            if member.report.fate is Fate.IN_SHAPE:
+                member.report.fate = Fate.MAINTAINED
+
     def _has_leftovers(self, member: Member) -> bool:
         return self.orphans or bool(member.due and member.due.clean)
 
@@ -202,6 +237,18 @@ def _surveyed(member: Member, now: datetime) -> None:
         member.report.fate = Fate.SKIPPED
 
 
+def _planned_anew(member: Member, now: datetime) -> None:
+    """What is due for its indices, once it is compacted."""
+    try:
+        index = plan(member.look(now), member.policy).index
+    except TABLES_FAULT as error:
+        member.report.failed(error)
+        return
+    if member.due is not None:
+        member.due = replace(member.due, index=index)
+        member.report.due = member.due.reasons
+
+
 def _looked_again(member: Member, now: datetime) -> None:
     try:
         member.report.after = _figures(member.look(now))
@@ -214,7 +261,16 @@ def _first_line(error: Exception) -> str:
 
 
 def _figures(found: Survey) -> Figures:
-    return Figures(found.version, found.rows, found.deleted_rows, found.fragments, found.files, found.bytes)
+    return Figures(
+        version=found.version,
+        rows=found.rows,
+        deleted_rows=found.deleted_rows,
+        fragments=found.fragments,
+        files=found.files,
+        bytes=found.bytes,
+        index_rows_uncovered=sum(each.uncovered_rows for each in found.indices),
+        index_segments=sum(each.segments for each in found.indices),
+    )
 
 
 def side_by_side(work: Callable[[_A], None], things: Iterable[_A]) -> None:

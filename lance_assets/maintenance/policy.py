@@ -11,6 +11,14 @@ from lance_core import InvalidInput
 from lance_core.tasks.write import ROWS_PER_FILE_MAX
 
 _GRACE_MIN = timedelta(hours=1)
+_OPTIONAL_COUNTS = (
+    "compact_when_small_files",
+    "index_when_uncovered_rows",
+    "index_when_segments",
+    "clean_when_versions",
+    "small_file_rows",
+    "interval_s",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,9 +27,11 @@ class Maintenance:
     >>> nightly = Maintenance(every="0 3 * * *", compact_when_small_files=8, keep_for=timedelta(days=30))
 
     Compaction is due when so many small fragments could be joined, or such a share of the rows is deleted and would be
-    dropped; cleanup when so many versions are older than `keep_for` and not among the newest `keep_versions`. A bound
-    of None never is. What is due is found by a sensor each `interval_s` (None: no sensor), and all is done at `every`,
-    a cron expression.
+    dropped; upkeep of indices when some index leaves such a share of the rows uncovered, or so many rows, or when so
+    many of its segments could become one; cleanup when so many versions are older than `keep_for` and not among the
+    newest `keep_versions`. A bound of None never is. What is due is found by a sensor each `interval_s` (None: no
+    sensor), and all is done at `every`, a cron expression: compaction first, then indices, which cover what it moved,
+    then cleanup.
 
     Versions that a Lance tag, a branch or a clone names stay; so do `pins`, and those that a version on any ledger of
     this Dagster was made of, or one of the `downstream` tables that are written elsewhere.
@@ -32,6 +42,9 @@ class Maintenance:
     """Fragments of fewer rows are small; `target_rows` unless it is said."""
     compact_when_deleted: float | None = 0.1
     target_rows: int = ROWS_PER_FILE_MAX
+    index_when_uncovered: float | None = 0.1
+    index_when_uncovered_rows: int | None = 1_000_000
+    index_when_segments: int | None = 8
     clean_when_versions: int | None = 20
     keep_versions: int = 10
     keep_for: timedelta = timedelta(days=14)
@@ -50,20 +63,21 @@ class Maintenance:
     two writers."""
 
     def __post_init__(self) -> None:
-        for name in ("compact_when_small_files", "clean_when_versions", "small_file_rows", "interval_s"):
+        for name in _OPTIONAL_COUNTS:
             self._check_count(name, is_optional=True)
         for name in ("target_rows", "keep_versions"):
             self._check_count(name, is_optional=False)
-        if not (self.compacts or self.cleans):
+        if not (self.compacts or self.indexes or self.cleans):
             raise _wrong("every bound is None, so that nothing would ever be due; leave maintenance= out instead")
         if (self.small_file_rows or 0) > self.target_rows:
             raise _wrong(
                 f"small_file_rows={self.small_file_rows} is above target_rows={self.target_rows}: a compaction makes "
                 "fragments of target_rows, which would be small ones for ever"
             )
-        share = self.compact_when_deleted
-        if share is not None and (type(share) not in (int, float) or not 0 < share <= 1):
-            raise _wrong(f"compact_when_deleted={share!r}: a share of the rows, above 0 and up to 1")
+        for name in ("compact_when_deleted", "index_when_uncovered"):
+            share = getattr(self, name)
+            if share is not None and (type(share) not in (int, float) or not 0 < share <= 1):
+                raise _wrong(f"{name}={share!r}: a share of the rows, above 0 and up to 1")
         for name, least in (("keep_for", timedelta(0)), ("orphan_grace", _GRACE_MIN)):
             value = getattr(self, name)
             if not isinstance(value, timedelta) or value < least:
@@ -76,6 +90,11 @@ class Maintenance:
     @property
     def compacts(self) -> bool:
         return self.compact_when_small_files is not None or self.compact_when_deleted is not None
+
+    @property
+    def indexes(self) -> bool:
+        bounds = (self.index_when_uncovered, self.index_when_uncovered_rows, self.index_when_segments)
+        return any(bound is not None for bound in bounds)
 
     @property
     def cleans(self) -> bool:

@@ -16,6 +16,7 @@ _SHOWN_MAX = 100
 """Tables in the Markdown and in the table of the page: what does not fit is in the JSON."""
 _JSON_MAX = 5_000
 _MESSAGE_MAX = 500
+_SUMMED = ("fragments", "files", "bytes", "deleted_rows", "index_rows_uncovered", "index_segments")
 
 
 class Fate(StrEnum):
@@ -38,6 +39,9 @@ class Figures:
     fragments: int
     files: int
     bytes: int
+    index_rows_uncovered: int = 0
+    """Of all indices together, as far as they can be looked after."""
+    index_segments: int = 0
 
 
 @dataclass(slots=True)
@@ -48,6 +52,8 @@ class TableReport:
     before: Figures | None = None
     after: Figures | None = None
     compacted: bool = False
+    indexed: bool = False
+    """Whether its indices were kept up."""
     versions_removed: int = 0
     files_removed: int = 0
     """Orphans included."""
@@ -55,6 +61,11 @@ class TableReport:
     kept: dict[str, list[str]] = field(default_factory=dict)
     """Versions old enough to go, and what keeps them."""
     message: str = ""
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether it has other versions than before, as far as it was looked after."""
+        return bool(self.compacted or self.indexed or self.versions_removed)
 
     def failed(self, error: Exception) -> None:
         """A later one adds to an earlier one."""
@@ -71,7 +82,7 @@ class FleetReport:
     tables: Sequence[TableReport]
     planning_seconds: float
     jobs: int
-    """Of Spark: one, or none where nothing was to be compacted; more where one was lost."""
+    """Of Spark: one for all compactions, some for each table whose indices were kept up; more where one was lost."""
 
     def of(self, fate: Fate) -> list[TableReport]:
         return [table for table in self.tables if table.fate is fate]
@@ -84,6 +95,7 @@ class FleetReport:
             "lance/tables": len(self.tables) - len(self.of(Fate.SKIPPED)),
             **{f"lance/tables_{fate.name.lower()}": len(self.of(fate)) for fate in Fate},
             "lance/tables_compacted": sum(table.compacted for table in self.tables),
+            "lance/tables_indexed": sum(table.indexed for table in self.tables),
             "lance/versions_removed": sum(table.versions_removed for table in self.tables),
             "lance/files_removed": sum(table.files_removed for table in self.tables),
             "lance/bytes_removed": sum(table.bytes_removed for table in self.tables),
@@ -123,7 +135,7 @@ class FleetReport:
         for table in self.tables:
             for when, figures in (("before", table.before), ("after", table.after or table.before)):
                 for each in fields(Figures) if figures else ():
-                    if each.name in ("fragments", "files", "bytes", "deleted_rows"):
+                    if each.name in _SUMMED:
                         name = f"lance/{each.name}_{when}"
                         sums[name] = sums.get(name, 0) + getattr(figures, each.name)
         return sums
@@ -137,6 +149,9 @@ def _row(table: TableReport) -> dict[str, str | int]:
         "found": "; ".join(table.due),
         "files": _change(before.files, after.files) if before and after else "",
         "bytes": _change(before.bytes, after.bytes) if before and after else "",
+        "rows not indexed": _change(before.index_rows_uncovered, after.index_rows_uncovered)
+        if before and after and (before.index_segments or after.index_segments)
+        else "",
         "versions removed": table.versions_removed,
         "bytes removed": table.bytes_removed,
         "message": table.message,

@@ -16,6 +16,9 @@ from lance_assets.properties import RUN_ID
 from lance_assets.recording import record_in_run
 from lance_core import CleanupReport, Survey, Table
 
+OF_INDICES = " of its indices"
+"""What the intention of an upkeep of indices ends with, beside that of the compaction in the same run."""
+
 
 def surveyed(table: Table, policy: Maintenance, now: datetime) -> Survey:
     return table.survey(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lance_assets.layout import Layout
 from lance_assets.profiles.columns import Contents, read_contents
-from lance_core import InvalidInput, Table
+from lance_core import IndexStatistics, InvalidInput, Table
 
 COLUMNS_MAX = 200
 READ_BYTES_MAX = 256 * 1024**2
@@ -20,9 +20,9 @@ class Profile:
 
         lance_table("docs", uri=..., profile=Profile(columns=["text", "embedding"], read_bytes_max=2 * 1024**3))
 
-    What the manifest knows costs nothing. `columns` are those whose values are looked at as well, all of them unless
-    they are named, none with `[]`; of one version at most `read_bytes_max` bytes are read, and what is told then is of
-    a sample, and says so. `versions_per_run` is how a backfill is cut into runs.
+    What the manifest knows, of rows, files and indices, costs nothing. `columns` are those whose values are looked at
+    as well, all of them unless they are named, none with `[]`; of one version at most `read_bytes_max` bytes are read,
+    and what is told then is of a sample, and says so. `versions_per_run` is how a backfill is cut into runs.
     """
 
     columns: Sequence[str] | None = None
@@ -47,6 +47,7 @@ class Profiled:
     table: Table
     layout: Layout
     contents: Contents
+    indices: tuple[IndexStatistics, ...]
     seconds: float
 
 
@@ -54,4 +55,4 @@ def profiled(table: Table, how: Profile) -> Profiled:
     started = time.monotonic()
     layout = Layout.of(table)
     contents = read_contents(table, layout, columns=how.columns, columns_max=COLUMNS_MAX, bytes_max=how.read_bytes_max)
-    return Profiled(table, layout, contents, time.monotonic() - started)
+    return Profiled(table, layout, contents, table.index_statistics(), time.monotonic() - started)

@@ -5,10 +5,12 @@ told of them, never counts, so that no plot mixes the two.
 """
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 import dagster as dg
 
 from lance_assets.checks.judging import Judged
+from lance_assets.indices import metadata_of_indices
 from lance_assets.pictures.fragments import fragment_map, fragment_strip
 from lance_assets.pictures.versions import version_graph
 from lance_assets.profiles.columns import Column, Contents
@@ -41,7 +43,6 @@ def metadata_of(profiled: Profiled, *, pictures: bool) -> Metadata:
         "lance/fragments_with_deletions": value.int(layout.with_deletions),
         "lance/data_files": value.int(layout.files),
         "lance/columns": value.int(len(table.schema)),
-        "lance/indices": value.int(len({index.name for index in table.indices})),
         "lance/rows_read": value.int(contents.rows_read),
         "lance/read": value.text(_read(contents)),
         "lance/seconds": value.float(round(profiled.seconds, 3)),
@@ -50,6 +51,7 @@ def metadata_of(profiled: Profiled, *, pictures: bool) -> Metadata:
         shown["lance/bytes"] = value.int(layout.bytes)
         if layout.rows:
             shown["lance/bytes_per_row"] = value.float(round(layout.bytes / layout.rows, 1))
+    shown |= metadata_of_indices(profiled.indices, datetime.now(UTC))
     if contents.columns:
         shown["lance/columns_profile"] = _table(contents)
     shown |= _plotted(contents)

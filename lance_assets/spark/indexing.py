@@ -24,7 +24,7 @@ def build_index(
     *,
     name: str | None = None,
     replace: bool = False,
-    only: Literal["all", "uncovered"] = "all",
+    only: Literal["all", "uncovered", "needed"] = "all",
     branch: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     manifest_store: ManifestStore | str | None = None,
@@ -39,8 +39,10 @@ def build_index(
 
     It covers all rows that there are; one whose name is taken is an error, and `replace` builds it anew. With
     `only="uncovered"` an index that is there is built on: rows that it does not cover yet become a segment of their
-    own, and where all are covered there is no new version. Rows that others add meanwhile are scanned until it is
-    built on; what a compaction moved is built again before the commit.
+    own, and where all are covered there is no new version. `only="needed"` is for whoever says again and again which
+    index there should be: one that is there is built on, small segments of it become one, and where it is of another
+    kind, or was built with other `params` than are given, it is built anew. Rows that others add meanwhile are scanned
+    until it is built on; what a compaction moved is built again before the commit.
     """
     return indexing.build_index(
         Where(uri, branch, storage_options, manifest_store),

@@ -55,10 +55,10 @@ def write_asset(ledger: Ledger, write: Write, *, group: str, checks: Sequence[Ch
 
 
 def write_in_step(
-    context: dg.AssetExecutionContext, ledger: Ledger, write: Write, checks: Sequence[Check] = ()
+    context: dg.AssetExecutionContext, ledger: Ledger, write: Write, checks: Sequence[Check] = (), *, part: str = ""
 ) -> dg.MaterializeResult[None]:
-    """As the asset of the write would do it, in a step of another asset."""
-    return _Step(context, ledger, write, checks).done()
+    """As the asset of the write would do it, in a step of another asset; `part` tells several of one step apart."""
+    return _Step(context, ledger, write, checks, part).done()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,8 @@ class _Step:
     ledger: Ledger
     write: Write
     checks: Sequence[Check]
+    part: str = ""
+    """Which intention of the run it is, where that has several."""
 
     def done(self) -> dg.MaterializeResult[None]:
         ledger, partition = self.ledger, _partition(self.context, self.write)
@@ -106,7 +108,7 @@ class _Step:
         key = write_key(self.ledger, self.write)
         if self.write.once_per == "partition" and partition is not None:
             return partition_intent(key, partition)
-        return run_intent(self.context.instance, self.context.run, key, partition)
+        return run_intent(self.context.instance, self.context.run, key, partition) + self.part
 
     def _record_those_between(self, before: int, committed: Committed) -> None:
         """Versions of this run that were committed on the way."""
@@ -130,7 +132,8 @@ class _Step:
         context, ledger = self.context, self.ledger
         if not committed.attempts and not committed.landed_before:
             context.log.info(f"{ledger.label}: there was nothing to write; it stays at version {committed.version}")
-            return _unrecorded(committed.version, {"lance/rows_added": dg.MetadataValue.int(0)}, checked)
+            told = self.write.told_of(committed.table)
+            return _unrecorded(committed.version, {"lance/rows_added": dg.MetadataValue.int(0), **told}, checked)
         if gone := metadata_of_gone(committed):
             context.log.warning(f"{ledger.label}: {gone['lance/gone'].value}. There is no partition to record")
             return _unrecorded(committed.version, gone, checked)
@@ -147,6 +150,7 @@ class _Step:
             metadata={
                 **metadata_of(facts, run_is_known=known, with_picture=True),
                 **where,
+                **self.write.told_of(committed.table),
                 "lance/landed_before": dg.MetadataValue.bool(committed.landed_before),
             },
             data_version=dg.DataVersion(facts.data_version),

@@ -11,17 +11,20 @@ from typing import overload
 
 from lance_assets.writes.changes import SparkCompact, SparkDelete, SparkUpdate
 from lance_assets.writes.columns import SparkMapColumns, SparkMergeColumns
+from lance_assets.writes.indices import SparkBuildIndex, SparkOptimizeIndices
 from lance_assets.writes.rows import SparkAppend, SparkIngest, SparkOverwrite, SparkUpsert
 from lance_assets.writes.write import Write
 from lance_core import InvalidInput
 
 WRITES: Mapping[str, type[Write]] = {
     "append": SparkAppend,
+    "build_index": SparkBuildIndex,
     "compact": SparkCompact,
     "delete": SparkDelete,
     "ingest": SparkIngest,
     "map_columns": SparkMapColumns,
     "merge_columns": SparkMergeColumns,
+    "optimize_indices": SparkOptimizeIndices,
     "overwrite": SparkOverwrite,
     "update": SparkUpdate,
     "upsert": SparkUpsert,
@@ -46,11 +49,23 @@ class Writes(Sequence[Write]):
 
     def add(self, write: Write) -> None:
         self.check_open(write)
+        write = write.of(self._label.rpartition("/")[2])
         if write.name in self._taken:
             raise self._twice(f"{self._taken[write.name]} and a write", write.name)
         if any(each.name == write.name for each in self._writes):
             raise self._twice("2 writes", write.name)
+        self._check_index(write)
         self._writes.append(write)
+
+    def _check_index(self, write: Write) -> None:
+        for each in self._writes:
+            if not isinstance(each, SparkBuildIndex) or not isinstance(write, SparkBuildIndex):
+                continue
+            if (each.index_name, each.branch) == (write.index_name, write.branch):
+                raise InvalidInput(
+                    f"the Lance table {self._label!r}: {each.name!r} and {write.name!r} both build the index "
+                    f"{write.index_name!r}, and each would undo what the other does; give one of them index="
+                )
 
     def check_open(self, write: Write) -> None:
         if self._view:

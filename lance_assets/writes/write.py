@@ -17,7 +17,7 @@ from lance_assets.literals import Value, sql_literal
 from lance_assets.storage import Access
 from lance_assets.writes.context import WriteContext
 from lance_assets.writes.dependencies import Dependency
-from lance_core import Audit, Committed, InvalidInput
+from lance_core import Audit, Committed, InvalidInput, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,9 +65,12 @@ class Write(Common, ABC):
     """What it does, for a page of Dagster that says nothing else."""
     makes_several: ClassVar[bool] = False
     """Whether it may commit more than one version."""
+    is_named_by_its_table: ClassVar[bool] = False
+    """Whether it needs no name before it is one of a table's writes."""
 
     def __post_init__(self) -> None:
-        check_word(self.name, what="a write's name")
+        if self.name or not self.is_named_by_its_table:
+            check_word(self.name, what="a write's name")
         if self.once_per not in ("run", "partition"):
             raise self.wrong(f"once_per is 'run' or 'partition', not {self.once_per!r}")
         if self.once_per == "partition" and self.partitions is None:
@@ -82,6 +85,14 @@ class Write(Common, ABC):
     @abstractmethod
     def change(self, ctx: WriteContext, how: Callable[[], How]) -> Committed:
         """Do it. `how` is asked for last, when all that is read has been noted."""
+
+    def of(self, table: str) -> "Write":
+        """As one of the writes of the table of this name."""
+        return self
+
+    def told_of(self, table: Table) -> Mapping[str, dg.MetadataValue]:
+        """What its asset tells besides, of the table at the version that it made or found."""
+        return {}
 
     def _check_audit(self) -> None:
         if isinstance(self.audit, Check) or not all(isinstance(each, Check) for each in self.audit):

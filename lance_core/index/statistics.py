@@ -11,9 +11,10 @@ import numpy as np
 from pyroaring import BitMap
 
 from lance_core.format import field_paths
+from lance_core.format.fragment import live_rows
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
-from lance_core.index import building
+from lance_core.index import building, kinds
 from lance_core.index.coverage import Coverage, Standing, led_on, together
 from lance_core.snapshot import Snapshot
 
@@ -38,6 +39,8 @@ class SegmentStatistics:
     """The version whose rows it was built from."""
     unused: str | None
     """Why queries do not use it; None where they do."""
+    is_known: bool
+    """Whether its kind is, so that what it says can be looked at here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,14 @@ class IndexStatistics:
     """The oldest that a segment was built from."""
     notes_behind: int
     """Segments whose rows moved since: readers follow the notes of a compaction until `optimize_indices()`."""
+    covered_live_rows: int
+    uncovered_live_rows: int
+    """The same without those that are deleted."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether any of it is of a kind that is known here."""
+        return any(segment.is_known for segment in self.segments)
 
     @property
     def is_used(self) -> bool:
@@ -79,21 +90,31 @@ class IndexStatistics:
         rows = self.covered_rows + self.uncovered_rows
         return self.covered_rows / rows if rows else 1.0
 
+    @property
+    def live_coverage(self) -> float:
+        """The same of rows that are not deleted."""
+        rows = self.covered_live_rows + self.uncovered_live_rows
+        return self.covered_live_rows / rows if rows else 1.0
+
 
 def statistics(base: Snapshot) -> tuple[IndexStatistics, ...]:
     """By name, in the order in which the version has them."""
     coverage = Coverage(base)
-    count = RowCounts(base.manifest)
-    return tuple(_of(base, coverage, name, segments, count) for name, segments in coverage.by_name.items())
+    by_name = coverage.by_name
+    if not by_name:
+        return ()
+    count, live = RowCounts(base.manifest), RowCounts(base.manifest, live=True)
+    return tuple(_of(base, coverage, name, segments, count, live) for name, segments in by_name.items())
 
 
 class RowCounts:
-    """How many rows some fragments of a version store."""
+    """How many rows some fragments of a version store; or, without those that are deleted, have."""
 
-    def __init__(self, manifest: Manifest) -> None:
+    def __init__(self, manifest: Manifest, *, live: bool = False) -> None:
         messages = manifest.message.fragments
         self._ids = np.fromiter((each.id for each in messages), dtype=np.uint64, count=len(messages))
-        self._rows = np.fromiter((each.physical_rows for each in messages), dtype=np.int64, count=len(messages))
+        rows = map(live_rows, messages) if live else (each.physical_rows for each in messages)
+        self._rows = np.fromiter(rows, dtype=np.int64, count=len(messages))
 
     def __call__(self, fragments: BitMap) -> int:
         wanted = np.frombuffer(fragments.to_array(), dtype=np.uint32)
@@ -101,7 +122,7 @@ class RowCounts:
 
 
 def _of(
-    base: Snapshot, coverage: Coverage, name: str, segments: Sequence[Standing], count: RowCounts
+    base: Snapshot, coverage: Coverage, name: str, segments: Sequence[Standing], count: RowCounts, live: RowCounts
 ) -> IndexStatistics:
     newest = max(segments, key=lambda each: (each.metadata.dataset_version, each.metadata.message.created_at))
     field_ids = newest.metadata.field_ids
@@ -120,7 +141,9 @@ def _of(
         bytes=_sum(each.bytes for each in told),
         created_at=max((each.created_at for each in told if each.created_at is not None), default=None),
         dataset_version=min(each.dataset_version for each in told),
-        notes_behind=sum(_is_behind(coverage, each) for each in segments),
+        notes_behind=sum(is_behind(coverage, each) for each in segments),
+        covered_live_rows=live(covered),
+        uncovered_live_rows=live(coverage.live - covered),
     )
 
 
@@ -136,6 +159,7 @@ def _segment(standing: Standing, count: RowCounts) -> SegmentStatistics:
         created_at=index.created_at,
         dataset_version=index.dataset_version,
         unused=standing.unused,
+        is_known=kinds.of(index) is not None,
     )
 
 
@@ -143,9 +167,10 @@ def _kind(standing: Standing) -> str:
     return standing.kind.name if standing.kind is not None else standing.metadata.kind or "unknown"
 
 
-def _is_behind(coverage: Coverage, standing: Standing) -> bool:
+def is_behind(coverage: Coverage, standing: Standing) -> bool:
+    """Whether rows of it moved since. One that is not known, or cannot be trusted, follows nothing."""
     index = standing.metadata
-    return not index.is_of_zones and led_on(index, coverage.reuse) != index.covers
+    return standing.kind is not None and not index.is_of_zones and led_on(index, coverage.reuse) != index.covers
 
 
 def _sum(sizes: Iterable[int | None]) -> int | None:

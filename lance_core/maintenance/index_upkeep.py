@@ -138,10 +138,8 @@ def _work(base: Snapshot, coverage: Coverage, segments: Sequence[Standing], merg
     merged = list(stale)
     if merge is not Merge.NONE:
         able = [each for each in ours if each.covered and each not in stale]
-        for each in sorted(able, key=lambda standing: rows(standing.covered)):
-            if merge is Merge.ALL or rows(each.covered) <= max(gathered, SMALL_ROWS):
-                merged.append(each)
-                gathered += rows(each.covered)
+        sizes = [rows(each.covered) for each in able]
+        merged += [able[place] for place in (range(len(able)) if merge is Merge.ALL else small_beside(gathered, sizes))]
     if not open_fragments and not stale and len(merged) < 2:
         merged = []
     covers = open_fragments | together(merged)
@@ -159,6 +157,20 @@ def _work(base: Snapshot, coverage: Coverage, segments: Sequence[Standing], merg
         covers,
         tuple(each.metadata for each in (*merged, *useless)),
     )
+
+
+def small_beside(gathered: int, sizes: Sequence[int]) -> list[int]:
+    """Which segments of so many rows each go into a new one of `gathered` rows.
+
+    >>> small_beside(0, [9_000_000, 20_000, 1_000_000, 1_010_000, 2_040_000])
+    [1, 2, 3]
+    """
+    chosen = []
+    for place in sorted(range(len(sizes)), key=lambda place: sizes[place]):
+        if sizes[place] <= max(gathered, SMALL_ROWS):
+            chosen.append(place)
+            gathered += sizes[place]
+    return chosen
 
 
 def _done(base: Snapshot, coverage: Coverage, work: Work, ports: Ports) -> IndexMetadata:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from lance_core.format.ids import Version
-from lance_core.maintenance import cleanup, compaction
+from lance_core.maintenance import cleanup, compaction, index_survey
 from lance_core.maintenance.cleanup import Retention
+from lance_core.maintenance.index_survey import IndexSurvey
 from lance_core.snapshot import Snapshot
 
 
@@ -37,6 +38,8 @@ class Survey:
     """What a cleanup would remove at this moment."""
     kept: Mapping[Version, tuple[str, ...]]
     """What is as old, and why it stays."""
+    indices: tuple[IndexSurvey, ...] = ()
+    """What `optimize_indices` would find to do."""
 
 
 def survey(base: Snapshot, retention: Retention, *, target_rows: int, small_rows: int, now: datetime) -> Survey:
@@ -59,4 +62,5 @@ def survey(base: Snapshot, retention: Retention, *, target_rows: int, small_rows
         deleted_rows_compacted=sum(fragment.physical_rows - fragment.live_rows for fragment in compacted),
         outlived=choice.versions,
         kept=choice.kept,
+        indices=index_survey.survey(base),
     )

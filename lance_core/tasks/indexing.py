@@ -22,13 +22,13 @@ from lance_core import given
 from lance_core.committed import Committed
 from lance_core.edit import indices as in_one_process
 from lance_core.edit.indices import Asked
-from lance_core.errors import InvalidInput, RetryableConflict, StorageError
+from lance_core.errors import Corrupt, InvalidInput, NotFound, RetryableConflict, StorageError
 from lance_core.format import naming
 from lance_core.format.fragment import Fragment
 from lance_core.format.fragment_reuse import reuse_entry
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.operations import CreateIndex
-from lance_core.index import btree_runs, building
+from lance_core.index import btree_runs, building, kinds
 from lance_core.index.coverage import Coverage
 from lance_core.index.order import joined, ordering
 from lance_core.index.sorting import splitters
@@ -72,20 +72,33 @@ class Only(enum.Enum):
     UNCOVERED = "uncovered"
     """Those that the index does not cover yet. Segments that are there stay, but for those that have to be written
     anew since a compaction moved their rows."""
+    NEEDED = "needed"
+    """All of them where the index is not there, or is of another kind, or was built with other params than are asked
+    for now; else those that it does not cover yet, together with small segments that are there."""
+
+
+def check(asked: Asked) -> None:
+    """What is wrong with it whatever the table is."""
+    kinds.named(asked.kind).options(asked.params)
 
 
 def build_index(where: Where, asked: Asked, only: str, *, how: How, runner: Runner) -> Committed:
     chosen = given.choice(Only, only, "only")
-    if chosen is Only.UNCOVERED and asked.replace:
+    if chosen is not Only.ALL and asked.replace:
         raise InvalidInput(
-            "replace=True builds an index of all fragments anew, and only='uncovered' builds on; say one"
+            f"replace=True builds an index of all fragments anew, and only={chosen.value!r} builds on; say one"
         )
     builder = _Builder(runner)
 
     def plan(base: Snapshot) -> CreateIndex | None:
         whole = _all(base, asked if chosen is Only.ALL else dataclasses.replace(asked, replace=True))
-        if chosen is Only.ALL or not whole.removed:
+        anew = chosen is Only.NEEDED and whole.removed and _is_another(base, asked, whole)
+        if chosen is Only.ALL or not whole.removed or anew:
             return builder.done(base, [whole], also_of_nothing=True)
+        if chosen is Only.NEEDED:
+            return builder.done(
+                base, list(index_upkeep.planned(base, Coverage(base), [whole.wanted.name], Merge.SMALL))
+            )
         return builder.done(base, _uncovered(base, asked, whole))
 
     try:
@@ -121,6 +134,8 @@ def optimize_indices(where: Where, names: Sequence[str] | None, merge: str, *, h
         )
     except RetryableConflict:
         return done  # the next one drops them
+    if not trimmed.attempts:
+        return done
     return dataclasses.replace(
         done,
         version=trimmed.version,
@@ -137,6 +152,21 @@ def _all(base: Snapshot, asked: Asked) -> Work:
     wanted, removed = in_one_process.planned(base, asked)
     fragments = in_one_process.chosen(base, asked.fragments)
     return Work(wanted, (), fragments, BitMap(fragment.id for fragment in fragments), removed)
+
+
+def _is_another(base: Snapshot, asked: Asked, there: Work) -> bool:
+    """Whether the index that is there is not the one that is asked for. What nobody here knows is left to whoever made
+    it."""
+    coverage = Coverage(base)
+    known = [each for each in coverage.by_name[there.wanted.name] if each.kind is not None]
+    if any(each.kind is not there.wanted.kind for each in known):
+        return True
+    try:
+        return bool(asked.params) and any(
+            there.wanted.kind.options_of(coverage.segment(each.metadata)) != there.wanted.options for each in known[:1]
+        )
+    except (Corrupt, NotFound):
+        return True
 
 
 def _uncovered(base: Snapshot, asked: Asked, there: Work) -> list[Work]:
@@ -257,4 +287,4 @@ def _encoded(fragments: Iterable[Fragment]) -> tuple[bytes, ...]:
     return tuple(fragment.encode() for fragment in fragments)
 
 
-__all__ = ["Asked", "build_index", "optimize_indices"]
+__all__ = ["Asked", "build_index", "check", "optimize_indices"]
