@@ -2,12 +2,14 @@
 
 import datetime as dt
 import re
+import uuid
 from collections.abc import Callable
 from datetime import UTC, timedelta
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyroaring import BitMap
 
 from lance_assets.checks import (
     Check,
@@ -15,6 +17,7 @@ from lance_assets.checks import (
     ForeignWriters,
     Fresh,
     FunctionCheck,
+    IndexCoverage,
     KeysUnique,
     Nulls,
     RowChange,
@@ -29,6 +32,7 @@ from lance_assets.checks import (
 from lance_assets.checks import duplicates as finding_duplicates
 from lance_assets.checks.judging import judged, seen_at
 from lance_core import InvalidInput, Table
+from lance_core.operations import CreateIndex, IndexMetadata
 
 CITY = pa.struct([("city", pa.string()), ("zip", pa.int32())])
 PEOPLE = pa.table(
@@ -131,6 +135,52 @@ def test_freshness(people: Table) -> None:
     check(fresh, at(timedelta(days=9), is_head=False), passes=True, said="a newer version")
     check(fresh, at(timedelta(hours=-3)), passes=False, said="3 h from now, by its writer's clock")
     check(fresh, at(timedelta(seconds=-3)), passes=True, said="0 s old")
+
+
+def test_index_coverage(people: Table, tmp_path: Path) -> None:
+    every = IndexCoverage()
+    check(every, seen_at(people), passes=True, said="^there is no index to judge$")
+    table = people.create_index("id", "BTREE").table.append(PEOPLE).table.create_index("age", "ZONEMAP").table
+    found = check(every, seen_at(table), passes=False, said="'id_idx' on id covers 50.00% of the rows, and at least 90")
+    assert "4 rows in 1 fragment are scanned; run SparkBuildIndex" in found.description
+    assert found.description.endswith("; 1 other is covered well")
+    assert {name: each.value for name, each in found.metadata.items()} == {
+        "lance/index_coverage/id_idx": 0.5,
+        "lance/index_coverage/age_idx": 1.0,
+    }
+    by_age = IndexCoverage(indices=["age_idx"])
+    check(by_age, seen_at(table), passes=True, said="^1 index covered; the least is 'age_idx', with 100.00% of the")
+    check(IndexCoverage(at_least=0.5), seen_at(table), passes=True, said="^2 indices .* 'id_idx', with 50.00%")
+    check(IndexCoverage(indices=["x"]), seen_at(table), passes=False, said="^there is no index 'x'$")
+    # Rows that are deleted need no index.
+    fewer = table.delete("id > 1").table.append(PEOPLE.slice(0, 1)).table
+    check(IndexCoverage(indices=["age_idx"], at_least=0.6), seen_at(fewer), passes=True, said="66.67%")
+    check(IndexCoverage(indices=["age_idx"], at_least=0.7), seen_at(fewer), passes=False, said="1 row in 1 fragment is")
+
+    # Of a kind to come, and one whose bitmap is damaged.
+    future = _index("future", table, b"", "/lance.index.pb.FutureIndexDetails", BitMap([0]).serialize())
+    damaged = _index("damaged", table, b"", "/lance.table.BTreeIndexDetails", b"nonsense")
+    strange = fewer.optimize_indices().table.commit(CreateIndex((future,))).table
+    left_out = "; not judged: 'future' is of a kind that is not known here .FutureIndexDetails.$"
+    check(every, seen_at(strange), passes=True, said=f"^2 indices covered; .*{left_out}")
+    check(IndexCoverage(indices=["future"]), seen_at(strange), passes=False, said="^'future' is of a kind that is not")
+    strange = strange.commit(CreateIndex((damaged,))).table
+    said = "'damaged' on id covers 0.00% .*since it cannot be trusted: .*; build it anew; 2 others are covered well"
+    check(every, seen_at(strange), passes=False, said=f"{said}{left_out}")
+    assert not any(each.reads_data for each in (every, by_age))
+
+
+def _index(name: str, table: Table, details: bytes, url: str, bitmap: bytes) -> IndexMetadata:
+    """With a directory that has something in it."""
+    index = IndexMetadata.new(
+        uuid.uuid4(), name=name, field_id=0, dataset_version=table.version, covers=BitMap(), type_url=url,
+        details=details, index_version=0, created_ms=0,
+    )  # fmt: skip
+    index.message.fragment_bitmap = bitmap
+    place = Path(table.uri, "_indices", str(index.uuid))
+    place.mkdir()
+    (place / "of.idx").touch()
+    return index
 
 
 def test_small_files(people: Table) -> None:

@@ -22,7 +22,7 @@ columns    ~ id -> key
            - city  string
            + n  int32
            + more  bool
-indices    + by_id  BTree on key, covers 1 fragment
+indices    + by_id  BTREE on key, covers 1 fragment
 settings   + config x  y
 """
 

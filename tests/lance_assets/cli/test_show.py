@@ -5,6 +5,7 @@ from pathlib import Path
 import lance
 import pyarrow as pa
 
+from lance_assets.words import size
 from lance_core import Table
 from lance_core.operations import Append
 from tests.lance_assets.cli.conftest import FROM_RUN, RUN, Shell, reading, rows
@@ -120,6 +121,8 @@ def test_json_has_what_is_in_it(shell: Shell, tmp_path: Path) -> None:
     )
     lance.dataset(place).create_scalar_index("id", "BTREE", name="by_id")
     table = table.refresh().append(pa.table([[3], [None]], schema=schema)).table.delete("id = 1").table
+    (index,) = table.index_statistics()
+    assert index.created_at is not None
     told = shell("show", place, "--json").json
     assert told["columns"] == [
         {"name": "id", "type": "int64", "nullable": False},
@@ -127,14 +130,17 @@ def test_json_has_what_is_in_it(shell: Shell, tmp_path: Path) -> None:
     ]
     assert told["indices"] == [
         {
-            "name": "by_id", "kind": "BTree", "columns": ["id"], "segments": 1, "fragments_covered": 1,
-            "fragments_not_covered": 1, "rows_not_covered": 1,
+            "name": "by_id", "kind": "BTREE", "columns": ["id"], "segments": 1, "fragments_covered": 1,
+            "fragments_not_covered": 1, "rows_not_covered": 1, "bytes": index.bytes, "unused": None,
+            "created_at": index.created_at.isoformat(),
         }
     ]  # fmt: skip
     assert (told["rows"], told["deleted_rows"], told["fragments"], told["fragments_with_deletions"]) == (2, 1, 2, 1)
     assert (told["files"], told["bytes"]) == (2, sum(each.stat().st_size for each in (tmp_path / "t/data").iterdir()))
     assert (told["stable_row_ids"], told["table_id"], told["tags"]) == (True, table.id, [])
-    assert "by_id  BTree  id       1 of 2                 1\n" in shell("show", place).out
+    line = next(each for each in shell("show", place).out.splitlines() if each.startswith("by_id"))
+    assert line.split()[:8] == ["by_id", "BTREE", "id", "1", "of", "2", "1", "1"]
+    assert line.split()[8:] == [*size(index.bytes).split(), *f"{index.created_at:%Y-%m-%d %H:%M:%S}".split()]
 
 
 def test_columns_of_a_wide_table(shell: Shell, tmp_path: Path) -> None:

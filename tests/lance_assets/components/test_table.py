@@ -17,6 +17,7 @@ from lance_assets import (
     ForeignWriters,
     Fresh,
     FunctionCheck,
+    IndexCoverage,
     KeysUnique,
     LanceTable,
     Maintenance,
@@ -28,11 +29,13 @@ from lance_assets import (
     Severity,
     SmallFiles,
     SparkAppend,
+    SparkBuildIndex,
     SparkCompact,
     SparkDelete,
     SparkIngest,
     SparkMapColumns,
     SparkMergeColumns,
+    SparkOptimizeIndices,
     SparkOverwrite,
     SparkUpdate,
     SparkUpsert,
@@ -160,6 +163,9 @@ EVERYTHING = """
       name: audited
       fn: .beside:new
       audit: [{check: row_count, min: 1}, .beside:plausible]
+    - {op: build_index, column: user.id, kind: BTREE}
+    - {op: build_index, name: zones, column: at, kind: ZONEMAP, index: by_time, params: {rows_per_zone: 4096}}
+    - {op: optimize_indices, name: kept_up, indices: [by_time], merge: all}
     - {op: overwrite, name: anew, fn: .beside:new, where: "day = :d", parameters: {d: 2026-01-02}}
 """
 
@@ -235,6 +241,9 @@ def test_yaml_is_python_in_other_words(project: Project, monkeypatch: pytest.Mon
         ),
         SparkCompact("tidy", target_rows=1000, branch="dev"),
         SparkAppend("audited", fn=beside.new, audit=[RowCount(min=1), beside.plausible]),
+        SparkBuildIndex("user.id", "BTREE", name="orders_index_user_id"),
+        SparkBuildIndex("at", "ZONEMAP", name="zones", index="by_time", params={"rows_per_zone": 4096}),
+        SparkOptimizeIndices("kept_up", ["by_time"], "all"),
         SparkOverwrite("anew", fn=beside.new, where="day = :d", parameters={"d": "2026-01-02"}),
     ]
     for ours, theirs in zip(table.writes, expected, strict=True):
@@ -252,6 +261,7 @@ CHECKS = """  checks:
     - {check: keys_unique, columns: [id]}
     - {check: nulls, columns: [id], max_share: 0.1}
     - {check: small_files, max_small: 5}
+    - {check: index_coverage, indices: [by_time], at_least: 0.99, severity: error}
     - {check: foreign_writers}
     - {check: schema_stable, allow: [additions, drops]}
     - {check: sql, name: no_future, sql: select 1 where false}
@@ -263,6 +273,8 @@ CHECKS = """  checks:
   maintenance:
     compact_when_small_files: 8
     compact_when_deleted: null
+    index_when_uncovered: 0.05
+    index_when_segments: null
     keep_for: 30 days
     pins: {5: of the report}
     downstream: [s3://lake/report.lance]
@@ -283,6 +295,7 @@ def test_checks_and_profiles_in_yaml(project: Project) -> None:
         KeysUnique(columns=["id"]),
         Nulls(columns=["id"], max_share=0.1),
         SmallFiles(max_small=5),
+        IndexCoverage(indices=["by_time"], at_least=0.99, severity=Severity.ERROR),
         ForeignWriters(),
         SchemaStable(allow=["additions", "drops"]),
         SqlCheck("no_future", sql="select 1 where false"),
@@ -294,6 +307,8 @@ def test_checks_and_profiles_in_yaml(project: Project) -> None:
     assert table.maintenance == Maintenance(
         compact_when_small_files=8,
         compact_when_deleted=None,
+        index_when_uncovered=0.05,
+        index_when_segments=None,
         keep_for=timedelta(days=30),
         pins={5: "of the report"},
         downstream=["s3://lake/report.lance"],
@@ -350,7 +365,7 @@ MISTAKES: dict[str, tuple[str, int, str]] = {
     "names": (f"{HEAD}  tags: [a]\n", 5, "tags: names with their values are expected here, not a list"),
     "writes": (f"{HEAD}  writes: tidy\n", 5, "writes: a list is expected here, not a text"),
     "a write": (in_yaml("    - tidy\n"), 6, "writes[0]: a write is expected here, with its options by name"),
-    "no op": (in_yaml("    - name: tidy\n"), 6, "writes[0]: op is missing; it says which write: append, compact"),
+    "no op": (in_yaml("    - name: tidy\n"), 6, "writes[0]: op is missing; it says which write: append, build_index"),
     "op": (in_yaml("    - name: x\n      op: apend\n"), 7, "writes[0].op: 'apend' is none of append"),
     "option": (
         in_yaml("    - op: delete\n      name: x\n\n      predicat: 'true'\n"),
@@ -439,6 +454,44 @@ MISTAKES: dict[str, tuple[str, int, str]] = {
         in_yaml("    - {op: map_columns, name: x, fn: yamlshop.rows:words,\n       schema: {a: float31}}\n"),
         7,
         "writes[0].schema.a: there is no type 'float31'",
+    ),
+    "a kind of index": (
+        in_yaml("    - {op: build_index, column: id, kind: TREE}\n"),
+        6,
+        "writes[0]: SparkBuildIndex('id'): kind='TREE': an index is one of BITMAP, ",
+    ),
+    "an option of a kind": (
+        in_yaml("    - {op: build_index, column: id, kind: BTREE, params: {rows_per_zone: 1}}\n"),
+        6,
+        "SparkBuildIndex('id'): ",
+    ),
+    "an index of nothing": (
+        in_yaml("    - {op: build_index, kind: BTREE}\n"),
+        6,
+        "writes[0]: the op build_index: column is missing",
+    ),
+    "an option of an index": (
+        in_yaml("    - {op: build_index, column: id,\n       kind: BTREE, indx: x}\n"),
+        7,
+        "writes[0].indx: the op build_index has no 'indx' (did you mean 'index'?)",
+    ),
+    "an index twice": (
+        in_yaml(
+            "    - {op: build_index, column: id, kind: BTREE}\n"
+            "    - {op: build_index, column: id, kind: BITMAP, name: x}\n"
+        ),
+        2,
+        "'orders_index_id' and 'x' both build the index 'id_idx', and each would undo what the other does",
+    ),
+    "a share of an index": (
+        f"{HEAD}  checks:\n    - {{check: index_coverage,\n       at_least: 90}}\n",
+        6,
+        "IndexCoverage('index_coverage'): at_least= is a share of the rows, above 0 and up to 1, not 90",
+    ),
+    "a bound of indices": (
+        f"{HEAD}  maintenance:\n    index_when_segments: many\n",
+        6,
+        "maintenance.index_when_segments: a whole number is expected here, not a text",
     ),
     "no schema": (
         in_yaml("    - {op: map_columns, name: x, fn: yamlshop.rows:words,\n       schema: 5}\n"),

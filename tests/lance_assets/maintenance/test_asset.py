@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import lance
@@ -12,8 +13,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lance_assets import LanceTable, Maintenance, SparkSessionResource, lance_table
+from lance_assets.writes import asset
 from lance_core import Table
 from tests.lance_assets.instances import events, partitions, shown, tags, tick
+from tests.lance_core.index.asking import check_answers, rows
 from tests.lance_core.maintenance.test_cleanup import age
 
 DAY = timedelta(days=1)
@@ -138,6 +141,58 @@ def test_a_run_that_goes_on_for_a_lost_one_records_its_compaction(
     assert Table.open(table.uri).version == 3
     assert told["lance/landed_before"] is True
     assert [(run_id, event.partition) for run_id, event in events(instance, table.key)] == [(ran.run_id, "v0000000003")]
+
+
+def test_indices_follow_the_compaction_and_a_run_that_goes_on_records_both(
+    tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The b-tree covers all before, and nothing of what the compaction has written."""
+    table = lance_table("orders", uri=str(tmp_path / "orders.lance"), maintenance=POLICY)
+    made = Table.create(table.uri, rows(0, 80), max_rows_per_file=10, durable=False)
+    made.create_index("id", "BTREE").table.tags.create("golden", 1)
+    age(table.uri, 20 * DAY)
+    record, left = asset.record_in_run, [None, None]
+
+    def lost(*arguments: Any, **named: Any) -> Any:
+        """After the compaction is recorded, and before its second version or the index's is."""
+        if Table.open(table.uri).version_info().operation == "CreateIndex":
+            left.pop()
+            raise ConnectionError("the process is gone")
+        return record(*arguments, **named)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(asset, "record_in_run", lost)
+        failed, _ = maintained(table, instance, resource, raise_on_error=False)
+    assert (failed.success, len(left)) == (False, 1)
+    head = Table.open(table.uri)
+    assert [info.operation for info in head.versions(since=2)] == ["ReserveFragments", "Rewrite", "CreateIndex"]
+    family = {"dagster/parent_run_id": failed.run_id, "dagster/root_run_id": failed.run_id}
+    ran, told = maintained(table, instance, resource, tags=family)
+    head = Table.open(table.uri)
+    assert head.version == 5
+    assert [each.coverage for each in head.index_statistics()] == [1.0]
+    check_answers(head)
+    recorded = [(run_id, event.partition) for run_id, event in events(instance, table.key)]
+    assert recorded[-2:] == [(ran.run_id, "v0000000004"), (ran.run_id, "v0000000005")]
+    assert (told["lance/version"], told["lance/landed_before"]) == (5, True)
+    # Cleanup comes last: of the old versions one is golden, and the files of the old segment go with the other one.
+    assert head.version_numbers() == (1, 3, 4, 5)
+    assert {each.name for each in Path(table.uri, "_indices").iterdir()} == {str(each.uuid) for each in head.indices}
+
+    # Only the index lags then.
+    head.append(rows(80, 9))
+    evaluated = sensors(table)["lance_maintain__orders"].evaluate_tick(dg.build_sensor_context(instance=instance))
+    (request,) = evaluated.run_requests or ()
+    assert str(request.run_key).startswith("v6-index-")
+    _, told = maintained(table, instance, resource)
+    lags = "- the index 'id_idx' on id leaves 9 rows of 89 uncovered (10%); the bound is 10%"
+    assert told["lance/due"] == lags
+    figures = {"index_rows_uncovered_before": 9, "index_rows_uncovered_after": 0, "index_segments_after": 1}
+    assert {name: told[f"lance/{name}"] for name in figures} == figures
+    assert (told["lance/version"], told["lance/operation"]) == (7, "CreateIndex")
+    evaluated = sensors(table)["lance_maintain__orders"].evaluate_tick(dg.build_sensor_context(instance=instance))
+    assert not evaluated.run_requests
+    assert "its index 'id_idx' leaves 0 rows uncovered" in str(evaluated.skip_message)
 
 
 def test_beside_a_writer_both_are_done(

@@ -19,8 +19,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lance_assets import Maintenance, SparkAppend, SparkSessionResource, lance_fleet, lance_table
+from lance_assets.maintenance import fleet_run
 from lance_assets.words import in_markdown
-from lance_core import InvalidInput, Table
+from lance_core import Committed, Corrupt, InvalidInput, Table
+from lance_core.tasks.changes import Where
 from lance_core.tasks.parts import Here, Task
 from tests.lance_assets.instances import events, instance_in, partitions, shown, tick
 from tests.lance_assets.maintenance.fleets import POLICY, RUN_ID, declared, run, several, small, without_spark
@@ -134,6 +136,51 @@ def test_all_are_looked_after_in_one_job(tmp_path: Path, instance: dg.DagsterIns
     metadata, tables = told(instance, fleet.key)
     assert {name for name, each in tables.items() if each.get("compacted")} == {"t002"}
     assert len(set(tracker.getJobIdsForGroup(None)) - before) == 1
+
+
+def test_indices_of_a_fleet_follow_its_compactions(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    lake = tmp_path / "lake"
+    places = several(lake, 4)
+    with_moved, with_lag, without, damaged = map(Table.open, places)
+    with_moved.create_index("id", "BTREE")
+    with_lag.compact().table.create_index("id", "BTREE").table.append(pa.table({"id": range(20, 30)}))
+    segment = damaged.compact().table.create_index("id", "BITMAP").table.append(pa.table({"id": range(20, 30)})).table
+    foreign = segment.indices[0]
+    table = lance_table("moved", uri=str(places[0]))
+    fleet = lance_fleet("lake", prefix=str(lake), policy=POLICY, tables=[table])
+    done = fleet_run.optimize_indices
+
+    def failing(where: Where, *arguments: Any, **named: Any) -> Committed:
+        if where.uri == damaged.uri:
+            raise Corrupt("is cut short", path=f"{foreign.uuid}/bitmap_page_lookup.lance", field="size")
+        return done(where, *arguments, **named)
+
+    with without_spark() as resource, patch.object(fleet_run, "optimize_indices", failing):
+        ran = run(fleet, instance, resource)
+    metadata, tables = told(instance, fleet.key)
+    assert {name: each.get("indexed", False) for name, each in tables.items()} == {
+        "t000": True, "t001": True, "t002": False, "t003": False,
+    }  # fmt: skip
+    assert tables["t000"]["due"][1:2] == [
+        "the index 'id_idx' on id leaves 20 rows of 20 uncovered (100%); the bound is 10%"
+    ]
+    assert tables["t001"]["due"][0] == "the index 'id_idx' on id leaves 10 rows of 30 uncovered (33%); the bound is 10%"
+    assert (tables["t001"]["before"]["index_rows_uncovered"], tables["t001"]["after"]["index_rows_uncovered"]) == (
+        10,
+        0,
+    )
+    assert (tables["t003"]["fate"], "is cut short" in tables["t003"]["message"]) == ("failed", True)
+    assert (metadata["lance/tables_compacted"], metadata["lance/tables_indexed"]) == (2, 2)
+    assert (metadata["lance/spark_jobs"], metadata["lance/index_rows_uncovered_after"]) == (3, 10)
+    for place in places[:2]:
+        head = Table.open(place)
+        assert [each.coverage for each in head.index_statistics()] == [1.0]
+        assert head.to_table(filter="id = 7")["id"].to_pylist() == [7]
+    # It is the last version that the round made, on the ledger with the others.
+    head = Table.open(places[0])
+    assert head.version_info().operation == "CreateIndex"
+    assert head.version_info().properties["dagster.run_id"] == ran.run_id
+    assert events(instance, table.key)[-1][1].partition == f"v{head.version:010}"
 
 
 def test_a_round_that_was_killed_is_gone_on_with(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from lance_assets import Maintenance
 from lance_assets.maintenance.plan import plan, shape
-from lance_core import InvalidInput, Survey
+from lance_core import IndexSurvey, InvalidInput, Survey
 
 IN_SHAPE = Survey(
     version=50,  # type: ignore[arg-type]
@@ -22,6 +22,17 @@ IN_SHAPE = Survey(
     deleted_rows_compacted=0,
     outlived=(),
     kept={},
+)
+BY_USER = IndexSurvey(
+    name="user_idx",
+    kind="BTREE",
+    column="user",
+    rows=1_000_000,
+    uncovered_rows=0,
+    uncovered_fragments=0,
+    segments=1,
+    joined_segments=0,
+    behind=0,
 )
 POLICY = Maintenance()
 OLD: tuple[int, ...] = tuple(range(1, 21))
@@ -81,6 +92,60 @@ CASES: dict[str, tuple[dict[str, object], Maintenance, tuple[str, ...], tuple[st
 }
 
 
+LAGS = "the index 'user_idx' on user leaves 100,000 rows of 1,000,000 uncovered (10%); the bound is 10%"
+INDEX_CASES: dict[str, tuple[dict[str, int], Maintenance, tuple[str, ...]]] = {
+    "in shape": ({}, POLICY, ()),
+    "a row too few": ({"uncovered_rows": 99_999, "uncovered_fragments": 1}, POLICY, ()),
+    "a share": ({"uncovered_rows": 100_000}, POLICY, (LAGS,)),
+    "rows of a large table": (
+        {"rows": 10**9, "uncovered_rows": 10**6},
+        POLICY,
+        ("the index 'user_idx' on user leaves 1,000,000 rows of 1,000,000,000 uncovered; the bound is 1,000,000 rows",),
+    ),
+    "rows by another bound": (
+        {"uncovered_rows": 1},
+        Maintenance(index_when_uncovered_rows=1),
+        ("the index 'user_idx' on user leaves 1 row of 1,000,000 uncovered; the bound is 1 row",),
+    ),
+    "a few segments": ({"segments": 9, "joined_segments": 7}, POLICY, ()),
+    "segments": (
+        {"segments": 9, "joined_segments": 8},
+        POLICY,
+        ("the index 'user_idx' on user has 8 segments that could become one; the bound is 8",),
+    ),
+    "one alone has nothing to be joined with": ({"joined_segments": 1}, Maintenance(index_when_segments=1), ()),
+    "moved rows": (
+        {"behind": 1},
+        POLICY,
+        ("the index 'user_idx' on user has 1 segment whose rows a compaction moved",),
+    ),
+    "a table without rows": ({"rows": 0}, POLICY, ()),
+    "other bounds alone": (
+        {"uncovered_rows": 10**6, "joined_segments": 99, "behind": 3},
+        Maintenance(index_when_uncovered=None, index_when_uncovered_rows=None, index_when_segments=None),
+        (),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", INDEX_CASES.values(), ids=INDEX_CASES)
+def test_what_is_due_for_indices(case: tuple[dict[str, int], Maintenance, tuple[str, ...]]) -> None:
+    changes, policy, expected = case
+    index = replace(BY_USER, **changes)  # type: ignore[arg-type]
+    due = plan(replace(IN_SHAPE, indices=(BY_USER, index)), policy)
+    assert (due.compact, due.index, due.clean, due.is_due) == ((), expected, (), bool(expected))
+    assert due.key == ("v50-index" if expected else "v50")
+
+
+def test_indices_come_between_compaction_and_cleanup() -> None:
+    lags = replace(BY_USER, uncovered_rows=100_000)
+    found = replace(IN_SHAPE, small_fragments=16, indices=(lags,), outlived=OLD)  # type: ignore[arg-type]
+    due = plan(found, POLICY)
+    assert due.reasons == (*due.compact, LAGS, *due.clean)
+    assert due.key == "v50-compact-index-clean20"
+    assert "; its index 'user_idx' leaves 100,000 rows uncovered; " in shape(found)
+
+
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_what_is_due(
     case: tuple[dict[str, object], Maintenance, tuple[str, ...], tuple[str, ...]],
@@ -120,6 +185,9 @@ BAD: list[tuple[str, Callable[[], object]]] = [
     ("keep_versions=None: a whole number from 1 on", lambda: Maintenance(keep_versions=None)),  # type: ignore[arg-type]
     ("compact_when_deleted=10: a share", lambda: Maintenance(compact_when_deleted=10)),
     ("compact_when_deleted='0.1': a share", lambda: Maintenance(compact_when_deleted="0.1")),  # type: ignore[arg-type]
+    ("index_when_uncovered=0: a share", lambda: Maintenance(index_when_uncovered=0)),
+    ("index_when_segments=0: a whole number", lambda: Maintenance(index_when_segments=0)),
+    ("index_when_uncovered_rows=0.5: a whole", lambda: Maintenance(index_when_uncovered_rows=0.5)),  # type: ignore[arg-type]
     ("keep_for=14: a timedelta", lambda: Maintenance(keep_for=14)),  # type: ignore[arg-type]
     ("keep_for=", lambda: Maintenance(keep_for=timedelta(days=-1))),
     ("orphan_grace=", lambda: Maintenance(orphan_grace=timedelta(minutes=59))),
@@ -128,7 +196,14 @@ BAD: list[tuple[str, Callable[[], object]]] = [
     ("every='at night'", lambda: Maintenance(every="at night")),
     (
         "every bound is None",
-        lambda: Maintenance(compact_when_small_files=None, compact_when_deleted=None, clean_when_versions=None),
+        lambda: Maintenance(
+            compact_when_small_files=None,
+            compact_when_deleted=None,
+            clean_when_versions=None,
+            index_when_uncovered=None,
+            index_when_uncovered_rows=None,
+            index_when_segments=None,
+        ),
     ),
 ]
 

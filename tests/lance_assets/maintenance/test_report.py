@@ -1,6 +1,7 @@
 """The report of a round, from facts to what the pages show."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import dagster as dg
@@ -24,9 +25,10 @@ FLEET = FleetReport(
             "s3://lake/done",
             Fate.MAINTAINED,
             due=("9 fragments can be joined",),
-            before=figures(1200, 5000),
-            after=figures(3, 4000),
+            before=replace(figures(1200, 5000), index_rows_uncovered=700, index_segments=3),
+            after=replace(figures(3, 4000), index_segments=1),
             compacted=True,
+            indexed=True,
             versions_removed=7,
             files_removed=90,
             bytes_removed=12_345,
@@ -49,6 +51,10 @@ def test_figures_are_sums_that_can_be_plotted() -> None:
         "lance/tables_failed": 1,
         "lance/tables_skipped": 1,
         "lance/tables_compacted": 1,
+        "lance/tables_indexed": 1,
+        "lance/index_rows_uncovered_before": 700,
+        "lance/index_rows_uncovered_after": 0,
+        "lance/index_segments_after": 1,
         "lance/versions_removed": 7,
         "lance/files_removed": 90,
         "lance/bytes_removed": 12_345,
@@ -72,10 +78,11 @@ def test_the_page_begins_with_what_is_wrong() -> None:
     first, _, head, rule, *rows = FLEET.markdown.splitlines()
     assert first == "**4 tables below `s3://lake`**: 1 in shape, 1 maintained, 1 failed, 1 skipped"
     assert head.startswith("| table | fate | found | files | bytes |")
-    assert rule == "|" + " --- |" * 8
-    assert rows[0] == r"| s3\://lake/bad\|name | failed |  | 1 | 1 | 0 | 0 | it is damaged\: look at it |"
+    assert rule == "|" + " --- |" * 9
+    assert rows[0] == r"| s3\://lake/bad\|name | failed |  | 1 | 1 |  | 0 | 0 | it is damaged\: look at it |"
     assert rows[2] == (
-        r"| s3\://lake/done | maintained | 9 fragments can be joined | 1,200 → 3 | 5,000 → 4,000 | 7 | 12,345 |  |"
+        r"| s3\://lake/done | maintained | 9 fragments can be joined | 1,200 → 3 | 5,000 → 4,000 | 700 → 0 | 7 "
+        "| 12,345 |  |"
     )
 
 

@@ -288,3 +288,55 @@ def test_what_makes_no_sense_runs_no_task(tmp_path: Path, asked: Callable[[], As
         build_index(where(table), asked(), only, how=How(), runner=runner)
     assert runner.ran == []
     assert table.refresh().version == table.version
+
+
+def test_an_index_that_is_said_again_and_again(tmp_path: Path) -> None:
+    """What is not covered is read, small segments become one, and another kind, or other params, is built anew."""
+    table = made(tmp_path, count=60)
+
+    def said(kind: str = "BTREE", **params: object) -> Committed:
+        asked = Asked("id", kind, name="by_id", params=params)
+        return build_index(where(table), asked, "needed", how=How(), runner=Loop())
+
+    assert covers(said().table, "by_id") == [[0, 1]]
+    assert not said().attempts
+    table = table.refresh().append(rows(60, 20)).table
+    assert covers(said().table, "by_id") == [[0, 1, 2]]
+    assert not said().attempts
+    table = table.refresh().append(rows(80, 20)).table
+    done = said("BTREE", zone_size=8)
+    assert covers(done.table, "by_id") == [[0, 1, 2, 3]]
+    assert not said("BTREE", zone_size=8).attempts
+    assert not said().attempts  # what is not said stays as it is
+    assert said("BTREE", zone_size=16).attempts
+    done = said("BITMAP")
+    assert [(each.kind, each.coverage) for each in done.table.index_statistics()] == [("BITMAP", 1.0)]
+    check_answers(done.table)
+    with pytest.raises(InvalidInput, match="not on 'word'"):
+        build_index(where(table), Asked("word", "BITMAP", name="by_id"), "needed", how=How(), runner=Loop())
+
+
+def test_an_index_whose_files_are_gone_is_built_anew_where_it_is_said_again(tmp_path: Path) -> None:
+    table = made(tmp_path, count=60)
+    asked = Asked("id", "BTREE", params={"zone_size": 16})
+    table = build_index(where(table), asked, "all", how=How(), runner=Loop()).table
+    for each in Path(table.uri, "_indices").rglob("*.lance"):
+        each.unlink()
+    done = build_index(where(table), asked, "needed", how=How(), runner=Loop())
+    assert done.attempts
+    check_answers(done.table, [OF["id"]])
+
+
+def test_an_upkeep_is_told_as_its_own_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the two changes that it is, the second has nothing to do when another writer came in between."""
+    table = built(made(tmp_path, count=60), "id", "BTREE", Loop()).table
+    table = table.append(rows(60, 20)).table
+    changed = indexing.changed
+    monkeypatch.setattr(indexing, "changed", lambda *args, **named: _with_another(table, changed(*args, **named)))
+    done = optimize_indices(where(table), None, "small", how=How(), runner=Loop())
+    assert (done.operation, done.table.transaction().operation.name) == ("CreateIndex", "CreateIndex")  # type: ignore[union-attr]
+
+
+def _with_another(table: Table, done: Committed) -> Committed:
+    table.refresh().append(rows(0, 1))
+    return done
