@@ -1,6 +1,6 @@
 """Clicks arrive hour by hour, some of them late; users ask to be forgotten; many small files become few large ones.
 
-One table, three writes, and its maintenance. `README.md` beside this file says how to run it. Start at `clicks`.
+One table, three writes, an index, and its maintenance. `README.md` beside this file says how to run it. Start at `clicks`.
 """
 
 import os
@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from lance_assets import Maintenance, SparkDelete, SparkSessionResource, WriteContext, lance_table, lance_write
+from lance_assets import (
+    IndexCoverage,
+    Maintenance,
+    SparkBuildIndex,
+    SparkDelete,
+    SparkSessionResource,
+    WriteContext,
+    lance_table,
+    lance_write,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,10 +43,15 @@ clicks = lance_table(
             partitions=forgotten,
             description="Deletes the clicks of a user who asks for it: each request is a partition.",
         ),
+        # web/clicks_index_user: the clicks of a user are found without reading those of all others.
+        SparkBuildIndex("user", "BITMAP"),
     ],
-    # A sensor launches it when four small files can be joined, a schedule every night. Versions that nobody needs go
-    # after a week, and with them the last of the clicks of those who were forgotten.
-    maintenance=Maintenance(compact_when_small_files=4, keep_for=timedelta(days=7), every="0 3 * * *"),
+    checks=[IndexCoverage(at_least=0.5)],
+    # A sensor launches it when four small files can be joined or the index lacks a fifth of the rows, a schedule every
+    # night. Versions that nobody needs go after a week, and with them the last clicks of those who were forgotten.
+    maintenance=Maintenance(
+        compact_when_small_files=4, index_when_uncovered=0.2, keep_for=timedelta(days=7), every="0 3 * * *"
+    ),
 )
 
 

@@ -30,8 +30,8 @@ class Maintenance:
     dropped; upkeep of indices when some index leaves such a share of the rows uncovered, or so many rows, or when so
     many of its segments could become one; cleanup when so many versions are older than `keep_for` and not among the
     newest `keep_versions`. A bound of None never is. What is due is found by a sensor each `interval_s` (None: no
-    sensor), and all is done at `every`, a cron expression: compaction first, then indices, which cover what it moved,
-    then cleanup.
+    sensor), and all is done at `every`, a cron expression: compaction first, which may leave rows to indices, then
+    these, then cleanup.
 
     Versions that a Lance tag, a branch or a clone names stay; so do `pins`, and those that a version on any ledger of
     this Dagster was made of, or one of the `downstream` tables that are written elsewhere.

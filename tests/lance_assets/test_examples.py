@@ -105,6 +105,9 @@ def test_clickstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert web.run("web/clicks_late", "2026-01-01-00:00")["lance/rows_added"] == late
         assert web.run("web/clicks_late", "2026-01-01-00:00")["lance/rows_added"] == 0
 
+        built = web.run("web/clicks_index_user")
+        assert (built["lance/index"], built["lance/index_kind"]) == ("user_idx", "BITMAP")
+        assert built["lance/index_rows_covered"] == 2 * in_time + late
         before = example.clicks.ledger.open()
         theirs = before.count_rows("user = 'user-7'")
         web.instance.add_dynamic_partitions("users_to_forget", ["user-7"])
@@ -117,6 +120,7 @@ def test_clickstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             before.to_table(["click_id"])["click_id"].to_pylist()
         )
         assert after.count_rows("user = 'user-7'") == 0
+        assert [index.live_coverage for index in after.index_statistics()] == [1.0]
         seen = web.run("web/pages")
         assert sum(seen["seen"].values()) == after.count_rows() == 2 * in_time + late - theirs
         assert seen["lance/version"] == after.version

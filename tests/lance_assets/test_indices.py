@@ -1,4 +1,4 @@
-"""Indices from the button to the ledger, with their check and their figures; and what can be wrong when one is declared."""
+"""Indices from the button to the ledger, with their check and their figures; and what can be wrong with one."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -146,16 +147,17 @@ def test_a_run_that_goes_on_for_a_lost_one_records_its_compaction(
 def test_indices_follow_the_compaction_and_a_run_that_goes_on_records_both(
     tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The b-tree covers all before, and nothing of what the compaction has written."""
-    table = lance_table("orders", uri=str(tmp_path / "orders.lance"), maintenance=POLICY)
-    made = Table.create(table.uri, rows(0, 80), max_rows_per_file=10, durable=False)
-    made.create_index("id", "BTREE").table.tags.create("golden", 1)
+    """Half of the rows are covered, and moved with what covers them; the others are when they are compacted."""
+    policy = replace(POLICY, target_rows=40)
+    table = lance_table("orders", uri=str(tmp_path / "orders.lance"), maintenance=policy)
+    made = Table.create(table.uri, rows(0, 40), max_rows_per_file=10, durable=False).create_index("id", "BTREE").table
+    made.append(rows(40, 40), max_rows_per_file=10).table.tags.create("golden", 1)
     age(table.uri, 20 * DAY)
     record, left = asset.record_in_run, [None, None]
 
     def lost(*arguments: Any, **named: Any) -> Any:
-        """After the compaction is recorded, and before its second version or the index's is."""
-        if Table.open(table.uri).version_info().operation == "CreateIndex":
+        """When the compaction is recorded, and the index is not."""
+        if Table.open(table.uri).version > 5:
             left.pop()
             raise ConnectionError("the process is gone")
         return record(*arguments, **named)
@@ -165,31 +167,37 @@ def test_indices_follow_the_compaction_and_a_run_that_goes_on_records_both(
         failed, _ = maintained(table, instance, resource, raise_on_error=False)
     assert (failed.success, len(left)) == (False, 1)
     head = Table.open(table.uri)
-    assert [info.operation for info in head.versions(since=2)] == ["ReserveFragments", "Rewrite", "CreateIndex"]
+    assert [info.operation for info in head.versions(since=3)] == ["ReserveFragments", "Rewrite", "CreateIndex"]
     family = {"dagster/parent_run_id": failed.run_id, "dagster/root_run_id": failed.run_id}
     ran, told = maintained(table, instance, resource, tags=family)
     head = Table.open(table.uri)
-    assert head.version == 5
+    assert head.version == 6
     assert [each.coverage for each in head.index_statistics()] == [1.0]
     check_answers(head)
     recorded = [(run_id, event.partition) for run_id, event in events(instance, table.key)]
-    assert recorded[-2:] == [(ran.run_id, "v0000000004"), (ran.run_id, "v0000000005")]
-    assert (told["lance/version"], told["lance/landed_before"]) == (5, True)
-    # Cleanup comes last: of the old versions one is golden, and the files of the old segment go with the other one.
-    assert head.version_numbers() == (1, 3, 4, 5)
-    assert {each.name for each in Path(table.uri, "_indices").iterdir()} == {str(each.uuid) for each in head.indices}
+    assert recorded == [
+        (failed.run_id, "v0000000004"),
+        (failed.run_id, "v0000000005"),
+        (ran.run_id, "v0000000006"),
+    ]
+    assert (told["lance/version"], told["lance/landed_before"]) == (6, True)
+    # Cleanup comes last, and what others need stays with its index.
+    assert head.version_numbers() == (1, 2, 4, 5, 6)
+    assert told["lance/versions_kept"] == {"1": ["tag golden"], "2": ["the audit of 2025"]}
+    named = {str(index.uuid) for version in head.version_numbers() for index in head.at(version).indices}
+    assert {each.name for each in Path(table.uri, "_indices").iterdir()} == named
 
     # Only the index lags then.
     head.append(rows(80, 9))
     evaluated = sensors(table)["lance_maintain__orders"].evaluate_tick(dg.build_sensor_context(instance=instance))
     (request,) = evaluated.run_requests or ()
-    assert str(request.run_key).startswith("v6-index-")
+    assert str(request.run_key).startswith("v7-index-")
     _, told = maintained(table, instance, resource)
     lags = "- the index 'id_idx' on id leaves 9 rows of 89 uncovered (10%); the bound is 10%"
     assert told["lance/due"] == lags
     figures = {"index_rows_uncovered_before": 9, "index_rows_uncovered_after": 0, "index_segments_after": 1}
     assert {name: told[f"lance/{name}"] for name in figures} == figures
-    assert (told["lance/version"], told["lance/operation"]) == (7, "CreateIndex")
+    assert (told["lance/version"], told["lance/operation"]) == (8, "CreateIndex")
     evaluated = sensors(table)["lance_maintain__orders"].evaluate_tick(dg.build_sensor_context(instance=instance))
     assert not evaluated.run_requests
     assert "its index 'id_idx' leaves 0 rows uncovered" in str(evaluated.skip_message)
