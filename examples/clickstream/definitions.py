@@ -1,6 +1,7 @@
 """Clicks arrive hour by hour, some of them late; users ask to be forgotten; many small files become few large ones.
 
-One table, three writes, an index, and its maintenance. `README.md` beside this file says how to run it. Start at `clicks`.
+One table, three writes, an index, and its maintenance. `README.md` beside this file says how to run it. Start at
+`clicks`.
 """
 
 import os

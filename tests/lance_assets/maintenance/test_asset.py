@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lance_assets import LanceTable, Maintenance, SparkSessionResource, lance_table
-from lance_assets.writes import asset
+from lance_assets.recording import record_in_run
 from lance_core import Table
 from tests.lance_assets.instances import events, partitions, shown, tags, tick
 from tests.lance_core.index.asking import check_answers, rows
@@ -153,17 +153,17 @@ def test_indices_follow_the_compaction_and_a_run_that_goes_on_records_both(
     made = Table.create(table.uri, rows(0, 40), max_rows_per_file=10, durable=False).create_index("id", "BTREE").table
     made.append(rows(40, 40), max_rows_per_file=10).table.tags.create("golden", 1)
     age(table.uri, 20 * DAY)
-    record, left = asset.record_in_run, [None, None]
+    left = [None, None]
 
     def lost(*arguments: Any, **named: Any) -> Any:
         """When the compaction is recorded, and the index is not."""
         if Table.open(table.uri).version > 5:
             left.pop()
             raise ConnectionError("the process is gone")
-        return record(*arguments, **named)
+        return record_in_run(*arguments, **named)
 
     with monkeypatch.context() as broken:
-        broken.setattr(asset, "record_in_run", lost)
+        broken.setattr("lance_assets.writes.asset.record_in_run", lost)
         failed, _ = maintained(table, instance, resource, raise_on_error=False)
     assert (failed.success, len(left)) == (False, 1)
     head = Table.open(table.uri)

@@ -19,10 +19,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lance_assets import Maintenance, SparkAppend, SparkSessionResource, lance_fleet, lance_table
-from lance_assets.maintenance import fleet_run
 from lance_assets.words import in_markdown
 from lance_core import Committed, Corrupt, InvalidInput, Table
 from lance_core.tasks.changes import Where
+from lance_core.tasks.indexing import optimize_indices
 from lance_core.tasks.parts import Here, Task
 from tests.lance_assets.instances import events, instance_in, partitions, shown, tick
 from tests.lance_assets.maintenance.fleets import POLICY, RUN_ID, declared, run, several, small, without_spark
@@ -148,14 +148,13 @@ def test_indices_of_a_fleet_follow_its_compactions(tmp_path: Path, instance: dg.
     foreign = segment.indices[0]
     table = lance_table("moved", uri=str(places[0]))
     fleet = lance_fleet("lake", prefix=str(lake), policy=POLICY, tables=[table])
-    done = fleet_run.optimize_indices
 
     def failing(where: Where, *arguments: Any, **named: Any) -> Committed:
         if where.uri == damaged.uri:
             raise Corrupt("is cut short", path=f"{foreign.uuid}/bitmap_page_lookup.lance", field="size")
-        return done(where, *arguments, **named)
+        return optimize_indices(where, *arguments, **named)
 
-    with without_spark() as resource, patch.object(fleet_run, "optimize_indices", failing):
+    with without_spark() as resource, patch("lance_assets.maintenance.fleet_run.optimize_indices", failing):
         ran = run(fleet, instance, resource)
     metadata, tables = told(instance, fleet.key)
     assert {name: each.get("indexed", False) for name, each in tables.items()} == {

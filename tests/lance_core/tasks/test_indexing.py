@@ -17,7 +17,7 @@ from lance_core.index import kinds
 from lance_core.index.coverage import Coverage
 from lance_core.index.files import all_rows
 from lance_core.tasks import indexing
-from lance_core.tasks.changes import How, Where
+from lance_core.tasks.changes import How, Where, changed
 from lance_core.tasks.indexing import build_index, optimize_indices
 from lance_core.tasks.parts import Task
 from tests.lance_core.index.asking import OF, check_answers, covers, is_used, rows
@@ -331,7 +331,6 @@ def test_an_upkeep_is_told_as_its_own_version(tmp_path: Path, monkeypatch: pytes
     """Of the two changes that it is, the second has nothing to do when another writer came in between."""
     table = built(made(tmp_path, count=60), "id", "BTREE", Loop()).table
     table = table.append(rows(60, 20)).table
-    changed = indexing.changed
     monkeypatch.setattr(indexing, "changed", lambda *args, **named: _with_another(table, changed(*args, **named)))
     done = optimize_indices(where(table), None, "small", how=How(), runner=Loop())
     assert (done.operation, done.table.transaction().operation.name) == ("CreateIndex", "CreateIndex")  # type: ignore[union-attr]
