@@ -120,7 +120,8 @@ def _fate(
     if remap is Remap.NOW:
         why = standing.unused or "it cannot be written anew from what it holds"
         raise _cannot(base, index, why, stable=stable)
-    return Fate.NOTED if index.outlives_notes and not stable else Fate.UNCOVERED
+    follows = index.outlives_notes and not index.is_of_zones and not stable
+    return Fate.NOTED if follows else Fate.UNCOVERED
 
 
 def written_anew(

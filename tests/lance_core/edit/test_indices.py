@@ -79,7 +79,7 @@ def test_other_arguments_that_make_no_sense_are_refused(tmp_path: Path) -> None:
         ({"replace": "yes"}, "replace"),
     ):
         with pytest.raises(InvalidInput, match=message):
-            table.create_index("id", "BTREE", **arguments)  # type: ignore[arg-type]
+            table.create_index("id", "BTREE", **arguments)
     with pytest.raises(InvalidInput, match=r"there is no index 'x'; this version has none"):
         table.drop_index("x")
     table = table.create_index("id", "BTREE").table
