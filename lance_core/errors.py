@@ -106,3 +106,7 @@ class SchemaMismatch(InvalidInput):
         self.column = column
         self.expected = expected
         self.got = got
+
+
+class IndexIgnored(UserWarning):
+    """An index cannot be read: what it covers was scanned, with the same result in more time."""

@@ -19,6 +19,7 @@ from lance_core.format.transaction import Transaction
 from lance_core.fsck import Extent, Report, examine
 from lance_core.history import VersionInfo, version_info, version_infos
 from lance_core.identity import table_id
+from lance_core.index import explaining, selecting
 from lance_core.index.statistics import IndexStatistics, statistics
 from lance_core.location import Location, locate
 from lance_core.refs import find
@@ -30,6 +31,7 @@ from lance_core.scan.plan import plan_scan
 from lance_core.scan.query import query
 from lance_core.scan.read import count, scan
 from lance_core.scan.search import Vector, search
+from lance_core.scan.selection import Select
 from lance_core.scan.take import By, RowNumbers
 from lance_core.snapshot import Snapshot, exists, list_versions, load_at, load_latest, load_transaction
 from lance_core.storage.manifests.manifest_store import ManifestStore
@@ -185,8 +187,10 @@ class TableReader:
         offset: int | None = None,
         with_row_id: bool = False,
         with_row_address: bool = False,
+        use_indices: bool = True,
     ) -> pa.Table:
-        """The rows that match `filter`, a condition in Lance's SQL; all of them without one."""
+        """The rows that match `filter`, a condition in Lance's SQL; all of them without one. Indices are used where
+        they help, for the same rows in the same order; without `use_indices` none is."""
         plan = plan_scan(
             self.manifest,
             columns=columns,
@@ -195,6 +199,7 @@ class TableReader:
             offset=offset,
             with_row_id=with_row_id,
             with_row_address=with_row_address,
+            select=self._select(use_indices),
         )
         return pa.Table.from_batches(scan(self._location, plan), plan.schema)
 
@@ -207,6 +212,7 @@ class TableReader:
         offset: int | None = None,
         with_row_id: bool = False,
         with_row_address: bool = False,
+        use_indices: bool = True,
     ) -> Iterator[pa.RecordBatch]:
         """Rows in order, a batch at a time; nothing is read before it is asked for."""
         plan = plan_scan(
@@ -217,6 +223,7 @@ class TableReader:
             offset=offset,
             with_row_id=with_row_id,
             with_row_address=with_row_address,
+            select=self._select(use_indices),
         )
         return scan(self._location, plan)
 
@@ -268,6 +275,7 @@ class TableReader:
             refine=refine,
             filter=filter,
             columns=columns,
+            select=self._select(True),
         )
 
     def changes(self, since: int, until: int | None = None) -> pa.Table:
@@ -285,8 +293,10 @@ class TableReader:
         offset: int | None = None,
         with_row_id: bool = False,
         with_row_address: bool = False,
+        use_indices: bool = True,
     ) -> str:
-        """What `to_table` would do, in words; nothing is read."""
+        """What `to_table` would do, in words: what is read, which indices are asked what, and which are not and why.
+        Nothing is read or searched."""
         plan = plan_scan(
             self.manifest,
             columns=columns,
@@ -296,20 +306,25 @@ class TableReader:
             with_row_id=with_row_id,
             with_row_address=with_row_address,
         )
-        return explained(self._location, plan)
+        indices = explaining.explained(
+            self._snapshot, plan.predicate, use_indices=given.flag(use_indices, "use_indices")
+        )
+        return explained(self._location, plan, indices)
 
-    def count_rows(self, filter: str | None = None) -> int:
-        """From the manifest alone, unless only rows that match are wanted."""
+    def count_rows(self, filter: str | None = None, *, use_indices: bool = True) -> int:
+        """From the manifest alone, unless only rows that match are wanted, and no data file is read either where an
+        index knows them exactly."""
         if filter is None:
             return self.manifest.row_count()
-        return count(self._location, plan_scan(self.manifest, columns=(), filter=filter))
+        plan = plan_scan(self.manifest, columns=(), filter=filter, select=self._select(use_indices))
+        return count(self._location, plan)
 
     def query(self, sql: str, *, limit: int | None = None) -> pa.Table:
         """What a query gives, such as `select city, avg(age) from dataset where age > 17 group by city`, or, of rows as
         they are, `select id from dataset where age < 0`. The table is called `dataset` in it, as in Lance, and of the
         answer at most `limit` rows are made. Rows go through it; only groups are held."""
         rows = None if limit is None else given.whole_number(limit, "limit", at_least=0, too_small="it counts rows")
-        return query(self._location, self.manifest, sql, limit=rows)
+        return query(self._location, self.manifest, sql, limit=rows, select=self._select(True))
 
     # Judging
 
@@ -330,6 +345,9 @@ class TableReader:
         """`fsck` of a table that may be too damaged to be opened."""
         location = locate(uri, storage_options=storage_options, bases=bases, manifest_store=manifest_store)
         return _examined(location, versions)
+
+    def _select(self, use_indices: bool) -> Select | None:
+        return selecting.select(self._snapshot) if given.flag(use_indices, "use_indices") else None
 
     @property
     def _location(self) -> Location:

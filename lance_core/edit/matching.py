@@ -1,12 +1,11 @@
 """Which rows a change is about: those that match a predicate, and the columns that it may name.
 
-Only the predicate's columns are read.
+Only the predicate's columns are read, and where indices know the rows not all of those.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core.data.read import load_deletions, read_fragment
@@ -15,27 +14,27 @@ from lance_core.expressions import Predicate
 from lance_core.format.field_paths import near
 from lance_core.format.fragment import Fragment
 from lance_core.format.schema import TableSchema
-from lance_core.scan.row_columns import ROW_COLUMNS, ROW_OFFSET, RowFacts
+from lance_core.index import selecting
+from lance_core.scan.plan import plan_scan
+from lance_core.scan.read import matching_rows
+from lance_core.scan.row_columns import ROW_COLUMNS, RowFacts
+from lance_core.scan.selection import Offsets, Selection
 from lance_core.snapshot import Snapshot
 
-Offsets = npt.NDArray[np.int64]
-"""Physical ones of live rows, ascending."""
 
-
-def matching(base: Snapshot, predicate: Predicate | None) -> Iterator[tuple[Fragment, Offsets]]:
-    """The fragments that have any such row; all live rows without a predicate."""
+def matching(
+    base: Snapshot, predicate: Predicate | None, selection: Selection | None = None
+) -> Iterator[tuple[Fragment, Offsets]]:
+    """The fragments that have any such row; all live rows without a predicate. `selection` is what indices know of it,
+    where somebody has asked them before."""
     if predicate is None:
         for fragment in base.manifest.fragments:
             deleted = load_deletions(base.location.store, fragment)
             rows = fragment.physical_rows
             yield fragment, np.arange(rows) if deleted is None else np.flatnonzero(deleted.alive(0, rows))
         return
-    columns = list(dict.fromkeys((*predicate.columns, ROW_OFFSET)))
-    for fragment in base.manifest.fragments:
-        rows_read = rows_of(base, fragment, columns)
-        found = [batch.column(ROW_OFFSET).to_numpy() for batch in predicate.filter(rows_read)]
-        if found:
-            yield fragment, np.concatenate(found).astype(np.int64)
+    select = selecting.select(base) if selection is None else lambda _predicate: selection
+    yield from matching_rows(base.location, plan_scan(base.manifest, columns=(), filter=predicate, select=select))
 
 
 def rows_of(base: Snapshot, fragment: Fragment, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -19,7 +19,6 @@ from lance_core.data.read import FragmentReader, load_deletions
 from lance_core.data.write import FileLimits, write_fragments
 from lance_core.edit.column_files import Placed, with_columns
 from lance_core.edit.deletions import rows_as_bitmap, with_deleted
-from lance_core.edit.matching import Offsets
 from lance_core.errors import InvalidInput
 from lance_core.format.fragment import Fragment
 from lance_core.format.ids import FragmentId
@@ -28,6 +27,7 @@ from lance_core.format.rowids import RowIdSequence
 from lance_core.format.schema import Field, TableSchema
 from lance_core.ports import Ports
 from lance_core.scan.row_columns import RowFacts
+from lance_core.scan.selection import Offsets
 from lance_core.snapshot import Snapshot
 
 Values = Callable[[pa.RecordBatch, npt.NDArray[np.int64]], pa.RecordBatch]

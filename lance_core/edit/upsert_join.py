@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from lance_core import given
 from lance_core.edit.joining import NOTHING, Numbers, SourceKeys
-from lance_core.edit.matching import Offsets, rows_of
+from lance_core.edit.matching import rows_of
 from lance_core.edit.rewriting import in_one_piece
 from lance_core.errors import InvalidInput
 from lance_core.expressions import Predicate
@@ -24,6 +24,7 @@ from lance_core.format.ids import FragmentId
 from lance_core.format.schema import TableSchema
 from lance_core.scan.columns import check_condition, conditional
 from lance_core.scan.row_columns import ROW_OFFSET
+from lance_core.scan.selection import Offsets
 from lance_core.snapshot import Snapshot
 
 _ROWS_AT_ONCE = 1 << 20

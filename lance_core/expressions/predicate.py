@@ -5,7 +5,7 @@ A frozen value that pickles small. Its `tree` is what planners, indices and conf
 """
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from lance_core.expressions.engine import EngineError
 from lance_core.expressions.literals import Misfit
 from lance_core.expressions.membership import Membership, membership
 from lance_core.expressions.refusals import misfit, refusal
-from lance_core.expressions.resolve import check, columns_in, operands, resolve, shown_text
+from lance_core.expressions.resolve import check, columns_in, joined, operands, resolve, shown_text
 from lance_core.expressions.tree import Node, read, renamed, write
 
 if TYPE_CHECKING:
@@ -99,6 +99,11 @@ class Predicate:
         """The conditions that must all hold; each may be evaluated where its columns are at hand."""
         parts = operands(self.compiled.expr, "AND")
         return (self,) if len(parts) == 1 else tuple(map(self._part, parts))
+
+    def keeping(self, numbers: Collection[int]) -> "Predicate":
+        """Only these of the conditions that must all hold, by their numbers among `conjuncts`."""
+        parts = operands(self.compiled.expr, "AND")
+        return self if len(numbers) == len(parts) else self._part(joined([parts[each] for each in numbers], "AND"))
 
     def _part(self, expr: "Expr") -> "Predicate":
         read_by_it = columns_in(expr)

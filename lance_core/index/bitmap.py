@@ -19,7 +19,7 @@ from lance_core.index import order as orders
 from lance_core.index.files import Files
 from lance_core.index.fitting import ORDERED, is_ordered, is_plain
 from lance_core.index.key_sets import Gathered, KeySets, every_set, examine
-from lance_core.index.kind import ROW, VALUE, Certainty, Examined, Found, Leaf, Options, Part, Segment
+from lance_core.index.kind import ROW, VALUE, Between, Certainty, Examined, Found, Leaf, Options, Part, Segment
 from lance_core.index.order import Key, Span, ordering
 
 
@@ -84,7 +84,7 @@ class BitmapSearcher:
                 rows = self._sets.of_null()
             case In() if (keys := orders.keys_of(order, leaf)) is not None:
                 rows = self._sets.union(position for key in keys for position in self._sets.at(key))
-            case Comparison() if (span := orders.span_of(order, leaf)) is not None:
+            case Comparison() | Between() if (span := orders.span_of(order, leaf)) is not None:
                 rows = self._sets.union(self._sets.within(span))
             case Like():
                 rows = self._sets.union(self._matching(leaf))

@@ -39,7 +39,7 @@ from lance_core.index.btree_pages import (
 )
 from lance_core.index.files import Files
 from lance_core.index.fitting import ORDERED, is_ordered, is_plain
-from lance_core.index.kind import ROW, VALUE, Certainty, Examined, Found, Leaf, Options, Part, Segment
+from lance_core.index.kind import ROW, VALUE, Between, Certainty, Examined, Found, Leaf, Options, Part, Segment
 from lance_core.index.order import Mask, Ordering, Positions, Span, joined, ordering
 from lance_core.index.sorting import Sorter
 
@@ -214,7 +214,7 @@ class BTreeSearcher:
                 pages = [np.arange(*self._pages.of(Span(key, key))) for key in keys]
                 runs = _runs(np.unique(np.concatenate(pages)) if pages else np.arange(0))
                 rows = self._read(runs, partial(self.order.among, keys=keys))
-            case Comparison() | Like() if (span := orders.span_of(self.order, leaf)) is not None:
+            case Comparison() | Between() | Like() if (span := orders.span_of(self.order, leaf)) is not None:
                 rows = self._read([self._pages.of(span)], partial(self.order.within, span=span))
         return None if rows is None else Found(rows, certainty)
 

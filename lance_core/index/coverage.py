@@ -107,7 +107,14 @@ class Coverage:
     def rows_under(self, metadata: IndexMetadata) -> "RowsOfIds | RowsOfFragments":
         if self._base.manifest.has_stable_row_ids and not metadata.holds_addresses:
             return RowsOfIds(self._base.manifest.next_row_id)
-        return RowsOfFragments(self._rows)
+        return RowsOfFragments(self.rows_of if self.notes is None else self.notes.rows_under | self.rows_of)
+
+    def fingerprint(self, standing: Standing) -> tuple[object, ...]:
+        """What a segment that is open depends on besides its files: with the same, it is the same."""
+        if self._base.manifest.has_stable_row_ids and not standing.metadata.holds_addresses:
+            return ()
+        entry = reuse_entry(self._base.manifest.indices)
+        return (None if entry is None else entry.uuid, bytes(standing.covered.serialize()))
 
     @cached_property
     def notes(self) -> Notes | None:
@@ -115,9 +122,9 @@ class Coverage:
         return None if self.reuse is None else Notes(self.reuse, path=self._path)
 
     @cached_property
-    def _rows(self) -> Mapping[int, int]:
-        gone = {} if self.notes is None else self.notes.rows_under
-        return gone | {each.id: each.physical_rows for each in self._base.manifest.message.fragments}
+    def rows_of(self) -> dict[int, int]:
+        """How many rows each fragment has, deleted ones included."""
+        return {each.id: each.physical_rows for each in self._base.manifest.message.fragments}
 
     @property
     def _path(self) -> str:

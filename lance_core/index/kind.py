@@ -27,8 +27,24 @@ from lance_core.index.files import Files, Reader
 VALUE, ROW = "value", "row"
 """The columns that a kind is built from: the values, and the number of each row, in the order of a scan."""
 
-Leaf: TypeAlias = Comparison | In | IsNull | Like | Call
-"""A condition on one column. NOT is never asked of a kind: it is what is neither true nor null, and so is `!=`."""
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """Two bounds of one column. A kind that does not answer it (`Kind.answers`) is asked for each of them."""
+
+    low: Comparison
+    high: Comparison
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        return self.low.path
+
+
+Condition: TypeAlias = Comparison | In | IsNull | Like | Call
+"""On one column, as a filter has it."""
+
+Leaf: TypeAlias = Condition | Between
+"""What is asked of a kind: a condition on one column. NOT is never asked of a kind: it is what is neither true nor null, and so is `!=`."""
 
 
 class Certainty(enum.Enum):

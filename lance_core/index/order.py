@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from lance_core.expressions.tree import Comparison, In, Like, Op
 from lance_core.index.fitting import is_moment
-from lance_core.index.kind import Certainty, Leaf
+from lance_core.index.kind import Between, Certainty, Leaf
 
 Key: TypeAlias = Any
 """An int, bytes or a Decimal: all keys of a column are of one kind."""
@@ -64,8 +64,11 @@ def ordering(arrow: pa.DataType) -> Ordering:
     return _Values(arrow) if number is None else _Numbers(arrow, number)
 
 
-def span_of(order: Ordering, leaf: Comparison | Like) -> Span | None:
+def span_of(order: Ordering, leaf: Comparison | Between | Like) -> Span | None:
     """What a comparison asks for, or at least what every match of a pattern begins with."""
+    if isinstance(leaf, Between):
+        low, high = span_of(order, leaf.low), span_of(order, leaf.high)
+        return None if low is None or high is None else Span(low.low, high.high, low.above, high.below)
     if isinstance(leaf, Like):
         return _beginning(leaf.prefix.encode()) if leaf.prefix or leaf.is_prefix else None
     if leaf.value.type != order.type or not leaf.value.is_valid:
@@ -103,7 +106,7 @@ def certainty(leaf: Leaf) -> Certainty | None:
         return Certainty.AT_MOST if any(map(_is_zero, leaf.values)) else Certainty.EXACT
     if isinstance(leaf, Comparison):
         return None if leaf.op is Op.NE else Certainty.EXACT
-    return None
+    return Certainty.EXACT if isinstance(leaf, Between) else None
 
 
 def _alike(order: Ordering, value: pa.Scalar) -> tuple[Key, Key]:

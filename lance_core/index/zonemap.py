@@ -24,7 +24,7 @@ from lance_core.index import zones
 from lance_core.index.files import Files, all_rows
 from lance_core.index.fitting import ORDERED, is_ordered, is_plain
 from lance_core.index.keys import Keys, key_of, keys_of
-from lance_core.index.kind import Certainty, Examined, Found, Leaf, Options, Part, Segment
+from lance_core.index.kind import Between, Certainty, Examined, Found, Leaf, Options, Part, Segment
 from lance_core.index.zones import ROWS_PER_ZONE, Mask, Nulls, Zone, Zones, cut, read_nulls
 
 _FILE = "zonemap.lance"
@@ -70,7 +70,7 @@ class ZoneMap:
                 return Certainty.EXACT if _details(metadata).has_null_bitmap else Certainty.AT_MOST
             case Comparison(op=op):
                 return None if op is Op.NE else Certainty.AT_MOST
-            case In():
+            case In() | Between():
                 return Certainty.AT_MOST
             case Like():
                 return Certainty.AT_MOST if leaf.prefix else None
@@ -131,6 +131,9 @@ class ZoneMapSearcher:
                 return self._without_value()
             case Comparison(op=op, value=value):
                 where = self._bounds.compared(op, value)
+            case Between(low=low, high=high):
+                above, below = (self._bounds.compared(each.op, each.value) for each in (low, high))
+                where = None if above is None or below is None else above & below
             case In(values=values):
                 where = self._bounds.one_of(values)
             case Like():

@@ -9,11 +9,12 @@ from lance_core.scan.plan import SMALL_BYTES, ScanPlan
 _RUNS_MAX = 8
 
 
-def explained(location: Location, plan: ScanPlan) -> str:
-    return "\n".join(_lines(location, plan))
+def explained(location: Location, plan: ScanPlan, indices: Sequence[str] = ()) -> str:
+    """`indices` are lines on what they know of the filter."""
+    return "\n".join(_lines(location, plan, indices))
 
 
-def _lines(location: Location, plan: ScanPlan) -> Iterator[str]:
+def _lines(location: Location, plan: ScanPlan, indices: Sequence[str]) -> Iterator[str]:
     yield f"scan {location.uri} at version {plan.manifest.version}"
     yield f"  returns   {_listed(plan.columns)}"
     if plan.predicate is None:
@@ -30,13 +31,13 @@ def _lines(location: Location, plan: ScanPlan) -> Iterator[str]:
     fragments = [task.fragment for task in plan.tasks]
     physical, live = sum(each.physical_rows for each in fragments), sum(each.live_rows for each in fragments)
     yield (
-        f"  fragments {len(fragments)} of {len(plan.manifest.fragments)} ({_runs(each.id for each in fragments)}), "
+        f"  fragments {len(fragments)} of {len(plan.manifest.fragments)} ({runs(each.id for each in fragments)}), "
         f"{live} live rows, {physical - live} deleted"
     )
     for task in plan.tasks:
         if not task.is_whole:
             yield f"            of fragment {task.fragment.id} live rows {task.skip} to {task.skip + (task.take or 0)}"
-    yield "  indices   none used: every fragment is scanned"
+    yield from (f"  {line}" for line in indices)
 
 
 def _columns(schema: TableSchema) -> Sequence[str]:
@@ -48,12 +49,13 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names) or "no columns"
 
 
-def _runs(numbers: Iterable[int]) -> str:
-    runs: list[list[int]] = []
+def runs(numbers: Iterable[int]) -> str:
+    """`1-4, 7`, cut short."""
+    found: list[list[int]] = []
     for number in sorted(numbers):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
         else:
-            runs.append([number, number])
-    texts = [str(first) if first == last else f"{first}-{last}" for first, last in runs]
+            found.append([number, number])
+    texts = [str(first) if first == last else f"{first}-{last}" for first, last in found]
     return ", ".join([*texts[:_RUNS_MAX], "…"] if len(texts) > _RUNS_MAX else texts) or "none"

@@ -5,7 +5,7 @@ are small.
 Nothing is read here but the deletions of a fragment whose live rows are counted. Start with `turns`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,20 +13,25 @@ import numpy.typing as npt
 
 from lance_core.data.open_fragment import OpenFragment
 from lance_core.data.read import FragmentReader, load_deletions
+from lance_core.expressions import Predicate
 from lance_core.format.deletion_vector import DeletionVector
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
 from lance_core.location import Location
 from lance_core.scan.plan import PIECE_BYTES, ScanPlan, ScanTask
 from lance_core.scan.row_columns import RowFacts
+from lance_core.scan.selection import Chosen, Offsets
 
 _TURN_ROWS = 65_536
 _TURN_PIECES = 16
 _FIRST_ROWS = 16_384
 _GROWTH = 4
-
-Offsets = npt.NDArray[np.int64]
-"""Physical rows of a fragment, ascending."""
+PICKED_SHARE = 50
+"""A row is picked by its number where at most one in so many is wanted. Measured on 16 columns of mixed types: picking
+1 % takes half as long as reading all, picking 10 % twice as long."""
+_RUN_ROWS = 256
+_RUN_GAP = 1024
+"""Rows apart that are not one stretch."""
 
 
 class LiveFragment:
@@ -66,6 +71,22 @@ class Piece:
     of: LiveFragment
     start: int
     count: int
+    picked: "Picked | None" = None
+    """Where only these of them are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """Live rows, and what they have to be looked at for."""
+
+    offsets: Offsets
+    residual: Predicate | None
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether reading all rows between the first and the last is faster than picking them."""
+        count = len(self.offsets)
+        return count >= _RUN_ROWS and bool(_is_run(count, self.offsets[-1:] - self.offsets[:1])[0])
 
 
 def turns(location: Location, plan: ScanPlan) -> Iterator[list[Piece]]:
@@ -77,7 +98,8 @@ def turns(location: Location, plan: ScanPlan) -> Iterator[list[Piece]]:
         width = sizes.row_bytes(task.fragment)
         for piece in _pieces(location, plan, task, sizes.rows(width), grows=stops_early):
             turn.append(piece)
-            rows, size = rows + piece.count, size + piece.count * width
+            read = piece.count if piece.picked is None else len(piece.picked.offsets)
+            rows, size = rows + read, size + read * width
             if stops_early or rows >= _TURN_ROWS or size >= PIECE_BYTES or len(turn) == _TURN_PIECES:
                 yield turn
                 turn, rows, size = [], 0, 0
@@ -88,6 +110,9 @@ def turns(location: Location, plan: ScanPlan) -> Iterator[list[Piece]]:
 def _pieces(location: Location, plan: ScanPlan, task: ScanTask, rows_max: int, *, grows: bool) -> Iterator[Piece]:
     """Small ones first, where the wanted rows may be among them."""
     of = LiveFragment(location, plan.manifest, task.fragment)
+    if task.chosen is not None and not task.chosen.is_most_of(task.fragment.physical_rows):
+        yield from _chosen(of, task.chosen, rows_max, grows=grows)
+        return
     start, stop = 0, task.fragment.physical_rows
     if not task.is_whole:
         start = of.physical(task.skip)
@@ -99,6 +124,40 @@ def _pieces(location: Location, plan: ScanPlan, task: ScanTask, rows_max: int, *
         yield Piece(of, start, min(step, stop - start))
         start += step
         step = min(rows_max, step * _GROWTH)
+
+
+def _chosen(of: LiveFragment, chosen: Chosen, rows_max: int, *, grows: bool) -> Iterator[Piece]:
+    """Stretches with many of the rows by themselves, and the scattered ones between them together. Where rows have to
+    be looked at, a stretch is a piece like any other: the whole condition is evaluated."""
+    offsets = chosen.live(of.deletions)
+    step = min(rows_max, _FIRST_ROWS) if grows else rows_max
+    start = 0
+    for stop in _cuts(offsets):
+        is_run = Picked(offsets[start:stop], None).is_dense
+        while start < stop:
+            few = offsets[start : min(stop, start + step)]
+            if is_run:
+                few = few[: np.searchsorted(few, few[0] + step)]
+            picked = Picked(few, chosen.residual)
+            first, count = int(few[0]), int(few[-1]) + 1 - int(few[0])
+            yield Piece(of, first, count, None if picked.is_dense and chosen.residual is not None else picked)
+            start += len(few)
+            step = min(rows_max, step * _GROWTH)
+
+
+def _cuts(offsets: Offsets) -> Sequence[int]:
+    """Where stretches begin and end that are read as a whole, and the end."""
+    ends = np.append(np.flatnonzero(np.diff(offsets) > _RUN_GAP) + 1, len(offsets))
+    starts = np.concatenate([[0], ends[:-1]])
+    if not len(offsets):
+        return ()
+    is_run = _is_run(ends - starts, offsets[ends - 1] - offsets[starts])
+    cuts: list[int] = np.unique(np.concatenate([starts[is_run], ends[is_run], [len(offsets)]])).tolist()
+    return cuts if cuts[0] else cuts[1:]
+
+
+def _is_run(count: Offsets | int, span: Offsets) -> npt.NDArray[np.bool_]:
+    return np.asarray((count >= _RUN_ROWS) & (count * PICKED_SHARE >= span))
 
 
 def manifest_path(location: Location, manifest: Manifest) -> str:

@@ -4,6 +4,7 @@ A plan is what runs, and what `explain` prints. With a condition the columns tha
 the others (`then`) only where rows match. Start with `plan_scan`.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
@@ -16,6 +17,7 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
 from lance_core.format.schema import TableSchema
 from lance_core.scan.columns import Column, check_condition, conditional, pruned, resolved
+from lance_core.scan.selection import Chosen, Select, Selection
 
 _PIECE_ROWS_MAX = 1_048_576
 _PIECE_ROWS_MIN = 16
@@ -31,6 +33,13 @@ class ScanTask:
     fragment: Fragment
     skip: int = 0
     take: int | None = None
+    chosen: Chosen | None = None
+    """Where a condition is met by no other rows of it than these; `skip` and `take` are then unused."""
+
+    @property
+    def rows(self) -> int:
+        """How many are looked at, at most."""
+        return self.fragment.live_rows if self.chosen is None else len(self.chosen.rows)
 
     @property
     def is_whole(self) -> bool:
@@ -74,10 +83,19 @@ class ScanPlan:
         """Whether a fragment is so small that reading twice in it takes longer than reading all that may be wanted."""
         return bool(self.then.fields) and 0 < fragment.file_bytes <= SMALL_BYTES
 
+    def looking_for(self, residual: Predicate | None) -> "ScanPlan":
+        """The same for rows that are known to match, or but for this condition."""
+        if residual == self.predicate:
+            return self
+        needed = pruned(self.table, () if residual is None else resolved(self.table, residual.columns))
+        rest = pruned(self.table, (column for column in self.output if column.path[0] not in needed.arrow.names))
+        first, then = (rest, needed) if residual is None else (needed, rest)
+        return replace(self, first=first, then=then, predicate=residual)
+
     def memory_bytes(self) -> int:
         """About how many bytes the rows take that are looked at, in memory, and as far as the manifest tells."""
         sizes = self.piece_sizes()
-        return sum(task.fragment.live_rows * sizes.row_bytes(task.fragment) for task in self.tasks)
+        return sum(task.rows * sizes.row_bytes(task.fragment) for task in self.tasks)
 
     def piece_sizes(self) -> "PieceSizes":
         return PieceSizes(*_widths(self.both.arrow), *_widths(self.table.arrow))
@@ -114,9 +132,10 @@ def plan_scan(
     offset: int | None = None,
     with_row_id: bool = False,
     with_row_address: bool = False,
+    select: Select | None = None,
 ) -> ScanPlan:
     """All columns where none are named; fragments that hold no wanted row are left out. A filter that was parsed before
-    is one that others evaluate too: it must mean the same to all of them."""
+    is one that others evaluate too: it must mean the same to all of them. `select` may know which rows can match."""
     given: tuple[object, ...] = (limit, offset)
     for number in given:
         if not isinstance(number, Integral | None) or isinstance(number, bool):
@@ -136,8 +155,8 @@ def plan_scan(
     check_condition(manifest, predicate.columns, what="the filter")
     needed = pruned(schema, resolved(schema, predicate.columns))
     rest = pruned(schema, (column for column in output if column.path[0] not in needed.arrow.names))
-    everything = tuple(map(ScanTask, manifest.fragments))
-    return ScanPlan(manifest, schema, output, needed, rest, everything, predicate, limit, offset or 0)
+    tasks = _selected(manifest, Selection() if select is None else select(predicate))
+    return ScanPlan(manifest, schema, output, needed, rest, tasks, predicate, limit, offset or 0)
 
 
 def plan_columns(
@@ -148,6 +167,23 @@ def plan_columns(
     output = resolved(schema, None if columns is None else list(columns), describe_blobs=describe_blobs)
     none = TableSchema((), schema.metadata)
     return ScanPlan(manifest, schema, output, pruned(schema, output), none, (), describe_blobs=describe_blobs)
+
+
+def _selected(manifest: Manifest, selection: Selection) -> tuple[ScanTask, ...]:
+    known, chosen = selection.known, selection.fragments
+    if not known:
+        return tuple(map(ScanTask, manifest.fragments))
+    messages = manifest.message.fragments
+    if len(known) == len(messages):  # ids are unique: few rows are found without a look at every fragment
+        numbers = sorted(bisect_left(messages, id, key=lambda message: message.id) for id in chosen)
+        if all(number < len(messages) and messages[number].id in chosen for number in numbers):
+            found = ((manifest.fragments[number], messages[number].id) for number in numbers)
+            return tuple(ScanTask(fragment, chosen=chosen[id]) for fragment, id in found)
+    return tuple(
+        ScanTask(manifest.fragments[number], chosen=chosen.get(message.id))
+        for number, message in enumerate(messages)
+        if message.id in chosen or message.id not in known
+    )
 
 
 def _window(manifest: Manifest, offset: int, limit: int | None) -> Iterator[ScanTask]:

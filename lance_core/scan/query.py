@@ -18,20 +18,23 @@ from lance_core.location import Location
 from lance_core.scan.columns import conditional
 from lance_core.scan.plan import plan_scan
 from lance_core.scan.read import scan, window
+from lance_core.scan.selection import Select
 
 _ROWS_AT_ONCE = 1_048_576
 _BYTES_AT_ONCE = 64 * 1024**2
 _PARTIALS_AT_ONCE = 16
 
 
-def query(location: Location, manifest: Manifest, sql: str, *, limit: int | None = None) -> pa.Table:
+def query(
+    location: Location, manifest: Manifest, sql: str, *, limit: int | None = None, select: Select | None = None
+) -> pa.Table:
     """At most `limit` rows of the answer; nothing is read that they do not need."""
     if not isinstance(sql, str):
         raise InvalidInput(f"a query is a text of SQL, such as 'select count(*) from {TABLE}', not {sql!r}")
     schema = _told(manifest, sql)
     if aggregates(sql, schema):
-        return _groups(location, manifest, Query.parse(sql, schema), limit)
-    return _rows(location, manifest, Selection.parse(sql, schema), limit)
+        return _groups(location, manifest, Query.parse(sql, schema), limit, select)
+    return _rows(location, manifest, Selection.parse(sql, schema), limit, select)
 
 
 def partials(batches: Iterable[pa.RecordBatch], aggregation: Aggregation) -> Iterator[pa.Table]:
@@ -45,18 +48,21 @@ def partials(batches: Iterable[pa.RecordBatch], aggregation: Aggregation) -> Ite
         yield aggregation.together(found)
 
 
-def _groups(location: Location, manifest: Manifest, asked: Query, limit: int | None) -> pa.Table:
+def _groups(location: Location, manifest: Manifest, asked: Query, limit: int | None, select: Select | None) -> pa.Table:
     grouped = asked.aggregation
     if grouped.only_counts_rows and asked.where is None:
         return asked.answer(grouped.counted(manifest.row_count())).slice(0, limit)
-    plan = plan_scan(manifest, columns=grouped.columns, filter=asked.where)
+    plan = plan_scan(manifest, columns=grouped.columns, filter=asked.where, select=select)
     found = partials(scan(location, plan), grouped)
     return asked.answer(grouped.together([grouped.nothing(), *found])).slice(0, limit)
 
 
-def _rows(location: Location, manifest: Manifest, asked: Selection, limit: int | None) -> pa.Table:
+def _rows(
+    location: Location, manifest: Manifest, asked: Selection, limit: int | None, select: Select | None
+) -> pa.Table:
     take = min((each for each in (asked.take, limit) if each is not None), default=None)
-    plan = plan_scan(manifest, columns=asked.columns, filter=asked.where, limit=take, offset=asked.skip or None)
+    skip = asked.skip or None
+    plan = plan_scan(manifest, columns=asked.columns, filter=asked.where, limit=take, offset=skip, select=select)
     batches = list(asked.of(window(scan(location, plan), 0, take)))
     return pa.Table.from_batches(batches).cast(asked.schema) if batches else asked.schema.empty_table()
 

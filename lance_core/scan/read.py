@@ -1,49 +1,53 @@
 """Doing a scan: a plan's fragments in pieces, pieces into batches, by a few threads, in order.
 
-A piece is so many rows that a few of them fit in memory; of small fragments several are read in one turn. Where there
-is a condition, its columns are read first. What else is wanted is then read for the rows that match alone if they are
-few, else of the batches that have any, and not at all if there are none. In small fragments all is read at once.
+A piece is so many rows that a few of them fit in memory; of small fragments several are read in one turn. How the rows
+of one are read is told in `reading.py`. Where it is known before which rows can match, the others are not read.
 """
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
 from lance_core.data.blob_view import described
-from lance_core.data.codec import BATCH_ROWS
-from lance_core.data.open_fragment import LiveRows, rows_without_columns
-from lance_core.data.read import FragmentReader
-from lance_core.expressions import METADATA_COLUMNS
+from lance_core.expressions import Predicate
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
-from lance_core.format.schema import TableSchema
 from lance_core.location import Location
 from lance_core.scan.parallel import THREADS, in_order
-from lance_core.scan.pieces import LiveFragment, Offsets, Piece, manifest_path, turns
+from lance_core.scan.pieces import LiveFragment, Piece, turns
 from lance_core.scan.plan import ScanPlan, ScanTask, plan_columns
-from lance_core.scan.row_columns import ROW_COLUMNS, RowFacts
-
-_LATE_SHARE = 50
-"""The rest of a row is picked by its number where at most one row in so many matches. Measured on 16 columns of mixed
-types: picking 1 % takes half as long as reading all, picking 10 % twice as long."""
+from lance_core.scan.reading import Reading
+from lance_core.scan.selection import Offsets
 
 
 def scan(location: Location, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
     """Rows in order. Where only some matching ones are wanted, nobody reads ahead. Closing it ends its threads."""
     threads = 1 if plan.predicate is not None and plan.limit is not None else THREADS
-    with closing(in_order(Reading(location, plan).batches, turns(location, plan), threads=threads)) as results:
+    with closing(in_order(_Turn(location, plan).batches, turns(location, plan), threads=threads)) as results:
         rows = (batch for result in results for batch in result if batch.num_rows)
         yield from rows if plan.predicate is None else window(rows, plan.offset, plan.limit)
 
 
 def count(location: Location, plan: ScanPlan) -> int:
-    """Rows that match; nothing but the predicate's columns is read."""
-    return sum(in_order(Reading(location, plan).matches, turns(location, plan)))
+    """Rows that match; nothing but the predicate's columns is read, and of those that are known nothing."""
+    known = [task for task in plan.tasks if task.chosen is not None and task.chosen.residual is None]
+    unknown = tuple(task for task in plan.tasks if task.chosen is None or task.chosen.residual is not None)
+    rest = replace(plan, tasks=unknown)
+    looked_at = sum(in_order(_Turn(location, rest).matches, turns(location, rest)))
+    return looked_at + sum(in_order(lambda task: _known(location, plan.manifest, task), known))
+
+
+def matching_rows(location: Location, plan: ScanPlan) -> Iterator[tuple[Fragment, Offsets]]:
+    """The fragments that have rows which match, in order, each with them."""
+    with closing(in_order(_Turn(location, plan).offsets, turns(location, plan))) as results:
+        found = (each for result in results for each in result if len(each[1]))
+        for _, parts in itertools.groupby(found, key=lambda each: each[0].id):
+            (fragment, offsets), *more = parts
+            yield fragment, np.concatenate([offsets, *(each for _, each in more)]) if more else offsets
 
 
 def rows_of(
@@ -59,191 +63,49 @@ def rows_of(
     return (batch for piece in whole for batch in reading.live(piece))
 
 
-class _Placed(Protocol):
-    """Rows that know where they are; asked only where somebody wants to know."""
-
-    @property
-    def count(self) -> int: ...
-
-    @property
-    def offsets(self) -> Offsets: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Hits:
-    count: int
-    offsets: Offsets
-
-
-@dataclass(frozen=True, slots=True)
-class _Masked:
-    """Rows of a piece, and which of them match."""
-
-    piece: Piece
-    rows: LiveRows
-    mask: pa.BooleanArray
-    count: int
-    rest: pa.RecordBatch | None = None
-    """The columns that are not the condition's, where they were read with them."""
-
-    @property
-    def offsets(self) -> Offsets:
-        offsets: Offsets = self.rows.offsets[np.asarray(self.mask)]
-        return offsets
-
-    def mask_between(self, first: int, stop: int) -> pa.BooleanArray:
-        begin = self.rows.live_before(first)
-        return self.mask.slice(begin, self.rows.live_before(stop) - begin)
-
-
-class Reading:
-    """What all pieces of a scan, or of a take, share. Used by several threads."""
+class _Turn:
+    """Pieces that are read in one go, some as they are, of some only picked rows."""
 
     def __init__(self, location: Location, plan: ScanPlan) -> None:
-        path, schema = manifest_path(location, plan.manifest), plan.table
-        self._plan = plan
-        self._schema = plan.schema
-
-        def reader(wanted: TableSchema) -> FragmentReader:
-            describe = plan.describe_blobs
-            return FragmentReader(location.store, location.codec, schema, wanted, path=path, describe_blobs=describe)
-
-        self._first, self._then, self._both = reader(plan.first), reader(plan.then), reader(plan.both)
-        self._names_first, self._names_then = plan.first.arrow.names, plan.then.arrow.names
-        self._held_first = frozenset(self._names_first)
-        self._comes_as_read = self._first.arrow.equals(self._schema) and all(
-            len(each.path) == 1 for each in plan.output
-        )
+        self._location, self._plan = location, plan
+        self._whole = Reading(location, plan)
+        self._for: dict[Predicate | None, Reading] = {}
 
     def batches(self, pieces: Sequence[Piece]) -> list[pa.RecordBatch]:
-        if self._plan.predicate is None:
-            return [batch for piece in pieces for batch in self.live(piece)]
-        masked = self._masked(pieces)
-        if self._plan.limit is not None:
-            masked = _first_matches(masked, self._plan.offset + self._plan.limit)
-        by_piece = (list(group) for _, group in itertools.groupby(masked, key=lambda each: id(each.piece)))
-        return [batch for found in by_piece for batch in self._matching(found)]
+        most = None if self._plan.limit is None else self._plan.offset + self._plan.limit
+        found: list[pa.RecordBatch] = []
+        for picks, group in itertools.groupby(pieces, key=lambda piece: piece.picked is not None):
+            if picks:
+                found += (batch for piece in group for batch in self._looking(piece).picked_of(piece, most))
+            else:
+                found += self._whole.batches(list(group))
+        return found
 
     def matches(self, pieces: Sequence[Piece]) -> int:
-        return sum(each.count for each in self._masked(pieces))
+        return sum(len(offsets) for _, offsets in self.offsets(pieces))
 
-    def live(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        for rows in self._read(self._first, piece):
-            if self._comes_as_read:
-                yield rows.batch
+    def offsets(self, pieces: Sequence[Piece]) -> list[tuple[Fragment, Offsets]]:
+        found: list[tuple[Fragment, Offsets]] = []
+        for picks, group in itertools.groupby(pieces, key=lambda piece: piece.picked is not None):
+            if picks:
+                found += ((piece.of.fragment, self._looking(piece).picked_offsets(piece)) for piece in group)
             else:
-                yield self._shown(piece.of, (rows.batch,), rows)
+                found += self._whole.offsets(list(group))
+        return found
 
-    def picked(self, of: LiveFragment, offsets: Offsets) -> pa.RecordBatch:
-        """These rows, deleted or not."""
-        batch = of.opened(self._first).take(offsets)
-        return batch if self._comes_as_read else self._shown(of, (batch,), _Hits(len(offsets), offsets))
-
-    def _read(self, reader: FragmentReader, piece: Piece) -> Iterator[LiveRows]:
-        return piece.of.opened(reader).live(piece.of.deletions, piece.start, piece.count)
-
-    def _masked(self, pieces: Sequence[Piece]) -> list[_Masked]:
-        """The condition is evaluated for all of them in one go."""
-        predicate = self._plan.predicate
-        assert predicate is not None
-        facts = [name for name in predicate.columns if name in ROW_COLUMNS]
-        read = [(piece, *parts) for piece in pieces for parts in self._read_first(piece)]
-        if facts:
-            shown = [_with_facts(rows.batch, piece.of.facts, facts, rows.offsets) for piece, rows, _ in read]
-        else:
-            shown = [rows.batch for _, rows, _ in read]
-        masks = predicate.masks(shown)
-        return [
-            _Masked(piece, rows, mask, mask.true_count, rest)
-            for (piece, rows, rest), mask in zip(read, masks, strict=True)
-        ]
-
-    def _read_first(self, piece: Piece) -> Iterator[tuple[LiveRows, pa.RecordBatch | None]]:
-        """The condition's columns, and the others where they are read with them."""
-        if not self._plan.reads_at_once(piece.of.fragment):
-            yield from ((rows, None) for rows in self._read(self._first, piece))
-            return
-        for rows in self._read(self._both, piece):
-            first = rows.batch.select(self._names_first) if self._names_first else rows_without_columns(rows.count)
-            yield replace(rows, batch=first), rows.batch.select(self._names_then)
-
-    def _matching(self, found: Sequence[_Masked]) -> Iterator[pa.RecordBatch]:
-        """Of one piece."""
-        hits = [each for each in found if each.count]
-        if not hits:
-            return
-        of, matches = hits[0].piece.of, sum(each.count for each in hits)
-        others: Iterable[pa.RecordBatch | None] = [each.rest for each in hits]
-        if self._plan.then.fields and hits[0].rest is None:
-            first, stop = int(hits[0].offsets[0]), int(hits[-1].offsets[-1]) + 1
-            if matches * _LATE_SHARE <= stop - first or stop - first <= BATCH_ROWS:
-                yield self._together(of, found, first, stop, pick=matches * _LATE_SHARE <= stop - first)
-                return
-            first, stop = hits[0].rows.start, hits[-1].rows.stop
-            hits = [each for each in found if first <= each.rows.start < stop]
-            others = (rows.batch for rows in self._read(self._then, Piece(of, first, stop - first)))
-        for each, other in zip(hits, others, strict=True):
-            parts = [each.rows.batch] if other is None else [each.rows.batch, other]
-            if each.count == each.rows.count:
-                yield self._shown(of, parts, each.rows)
-            elif each.count:
-                yield self._shown(of, [_kept(part, each.mask) for part in parts], each)
-
-    def _together(
-        self, of: LiveFragment, found: Sequence[_Masked], first: int, stop: int, *, pick: bool
-    ) -> pa.RecordBatch:
-        """All matches, between these physical rows, in one batch; what comes late is picked, or read and cut down."""
-        hits = [each for each in found if each.count]
-        offsets = np.concatenate([each.offsets for each in hits])
-        held = _joined([_kept(each.rows.batch, each.mask) for each in hits])
-        if pick:
-            late = of.opened(self._then).take(offsets)
-        else:
-            mask = pa.concat_arrays([each.mask_between(first, stop) for each in found])
-            late = _joined([rows.batch for rows in self._read(self._then, Piece(of, first, stop - first))])
-            late = _kept(late, mask)
-        return self._shown(of, (held, late), _Hits(len(offsets), offsets))
-
-    def _shown(self, of: LiveFragment, parts: Sequence[pa.RecordBatch], rows: "_Placed") -> pa.RecordBatch:
-        """What is asked for of these rows; `parts` are what was read first and then."""
-        arrays = []
-        for column in self._plan.output:
-            if column.is_stored:
-                arrays.append(column.of(parts[0 if column.path[0] in self._held_first else 1]))
-            else:
-                arrays.append(pa.array(of.facts.of(column.name, rows.offsets)))
-        if not arrays:
-            return rows_without_columns(rows.count)
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+    def _looking(self, piece: Piece) -> Reading:
+        assert piece.picked is not None
+        residual = piece.picked.residual
+        if residual not in self._for:
+            self._for[residual] = Reading(self._location, self._plan.looking_for(residual))
+        return self._for[residual]
 
 
-def _first_matches(masked: Sequence[_Masked], most: int) -> list[_Masked]:
-    """So many matches, wherever the ones before them are; of the others nothing more is read."""
-    kept = []
-    for each in masked:
-        if most <= 0:
-            break
-        if each.count > most:
-            mask = np.zeros(each.rows.count, dtype=np.bool_)
-            mask[np.flatnonzero(np.asarray(each.mask))[:most]] = True
-            each = replace(each, mask=pa.array(mask), count=most)
-        kept.append(each)
-        most -= each.count
-    return kept
-
-
-def _with_facts(batch: pa.RecordBatch, facts: RowFacts, names: Sequence[str], offsets: Offsets) -> pa.RecordBatch:
-    arrays = [*batch.columns, *(pa.array(facts.of(name, offsets)) for name in names)]
-    fields = [*batch.schema, *(METADATA_COLUMNS.field(name) for name in names)]
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
-
-
-def _kept(batch: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatch:
-    return batch.filter(mask) if batch.num_columns else rows_without_columns(mask.true_count)
-
-
-def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 or not batches[0].num_columns else pa.concat_batches(batches)
+def _known(location: Location, manifest: Manifest, task: ScanTask) -> int:
+    assert task.chosen is not None
+    if task.fragment.deletion_file is None:
+        return len(task.chosen.rows)
+    return len(task.chosen.live(LiveFragment(location, manifest, task.fragment).deletions))
 
 
 def window(batches: Iterable[pa.RecordBatch], skip: int, take: int | None) -> Iterator[pa.RecordBatch]:

@@ -22,6 +22,7 @@ from lance_core.location import Location
 from lance_core.scan.columns import resolved
 from lance_core.scan.plan import plan_scan
 from lance_core.scan.read import scan
+from lance_core.scan.selection import Select
 from lance_core.scan.take import By, take
 
 DISTANCE = "_distance"
@@ -73,6 +74,7 @@ def search(
     refine: int | None,
     filter: str | None,
     columns: Sequence[str] | None,
+    select: Select | None = None,
 ) -> pa.Table:
     k = given.whole_number(k, "k", at_least=1, too_small="a search is for at least one row")
     for number, what in ((nprobes, "nprobes"), (refine, "refine")):
@@ -83,7 +85,7 @@ def search(
     how = _metric(metric, stored.value_type, column)
     wanted = _query(vector, stored, column)
     best = Best(np.empty(0), np.empty(0, dtype=np.uint64))
-    plan = plan_scan(manifest, columns=[column], filter=filter, with_row_address=True)
+    plan = plan_scan(manifest, columns=[column], filter=filter, with_row_address=True, select=select)
     for batch in scan(location, plan):
         vectors, addresses = batch.column(0), batch.column(1)
         if vectors.null_count:

@@ -22,7 +22,7 @@ from lance_core.location import Location
 from lance_core.scan.parallel import in_order
 from lance_core.scan.pieces import LiveFragment, manifest_path
 from lance_core.scan.plan import plan_columns
-from lance_core.scan.read import Reading
+from lance_core.scan.reading import Reading
 
 _NAMED_MAX = 5
 _OFFSET_BITS = 32

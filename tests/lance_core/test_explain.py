@@ -16,6 +16,7 @@ from lance_core.location import Location, locate
 from lance_core.scan.explain import explained
 from lance_core.scan.plan import ScanPlan, plan_scan
 from lance_core.scan.read import scan
+from lance_core.scan.selection import Select
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +105,7 @@ def test_the_plan_that_is_told_is_the_one_that_runs(
         offset: int | None,
         with_row_id: bool,
         with_row_address: bool,
+        select: Select | None = None,
     ) -> ScanPlan:
         plan = plan_scan(
             manifest,
@@ -113,6 +115,7 @@ def test_the_plan_that_is_told_is_the_one_that_runs(
             offset=offset,
             with_row_id=with_row_id,
             with_row_address=with_row_address,
+            select=select,
         )
         made.append(plan)
         return plan
@@ -130,7 +133,8 @@ def test_the_plan_that_is_told_is_the_one_that_runs(
     assert run[0] is made[1]
     assert run[1] is made[2]
     location = locate(table.uri)
-    assert {explained(location, plan) for plan in made} == {told}
+    no_index = ["indices   none used: every fragment is scanned"]
+    assert {explained(location, plan, no_index) for plan in made} == {told}
     assert replace(made[0], tasks=()) == replace(made[1], tasks=()) == replace(made[2], tasks=())
     for plan in made:
         assert [(task.fragment.id, task.skip, task.take) for task in plan.tasks] == [

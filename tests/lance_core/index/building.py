@@ -21,7 +21,7 @@ from lance_core.format.fragment import StorageVersion
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import Ids, RowSet
 from lance_core.index.files import NewSegment, OpenSegment
-from lance_core.index.kind import ROW, VALUE, Certainty, Found, Kind, Leaf, Part, Segment
+from lance_core.index.kind import ROW, VALUE, Certainty, Condition, Found, Kind, Part, Segment
 from lance_core.location import Location
 from lance_core.storage.memory import MemoryStore
 
@@ -124,17 +124,19 @@ def built(
     return Built(segment, location, column, deleted or {})
 
 
-def leaf_of(sql: str, arrow: pa.DataType) -> Leaf:
+def leaf_of(sql: str, arrow: pa.DataType) -> Condition:
     tree = Predicate.parse(sql, pa.schema([column_of(arrow)])).tree
     assert isinstance(tree, Comparison | In | IsNull | Like | Call), tree
     return tree
 
 
-def asked(kind: Kind, it: Built, leaf: Leaf) -> Found | None:
+def asked(kind: Kind, it: Built, leaf: Condition) -> Found | None:
     return kind.open(it.segment, it.column).search(leaf)
 
 
-def matching(leaf: Leaf, arrow: pa.DataType, fragments: Fragments, deleted: Mapping[int, Sequence[int]]) -> set[int]:
+def matching(
+    leaf: Condition, arrow: pa.DataType, fragments: Fragments, deleted: Mapping[int, Sequence[int]]
+) -> set[int]:
     """The live rows where the evaluator finds it true."""
     schema = pa.schema([column_of(arrow)])
     predicate = Predicate.of(leaf, schema)
@@ -152,7 +154,7 @@ def live_rows(it: Built, fragments: Fragments) -> set[int]:
     return {id << 32 | place for id, array in fragments.items() for place in range(len(array))} - gone
 
 
-def check(kind: Kind, it: Built, fragments: Fragments, leaf: Leaf) -> Found:
+def check(kind: Kind, it: Built, fragments: Fragments, leaf: Condition) -> Found:
     """What is answered holds all rows that match; exactly, these and no other live one."""
     found = asked(kind, it, leaf)
     assert found is not None, leaf

@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from lance_core.expressions.tree import Comparison, In, IsNull, Like, Op
-from lance_core.index.kind import VALUE, Leaf
+from lance_core.index.kind import VALUE, Condition
 
 NEGATIVE_NAN = struct.unpack("<d", struct.pack("<Q", 0xFFF8000000000000))[0]
 _FLOATS = [0.0, -0.0, 1.5, -1.5, math.inf, -math.inf, math.nan, NEGATIVE_NAN, 1e-300, 2.0]
@@ -72,9 +72,9 @@ def arrays(arrow: pa.DataType, *, longest: int = 60) -> st.SearchStrategy[pa.Arr
     return values.map(lambda some: pa.array(some, arrow))
 
 
-def leaves(arrow: pa.DataType, draw: st.DataObject) -> list[Leaf]:
+def leaves(arrow: pa.DataType, draw: st.DataObject) -> list[Condition]:
     value = st.sampled_from(VALUES[arrow]).map(lambda some: pa.array([some], arrow)[0])
-    asked: list[Leaf] = [IsNull((VALUE,))]
+    asked: list[Condition] = [IsNull((VALUE,))]
     asked += [Comparison((VALUE,), op, draw.draw(value)) for op in _OPS]
     asked += [In((VALUE,), tuple(draw.draw(st.lists(value, max_size=size)))) for size in (1, 3, 8)]
     if pa.types.is_string(arrow) or pa.types.is_large_string(arrow):

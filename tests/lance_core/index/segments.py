@@ -18,7 +18,7 @@ from lance_core.format._pb import table_pb2
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import Ids, RowSet
 from lance_core.index.files import NewSegment, OpenSegment
-from lance_core.index.kind import ROW, VALUE, Certainty, Kind, Leaf, Part, Segment
+from lance_core.index.kind import ROW, VALUE, Certainty, Condition, Kind, Part, Segment
 from lance_core.location import Location, locate
 from lance_core.storage.memory import MemoryStore
 
@@ -83,7 +83,7 @@ def write(
     return Segment(metadata, OpenSegment(location, metadata), lambda high: ROWS_UNDER)
 
 
-def check(kind: Kind, segment: Segment, values: pa.Array, leaf: Leaf, rows: Sequence[int] | None = None) -> bool:
+def check(kind: Kind, segment: Segment, values: pa.Array, leaf: Condition, rows: Sequence[int] | None = None) -> bool:
     """What is found is what the engine finds by looking at every value. Whether anything could be answered."""
     column = pa.field(VALUE, values.type)
     expected = set(matching(values, leaf, rows))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from lance_core.expressions.predicate import Predicate
 from lance_core.expressions.tree import Call, IsNull, Not
-from lance_core.index.kind import VALUE, Leaf, Part
+from lance_core.index.kind import VALUE, Condition, Part
 from lance_core.index.label_list import LABEL_LIST
 from tests.lance_core.index import columns
 from tests.lance_core.index.segments import Moved, Unmoved, check, matching, rows_of, write
@@ -16,7 +16,7 @@ _FEW = settings(max_examples=12, deadline=None)
 _WHOLE = IsNull((VALUE,))
 
 
-def calls(arrow: pa.DataType, draw: st.DataObject) -> list[Leaf]:
+def calls(arrow: pa.DataType, draw: st.DataObject) -> list[Condition]:
     element = st.sampled_from(columns.VALUES[arrow])
     some = st.lists(st.none() | element, max_size=4)
     return [

@@ -11,7 +11,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from lance_core.expressions.tree import Comparison, In, IsNull, Op
-from lance_core.index.kind import Leaf
+from lance_core.index.kind import Condition
 from tests.lance_core.index.building import Fragments
 
 NEGATIVE_NAN = struct.unpack("<d", struct.pack("<Q", 0xFFF8000000000000))[0]
@@ -67,7 +67,7 @@ def columns(arrow: pa.DataType) -> st.SearchStrategy[Fragments]:
     )
 
 
-def leaves(arrow: pa.DataType, ops: Sequence[Op] = (Op.EQ, *ORDERS)) -> st.SearchStrategy[Leaf]:
+def leaves(arrow: pa.DataType, ops: Sequence[Op] = (Op.EQ, *ORDERS)) -> st.SearchStrategy[Condition]:
     values = st.sampled_from(POOLS[arrow]).map(lambda value: pa.scalar(value, arrow))
     several = st.lists(values, min_size=1, max_size=4)
     return st.one_of(

@@ -1,0 +1,97 @@
+"""What indices are good for in a filter, in words: which would be asked what, and which not and why. From what the
+version says of them alone; none is opened."""
+
+from collections.abc import Iterator, Mapping
+
+from pyroaring import BitMap
+
+from lance_core.expressions import Predicate
+from lance_core.index.coverage import Standing
+from lance_core.index.kind import Certainty
+from lance_core.index.routes import AllOf, AnyOf, Ask, Route, Step, Unknown, told
+from lance_core.index.selecting import Indexed, reached
+from lance_core.scan.explain import runs
+from lance_core.snapshot import Snapshot
+
+
+def explained(base: Snapshot, predicate: Predicate | None, *, use_indices: bool = True) -> tuple[str, ...]:
+    """Lines for the plan of a scan."""
+    if base.manifest.index_section is None:
+        return ("indices   none used: every fragment is scanned",)
+    indexed = Indexed.of(base)
+    names = sorted(indexed.coverage.by_name)
+    if predicate is None or not use_indices:
+        why = "there is no filter" if predicate is None else "use_indices=False"
+        return (f"indices   none used, since {why}: every fragment is scanned",)
+    route = indexed.route(predicate)
+    return tuple(_aligned(_lines(indexed, predicate, route, names)))
+
+
+def _lines(indexed: Indexed, predicate: Predicate, route: Route, names: list[str]) -> Iterator[tuple[str, str]]:
+    coverage, used = indexed.coverage, set[str]()
+    live = coverage.live
+    for ask in route.asks():
+        for name, text in _used(ask, len(live)):
+            used.add(name)
+            yield "indices", text
+    known = reached(route, live)
+    if used:
+        yield "re-checked", _rechecked(predicate, route, known)
+        left = live - known
+        yield "scanned", f"{len(left)} of {len(live)} fragments ({runs(left)})" if left else "no fragment"
+    else:
+        yield "indices", "none used: every fragment is scanned"
+    for name in names:
+        if name not in used:
+            yield "not used", _unused(coverage.by_name[name])
+
+
+def _used(ask: Ask, live: int) -> Iterator[tuple[str, str]]:
+    """Each index that answers a condition, with what it answers."""
+    covered: dict[tuple[str, str, Certainty], int] = {}
+    for share in ask.shares:
+        assert share.standing.kind is not None
+        key = (share.standing.metadata.name, share.standing.kind.name, share.certainty)
+        covered[key] = covered.get(key, 0) + len(share.fragments)
+    for (name, kind, certainty), count in covered.items():
+        yield name, f"{name} ({kind}) answers {told(ask)}: {certainty.value}, in {count} of {live} fragments"
+
+
+def _rechecked(predicate: Predicate, route: Route, known: BitMap) -> str:
+    """Conditions that rows found have to meet besides, in any fragment."""
+    left = sorted(
+        number for numbers, step in route.steps if not known.issubset(_exactly(step, known)) for number in numbers
+    )
+    if not left:
+        return "nothing"
+    return f"{predicate.keeping(left).sql}, of the rows found"
+
+
+def _exactly(step: Step, everywhere: BitMap) -> BitMap:
+    """The fragments in which nothing is left to be looked at."""
+    match step:
+        case Ask(shares=shares):
+            exact = (share.fragments for share in shares if share.certainty is Certainty.EXACT)
+            return BitMap.union(BitMap(), *exact)
+        case AllOf(parts=parts) | AnyOf(parts=parts):
+            return BitMap.intersection(everywhere, *(_exactly(part, everywhere) for part in parts))
+        case Unknown():
+            return BitMap()
+    return everywhere
+
+
+def _unused(segments: tuple[Standing, ...]) -> str:
+    name, kind = segments[0].metadata.name, segments[0].metadata.kind.removesuffix("IndexDetails")
+    if segments[0].kind is not None:
+        kind = segments[0].kind.name
+    reasons: Mapping[str, None] = dict.fromkeys(each.unused for each in segments if each.unused is not None)
+    if all(each.unused is not None for each in segments):
+        return f"{name} ({kind}): {'; '.join(reasons)}"
+    return f"{name} ({kind}): does not answer this filter"
+
+
+def _aligned(lines: Iterator[tuple[str, str]]) -> Iterator[str]:
+    before = ""
+    for word, text in lines:
+        yield f"{'' if word == before else word:<10}{text}" if word != "re-checked" else f"re-check  {text}"
+        before = word

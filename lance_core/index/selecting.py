@@ -1,0 +1,311 @@
+"""Asking indices: a filter in, by fragment the rows that can match out, with what is left to be looked at.
+
+    select(base)(predicate) -> Selection        handed to `scan/`, which knows of no index
+
+Segments are searched as `routes.py` says. What they find is brought to where rows are in this version (`moves.py`);
+deleted rows are among it, and are left out by who reads. Open segments are kept, with what they have read, for all
+tables of the process. One that cannot be read answers nothing: its fragments are scanned, and a warning says so once.
+"""
+
+import struct
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import pyarrow as pa
+from pyroaring import BitMap
+
+from lance_core.errors import Corrupt, IndexIgnored, LanceError
+from lance_core.expressions import Predicate
+from lance_core.expressions.tree import Comparison, In, IsNull, Op
+from lance_core.format.row_sets import RowSet
+from lance_core.index.coverage import Coverage, Standing
+from lance_core.index.kind import Certainty, Leaf, Searcher
+from lance_core.index.routes import AllOf, Always, AnyOf, Ask, Indices, Route, Share, Step, Unknown
+from lance_core.scan.selection import Chosen, Select, Selection
+from lance_core.snapshot import Snapshot
+
+_VERSIONS_KEPT = 16
+_SEGMENTS_KEPT = 128
+_WARNED_MAX = 10_000
+_FEW = 4096
+"""So few rows are looked at in less time than it takes to find many others that do not match."""
+_UNREADABLE = (LanceError, pa.ArrowException, ValueError, LookupError, OverflowError, struct.error)
+"""What comes of files that are missing, cut short or not what they are said to be."""
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class _Kept(OrderedDict[Key, Value]):
+    """The last few, for all threads."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+        self._lock = threading.Lock()
+
+    def of(self, key: Key, make: Callable[[], Value], fits: Callable[[Value], bool] = lambda _: True) -> Value:
+        """What two threads make at once, one of them keeps."""
+        with self._lock:
+            if key in self and fits(self[key]):
+                self.move_to_end(key)
+                return self[key]
+        made = make()
+        with self._lock:
+            self[key] = made
+            self.move_to_end(key)
+            while len(self) > self._most:
+                self.popitem(last=False)
+        return made
+
+
+class Indexed:
+    """The indices of a version, ready to be asked."""
+
+    def __init__(self, base: Snapshot) -> None:
+        self.base = base
+        self.coverage = Coverage(base)
+        self.indices = Indices(base.manifest.schema, self.coverage.by_name)
+
+    @classmethod
+    def of(cls, base: Snapshot) -> "Indexed":
+        return _versions.of(id(base.manifest), lambda: cls(base), lambda kept: kept.base.manifest is base.manifest)
+
+    def route(self, predicate: Predicate) -> Route:
+        return Route.of(predicate.tree, self.indices)
+
+    def select(self, predicate: Predicate) -> Selection:
+        route = self.route(predicate)
+        if not route.knows_anything:
+            return Selection()
+        search = _Search(self)
+        known, found = search.all_of([step for _, step in route.steps])
+        return Selection(known.fragments, dict(_chosen(predicate, route, known, found)))
+
+
+_versions: _Kept[int, Indexed] = _Kept(_VERSIONS_KEPT)
+_segments: "_Kept[tuple[object, ...], Searcher]" = _Kept(_SEGMENTS_KEPT)
+_warned: "set[tuple[str, str]]" = set()
+
+
+def select(base: Snapshot) -> Select | None:
+    """None where the version has no index that could be asked."""
+    if base.manifest.index_section is None:
+        return None
+    indexed = Indexed.of(base)
+    return indexed.select if any(each.covered for each in indexed.coverage.segments) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Rows that can make a condition true. Nothing is said of fragments that are in neither set."""
+
+    rows: RowSet
+    exact: BitMap
+    at_most: BitMap
+
+    @property
+    def fragments(self) -> BitMap:
+        return self.exact | self.at_most
+
+
+_NOTHING = Known(RowSet(), BitMap(), BitMap())
+
+
+class _Search:
+    def __init__(self, indexed: Indexed) -> None:
+        self._coverage = indexed.coverage
+        self._base = indexed.base
+
+    def all_of(self, steps: Sequence[Step]) -> tuple[Known, Sequence[Known]]:
+        """Of all, and of each by itself. Once only few rows are left, large sets are not looked for."""
+        found = [_NOTHING] * len(steps)
+        together: Known | None = None
+        for number in sorted(range(len(steps)), key=lambda number: _cost(steps[number])):
+            step = steps[number]
+            if together is not None and _cost(step) and self._leaves_few(together, step):
+                together = Known(together.rows, BitMap(), together.fragments)
+                continue
+            found[number] = self.of(step)
+            together = found[number] if together is None else _both(together, found[number])
+        return together or _NOTHING, found
+
+    def _leaves_few(self, found: Known, step: Step) -> bool:
+        return len(found.rows) <= _FEW and found.fragments.issuperset(_fragments(step, self._coverage.live))
+
+    def of(self, step: Step) -> Known:
+        match step:
+            case Ask():
+                return self._asked(step)
+            case AllOf(parts=parts):
+                return self.all_of(parts)[0]
+            case AnyOf(parts=parts):
+                return _either([self.of(part) for part in parts])
+            case Always(holds=holds):
+                rows = self._everything(self._coverage.live) if holds else RowSet()
+                return Known(rows, self._coverage.live, BitMap())
+            case Unknown():
+                return _NOTHING
+
+    def _asked(self, ask: Ask) -> Known:
+        parts = [self._of_share(ask, share) for share in ask.shares]
+        if len(parts) == 1:
+            return parts[0]
+        return Known(
+            RowSet.union(part.rows for part in parts),
+            BitMap.union(BitMap(), *(part.exact for part in parts)),
+            BitMap.union(BitMap(), *(part.at_most for part in parts)),
+        )
+
+    def _of_share(self, ask: Ask, share: Share) -> Known:
+        try:
+            return self._searched(ask, share)
+        except _UNREADABLE as error:
+            _warn(self._base, share.standing, error)
+            return _NOTHING
+
+    def _searched(self, ask: Ask, share: Share) -> Known:
+        searcher = self._opened(share)
+        found = searcher.search(ask.leaf)
+        if found is None:
+            return _NOTHING
+        rows = self._here(found.rows, share)
+        if not ask.negated:
+            is_exact = found.certainty is Certainty.EXACT
+            return Known(rows, *((share.fragments, BitMap()) if is_exact else (BitMap(), share.fragments)))
+        if found.certainty is not Certainty.EXACT:
+            return _NOTHING
+        without = [rows]
+        if not isinstance(ask.leaf, IsNull):
+            nulls = searcher.search(IsNull(ask.leaf.path))
+            if nulls is None or nulls.certainty is not Certainty.EXACT:
+                return _NOTHING
+            without.append(self._here(nulls.rows, share))
+        return Known(self._everything(share.fragments) - RowSet.union(without), share.fragments, BitMap())
+
+    def _here(self, rows: RowSet, share: Share) -> RowSet:
+        """Where they are today, in the fragments that the segment is asked for."""
+        moved = self._coverage.moves(share.standing).of_set(rows)
+        if share.fragments != share.standing.covered:
+            moved = moved.only(share.fragments)
+        for id, part in moved.parts.items():
+            if part.max() >= self._coverage.rows_of[id]:
+                raise Corrupt(
+                    f"names row {part.max()} of fragment {id}, which has {self._coverage.rows_of[id]}",
+                    path=share.standing.metadata.place,
+                    field="rows",
+                )
+        return moved
+
+    def _everything(self, fragments: BitMap) -> RowSet:
+        return RowSet.everything({id: self._coverage.rows_of[id] for id in fragments})
+
+    def _opened(self, share: Share) -> Searcher:
+        """What is read of a segment depends on how many rows its fragments have, so versions with others open it
+        again."""
+        standing, coverage = share.standing, self._coverage
+        assert standing.kind is not None
+        segment = partial(coverage.segment, standing.metadata)
+        key = (self._base.location.uri, standing.metadata.uuid, coverage.fingerprint(standing))
+        kind = standing.kind
+        return _segments.of(key, lambda: kind.open(segment(), share.column))
+
+
+def _chosen(predicate: Predicate, route: Route, known: Known, found: Sequence[Known]) -> "list[tuple[int, Chosen]]":
+    """By fragment, with the conditions that were not answered exactly there: fragments that share those share the
+    condition that is left."""
+    residuals: dict[tuple[int, ...], Predicate | None] = {}
+    chosen = []
+    for id, rows in known.rows.parts.items():
+        left = tuple(
+            sorted(
+                number
+                for (numbers, _), each in zip(route.steps, found, strict=True)
+                if id not in each.exact
+                for number in numbers
+            )
+        )
+        if left not in residuals:
+            residuals[left] = predicate.keeping(left) if left else None
+        chosen.append((id, Chosen(rows, residuals[left])))
+    return chosen
+
+
+def _both(one: Known, other: Known) -> Known:
+    shared = one.fragments & other.fragments
+    rows = one.rows & other.rows
+    if shared != one.fragments or shared != other.fragments:
+        rows = RowSet.union((rows, one.rows.only(one.fragments - shared), other.rows.only(other.fragments - shared)))
+    exact = one.exact & other.exact
+    return Known(rows, exact, (one.fragments | other.fragments) - exact)
+
+
+def _either(parts: Sequence[Known]) -> Known:
+    known = BitMap.intersection(*(part.fragments for part in parts))
+    exact = BitMap.intersection(*(part.exact for part in parts))
+    return Known(RowSet.union(part.rows.only(known) for part in parts), exact, known - exact)
+
+
+def _cost(step: Step) -> int:
+    """Of finding the rows, as it grows with the table: equalities first, then bounds, then what is all but some."""
+    match step:
+        case Ask(negated=True) | Always():
+            return 2
+        case Ask(leaf=leaf):
+            return 1 if _is_wide(leaf) else 0
+        case AllOf(parts=parts):
+            return min(map(_cost, parts))
+        case AnyOf(parts=parts):
+            return max(map(_cost, parts), default=0)
+        case Unknown():
+            return 3
+
+
+def _is_wide(leaf: Leaf) -> bool:
+    return not isinstance(leaf, In | IsNull) and not (isinstance(leaf, Comparison) and leaf.op is Op.EQ)
+
+
+def _fragments(step: Step, live: BitMap) -> BitMap:
+    """Of which anything would be known."""
+    match step:
+        case Ask(shares=shares):
+            return BitMap.union(BitMap(), *(share.fragments for share in shares))
+        case AllOf(parts=parts):
+            return BitMap.union(BitMap(), *(_fragments(part, live) for part in parts))
+        case AnyOf(parts=parts):
+            return BitMap.intersection(*(_fragments(part, live) for part in parts))
+        case Always():
+            return live
+        case Unknown():
+            return BitMap()
+
+
+def reached(route: Route, live: BitMap) -> BitMap:
+    """The fragments in which anything would be known of a filter."""
+    return BitMap.union(BitMap(), *(_fragments(step, live) for _, step in route.steps))
+
+
+def _warn(base: Snapshot, standing: Standing, error: Exception) -> None:
+    uri, index = base.location.uri, standing.metadata
+    key = (uri, str(index.uuid))
+    if key in _warned:
+        return
+    if len(_warned) < _WARNED_MAX:
+        _warned.add(key)
+    told = str(error) if isinstance(error, LanceError) else type(error).__name__
+    warnings.warn(
+        f"{uri}: segment {index.uuid} of index {index.name!r} cannot be read, and the {len(standing.covered)} "
+        f"fragments that it covers are scanned: {told}. Nothing is missing from the answer. Build it anew with "
+        f"create_index(..., name={index.name!r}, replace=True), or drop_index({index.name!r}); fsck() says what else "
+        "is wrong",
+        IndexIgnored,
+        stacklevel=2,
+    )
+
+
+__all__ = ["Indexed", "reached", "select"]
