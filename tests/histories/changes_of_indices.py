@@ -5,6 +5,8 @@ were changed and deleted since.
 from collections.abc import Mapping
 from typing import Literal
 
+import pyarrow as pa
+
 from lance_core import Table
 from lance_core.storage.manifests.manifest_store import ManifestStore
 from tests.histories.changes import WORK, Do, begun, rows, updating
@@ -49,3 +51,16 @@ CHANGES_OF_INDICES: Mapping[str, Do] = {
     "compact later": compacting("reuse"),
     "compact for none": compacting("none"),
 }
+
+
+QUESTIONS = ("id = 2", "w = 'other'", "w != 'w5'", "v = 20", "v > 40 and v < 100")
+
+
+def same_by_index(table: Table) -> None:
+    """What is found by indices is what a scan finds."""
+    for question in QUESTIONS:
+        if question.split()[0] in table.schema.names and table.schema.field(question.split()[0]).type in (
+            pa.int64(), pa.string()
+        ):  # fmt: skip
+            found = table.to_table(filter=question)
+            assert found.equals(table.to_table(filter=question, use_indices=False)), f"{question}: {found.to_pylist()}"

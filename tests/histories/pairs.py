@@ -53,6 +53,8 @@ class Pairs:
     place: InMemory = field(default_factory=InMemory)
     changes: Mapping[str, Do] = field(default_factory=lambda: CHANGES)
     begin: Callable[..., Table] = begun
+    look: Callable[[Table], object] = lambda table: None
+    """At what came out."""
     refused: list[tuple[str, str]] = field(default_factory=list)
     """Pairs that met a conflict, though one of them after the other would do."""
     _serial: dict[tuple[str, str], Outcome] = field(default_factory=dict)
@@ -116,6 +118,7 @@ class Pairs:
 
     def _seen(self, table: Table) -> Seen:
         assert table.fsck().is_sound, str(table.fsck())
+        self.look(table)
         found = table.to_table(with_row_id=self.stable)
         ids: dict[int, int] = {}
         if self.stable:

@@ -1,14 +1,12 @@
-"""Two changes planned on one version, at least one of them about indices: whatever came first, the rows are as they would
-be in one of the orders, and no index claims what is not so, which `fsck` looks for in the files of each.
+"""Two changes planned on one version, at least one of them about indices: whatever came first, the rows are as they
+would be in one of the orders, and no index claims what is not so, which `fsck` looks for in the files of each.
 """
 
 import pytest
 
-from lance_core import commit
-from lance_core.transactions.conflicts import Finding
-from lance_core.transactions.verdicts import Verdict
+from lance_core.transactions import index_coverage, rebase
 from tests.histories.changes import CHANGES
-from tests.histories.changes_of_indices import CHANGES_OF_INDICES, indexed
+from tests.histories.changes_of_indices import CHANGES_OF_INDICES, indexed, same_by_index
 from tests.histories.pairs import Pairs
 
 OTHERS = (
@@ -31,12 +29,13 @@ OTHERS = (
 )
 ALL = {**{name: CHANGES[name] for name in OTHERS}, **CHANGES_OF_INDICES}
 PAIRS = [(a, b) for a in ALL for b in ALL if a in CHANGES_OF_INDICES or b in CHANGES_OF_INDICES]
-EVERY = 5
+PAIRS.remove(("drop the index of w", "drop the index of w"))  # both wanted it, and it is gone
+EVERY = 17
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["addresses", "stable row ids"])
 def pairs(request: pytest.FixtureRequest) -> Pairs:
-    return Pairs(stable=request.param, changes=ALL, begin=indexed)
+    return Pairs(stable=request.param, changes=ALL, begin=indexed, look=same_by_index)
 
 
 def test_one_after_the_other(pairs: Pairs) -> None:
@@ -46,12 +45,14 @@ def test_one_after_the_other(pairs: Pairs) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("first", ["compact now", "update w of fragment 0"])
-def test_a_loop_that_finds_no_conflicts_is_noticed(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = Pairs(stable=False, changes=ALL, begin=indexed)
-    assert not tried.broken(first, "optimize")
-    if first == "compact now":
-        monkeypatch.setattr(commit, "judge", lambda ours, others: Finding(Verdict.COMPATIBLE, "none", None))
-    else:
-        monkeypatch.setattr("lance_core.transactions.rebase.without_fragments", lambda new, *_, **__: new)
-    assert tried.broken(first, "optimize of w" if first != "compact now" else "optimize")
+def test_values_changed_under_a_new_index_that_nobody_notices(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = Pairs(stable=False, changes=ALL, begin=indexed, look=same_by_index)
+    assert not tried.broken("update v everywhere", "index v")
+    monkeypatch.setattr(rebase, "without_fragments", lambda new, *_, **__: new)
+    assert "v = 20" in tried.broken("update v everywhere", "index v")
+
+
+def test_coverage_that_nobody_takes_away_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = Pairs(stable=False, changes=ALL, begin=indexed, look=same_by_index)
+    monkeypatch.setattr(index_coverage, "without_fragments", lambda indices, *_, **__: indices)
+    assert tried.broken("index v", "update v everywhere")

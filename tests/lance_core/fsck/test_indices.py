@@ -54,6 +54,8 @@ def test_nothing_is_wrong_with_one_whatever_happened(tmp_path: Path, kind: str, 
         assert findings(table) == []
         table = table.optimize_indices(merge="none").table
         assert findings(table) == []
+    table = table.delete("id < 30").table
+    assert findings(table) == []
     assert findings(table.delete("id >= 0").table) == []
 
 
