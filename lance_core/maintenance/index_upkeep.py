@@ -124,7 +124,7 @@ def _work(base: Snapshot, coverage: Coverage, segments: Sequence[Standing], merg
     if not usable:
         return segments[0].unused or "is not known here"
     template = max(usable, key=lambda each: each.metadata.dataset_version)
-    wanted = building.wanted_again(base, template.metadata)
+    wanted = building.wanted_again(base, coverage, template.metadata)
     if wanted is None:
         return "is on a column that is gone, or that its kind does not fit any more; drop it"
     ours = [each for each in usable if _is_alike(each, template)]
@@ -168,7 +168,13 @@ def _work(base: Snapshot, coverage: Coverage, segments: Sequence[Standing], merg
 
 def _done(base: Snapshot, coverage: Coverage, work: Work, ports: Ports) -> IndexMetadata:
     parts = [_part(base, coverage, each) for each in work.merged]
-    return building.build(base, work.wanted, work.fragments, parts=parts, covers=work.covers, ports=ports)
+    try:
+        return building.build(base, work.wanted, work.fragments, parts=parts, covers=work.covers, ports=ports)
+    except building.UNREADABLE:
+        if not parts:
+            raise
+        fragments = [fragment for fragment in base.manifest.fragments if fragment.id in work.covers]
+        return building.build(base, work.wanted, fragments, covers=work.covers, ports=ports)
 
 
 def _part(base: Snapshot, coverage: Coverage, standing: Standing) -> Part:
@@ -203,7 +209,10 @@ def _may_answer_for(base: Snapshot, coverage: Coverage, standing: Standing, open
     suspects = [each.id for each in opened if len(each.files) > 1 or first < each.id < last]
     if not suspects:
         return False
-    examined = _examined(base, coverage, standing)
+    try:
+        examined = _examined(base, coverage, standing)
+    except building.UNREADABLE:
+        return True
     return examined is not None and not BitMap(examined.rows.parts).isdisjoint(BitMap(suspects))
 
 
@@ -234,8 +243,11 @@ def _followed(base: Snapshot, coverage: Coverage, standing: Standing) -> Iterato
     fragments = standing.metadata.covers or BitMap()
     if base.manifest.has_stable_row_ids and not standing.metadata.holds_addresses:
         return
-    if not standing.metadata.is_of_zones and (examined := _examined(base, coverage, standing)) is not None:
-        fragments = fragments | BitMap(examined.rows.parts)
+    try:
+        if not standing.metadata.is_of_zones and (examined := _examined(base, coverage, standing)) is not None:
+            fragments = fragments | BitMap(examined.rows.parts)
+    except building.UNREADABLE:
+        return  # nobody finds rows by it, wherever notes lead
     yield from _noted(coverage, standing, fragments)
 
 

@@ -219,3 +219,17 @@ def test_an_index_and_the_end_of_notes_do_not_meet(tmp_path: Path) -> None:
     for ours, theirs in ((trim, build), (build, trim)):
         landed = Landed(Version(9), Transaction(Version(8), "them", theirs, {}))
         assert judge(Transaction(Version(8), "us", ours, {}), [landed]).verdict is Verdict.RETRY
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("verb", ["compact", "optimize"])
+def test_what_cannot_be_read_is_built_from_the_rows(tmp_path: Path, kind: str, verb: str) -> None:
+    table = Table.create(tmp_path / "t", rows(0, 120), max_rows_per_file=30, durable=False)
+    table = table.create_index(COLUMNS[kind], kind).table.append(rows(120, 20)).table
+    for file in (Path(table.uri) / table.indices[0].place).iterdir():
+        file.write_bytes(file.read_bytes()[:-7])
+    after = (table.compact() if verb == "compact" else table.optimize_indices()).table
+    assert after.fsck("head").is_sound
+    assert len(covers(after, after.indices[0].name)) == 1
+    assert kind == "NGRAM" or is_used(after, OF[COLUMNS[kind]])
+    check_answers(after)

@@ -12,10 +12,14 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.fragment_reuse import FragmentReuse, Reused
 from lance_core.format.ids import FragmentId, Version
 from lance_core.format.index_metadata import IndexMetadata
-from lance_core.format.operations import Update, UpdateMode
+from lance_core.format.operations import CreateIndex, Rewrite, RewriteGroup, Update, UpdateMode
 from lance_core.format.rowids import RowIdSequence
 from lance_core.format.schema import TableSchema
+from lance_core.format.transaction import Transaction
+from lance_core.transactions.conflicts import judge
 from lance_core.transactions.index_coverage import Alive, grown, retained, without_fragments
+from lance_core.transactions.landed import Landed
+from lance_core.transactions.verdicts import Verdict
 
 SCHEMA = TableSchema.from_arrow(
     pa.schema([("a", pa.int64()), ("s", pa.struct([("x", pa.int64()), ("y", pa.int64())]))])
@@ -146,3 +150,23 @@ def test_rows_that_moved(index: IndexMetadata, update: Update, gains: list[int])
     added = [fragment.with_id(5 + number) for number, fragment in enumerate(update.new)]
     (after,) = grown([index], update, before, added, SCHEMA)
     assert list(after.covers or ()) == [*(index.covers or ()), *gains]
+
+
+def test_two_that_write_one_index_anew_are_not_both_right() -> None:
+    """Of fragments that have nothing in common."""
+    one, other = segment([0, 1, 2, 3]), segment([8, 9])
+
+    def rewrite(number: int, *anew: IndexMetadata) -> Transaction:
+        group = RewriteGroup((of(number, 3),), (of(number + 10, 3),))
+        rewritten = tuple((index.uuid.bytes, segment([number + 10])) for index in anew)
+        return Transaction(Version(1), f"{number}", Rewrite((group,), rewritten_indices=rewritten), {})
+
+    def judged(ours: Transaction, theirs: Transaction) -> Verdict:
+        return judge(ours, [Landed(Version(2), theirs)]).verdict
+
+    assert judged(rewrite(0, one), rewrite(1, one)) is Verdict.RETRY
+    assert judged(rewrite(0, one), rewrite(1, other)) is Verdict.COMPATIBLE
+    assert judged(rewrite(0, one), rewrite(1)) is Verdict.COMPATIBLE
+    drop = Transaction(Version(1), "drop", CreateIndex(removed=(one,)), {})
+    assert judged(drop, rewrite(1, one)) is Verdict.RETRY
+    assert judged(drop, rewrite(1, other)) is Verdict.COMPATIBLE
