@@ -44,7 +44,8 @@ Condition: TypeAlias = Comparison | In | IsNull | Like | Call
 """On one column, as a filter has it."""
 
 Leaf: TypeAlias = Condition | Between
-"""What is asked of a kind: a condition on one column. NOT is never asked of a kind: it is what is neither true nor null, and so is `!=`."""
+"""What is asked of a kind: a condition on one column. NOT is never asked: it is what is neither true nor null, and so
+is `!=`."""
 
 
 class Certainty(enum.Enum):
