@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_core.format.arrow_bytes import laid_out
+
 Hashes = npt.NDArray[np.uint64]
 _Bytes = npt.NDArray[np.uint8]
 _Places = npt.NDArray[np.int64]
 _STRIPE = 32
 _LANE = 8
-_SPARE = 8
-"""Bytes that may be read behind the last value."""
 _P1, _P2, _P3, _P4, _P5 = (
     np.uint64(prime)
     for prime in (
@@ -59,10 +59,12 @@ def xxh64_of_each(array: pa.Array) -> Hashes:
     >>> hex(xxh64_of_each(pa.array(["a"]))[0])
     '0xd24ec4f1a98c6e5b'
     """
-    starts, ends, data = _laid_out(array)
-    lengths = ends - starts
+    offsets, data = laid_out(array, spare=_LANE)
+    lengths = np.diff(offsets)
+    if array.null_count:  # bytes may lie behind them all the same
+        lengths[array.is_null().to_numpy(zero_copy_only=False)] = 0
     order = np.argsort(-(lengths // _STRIPE), kind="stable")
-    at, lengths = starts[order], lengths[order]
+    at, lengths = offsets[:-1][order], lengths[order]
     found = np.empty(len(at), dtype=np.uint64)
     with np.errstate(over="ignore"):
         long = int(np.count_nonzero(lengths >= _STRIPE))
@@ -108,25 +110,6 @@ def _merged(lanes: list[Hashes]) -> Hashes:
     for lane in lanes:
         found = (found ^ _round(np.uint64(0), lane)) * _P1 + _P4
     return found
-
-
-def _laid_out(array: pa.Array) -> tuple[_Places, _Places, _Bytes]:
-    """Where each value begins and ends, and all bytes."""
-    wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
-    _, places, values = array.buffers()
-    offsets = np.zeros(len(array) + 1, dtype=np.int64)
-    if places is not None and len(array):
-        width = np.dtype(np.int64 if wide else np.int32)
-        offsets[:] = np.frombuffer(places, width, len(array) + 1, array.offset * width.itemsize)
-    first, last = int(offsets[0]), int(offsets[-1])
-    data = np.zeros(last - first + _SPARE, dtype=np.uint8)
-    if last > first:
-        data[: last - first] = np.frombuffer(values, np.uint8, last - first, first)
-    offsets -= first
-    ends = offsets[1:]
-    if array.null_count:  # bytes may lie behind them all the same
-        ends = np.where(array.is_null().to_numpy(zero_copy_only=False), offsets[:-1], ends)
-    return offsets[:-1].copy(), ends, data
 
 
 def _words(data: _Bytes, at: _Places, width: int) -> Hashes:

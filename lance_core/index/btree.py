@@ -6,8 +6,9 @@ whose pages are out of order is refused when it is opened.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -39,11 +40,13 @@ from lance_core.index.btree_pages import (
 )
 from lance_core.index.files import Files
 from lance_core.index.fitting import ORDERED, is_ordered, is_plain
+from lance_core.index.kept import Kept
 from lance_core.index.kind import ROW, VALUE, Between, Certainty, Examined, Found, Leaf, Options, Part, Segment
 from lance_core.index.order import Mask, Ordering, Positions, Span, joined, ordering
 from lance_core.index.sorting import Sorter
 
 _WRITTEN_ROWS = 1 << 18
+_FEW_PAGES = 256
 _GAP = 8
 """Pages that are read in vain rather than that a read ends before them."""
 
@@ -188,12 +191,25 @@ def _rows_of(part: Part, arrow: pa.DataType) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays([values, pa.array(rows, pa.uint64())], names=[VALUE, ROW])
 
 
+Choice: TypeAlias = Callable[[pa.Array], Mask]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    values: pa.Array
+    ids: Ids
+
+    def chosen(self, choice: Choice) -> Ids:
+        return self.ids[choice(self.values)]
+
+
 @dataclass(frozen=True, slots=True)
 class BTreeSearcher:
     order: Ordering
     _pages: Pages
     _data: FileReader
     _rows_under: RowsUnder
+    _kept: Kept[_Rows] = field(default_factory=Kept)
 
     @classmethod
     def of(cls, segment: Segment) -> "BTreeSearcher":
@@ -209,27 +225,43 @@ class BTreeSearcher:
             return None
         match leaf:
             case IsNull():
-                rows = self._read(_runs(self._pages.with_nulls), _is_null)
+                rows = self._chosen(self._pages.with_nulls, _is_null)
             case In() if (keys := orders.keys_of(self.order, leaf)) is not None:
                 pages = [np.arange(*self._pages.of(Span(key, key))) for key in keys]
-                runs = _runs(np.unique(np.concatenate(pages)) if pages else np.arange(0))
-                rows = self._read(runs, partial(self.order.among, keys=keys))
+                some = np.unique(np.concatenate(pages)) if pages else np.arange(0)
+                rows = self._chosen(some, partial(self.order.among, keys=keys))
             case Comparison() | Between() | Like() if (span := orders.span_of(self.order, leaf)) is not None:
-                rows = self._read([self._pages.of(span)], partial(self.order.within, span=span))
+                rows = self._chosen(np.arange(*self._pages.of(span)), partial(self.order.within, span=span))
         return None if rows is None else Found(rows, certainty)
 
-    def _read(self, runs: Iterable[tuple[int, int]], chosen: Callable[[pa.Array], Mask]) -> RowSet:
-        """The rows of some pages whose values are chosen."""
-        found: list[Ids] = []
-        for start, end in runs:
-            first = start * self._pages.rows
-            count = min(end * self._pages.rows, self._data.row_count) - first
-            if count <= 0:
-                continue
-            for batch in self._data.read(COLUMNS, first, count):
-                ids = batch.column(1).to_numpy()
-                found.append(ids[chosen(batch.column(0))])
+    def _chosen(self, pages: Positions, choice: Choice) -> RowSet:
+        """The rows of some pages whose values are chosen. A few pages are kept, for whoever asks for them again."""
+        if len(pages) > _FEW_PAGES:
+            found = [some.chosen(choice) for start, end in _runs(pages) for some in self._read(start, end)]
+        else:
+            kept = [(number, self._kept.get(number)) for number in pages.tolist()]
+            missing = np.array([number for number, page in kept if page is None], np.int64)
+            several = [page for _, page in kept if page is not None]
+            several += [page for start, end in _runs(missing) for page in self._read_pages(start, end)]
+            found = [page.chosen(choice) for page in several]
         return RowSet.of(np.concatenate(found) if found else np.empty(0, np.uint64)).within(self._rows_under)
+
+    def _read(self, start: int, end: int) -> Iterator[_Rows]:
+        """From a page to before another, in portions of any size."""
+        first = start * self._pages.rows
+        for batch in self._data.read(COLUMNS, first, min(end * self._pages.rows, self._data.row_count) - first):
+            yield _Rows(batch.column(0), batch.column(1).to_numpy())
+
+    def _read_pages(self, start: int, end: int) -> Iterator[_Rows]:
+        """Page by page."""
+        portions = list(self._read(start, end))
+        values = joined((each.values for each in portions), self.order.type)
+        ids = np.concatenate([each.ids for each in portions])
+        for number in range(start, end):
+            at = slice((number - start) * self._pages.rows, (number - start + 1) * self._pages.rows)
+            page = _Rows(values[at], ids[at])
+            self._kept.put(number, page, page.values.nbytes + page.ids.nbytes)
+            yield page
 
 
 def _certainty(leaf: Leaf) -> Certainty | None:

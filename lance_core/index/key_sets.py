@@ -20,6 +20,7 @@ from lance_core.errors import Corrupt
 from lance_core.format.row_sets import HALF_BITS, LOWER_HALF, Ids, RowSet, bitmap_of
 from lance_core.index.files import Files, all_rows
 from lance_core.index.fitting import is_ordered
+from lance_core.index.kept import Kept
 from lance_core.index.kind import Examined, Segment
 from lance_core.index.order import Key, Ordering, Positions, Span, joined, ordering
 
@@ -29,6 +30,7 @@ _STATS = "lance:index_stats"
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 1 << 22, 1 << 28
 _KEYS_WRITTEN, _BYTES_WRITTEN = 2048, 1 << 28
 _SETS_READ = 512
+_FEW_SETS = 64
 
 
 @dataclass(slots=True)
@@ -158,6 +160,7 @@ class KeySets:
     """And of each key."""
     _file: FileReader
     _segment: Segment
+    _kept: Kept[RowSet] = field(default_factory=Kept)
 
     @classmethod
     def of(cls, segment: Segment) -> "KeySets":
@@ -188,11 +191,26 @@ class KeySets:
         return self._union(self._rows[np.unique(np.fromiter(keys, np.int64))])
 
     def _union(self, rows: Positions) -> RowSet:
-        found = RowSet()
-        for start in range(0, len(rows), _SETS_READ):
-            for batch in self._file.take([_SETS], np.sort(rows)[start : start + _SETS_READ]):
-                found = RowSet.union([found, *_decoded(batch.column(0), self._segment)])
-        return found
+        """A few sets are kept, for whoever asks for them again."""
+        if len(rows) > _FEW_SETS:
+            found = RowSet()
+            for start in range(0, len(rows), _SETS_READ):
+                some = self._read(np.sort(rows)[start : start + _SETS_READ])
+                found = RowSet.union([found, *(each for each, _ in some)])
+            return found
+        kept = [(row, self._kept.get(row)) for row in rows.tolist()]
+        missing = sorted(row for row, found in kept if found is None)
+        several = [found for _, found in kept if found is not None]
+        for row, (read, size) in zip(missing, self._read(np.array(missing, np.int64)), strict=True):
+            self._kept.put(row, read, size)
+            several.append(read)
+        return RowSet.union(several)
+
+    def _read(self, rows: Positions) -> Iterator[tuple[RowSet, int]]:
+        """Of ascending rows of the file, with the bytes that each takes."""
+        if len(rows):
+            for batch in self._file.take([_SETS], rows):
+                yield from _decoded(batch.column(0), self._segment)
 
     def beside(self, name: str) -> RowSet | None:
         """What was put into a buffer under this name."""
@@ -220,7 +238,7 @@ def every_set(segment: Segment, arrow: pa.DataType, *, beyond: bool = False) -> 
         raise _corrupt(segment, f"has keys of the type {found}; the column has {arrow}")
     for start in range(0, file.row_count, _SETS_READ):
         for batch in file.read([_KEYS, _SETS], start, min(_SETS_READ, file.row_count - start)):
-            yield batch.column(0), list(_decoded(batch.column(1), segment, beyond=beyond))
+            yield batch.column(0), [found for found, _ in _decoded(batch.column(1), segment, beyond=beyond)]
 
 
 def examine(segment: Segment, arrow: pa.DataType, *, beside: str | None = None) -> Examined:
@@ -245,12 +263,13 @@ def examine(segment: Segment, arrow: pa.DataType, *, beside: str | None = None) 
     return Examined(found | kept, has_all=False, problems=tuple(problems))
 
 
-def _decoded(column: pa.Array, segment: Segment, *, beyond: bool = False) -> Iterator[RowSet]:
+def _decoded(column: pa.Array, segment: Segment, *, beyond: bool = False) -> Iterator[tuple[RowSet, int]]:
     path = _path(segment)
     if column.null_count:
         raise _corrupt(segment, "has a key without a set of rows")
     for data in column:
-        yield RowSet.decode(data.as_buffer(), segment.rows_under, path=path, beyond=beyond)
+        encoded = data.as_buffer()
+        yield RowSet.decode(encoded, segment.rows_under, path=path, beyond=beyond), encoded.size
 
 
 def _order_of(file: FileReader, segment: Segment) -> Ordering:

@@ -44,8 +44,7 @@ Condition: TypeAlias = Comparison | In | IsNull | Like | Call
 """On one column, as a filter has it."""
 
 Leaf: TypeAlias = Condition | Between
-"""What is asked of a kind: a condition on one column. NOT is never asked: it is what is neither true nor null, and so
-is `!=`."""
+"""What is asked of a kind: a condition on one column. Never NOT, which is what is neither true nor null; nor `!=`."""
 
 
 class Certainty(enum.Enum):

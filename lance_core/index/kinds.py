@@ -11,9 +11,10 @@ from lance_core.index.bloomfilter import BLOOMFILTER
 from lance_core.index.btree import BTREE
 from lance_core.index.kind import Kind
 from lance_core.index.label_list import LABEL_LIST
+from lance_core.index.ngram import NGRAM
 from lance_core.index.zonemap import ZONEMAP
 
-KINDS: tuple[Kind, ...] = (BTREE, BITMAP, LABEL_LIST, ZONEMAP, BLOOMFILTER)
+KINDS: tuple[Kind, ...] = (BTREE, BITMAP, LABEL_LIST, ZONEMAP, BLOOMFILTER, NGRAM)
 _BY_NAME: Mapping[str, Kind] = {kind.name: kind for kind in KINDS}
 _BY_TYPE: Mapping[str, Kind] = {kind.type_url.rpartition(".")[2].lower(): kind for kind in KINDS}
 _PACKAGES = frozenset({"lance.table", "lance.index.pb"})

@@ -91,9 +91,11 @@ def span_of(order: Ordering, leaf: Comparison | Between | Like) -> Span | None:
 
 def keys_of(order: Ordering, leaf: In) -> list[Key] | None:
     """What a list asks for, ascending and once each."""
-    if any(value.type != order.type for value in leaf.values):
+    values = [value for value in leaf.values if value.is_valid]
+    if any(value.type != order.type for value in values):
         return None
-    return sorted({key for value in leaf.values if value.is_valid for key in _alike(order, value)})
+    zeros = [pa.scalar(zero, order.type) for zero in (-0.0, 0.0)] if any(map(_is_zero, values)) else []
+    return sorted(set(order.keys(pa.array([*values, *zeros], order.type))))
 
 
 def certainty(leaf: Leaf) -> Certainty | None:

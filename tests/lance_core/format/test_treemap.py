@@ -1,0 +1,58 @@
+"""Sets of rows in the bytes of 64-bit Roaring bitmaps, beside the library that defines them."""
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyroaring import BitMap, BitMap64
+
+from lance_core.errors import Corrupt
+from lance_core.format import treemap
+from lance_core.format.row_sets import RowSet
+
+ALL = 1 << 32
+LOW = st.one_of(st.integers(0, 50), st.integers(65_530, 65_550), st.integers(0, ALL - 1), st.sampled_from([0, ALL - 1]))
+STRETCHES = st.lists(st.tuples(st.integers(0, 3), LOW, st.integers(1, 9_000)), max_size=8)
+
+
+def rows_of(stretches: list[tuple[int, int, int]]) -> RowSet:
+    return RowSet.union(RowSet({high: BitMap(range(low, min(low + count, ALL)))}) for high, low, count in stretches)
+
+
+@settings(max_examples=50, deadline=None)
+@given(STRETCHES, st.booleans())
+def test_bytes_are_those_of_the_library(stretches: list[tuple[int, int, int]], as_runs: bool) -> None:
+    rows = rows_of(stretches)
+    theirs = BitMap64(rows)
+    if as_runs:
+        theirs.run_optimize()
+    for data in (bytes(theirs.serialize()), treemap.encode(rows)):
+        assert treemap.decode(data, lambda _high: ALL, path="x").parts == rows.parts
+    assert BitMap64.deserialize(treemap.encode(rows)) == theirs
+
+
+def test_rows_that_cannot_be_there() -> None:
+    data = treemap.encode(RowSet({0: BitMap([1, 5, 9]), 3: BitMap([0])}))
+    assert set(treemap.decode(data, lambda high: 0 if high else 6, path="x")) == {1, 5}
+    assert len(treemap.decode(data, lambda _high: 0, path="x", beyond=True)) == 4
+
+
+def test_four_billion_rows_in_a_few_bytes_cost_nothing() -> None:
+    data = treemap.encode(RowSet({0: BitMap(range(ALL - 1))}))
+    assert len(treemap.decode(data, lambda _high: 10, path="x")) == 10
+
+
+def test_what_is_cut_short_is_said_to_be() -> None:
+    rows = RowSet({0: BitMap([*range(5_000), 70_000, *range(200_000, 200_009)]), 9: BitMap(np.arange(0, 30_000, 3))})
+    for data in (treemap.encode(rows), bytes(BitMap64(rows).serialize())):
+        for length in {*range(60), *range(60, len(data), 997), len(data) - 1}:
+            with pytest.raises(Corrupt, match="is not a set of rows"):
+                treemap.decode(data[:length], lambda _high: ALL, path="x")
+
+
+@pytest.mark.parametrize("data", [struct.pack("<Q", 1 << 60), struct.pack("<QIII", 1, 0, 77, 0), b"\xff" * 40])
+def test_what_is_no_set(data: bytes) -> None:
+    with pytest.raises(Corrupt):
+        treemap.decode(data, lambda _high: ALL, path="x")

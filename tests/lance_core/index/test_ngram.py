@@ -1,0 +1,247 @@
+"""NGRAM beside the evaluator of filters: no row is left out that holds a text, in whatever script and case."""
+
+import time
+import unicodedata
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lance_core.errors import InvalidInput, LanceError
+from lance_core.expressions.tree import Call, Comparison, Like, Op
+from lance_core.format import treemap
+from lance_core.index import kinds
+from lance_core.index.files import all_rows
+from lance_core.index.kind import Certainty, Condition
+from lance_core.index.ngram import NGRAM
+from lance_core.index.trigrams import spelled, wanted
+from tests.lance_core.index.building import Built, Fragments, asked, built, check, leaf_of, rewritten
+
+KIND = NGRAM
+FILE = "ngram_postings.lance"
+ODD = "\u212a\u017f\u0130\u0131ßẞﬁﬃæÆée\u0301ÅÅ\u03c3\u03c2\u03a3ǅ½①™\U0001d400\U0001d415日\x00\u200d\U0001f600%_\\ "
+LETTERS = "abckstiKSTIfs019"
+TEXTS = st.text(alphabet=st.sampled_from([*LETTERS, *ODD]), max_size=12)
+WORDS = {0: pa.array(["Strawberry", None, "straw", "berry", ""]), 2: pa.array(["ber ry", "RAWB", "a_b", "12345"])}
+
+
+def flipped(text: str, flips: int) -> str:
+    return "".join(letter.swapcase() if flips >> at & 1 else letter for at, letter in enumerate(text))
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Fragments, Condition]:
+    """A condition that has much to do with one of the texts, which is in another form perhaps."""
+    texts = draw(st.lists(st.one_of(st.none(), TEXTS), min_size=1, max_size=8))
+    text = draw(st.sampled_from([text or "abc" for text in texts]))
+    start = draw(st.integers(0, len(text)))
+    piece = text[start : draw(st.integers(start, len(text)))]
+    if draw(st.booleans()):
+        piece = flipped(piece, draw(st.integers(0, 2**12)))
+    arrow = draw(st.sampled_from([pa.string(), pa.large_string()]))
+    fragments = {3: pa.array(texts, arrow)}
+    kind = draw(st.sampled_from(["like", "ilike", "contains", "starts_with", "ends_with", "="]))
+    if kind in ("like", "ilike"):
+        escaped = "".join(f"\\{letter}" if letter in "%_\\" else letter for letter in piece)
+        for wild in draw(st.lists(st.tuples(st.integers(0, 12), st.sampled_from("%_")), max_size=2)):
+            at = min(wild[0], len(escaped))
+            if not escaped[:at].endswith("\\"):
+                escaped = escaped[:at] + wild[1] + escaped[at:]
+        return fragments, Like(("v",), draw(st.sampled_from(["%", ""])) + escaped + "%", kind == "ilike")
+    if kind == "=":
+        return fragments, Comparison(("v",), Op.EQ, pa.scalar(piece, arrow))
+    return fragments, Call(kind, ("v",), (pa.scalar(piece, arrow),))
+
+
+@settings(max_examples=400, deadline=None)
+@given(cases())
+def test_it_leaves_out_nothing_that_matches(case: tuple[Fragments, Condition]) -> None:
+    fragments, leaf = case
+    arrow = fragments[3].type
+    it = built(KIND, arrow, fragments)
+    if KIND.answers(leaf, it.segment.metadata) is None:
+        assert asked(KIND, it, leaf) is None
+    else:
+        check(KIND, it, fragments, leaf)
+
+
+EQUAL_WITHOUT_CASE = [
+    (one, chr(code))
+    for one in "abcdefghijklmnopqrstuvwxyz0123456789"
+    for code in (0x17F, 0x212A, 0x130, 0x131, 0xDF, 0x1E9E, 0xFB01, 0x2126, 0xB5, 0x1D400, ord(one.upper()))
+]
+
+
+@pytest.mark.parametrize("ignore_case", [False, True])
+def test_letters_that_are_one_without_case(ignore_case: bool) -> None:
+    """Each text is looked for by each letter that the evaluator may take for its own."""
+    texts = {0: pa.array([f"x{other}y" for _, other in EQUAL_WITHOUT_CASE])}
+    it = built(KIND, pa.string(), texts)
+    for letter in sorted({one for one, _ in EQUAL_WITHOUT_CASE}):
+        check(KIND, it, texts, Like(("v",), f"%x{letter}Y%" if ignore_case else f"%x{letter}y%", ignore_case))
+
+
+def test_every_letter_that_the_engine_takes_for_another_without_case() -> None:
+    """Not a list of ours: whatever Unicode has, put to the engine."""
+    every = [chr(code) for code in range(0x80, 0x20000) if unicodedata.category(chr(code))[0] in "LNSM"]
+    texts = {0: pa.array([f"q{letter}7" for letter in every])}
+    it = built(KIND, pa.string(), texts, batch_rows=50_000)
+    found = {
+        letter: len(check(KIND, it, texts, Like(("v",), f"%q{letter}7%", ignore_case=True)).rows)
+        for letter in "abcdefghijklmnopqrstuvwxyz"
+    }
+    assert found["k"] >= 1
+    assert found["s"] >= 1
+
+
+def test_what_is_found() -> None:
+    it = built(KIND, pa.string(), WORDS)
+    for sql, expected in {
+        "v LIKE '%berry%'": {0, 3},
+        "v LIKE '%raw%'": {0, 2, 2 << 32 | 1},
+        "v ILIKE 'STRAW%'": {0, 2},
+        "contains(v, 'rawb')": {0, 2 << 32 | 1},
+        "v = 'straw'": {0, 2},
+        "v LIKE '%234_'": {2 << 32 | 3},
+        "v LIKE '%xyz%'": set(),
+        "starts_with(v, 'Straw')": {0, 2},
+        "ends_with(v, 'berry')": {0, 3},
+    }.items():
+        found = asked(KIND, it, leaf_of(sql, pa.string()))
+        assert found is not None
+        assert (set(found.rows), found.certainty) == (expected, Certainty.AT_MOST), sql
+
+
+@pytest.mark.parametrize(
+    "sql", ["v LIKE '%be%'", "v LIKE '%b_r_y%'", "contains(v, 'é')", "v IS NULL", "v > 'abc'", "v LIKE '%a b%'"]
+)
+def test_what_is_not_asked_of_it(sql: str) -> None:
+    it = built(KIND, pa.string(), WORDS)
+    leaf = leaf_of(sql, pa.string())
+    assert asked(KIND, it, leaf) is None is KIND.answers(leaf, it.segment.metadata)
+
+
+def test_a_null_argument_is_not_asked_of_it() -> None:
+    it = built(KIND, pa.string(), WORDS)
+    leaf = Call("contains", ("v",), (pa.scalar(None, pa.string()),))
+    assert asked(KIND, it, leaf) is None is KIND.answers(leaf, it.segment.metadata)
+
+
+def lists(it: Built) -> dict[int, set[int]]:
+    table = all_rows(it.segment.files.open(FILE))
+    rows = (set(treemap.decode(data, lambda _high: 1 << 32, path="x")) for data in table["posting_list"].to_pylist())
+    return dict(zip(table["tokens"].to_pylist(), rows, strict=True))
+
+
+def test_what_is_in_the_file() -> None:
+    it = built(KIND, pa.string(), {1: pa.array(["Abc", "xABCD", None, "é12", "a-b-c"])})
+    named = {spelled(token) if token else "": rows for token, rows in lists(it).items()}
+    first = 1 << 32
+    assert named == {
+        "": {first | 2},
+        "abc": {first, first | 1},
+        "xab": {first | 1},
+        "bcd": {first | 1},
+        "e12": {first | 3},
+    }
+    assert list(lists(it)) == sorted(lists(it))
+    assert kinds.of(it.segment.metadata) is KIND
+    assert it.segment.details == b""
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(TEXTS, min_size=1, max_size=6), st.lists(TEXTS, max_size=6), st.sets(st.sampled_from([0, 1])))
+def test_a_segment_of_segments_and_rows(first: list[str], second: list[str], staying: set[int]) -> None:
+    """It is the segment that all the rows would have made."""
+    rows = dict.fromkeys(range(4), 10)
+    old = {0: pa.array(first), 1: pa.array(first[::-1])}
+    new = {2: pa.array(second, pa.string())}
+    one = built(KIND, pa.string(), old, rows=rows)
+    both = built(KIND, pa.string(), new, parts=[one.part(*staying)], also=staying, location=one.location, rows=rows)
+    kept = {id: old[id] for id in sorted(staying)} | dict(new)
+    assert lists(both) == lists(built(KIND, pa.string(), kept, rows=rows))
+
+
+def test_rows_that_a_compaction_moved_are_named_anew() -> None:
+    class Shifted:
+        def of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return rows + np.uint64(7 << 32), rows != np.uint64(2)
+
+    it = built(KIND, pa.string(), WORDS)
+    part = it.part()
+    moved = type(part)(part.segment, Shifted())  # type: ignore[arg-type]
+    anew = built(KIND, pa.string(), {}, parts=[moved], also=[7, 9], location=it.location, rows={7: 9, 9: 9})
+    found = asked(KIND, anew, leaf_of("v LIKE '%raw%'", pa.string()))
+    assert found is not None
+    assert set(found.rows) == {7 << 32, 9 << 32 | 1}
+
+
+def changed(it: Built, tokens: list[int | None], data: list[bytes | None]) -> None:
+    rewritten(
+        it, FILE, pa.table({"tokens": pa.array(tokens, pa.uint32()), "posting_list": pa.array(data, pa.binary())})
+    )
+
+
+SOME = wanted("straw")
+DAMAGE: Mapping[str, tuple[Callable[[Built], None], str]] = {
+    "gone": (lambda it: it.location.store.delete(f"{it.path}/{FILE}"), "does not exist|no such|not found"),
+    "no tokens": (lambda it: changed(it, [None], [b""]), "a value is missing"),
+    "twice": (lambda it: changed(it, [*SOME, *SOME], [b""] * 6), "a token stands there twice"),
+    "no list": (lambda it: changed(it, list(SOME), [None] * 3), "is not a set of rows"),
+    "cut short": (lambda it: changed(it, list(SOME), [b"\x01\x00"] * 3), "is not a set of rows"),
+    "no column": (lambda it: rewritten(it, FILE, pa.table({"tokens": pa.array([1], pa.uint32())})), "is missing"),
+    "numbers": (lambda it: rewritten(it, FILE, pa.table({"tokens": [1], "posting_list": [b""]})), "is int64 where"),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_files_that_nobody_should_trust(what: str) -> None:
+    it = built(KIND, pa.string(), WORDS)
+    damage, said = DAMAGE[what]
+    damage(it)
+    with pytest.raises(LanceError, match=said):
+        asked(KIND, it, leaf_of("v LIKE '%straw%'", pa.string()))
+
+
+def test_what_contradicts_itself_is_told() -> None:
+    it = built(KIND, pa.string(), WORDS)
+    examined = KIND.examine(it.segment, it.column)
+    assert set(examined.rows) == {0, 1, 2, 3, *(2 << 32 | row for row in (0, 1, 3))}
+    assert (examined.has_all, examined.problems) == (False, ())
+    changed(it, [SOME[1], SOME[0], None], [b"", treemap.encode(examined.rows), b"x"])
+    problems = KIND.examine(it.segment, it.column).problems
+    assert "1 of its lists have no token" in problems
+    assert any("stands behind" in problem for problem in problems)
+    assert "is not a set of rows" in problems
+
+
+def test_tokens_in_no_order_are_found() -> None:
+    it = built(KIND, pa.string(), WORDS)
+    table = all_rows(it.segment.files.open(FILE)).take(list(range(len(lists(it))))[::-1])
+    rewritten(it, FILE, table)
+    check(KIND, it, WORDS, leaf_of("v LIKE '%berry%'", pa.string()))
+
+
+def test_options_and_types() -> None:
+    with pytest.raises(InvalidInput, match="NGRAM has no option 'n'"):
+        KIND.options({"n": 3})
+    assert [KIND.fits(pa.field("v", arrow)) for arrow in (pa.string(), pa.large_string(), pa.binary(), pa.int64())] == [
+        True, True, False, False,
+    ]  # fmt: skip
+
+
+def test_a_search_that_is_repeated_is_quick() -> None:
+    texts = {0: pa.array([f"row number {number}" for number in range(20_000)])}
+    it = built(KIND, pa.string(), texts, batch_rows=20_000)
+    searcher = KIND.open(it.segment, it.column)
+    leaf = leaf_of("v LIKE '%number 12345%'", pa.string())
+    assert searcher.search(leaf) is not None
+    took = []
+    for _ in range(20):
+        started = time.perf_counter()
+        searcher.search(leaf)
+        took.append(time.perf_counter() - started)
+    assert min(took) < 0.002
