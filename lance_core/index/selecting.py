@@ -18,7 +18,7 @@ from pyroaring import BitMap
 
 from lance_core.errors import Corrupt, IndexIgnored, LanceError
 from lance_core.expressions import Predicate
-from lance_core.expressions.tree import Comparison, In, IsNull, Op
+from lance_core.expressions.tree import Comparison, In, IsNull, Node, Op
 from lance_core.format.row_sets import RowSet
 from lance_core.index.coverage import Coverage, Standing
 from lance_core.index.kind import Certainty, Leaf, Searcher
@@ -55,9 +55,13 @@ class Indexed:
         route = self.route(predicate)
         if not route.knows_anything:
             return Selection()
-        search = _Search(self)
-        known, found = search.all_of([step for _, step in route.steps])
+        known, found = _Search(self).all_of([step for _, step in route.steps])
         return Selection(known.fragments, dict(_chosen(predicate, route, known, found)))
+
+    def candidates(self, tree: Node) -> Selection:
+        """Rows to be looked at by somebody who knows what for."""
+        known, _ = _Search(self).all_of([step for _, step in Route.of(tree, self.indices).steps])
+        return Selection(known.fragments, {id: Chosen(rows) for id, rows in known.rows.parts.items()})
 
 
 _versions: "Kept[Indexed]" = Kept(_VERSIONS_KEPT)
