@@ -209,7 +209,11 @@ def join(base: Snapshot, source: Source, rules: Rules, seen: Seen) -> Found:
 
     for group in _groups(unread, max(_ROWS_AT_ONCE, source.count)):
         read = [(key, rows_in(unread[key])) for key in group]
-        together = [pa.chunked_array([c for _, t in read for c in t[name].chunks]) for name in rules.on]
+        types = [read[0][1].schema.field(name).type for name in rules.on]
+        together = [
+            pa.chunked_array([c for _, t in read for c in t[name].chunks], arrow)
+            for name, arrow in zip(rules.on, types, strict=True)
+        ]
         rows_for = source.rows_for(together)
         start = 0
         for key, table in read:
