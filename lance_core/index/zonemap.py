@@ -324,9 +324,11 @@ def _extent(values: pa.Array) -> tuple[pa.Scalar | None, pa.Scalar | None, int, 
         return None, None, nulls, 0
     if pa.types.is_floating(arrow):
         return _extent_of_floats(values)
-    order = values.view(pa.int64()) if pa.types.is_duration(arrow) else values
-    found = pc.min_max(order)
-    return found["min"].cast(arrow), found["max"].cast(arrow), nulls, 0
+    if pa.types.is_duration(arrow):
+        found = pc.min_max(values.view(pa.int64()))
+        return found["min"].cast(arrow), found["max"].cast(arrow), nulls, 0
+    found = pc.min_max(values)
+    return found["min"], found["max"], nulls, 0
 
 
 def _extent_of_floats(values: pa.Array) -> tuple[pa.Scalar | None, pa.Scalar | None, int, int]:

@@ -15,7 +15,7 @@ from lance_core.expressions.tree import Call, Comparison, Like, Op
 from lance_core.format import treemap
 from lance_core.index import kinds
 from lance_core.index.files import all_rows
-from lance_core.index.kind import Certainty, Leaf
+from lance_core.index.kind import Certainty, Condition
 from lance_core.index.ngram import NGRAM
 from lance_core.index.trigrams import spelled, wanted
 from tests.lance_core.index.building import Built, Fragments, asked, built, check, leaf_of, rewritten
@@ -33,7 +33,7 @@ def flipped(text: str, flips: int) -> str:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[Fragments, Leaf]:
+def cases(draw: st.DrawFn) -> tuple[Fragments, Condition]:
     """A condition that has much to do with one of the texts, which is in another form perhaps."""
     texts = draw(st.lists(st.one_of(st.none(), TEXTS), min_size=1, max_size=8))
     text = draw(st.sampled_from([text or "abc" for text in texts]))
@@ -58,7 +58,7 @@ def cases(draw: st.DrawFn) -> tuple[Fragments, Leaf]:
 
 @settings(max_examples=400, deadline=None)
 @given(cases())
-def test_it_leaves_out_nothing_that_matches(case: tuple[Fragments, Leaf]) -> None:
+def test_it_leaves_out_nothing_that_matches(case: tuple[Fragments, Condition]) -> None:
     fragments, leaf = case
     arrow = fragments[3].type
     it = built(KIND, arrow, fragments)
