@@ -32,7 +32,7 @@ KEYS = pa.schema([pa.field("keys", pa.int64()), pa.field("bitmaps", pa.binary())
 Columns = Mapping[str, Sequence[object]]
 
 
-def equal(value: int) -> Condition:
+def equal(value: int) -> Leaf:
     return Comparison(ANY, Op.EQ, pa.scalar(value))
 
 
@@ -145,9 +145,7 @@ def test_rows_that_cannot_be_there_are_left_out() -> None:
 @pytest.mark.parametrize(("kind", "column"), [(BTREE, COLUMN), (BITMAP, COLUMN), (LABEL_LIST, LISTS)])
 def test_files_that_are_missing_or_cut_short(kind: Kind, column: pa.Field, tmp_path: Path) -> None:
     values = pa.array([[n] for n in range(50_000)]) if column is LISTS else pa.array(range(50_000))
-    leaf: Condition = (
-        Call("array_has", ANY, (pa.scalar(7),)) if column is LISTS else In(ANY, (pa.scalar(7), pa.scalar(9)))
-    )
+    leaf: Leaf = Call("array_has", ANY, (pa.scalar(7),)) if column is LISTS else In(ANY, (pa.scalar(7), pa.scalar(9)))
     segment = write(tmp_path, kind, column, rows_of(values.slice(0, 3000)))
     directory = tmp_path / "_indices" / str(segment.metadata.uuid)
     for path in sorted(directory.iterdir()):
