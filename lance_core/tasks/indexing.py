@@ -172,7 +172,7 @@ class _Builder:
             if work.covers or also_of_nothing:
                 (small if self._is_small(work, rows) else large).append(work)
         new = self._alone(base, small) if small else []
-        new += [self._spread(base, work, rows(work.covers)) for work in large]
+        new += [self._spread(base, _readable(base, work), rows(work.covers)) for work in large]
         removed = tuple(index for work in works for index in work.removed)
         return CreateIndex(tuple(new), removed) if new or removed else None
 
@@ -231,6 +231,26 @@ class _Builder:
 
     def _remember(self, base: Snapshot, made: Iterable[bytes]) -> None:
         self._for_now |= dict.fromkeys(made, base.location)
+
+
+def _readable(base: Snapshot, work: Work) -> Work:
+    """With the rows of fragments in place of segments whose files are missing or cut short."""
+    coverage = Coverage(base)
+    lost = BitMap()
+    for each in work.merged:
+        try:
+            for name in each.metadata.file_names:
+                coverage.segment(each.metadata).files.open(name)
+        except building.UNREADABLE:
+            lost |= each.covered
+    if not lost:
+        return work
+    read = lost | BitMap(fragment.id for fragment in work.fragments)
+    return dataclasses.replace(
+        work,
+        merged=tuple(each for each in work.merged if each.covered.isdisjoint(lost)),
+        fragments=tuple(fragment for fragment in base.manifest.fragments if fragment.id in read),
+    )
 
 
 def _one(base: Snapshot, fragments: tuple[bytes, ...], doing: Doing, runner: Runner) -> IndexMetadata:

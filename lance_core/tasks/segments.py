@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from pyroaring import BitMap
 
+from lance_core.format.fragment import Fragment
 from lance_core.format.index_metadata import IndexMetadata, encode_section
 from lance_core.format.manifest import Manifest
 from lance_core.index import btree, btree_runs, building
@@ -77,9 +78,14 @@ class BuildAlone:
 
     def __call__(self, part: Snapshot, number: int) -> Iterator[bytes]:
         order, read = self.orders[number], BitMap.deserialize(self.read[number])
-        fragments = [fragment for fragment in part.manifest.fragments if fragment.id in read]
         covers, parts = BitMap.deserialize(order.covers), order.there.parts(part)
-        yield building.build(part, order.wanted, fragments, parts=parts, covers=covers, ports=SYSTEM).encode()
+        try:
+            made = building.build(part, order.wanted, _of(part, read), parts=parts, covers=covers, ports=SYSTEM)
+        except building.UNREADABLE:
+            if not parts:
+                raise
+            made = building.build(part, order.wanted, _of(part, covers), covers=covers, ports=SYSTEM)
+        yield made.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +168,10 @@ class JoinPieces:
         parts = [*just_made(part, self.pieces), *self.order.there.parts(part)]
         covers = BitMap.deserialize(self.order.covers)
         yield building.build(part, self.order.wanted, (), parts=parts, covers=covers, ports=SYSTEM).encode()
+
+
+def _of(base: Snapshot, fragments: BitMap) -> list[Fragment]:
+    return [fragment for fragment in base.manifest.fragments if fragment.id in fragments]
 
 
 def is_in_order(wanted: Wanted) -> bool:
