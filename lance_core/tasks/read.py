@@ -37,6 +37,10 @@ _OWN_BYTES_MIN = 16 * 1024**2
 """Where no row leaves the workers, a task is done with so many bytes in about the time that it takes to start."""
 _PART_BYTES_MAX = 256 * 1024**2
 _SIGNED_FRAGMENTS = 1 << 31
+_FEW_ROWS = 1024
+_FEW_FRAGMENTS = 16
+_FEW_BYTES = 4 * 1024**2
+"""Of rows that are known, and read by the driver."""
 
 Ranges = tuple[tuple[int, int | None, SentRows | None], ...]
 """Which live rows of each fragment of a part: how many are skipped, and how many are taken; or the only ones that can
@@ -141,6 +145,16 @@ class ReadTask:
                 yield from self.plan.work.rows(self.plan.parts[number])
 
 
+@dataclass(frozen=True, slots=True)
+class FewRows:
+    """So few that they are read where they are asked for: a job would take longer."""
+
+    rows: pa.Table
+    """In the types in which they would travel."""
+    arrow: pa.Schema
+    """As that of a `ReadPlan`."""
+
+
 def plan_read(
     base: Snapshot,
     *,
@@ -153,6 +167,37 @@ def plan_read(
 ) -> ReadPlan:
     """In scan order. `transport` says which types the other side can hold, for the types that are stored. Of blobs
     comes where they are, as in `to_table`."""
+    plan = _planned(base, columns, filter, with_row_id, with_row_address)
+    return _spread(base, plan, transport, slots)
+
+
+def read_few(
+    base: Snapshot,
+    *,
+    transport: Callable[[pa.Schema], pa.Schema],
+    slots: int,
+    columns: Sequence[str] | None = None,
+    filter: str | Predicate | None = None,
+    with_row_id: bool = False,
+    with_row_address: bool = False,
+) -> FewRows | ReadPlan:
+    """The same; or the rows themselves, where indices say that no others than a few can match."""
+    plan = _planned(base, columns, filter, with_row_id, with_row_address)
+    if not plan.output or not _is_few(plan):
+        return _spread(base, plan, transport, slots)
+    arrow = _told(plan)
+    schema, uri = transport(arrow), base.location.uri
+    found = [conform(rows, schema, conversion=Conversion.OUTWARD, what=uri) for rows in scan(base.location, plan)]
+    return FewRows(pa.Table.from_batches(found, schema), arrow)
+
+
+def _planned(
+    base: Snapshot,
+    columns: Sequence[str] | None,
+    filter: str | Predicate | None,
+    with_row_id: bool,
+    with_row_address: bool,
+) -> ScanPlan:
     plan = plan_scan(
         base.manifest,
         columns=columns,
@@ -166,10 +211,26 @@ def plan_read(
             f"{base.location.uri} has fragments with numbers above {_SIGNED_FRAGMENTS}, whose rows have addresses that "
             "a signed number does not hold; read it without them"
         )
-    told = [column.arrow if column.is_stored else column.arrow.with_type(pa.int64()) for column in plan.output]
-    arrow = pa.schema(told, plan.schema.metadata)
+    return plan
+
+
+def _spread(base: Snapshot, plan: ScanPlan, transport: Callable[[pa.Schema], pa.Schema], slots: int) -> ReadPlan:
+    arrow = _told(plan)
     work = ReadWork(Whole.of(base), Wanted(plan.columns, plan.predicate), transport(arrow))
     return ReadPlan(work, cut(plan, slots, leaves=plan.predicate is None), arrow, plan.memory_bytes())
+
+
+def _told(plan: ScanPlan) -> pa.Schema:
+    told = [column.arrow if column.is_stored else column.arrow.with_type(pa.int64()) for column in plan.output]
+    return pa.schema(told, plan.schema.metadata)
+
+
+def _is_few(plan: ScanPlan) -> bool:
+    if len(plan.tasks) > _FEW_FRAGMENTS or any(task.chosen is None for task in plan.tasks):
+        return False
+    sizes = plan.piece_sizes()
+    rows = sum(task.rows for task in plan.tasks)
+    return rows <= _FEW_ROWS and sum(task.rows * sizes.row_bytes(task.fragment) for task in plan.tasks) <= _FEW_BYTES
 
 
 def cut(plan: ScanPlan, slots: int, *, leaves: bool = True) -> tuple[Part, ...]:
@@ -260,6 +321,7 @@ class _Count:
 
 
 __all__ = [
+    "FewRows",
     "ManifestStore",
     "Part",
     "PartWork",
@@ -273,4 +335,5 @@ __all__ = [
     "cut",
     "over_cut",
     "plan_read",
+    "read_few",
 ]
