@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from lance_assets.spark.jobs import SparkRunner, numbers, slots
 from lance_assets.spark.types import spark_schema, transport_schema
@@ -50,14 +51,19 @@ def read(
     )
     if isinstance(plan, FewRows):
         schema = spark_schema(plan.arrow)
-        return spark.createDataFrame(plan.rows, schema) if plan.rows.num_rows else spark.createDataFrame([], schema)
+        return spark.createDataFrame(plan.rows, schema) if plan.rows.num_rows else _empty(spark, schema)
     if not plan.arrow.names:
         # Rows without columns do not travel as Arrow; how many there are is a number.
         return spark.range(plans.count_rows(base, filter, runner=lambda: SparkRunner(spark))).select()
     schema = spark_schema(plan.arrow)
     if not plan.parts:
-        return spark.createDataFrame([], schema)
+        return _empty(spark, schema)
     return numbers(spark, len(plan.parts), plan.memory_bytes).mapInArrow(InWorker(ReadTask(plan)), schema)
+
+
+def _empty(spark: SparkSession, schema: StructType) -> DataFrame:
+    """To look at which takes no job either: Spark sees that of none there is nothing to compute."""
+    return spark.createDataFrame([], schema).limit(0)
 
 
 def count_rows(
