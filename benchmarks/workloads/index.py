@@ -130,9 +130,7 @@ def _batches(rows: int) -> Iterator[pa.RecordBatch]:
         ends = np.concatenate([[0], np.cumsum(random.integers(0, 4, len(some)))]).astype(np.int32)
         columns = [
             pa.array(some),
-            pa.array(
-                [f"{number * 2654435761 % (1 << 32):x}" if number % 7 else f"{number:x}" for number in some.tolist()]
-            ),
+            pa.array(some * _FACTOR % (1 << 32)).cast(pa.string()),
             pa.array(random.integers(0, 100, len(some))),
             pa.array(random.integers(0, 1000, len(some))),
             pa.ListArray.from_arrays(pa.array(ends), labels.take(pa.array(random.integers(0, 100, int(ends[-1]))))),
