@@ -9,6 +9,7 @@ taken for the absence of values.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +23,7 @@ from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import RowSet
 from lance_core.index import zones
 from lance_core.index.files import Files, all_rows
-from lance_core.index.fitting import ORDERED, is_ordered, is_plain
+from lance_core.index.fitting import ORDERED, is_moment, is_number, is_ordered, is_plain
 from lance_core.index.keys import Keys, key_of, keys_of
 from lance_core.index.kind import Between, Certainty, Examined, Found, Leaf, Options, Part, Segment
 from lance_core.index.zones import ROWS_PER_ZONE, Mask, Nulls, Zone, Zones, cut, read_nulls
@@ -31,6 +32,8 @@ _FILE = "zonemap.lance"
 _ROWS_PER_ZONE = "rows_per_zone"
 _ROWS_PER_ZONE_MAX = 1 << 32
 _ZONES_A_BATCH = 4096
+_Line: TypeAlias = tuple[pa.Scalar | None, pa.Scalar | None, int, int, int, int, int]
+"""A row of the file."""
 _COUNTS = {"null_count": pa.uint32(), "nan_count": pa.uint32()}
 
 
@@ -87,7 +90,7 @@ class ZoneMap:
         for kept in (_kept(part, column, nulls) for part in parts):
             for batch in kept.to_batches(max_chunksize=_ZONES_A_BATCH):
                 file.write(batch)
-        for batch in _described(cut(rows, options.rows_per_zone), schema, nulls):
+        for batch in _described(rows, options.rows_per_zone, schema, nulls):
             file.write(batch)
         nulls.write(file)
         file.note(_ROWS_PER_ZONE, str(options.rows_per_zone))
@@ -298,17 +301,42 @@ def _kept(part: Part, column: pa.Field, nulls: Nulls) -> pa.Table:
     return kept.cast(_schema(column.type))
 
 
-def _described(found: Iterable[Zone], schema: pa.Schema, nulls: Nulls) -> Iterator[pa.RecordBatch]:
+def _described(
+    rows: Iterable[pa.RecordBatch], rows_per_zone: int, schema: pa.Schema, nulls: Nulls
+) -> Iterator[pa.RecordBatch]:
     """The rows of new zones, whose NULLs are noted besides."""
-    lines: list[tuple[pa.Scalar | None, pa.Scalar | None, int, int, int, int, int]] = []
-    for zone in found:
+    lines: list[_Line] = []
+    for zone in cut(rows, rows_per_zone, together=True):
         nulls.add(zone)
-        lines.append((*_extent(zone.values), zone.fragment, zone.start, zone.length))
-        if len(lines) == _ZONES_A_BATCH:
+        lines += _lines(zone, rows_per_zone)
+        if len(lines) >= _ZONES_A_BATCH:
             yield _batch(lines, schema)
             lines = []
     if lines:
         yield _batch(lines, schema)
+
+
+def _lines(zone: Zone, rows_per_zone: int) -> Iterator[_Line]:
+    """Of one zone, or of several whole ones that came together."""
+    count = -(-len(zone.values) // rows_per_zone)
+    extents = _extents_at_once(zone.values, count) if count > 1 else None
+    for number in range(count):
+        start = number * rows_per_zone
+        one = Zone(zone.values.slice(start, rows_per_zone), zone.addresses[start : start + rows_per_zone])
+        extent = (extents[0][number], extents[1][number], 0, 0) if extents else _extent(one.values)
+        yield *extent, one.fragment, one.start, one.length
+
+
+def _extents_at_once(values: pa.Array, count: int) -> tuple[pa.Array, pa.Array] | None:
+    """The least and the greatest of zones of one size, where they are numbers, and there is nothing special to them."""
+    arrow = values.type
+    if values.null_count or not (is_number(arrow) or is_moment(arrow)) or pa.types.is_float16(arrow):
+        return None
+    by_zone = keys_of(values).reshape(count, -1)
+    low, high = by_zone.min(axis=1), by_zone.max(axis=1)
+    if pa.types.is_floating(arrow) and (np.isnan(low) | (low == 0) | (high == 0)).any():
+        return None
+    return pa.array(low).view(arrow), pa.array(high).view(arrow)
 
 
 def _batch(lines: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.RecordBatch:
