@@ -15,19 +15,23 @@ import pyarrow as pa
 
 from lance_core import given
 from lance_core.edit.joining import NOTHING, Numbers, SourceKeys
-from lance_core.edit.matching import rows_of
+from lance_core.edit.matching import picked_rows_of, rows_of
 from lance_core.edit.rewriting import in_one_piece
 from lance_core.errors import InvalidInput
-from lance_core.expressions import Predicate
+from lance_core.expressions import And, In, Predicate
 from lance_core.format.fragment import Fragment
 from lance_core.format.ids import FragmentId
 from lance_core.format.schema import TableSchema
+from lance_core.index import selecting
 from lance_core.scan.columns import check_condition, conditional
 from lance_core.scan.row_columns import ROW_OFFSET
-from lance_core.scan.selection import Offsets
+from lance_core.scan.selection import Offsets, Selection
 from lance_core.snapshot import Snapshot
 
 _ROWS_AT_ONCE = 1 << 20
+_KEYS_MAX = 10_000
+_ROWS_A_KEY = 50
+"""Keys are looked up where the table has so many rows for each: then picking is faster than reading all."""
 _SOURCE, _TARGET = "source", "target"
 
 
@@ -196,9 +200,20 @@ def join(base: Snapshot, source: Source, rules: Rules, seen: Seen) -> Found:
     fragments = {fragment.encode(): fragment for fragment in base.manifest.fragments}
     parts = {key: known[key] for key in fragments if key in known}
     unread = {key: fragment for key, fragment in fragments.items() if key not in parts}
+    candidates = _candidates(base, source, rules) if unread else Selection()
+
+    def rows_in(fragment: Fragment) -> pa.Table:
+        if fragment.id in candidates.known:
+            return picked_rows_of(base, fragment, columns, candidates.fragments.get(fragment.id))
+        return pa.Table.from_batches(rows_of(base, fragment, columns))
+
     for group in _groups(unread, max(_ROWS_AT_ONCE, source.count)):
-        read = [(key, pa.Table.from_batches(rows_of(base, unread[key], columns))) for key in group]
-        together = [pa.chunked_array([c for _, t in read for c in t[name].chunks]) for name in rules.on]
+        read = [(key, rows_in(unread[key])) for key in group]
+        types = [read[0][1].schema.field(name).type for name in rules.on]
+        together = [
+            pa.chunked_array([c for _, t in read for c in t[name].chunks], arrow)
+            for name, arrow in zip(rules.on, types, strict=True)
+        ]
         rows_for = source.rows_for(together)
         start = 0
         for key, table in read:
@@ -214,6 +229,22 @@ def join(base: Snapshot, source: Source, rules: Rules, seen: Seen) -> Found:
         if len(part.gone):
             found.removed[fragment.id] = part.gone
     return found
+
+
+def _candidates(base: Snapshot, source: Source, rules: Rules) -> Selection:
+    """Rows that alone can have one of the keys, as far as indices on them tell. Of few keys only: else every row is
+    read, as it is where rows go that nothing matches."""
+    few = 0 < source.count <= min(_KEYS_MAX, base.manifest.row_count() // _ROWS_A_KEY)
+    if not few or rules.delete_unmatched is not False or selecting.select(base) is None:
+        return Selection()
+    keys = source.take(np.arange(source.count), rules.on)
+    lists = tuple(In((name,), tuple(keys[name].unique().drop_null())) for name in rules.on if _is_told(keys[name].type))
+    return selecting.Indexed.of(base).candidates(And(lists)) if lists else Selection()
+
+
+def _is_told(arrow: pa.DataType) -> bool:
+    """Whether keys of this type are equal where conditions find them equal."""
+    return not (pa.types.is_floating(arrow) or pa.types.is_dictionary(arrow) or isinstance(arrow, pa.BaseExtensionType))
 
 
 def _groups(fragments: Mapping[bytes, Fragment], rows_max: int) -> Iterator[list[bytes]]:

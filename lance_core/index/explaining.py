@@ -1,6 +1,7 @@
 """What indices are good for in a filter, in words: which would be asked what, and which not and why. From what the
 version says of them alone; none is opened."""
 
+import re
 from collections.abc import Iterator, Mapping
 
 from pyroaring import BitMap
@@ -12,6 +13,10 @@ from lance_core.index.routes import AllOf, AnyOf, Ask, Route, Step, Unknown, tol
 from lance_core.index.selecting import Indexed, reached
 from lance_core.scan.explain import runs
 from lance_core.snapshot import Snapshot
+
+_NUMBER = re.compile(r"\b(?:U?Int\d+|Float\d+|Boolean)\(([^()]*)\)")
+_TEXT = re.compile(r"\b(?:Large)?Utf8(?:View)?\(\"((?:[^\"\\]|\\.)*)\"\)")
+"""How the engine writes literals."""
 
 
 def explained(base: Snapshot, predicate: Predicate | None, *, use_indices: bool = True) -> tuple[str, ...]:
@@ -64,7 +69,8 @@ def _rechecked(predicate: Predicate, route: Route, known: BitMap) -> str:
     )
     if not left:
         return "nothing"
-    return f"{predicate.keeping(left).sql}, of the rows found"
+    text = _NUMBER.sub(r"\1", _TEXT.sub(r"'\1'", predicate.keeping(left).sql))
+    return f"{text}, of the rows found"
 
 
 def _exactly(step: Step, everywhere: BitMap) -> BitMap:

@@ -8,25 +8,23 @@ tables of the process. One that cannot be read answers nothing: its fragments ar
 """
 
 import struct
-import threading
 import warnings
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core.errors import Corrupt, IndexIgnored, LanceError
 from lance_core.expressions import Predicate
-from lance_core.expressions.tree import Comparison, In, IsNull, Op
+from lance_core.expressions.tree import Comparison, In, IsNull, Node, Op
 from lance_core.format.row_sets import RowSet
 from lance_core.index.coverage import Coverage, Standing
 from lance_core.index.kind import Certainty, Leaf, Searcher
 from lance_core.index.routes import AllOf, Always, AnyOf, Ask, Indices, Route, Share, Step, Unknown
 from lance_core.scan.selection import Chosen, Select, Selection
+from lance_core.scan.warm import Kept
 from lance_core.snapshot import Snapshot
 
 _VERSIONS_KEPT = 16
@@ -36,32 +34,6 @@ _FEW = 4096
 """So few rows are looked at in less time than it takes to find many others that do not match."""
 _UNREADABLE = (LanceError, pa.ArrowException, ValueError, LookupError, OverflowError, struct.error)
 """What comes of files that are missing, cut short or not what they are said to be."""
-
-Key = TypeVar("Key")
-Value = TypeVar("Value")
-
-
-class _Kept(OrderedDict[Key, Value]):
-    """The last few, for all threads."""
-
-    def __init__(self, most: int) -> None:
-        super().__init__()
-        self._most = most
-        self._lock = threading.Lock()
-
-    def of(self, key: Key, make: Callable[[], Value], fits: Callable[[Value], bool] = lambda _: True) -> Value:
-        """What two threads make at once, one of them keeps."""
-        with self._lock:
-            if key in self and fits(self[key]):
-                self.move_to_end(key)
-                return self[key]
-        made = make()
-        with self._lock:
-            self[key] = made
-            self.move_to_end(key)
-            while len(self) > self._most:
-                self.popitem(last=False)
-        return made
 
 
 class Indexed:
@@ -83,13 +55,17 @@ class Indexed:
         route = self.route(predicate)
         if not route.knows_anything:
             return Selection()
-        search = _Search(self)
-        known, found = search.all_of([step for _, step in route.steps])
+        known, found = _Search(self).all_of([step for _, step in route.steps])
         return Selection(known.fragments, dict(_chosen(predicate, route, known, found)))
 
+    def candidates(self, tree: Node) -> Selection:
+        """Rows to be looked at by somebody who knows what for."""
+        known, _ = _Search(self).all_of([step for _, step in Route.of(tree, self.indices).steps])
+        return Selection(known.fragments, {id: Chosen(rows) for id, rows in known.rows.parts.items()})
 
-_versions: _Kept[int, Indexed] = _Kept(_VERSIONS_KEPT)
-_segments: "_Kept[tuple[object, ...], Searcher]" = _Kept(_SEGMENTS_KEPT)
+
+_versions: "Kept[Indexed]" = Kept(_VERSIONS_KEPT)
+_segments: "Kept[Searcher]" = Kept(_SEGMENTS_KEPT)
 _warned: "set[tuple[str, str]]" = set()
 
 

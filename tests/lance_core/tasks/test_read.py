@@ -71,7 +71,7 @@ def test_parts_hold_every_live_row_once_and_in_order(table: Table, slots: int) -
 def _rows(part: reading.Part) -> list[int]:
     return [
         Fragment.decode(fragment).live_rows if take is None else take
-        for fragment, (_skip, take) in zip(part.fragments, part.ranges, strict=True)
+        for fragment, (_skip, take, _chosen) in zip(part.fragments, part.ranges, strict=True)
     ]
 
 
