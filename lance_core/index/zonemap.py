@@ -14,13 +14,12 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from google.protobuf.message import DecodeError
 
-from lance_core.errors import Corrupt, InvalidInput
+from lance_core.errors import InvalidInput
 from lance_core.expressions.tree import Call, Comparison, In, IsNull, Like, Op
-from lance_core.format._pb import table_pb2
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import RowSet
+from lance_core.format.zone_map_details import ZoneMapDetails
 from lance_core.index import zones
 from lance_core.index.files import Files, all_rows
 from lance_core.index.fitting import ORDERED, is_moment, is_number, is_ordered, is_plain
@@ -63,14 +62,13 @@ class ZoneMap:
         return ZoneMapOptions(rows)
 
     def options_of(self, segment: Segment) -> Options:
-        details = _details(segment.metadata)
-        rows = details.rows_per_zone if details.HasField(_ROWS_PER_ZONE) else ROWS_PER_ZONE
-        return ZoneMapOptions(rows if 0 < rows <= _ROWS_PER_ZONE_MAX else ROWS_PER_ZONE)
+        rows = ZoneMapDetails.of(segment.metadata).rows_per_zone
+        return ZoneMapOptions(rows if rows and rows <= _ROWS_PER_ZONE_MAX else ROWS_PER_ZONE)
 
     def answers(self, leaf: Leaf, metadata: IndexMetadata) -> Certainty | None:
         match leaf:
             case IsNull():
-                return Certainty.EXACT if _details(metadata).has_null_bitmap else Certainty.AT_MOST
+                return Certainty.EXACT if ZoneMapDetails.of(metadata).has_null_bitmap else Certainty.AT_MOST
             case Comparison(op=op):
                 return None if op is Op.NE else Certainty.AT_MOST
             case In() | Between():
@@ -95,10 +93,7 @@ class ZoneMap:
         nulls.write(file)
         file.note(_ROWS_PER_ZONE, str(options.rows_per_zone))
         file.finish()
-        details = table_pb2.ZoneMapIndexDetails(
-            rows_per_zone=options.rows_per_zone, use_seeds=False, has_null_bitmap=nulls.known
-        )
-        return details.SerializeToString()
+        return ZoneMapDetails(options.rows_per_zone, nulls.known).encode()
 
     def open(self, segment: Segment, column: pa.Field) -> "ZoneMapSearcher":
         table, nulls = _read(segment, column)
@@ -280,13 +275,6 @@ def _read(segment: Segment, column: pa.Field, *, beyond: bool = False) -> tuple[
 
 def _path(segment: Segment) -> str:
     return f"{segment.metadata.place}/{_FILE}"
-
-
-def _details(metadata: IndexMetadata) -> table_pb2.ZoneMapIndexDetails:
-    try:
-        return table_pb2.ZoneMapIndexDetails.FromString(metadata.message.index_details.value)
-    except DecodeError as error:
-        raise Corrupt("does not parse", path=f"index {metadata.name}", field="index_details") from error
 
 
 def _kept(part: Part, column: pa.Field, nulls: Nulls) -> pa.Table:
