@@ -26,6 +26,7 @@ from lance_core.errors import (
 )
 from lance_core.finding import FoundTables, find_tables
 from lance_core.history import VersionInfo
+from lance_core.index.statistics import IndexStatistics, SegmentStatistics
 from lance_core.intents import FOR_GOOD
 from lance_core.maintenance.cleanup import CleanupReport
 from lance_core.maintenance.survey import Survey
@@ -45,12 +46,14 @@ __all__ = [
     "FoundTables",
     "IncompatibleConflict",
     "IndexIgnored",
+    "IndexStatistics",
     "InvalidInput",
     "LanceError",
     "MissingPiece",
     "NotFound",
     "RetryableConflict",
     "SchemaMismatch",
+    "SegmentStatistics",
     "StorageError",
     "Survey",
     "Table",

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyroaring import BitMap
 
 from lance_core.data.codec import FileReader, FileWriter
 from lance_core.errors import Corrupt, InvalidInput
@@ -136,7 +137,8 @@ class BloomFilter:
             problems.append(error.what)
         if opened.nulls is not None and not problems:
             has_null = opened.zones["has_null"].to_numpy()
-            silent = opened.nulls - Zones.of(opened.zones, segment, path=opened.path).rows(has_null)
+            there = BitMap(high for high in opened.nulls.parts if segment.rows_under(high))
+            silent = opened.nulls.only(there) - Zones.of(opened.zones, segment, path=opened.path).rows(has_null)
             if silent.parts:
                 problems.append(f"its zones know nothing of {len(silent):,} NULLs that it lists")
         return Examined(rows, has_all=True, problems=tuple(problems))

@@ -19,7 +19,7 @@ from lance_core.index.sorting import Sorter, merged, partitioned, sampled, split
 from tests.lance_core.index import columns
 from tests.lance_core.index.segments import rows_of
 
-_FEW = settings(max_examples=12, deadline=None)
+_FEW = settings(max_examples=8, deadline=None)
 
 
 def ranked(order: Ordering, batches: list[pa.RecordBatch]) -> list[tuple[object, int]]:
