@@ -187,3 +187,20 @@ def test_verbs_find_rows_through_indices(plain: Table, tmp_path: Path) -> None:
         (tmp_path / Path(path).name).rename(data / Path(path).name)
     assert table.count_rows() == 397
     assert same(table, "word = 'up' OR n = -1").num_rows == 10
+
+
+@pytest.mark.parametrize(
+    "predicate",
+    [
+        "(id < 50 AND n < 3) OR id = 77",
+        "(id < 50 OR n < 3) AND id != 4",
+        "NOT (id >= 50 OR n >= 3) OR word = 'w6'",
+        "(id < 50 AND n + 1 < 3) OR id = 77",
+        "(id < 50 OR n + 1 < 3) AND word = 'w1'",
+        "id = 5 AND id = 6 OR NOT (word IN ('w1', 'w2') AND id > 7)",
+        "id > 10 AND id <= 10",
+        "id >= 5 AND id > 7 AND id < 300 AND id <= 20",
+    ],
+)
+def test_what_is_certain_of_parts_and_what_of_the_whole(plain: Table, predicate: str) -> None:
+    same(plain.append(pa.table({"id": [4, 77], "word": ["w1", "w6"], "n": [0, 1]})).table, predicate)
