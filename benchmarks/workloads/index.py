@@ -49,6 +49,9 @@ _BUILDS = (
     _Build("BTREE", "word", "short strings", f"word = '{4711 * _FACTOR % (1 << 32)}'"),
     _Build("BITMAP", "of_100", "100 values", "of_100 = 47"),
     _Build("BITMAP", "of_1000", "1,000 values", "of_1000 = 471"),
+    _Build("ZONEMAP", "shuffled", "whole numbers, shuffled", "shuffled = 4711"),
+    _Build("BLOOMFILTER", "shuffled", "whole numbers, shuffled", "shuffled = 4711"),
+    _Build("NGRAM", "word", "short strings", "contains(word, 'abcd')"),
     _Build("LABEL_LIST", "labels", "lists of up to 3 of 100 labels", "array_has(labels, 'l47')"),
 )
 
