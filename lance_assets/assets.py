@@ -148,7 +148,13 @@ class LanceTable:
     @property
     def defs(self) -> dg.Definitions:
         """Needs a resource `spark`, which the project gives, if there are writes or a maintenance."""
-        place = take_place(self.ledger)
+        kinds = {
+            "discover": self.discover,
+            "profile": self.profile,
+            "checks": self.checks,
+            "maintain": self.maintenance,
+        }
+        place = take_place(self.ledger, [kind for kind, there in kinds.items() if there])
         ledgers = (self.ledger, *self.branches)
         writes = [
             write_asset(self.ledger_of(write.branch), write, group=self.group, checks=self.checks)

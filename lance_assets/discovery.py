@@ -20,7 +20,8 @@ import dagster as dg
 
 from lance_assets.checks.check import Check
 from lance_assets.ledger import Ledger, check_word
-from lance_assets.looking import TABLES_FAULT, Budget, Looked, Memory, Opened, Seen, look_at, said
+from lance_assets.looking import Looked, Memory, Opened, look_at
+from lance_assets.unseen import TABLES_FAULT, Budget, Seen, said
 from lance_core import InvalidInput, NotFound
 
 INTERVAL_S = 30
@@ -44,13 +45,13 @@ class Cursor:
         """What does not parse was written by another version of this code; the ledger keeps that harmless."""
         try:
             fields = json.loads(text or "{}")
-            seen = {label: Seen(*map(int, numbers)) for label, numbers in fields["tables"].items()}
+            seen = {label: _seen(*map(int, numbers)) for label, numbers in fields["tables"].items()}
             return cls(seen, str(fields["first"]))
         except (ValueError, TypeError, KeyError, AttributeError):
             return cls()
 
     def encode(self) -> str:
-        tables = {label: [seen.epoch, seen.version, seen.kept] for label, seen in self.tables.items()}
+        tables = {label: [seen.epoch, seen.version, seen.kept, *seen.again] for label, seen in self.tables.items()}
         return json.dumps({"tables": tables, "first": self.first}, sort_keys=True)
 
 
@@ -112,7 +113,7 @@ def look(
     notes: list[str] = []
     order = _beginning_with(ledgers, cursor.first)
     first = ""
-    for place, (ledger, opened) in enumerate(_opened(order, budget)):
+    for position, (ledger, opened) in enumerate(_opened(order, budget)):
         if budget.is_spent():
             first = ledger.label
             break
@@ -144,7 +145,7 @@ def look(
         if looked.seen:
             cursor.tables[ledger.label] = looked.seen
         if looked.more:  # the others are not to wait until it has told everything
-            first = order[(place + 1) % len(order)].label
+            first = order[(position + 1) % len(order)].label
     for note in notes:
         context.log.warning(note)
     cursor.first = first
@@ -159,6 +160,10 @@ def look(
     return dg.SensorResult(
         asset_events=[*events, *judged], dynamic_partitions_requests=retired, skip_reason=reason, cursor=cursor.encode()
     )
+
+
+def _seen(epoch: int, version: int, kept: int, *again: int) -> Seen:
+    return Seen(epoch, version, kept, again)
 
 
 def _opened(ledgers: Sequence[Ledger], budget: Budget) -> Iterator[tuple[Ledger, Callable[[], Opened]]]:
@@ -182,10 +187,10 @@ def _opened(ledgers: Sequence[Ledger], budget: Budget) -> Iterator[tuple[Ledger,
 def _claimant(context: dg.SensorEvaluationContext, name: str) -> str:
     """This sensor among others, of other code locations too."""
     origin = context.code_location_origin
-    place = f"{origin.location_name}:" if origin else ""
-    return re.sub(r"\s", "_", f"sensor:{place}{name}")
+    location = f"{origin.location_name}:" if origin else ""
+    return re.sub(r"\s", "_", f"sensor:{location}{name}")
 
 
 def _beginning_with(ledgers: Sequence[Ledger], label: str) -> Sequence[Ledger]:
-    start = next((place for place, ledger in enumerate(ledgers) if ledger.label == label), 0)
+    start = next((position for position, ledger in enumerate(ledgers) if ledger.label == label), 0)
     return [*ledgers[start:], *ledgers[:start]]

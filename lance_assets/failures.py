@@ -15,8 +15,8 @@ import dagster as dg
 from pyspark.errors import PythonException
 
 import lance_core
-from lance_assets.audits import ChecksFailed
 from lance_assets.others import maker_of
+from lance_assets.write_audits import ChecksFailed
 from lance_core import (
     AlreadyExists,
     AuditFailed,
@@ -40,7 +40,7 @@ WAITS_S = (0, 5, 30)
 """Before each retry of a step. The core has tried many times before the first."""
 
 
-class Place(Protocol):
+class WorkedOn(Protocol):
     """The table that was worked on: a `Ledger`, or whatever else knows where it is."""
 
     @property
@@ -74,7 +74,7 @@ TREATMENTS: Mapping[type[LanceError], Treatment] = {
 
 
 @contextmanager
-def lance_errors(where: Place, *, retry_number: int) -> Iterator[None]:
+def lance_errors(where: WorkedOn, *, retry_number: int) -> Iterator[None]:
     """Around the body of a step."""
     try:
         yield
@@ -96,13 +96,15 @@ def _end(failure: dg.Failure, error: Exception, retry_number: int) -> NoReturn:
     raise dg.RetryRequested(max_retries=len(WAITS_S), seconds_to_wait=WAITS_S[retry_number]) from failure
 
 
-def failure_of(error: LanceError, where: Place) -> dg.Failure:
+def failure_of(error: LanceError, where: WorkedOn) -> dg.Failure:
     maker = maker_of(where, error.version) if isinstance(error, ConflictError) else None
     message = f"{error}. {maker.sentence}" if maker else str(error)
     return _failure(type(error), message, {**_details(error), **(maker.metadata if maker else {})}, where)
 
 
-def _failure(kind: type[LanceError], message: str, details: Mapping[str, dg.MetadataValue], where: Place) -> dg.Failure:
+def _failure(
+    kind: type[LanceError], message: str, details: Mapping[str, dg.MetadataValue], where: WorkedOn
+) -> dg.Failure:
     treatment = next(each for known, each in TREATMENTS.items() if issubclass(kind, known))
     shown = {"lance/table": where.label, "dagster/uri": where.shown_uri, "lance/error": kind.__name__}
     return dg.Failure(

@@ -20,13 +20,13 @@ from pyspark.sql import SparkSession
 
 from lance_assets.failures import lance_errors
 from lance_assets.frames import Rows, Scan, is_spark, is_sparks_type, kind_for, kind_of
-from lance_assets.intents import run_intent
-from lance_assets.lineage.telling import place
-from lance_assets.metadata import committed_facts, metadata_of
+from lance_assets.lineage.telling import without_credentials
+from lance_assets.metadata import committed_facts, metadata_of, metadata_of_gone
+from lance_assets.partition_slices import PARTITION_EXPR, slice_of
 from lance_assets.partitions import version_of
 from lance_assets.provenance import properties_of
 from lance_assets.resources import SparkSessionResource, session_of
-from lance_assets.slices import PARTITION_EXPR, slice_of
+from lance_assets.run_intents import run_intent
 from lance_assets.spark import append, overwrite, read
 from lance_assets.spark.types import stored_schema
 from lance_assets.storage import Access, LanceResource
@@ -60,7 +60,7 @@ class LanceIOManager(dg.ConfigurableIOManager):
     mode: str = Field(default=OVERWRITE, description="What a materialization does: overwrite, or append.")
     spark: SparkSessionResource | None = Field(default=None, description="For inputs that are DataFrames of Spark.")
 
-    _read: dict[tuple[str, str], dict[str, int]] = PrivateAttr(default_factory=dict)
+    _read: dict[tuple[str, str], set[tuple[str, int]]] = PrivateAttr(default_factory=dict)
     """By run and step: the tables that were loaded, and their versions."""
 
     def __init__(self, **data: object) -> None:
@@ -78,6 +78,10 @@ class LanceIOManager(dg.ConfigurableIOManager):
         target = self._target(context)
         with lance_errors(target, retry_number=context.step_context.previous_attempt_count):
             committed = _Output(self, context, target).write(obj)
+        if gone := metadata_of_gone(committed):
+            context.log.warning(f"{target.label}: {gone['lance/gone'].value}")
+            context.add_output_metadata(gone)
+            return
         facts = committed_facts(committed, epoch=1)
         known = context.step_context.instance.has_run(facts.run_id) if facts.run_id else False
         landed = {"lance/landed_before": dg.MetadataValue.bool(committed.landed_before)}
@@ -88,7 +92,7 @@ class LanceIOManager(dg.ConfigurableIOManager):
         with lance_errors(target, retry_number=context.step_context.previous_attempt_count):
             scan = self._scan(context, target)
             step = (context.step_context.run_id, context.step_context.step.key)
-            self.inputs_of(*step)[scan.table.uri] = scan.table.version
+            self.inputs_of(*step).add((scan.table.uri, scan.table.version))
             context.add_input_metadata({"lance/version": scan.table.version})
             wanted = context.dagster_type.typing_type
             if is_sparks_type(wanted):
@@ -144,11 +148,11 @@ class LanceIOManager(dg.ConfigurableIOManager):
             is_ledger=is_ledger,
         )
 
-    def inputs_of(self, run_id: str, step: str) -> dict[str, int]:
+    def inputs_of(self, run_id: str, step: str) -> set[tuple[str, int]]:
         """What a step has loaded so far."""
         while len(self._read) > _STEPS_KEPT:
             del self._read[next(iter(self._read))]
-        return self._read.setdefault((run_id, step), {})
+        return self._read.setdefault((run_id, step), set())
 
     def _spark_frame(self, scan: Scan, target: "Target") -> "DataFrame":
         session = session_of(self.spark) if self.spark else SparkSession.getActiveSession()
@@ -179,7 +183,7 @@ class Target:
 
     @property
     def shown_uri(self) -> str:
-        return place(self.uri)
+        return without_credentials(self.uri)
 
     def open(self, version: int | None = None) -> Table:
         return Table.open(self.uri, version=version, **self.access)

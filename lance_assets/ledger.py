@@ -30,7 +30,7 @@ class Ledger:
     def __post_init__(self) -> None:
         for part in (*self.prefix, self.name):
             check_word(part, what="a Lance table's name and key prefix")
-        _check_uri(self.uri, self.label)
+        check_uri(self.uri, f"the Lance table {self.label!r}", missing="the directory that it is, or will be")
 
     @property
     def key(self) -> dg.AssetKey:
@@ -83,7 +83,7 @@ class Ledger:
 
     @property
     def shown_uri(self) -> str:
-        return self.uri if "://" in self.uri else os.path.abspath(os.path.expanduser(self.uri))
+        return shown_uri(self.uri)
 
     @property
     def what(self) -> str:
@@ -124,26 +124,31 @@ class Ledger:
         return self.name if self.branch is None else f"{self.name}@{self.branch.replace('/', '.')}"
 
 
+def shown_uri(uri: str) -> str:
+    """Of a folder on disk the whole path."""
+    return uri if "://" in uri else os.path.abspath(os.path.expanduser(uri))
+
+
 def check_word(text: str, *, what: str) -> None:
     if not _WORD.fullmatch(text):
         raise InvalidInput(f"{text!r} will not do: {what} may have letters, digits and underscores only")
 
 
-def _check_uri(uri: str, label: str) -> None:
+def check_uri(uri: str, what: str, *, missing: str) -> None:
     """Credentials in a URI would be shown on every page that names the table."""
     if not uri:
-        raise InvalidInput(f"the Lance table {label!r} has no uri; give the directory that it is, or will be")
+        raise InvalidInput(f"{what} has no uri; give {missing}")
     _, is_remote, rest = uri.partition("://")
     if not is_remote:
         return
     if uri.lower().startswith("s3+ddb://"):
         raise InvalidInput(
-            f"the uri of the Lance table {label!r} names where its versions are reserved; give it as "
+            f"the uri of {what} names where its versions are reserved; give it as "
             "uri='s3://bucket/path', and storage=LanceResource(manifest_store='dynamodb://table')"
         )
     authority = rest.partition("/")[0]
     if ":" in authority.rpartition("@")[0] or "?" in rest or "#" in rest:
         raise InvalidInput(
-            f"the uri of the Lance table {label!r} carries credentials or parameters, and it is shown to everyone; "
+            f"the uri of {what} carries credentials or parameters, and it is shown to everyone; "
             "give the plain location as uri= and the rest as storage_options= with dagster.EnvVar values"
         )

@@ -13,12 +13,13 @@ import dagster as dg
 import pyarrow as pa
 
 from lance_assets.lineage.facts import Origin, Source, VersionName, sources_of
-from lance_assets.lineage.telling import as_markdown, place
+from lance_assets.lineage.telling import as_markdown, without_credentials
 from lance_assets.partitions import partition_key
 from lance_assets.pictures.lineage import lineage_picture
-from lance_assets.properties import ASSET_KEY, CODE_LOCATION, PARTITION, RUN_ID, inputs_of
+from lance_assets.properties import ASSET_KEY, CODE_LOCATION, PARTITION, RUN_ID, as_inputs, inputs_of
+from lance_assets.written import written_by
 from lance_core import Committed, Table, VersionInfo
-from lance_core.operations import Append, Clone, Overwrite, Transaction, parts_of
+from lance_core.operations import Clone, parts_of
 
 _TAG_VALUE = re.compile(r"[A-Za-z0-9_.-]{1,63}")
 _COLUMNS_MAX = 500
@@ -48,6 +49,7 @@ class VersionFacts:
     rows_removed: int | None
     fragments: int
     files: int | None
+    """Data files that it brought, and their size."""
     bytes: int | None
     attempts: int | None = None
     rebased_over: tuple[int, ...] = ()
@@ -55,6 +57,8 @@ class VersionFacts:
     """The uuids of the appends that share it, where several do."""
     sources: tuple[Source, ...] = ()
     """The versions of this table and others that it comes from, besides the one before it."""
+    deletion_files: int | None = None
+    """Sets of deleted rows that it wrote, of operations that write such."""
 
     @property
     def partition(self) -> str:
@@ -127,13 +131,14 @@ def committed_facts(committed: Committed, epoch: int) -> VersionFacts:
         rebased_over=tuple(committed.rebased_over),
         together=tuple(part.uuid for part in parts_of(made_by)) if made_by else (),
         sources=sources_of(table.uri, made_by.properties, made_by.operation) if made_by else (),
+        deletion_files=written_by(table, made_by).deletion_files,
     )
 
 
 def found_facts(table: Table, info: VersionInfo, epoch: int) -> VersionFacts:
     """Of a version that was found in the history. `table` is at that version."""
     made_by = table.transaction()
-    files, size = _written(made_by)
+    written = written_by(table, made_by)
     return VersionFacts(
         version=info.version,
         epoch=epoch,
@@ -148,11 +153,12 @@ def found_facts(table: Table, info: VersionInfo, epoch: int) -> VersionFacts:
         rows_added=info.rows_added,
         rows_removed=info.rows_removed,
         fragments=len(table.fragments),
-        files=files,
-        bytes=size,
+        files=written.files,
+        bytes=written.bytes,
         rebased_over=tuple(info.rebased_over[-_REBASED_OVER_MAX:]),
         together=info.together,
         sources=sources_of(table.uri, info.properties, made_by.operation if made_by else None),
+        deletion_files=written.deletion_files,
     )
 
 
@@ -169,6 +175,7 @@ def metadata_of(facts: VersionFacts, *, run_is_known: bool, with_picture: bool =
         "lance/fragments": value.int(facts.fragments),
         "lance/files_written": _int(facts.files),
         "lance/bytes_written": _int(facts.bytes),
+        "lance/deletion_files_written": _int(facts.deletion_files),
         "lance/committed_at": value.timestamp(facts.timestamp),
         "lance/transaction": _text(facts.uuid),
         "lance/attempts": _int(facts.attempts),
@@ -197,6 +204,21 @@ def tags_of(facts: VersionFacts, *, run_is_known: bool) -> dict[str, str]:
     return tags | ({"lance/run_id": facts.run_id} if facts.run_id else {})
 
 
+def metadata_of_gone(committed: Committed) -> Metadata | None:
+    """Of a write that had landed as a version that is gone: figures of the table as it is now are none of it."""
+    if committed.table.version == committed.version:
+        return None
+    return {
+        "lance/version": dg.MetadataValue.int(committed.version),
+        "lance/operation": dg.MetadataValue.text(committed.operation),
+        "lance/landed_before": dg.MetadataValue.bool(committed.landed_before),
+        "lance/gone": dg.MetadataValue.text(
+            f"this landed as version {committed.version}, which cleanup has retired since; nothing was written now, "
+            f"and what that version held nobody can tell. The table is at version {committed.table.version}"
+        ),
+    }
+
+
 def table_schema(schema: pa.Schema) -> dg.TableSchema:
     columns = [
         dg.TableColumn(
@@ -209,20 +231,12 @@ def table_schema(schema: pa.Schema) -> dg.TableSchema:
     return dg.TableSchema(columns=columns)
 
 
-def _written(made_by: Transaction | None) -> tuple[int | None, int | None]:
-    """Data files that the version brought, and their size."""
-    if made_by is None or not isinstance(made_by.operation, Append | Overwrite):
-        return None, None
-    fragments = made_by.operation.fragments
-    return sum(len(each.files) for each in fragments), sum(each.file_bytes for each in fragments)
-
-
 def _inputs(properties: Mapping[str, str]) -> dg.MetadataValue | None:
     """Written by anyone, so it may be anything."""
     inputs = inputs_of(properties)
     if inputs.unread is not None:
         return dg.MetadataValue.text(inputs.unread[:_UNREAD_MAX])
-    told = {place(uri): version for uri, version in inputs.versions}
+    told = as_inputs((without_credentials(uri), version) for uri, version in inputs.versions)
     return dg.MetadataValue.json(told) if told else None
 
 

@@ -1,11 +1,14 @@
-"""One table, one ledger: two tables of a project that are at the same place are refused when the second is merged.
+"""One table, one ledger, one name: two tables of a project that are at the same place, or whose sensors would have the
+same name, are refused when the second is merged.
 
 Dagster refuses two assets of one key. That two ledgers stand for one directory it cannot know: each would have every
-version, and the checks and the upkeep of both would be at work on it.
+version, and the checks and the upkeep of both would be at work on it. And of two sensors of one name it says that they
+are there, but not which tables they are of.
 """
 
 import gc
 import os
+from collections.abc import Collection
 from typing import Protocol
 from weakref import ReferenceType, ref
 
@@ -18,6 +21,8 @@ class Placed(Protocol):
     @property
     def label(self) -> str: ...
     @property
+    def word(self) -> str: ...
+    @property
     def shown_uri(self) -> str: ...
 
 
@@ -29,25 +34,30 @@ class ShownUri(str):
 
 _taken: dict[str, ReferenceType[ShownUri]] = {}
 """Who is where. The definitions of a project are loaded by one process."""
+_named: dict[str, ReferenceType[ShownUri]] = {}
+"""Whose names these are."""
 
 
-def take_place(ledger: Placed) -> ShownUri:
-    """For the definitions of this table, which are to hold it."""
-    where = place_of(ledger.shown_uri)
-    other = _live(where)
-    if other is not None and other.label != ledger.label:
-        del other
-        gc.collect()  # definitions that nobody has any more may be waiting for it
-        other = _live(where)
-    if other is not None and other.label != ledger.label:
+def take_place(ledger: Placed, kinds: Collection[str] = ()) -> ShownUri:
+    """For the definitions of this table, which are to hold it. `kinds` are those of what Dagster knows by its word."""
+    where, names = place_of(ledger.shown_uri), [f"lance_{kind}__{ledger.word}" for kind in kinds]
+    if other := _other(_taken, where, ledger):
         raise InvalidInput(
-            f"the Lance tables {other.label!r} and {ledger.label!r} of this project are at the same place, "
+            f"the Lance tables {other!r} and {ledger.label!r} of this project are at the same place, "
             f"{ledger.shown_uri}: every version would be on both ledgers. Declare the table once, with the writes of "
             "both; other modules import it, and have .dep, .key and .write_key(...) of it"
         )
+    for name in names:
+        if other := _other(_named, name, ledger):
+            raise InvalidInput(
+                f"the Lance tables {other!r} and {ledger.label!r} of this project would both have a {name!r}: such "
+                "names of Dagster's have no slashes, so that key_prefix and name of the two read the same there. Give "
+                "one of them another name, or another key_prefix"
+            )
     taken = ShownUri(ledger.shown_uri)
     taken.label = ledger.label
     _taken[where] = ref(taken)
+    _named.update((name, ref(taken)) for name in names)
     return taken
 
 
@@ -60,6 +70,17 @@ def place_of(shown_uri: str) -> str:
     return os.path.normpath(local) if "://" not in local else local.rstrip("/")
 
 
-def _live(where: str) -> ShownUri | None:
-    found = _taken.get(where)
-    return None if found is None else found()
+def _other(taken: dict[str, ReferenceType[ShownUri]], what: str, ledger: Placed) -> str | None:
+    """The label of another table that has it."""
+    if (found := _live(taken, what)) in (None, ledger.label):
+        return None
+    del found
+    gc.collect()  # definitions that nobody has any more may be waiting for it
+    found = _live(taken, what)
+    return None if found == ledger.label else found
+
+
+def _live(taken: dict[str, ReferenceType[ShownUri]], what: str) -> str | None:
+    found = taken.get(what)
+    holder = None if found is None else found()
+    return None if holder is None else holder.label

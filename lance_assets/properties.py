@@ -5,8 +5,9 @@ Anyone can write a transaction, so what is found may be anything.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 RUN_ID = "dagster.run_id"
 ASSET_KEY = "dagster.asset_key"
@@ -23,6 +24,7 @@ class Inputs:
     """The versions of tables that were read for a version, as it says."""
 
     versions: tuple[tuple[str, int], ...] = ()
+    """Several of one table where several were read."""
     unread: str | None = None
     """What was written there and is not that."""
 
@@ -31,6 +33,8 @@ def inputs_of(properties: Mapping[str, str]) -> Inputs:
     """
     >>> inputs_of({INPUTS: '{"/lake/orders.lance": 7}'}).versions
     (('/lake/orders.lance', 7),)
+    >>> inputs_of({INPUTS: '{"/lake/orders.lance": [7, 9]}'}).versions
+    (('/lake/orders.lance', 7), ('/lake/orders.lance', 9))
     """
     text = properties.get(INPUTS)
     if text is None:
@@ -39,9 +43,24 @@ def inputs_of(properties: Mapping[str, str]) -> Inputs:
         told = json.loads(text)
     except (ValueError, RecursionError):
         return Inputs(unread=text)
-    if not isinstance(told, dict) or not all(map(_is_version, told.values())):
+    if not isinstance(told, dict):
         return Inputs(unread=text)
-    return Inputs(tuple(sorted(told.items())))
+    several = {uri: given if isinstance(given, list) else [given] for uri, given in told.items()}
+    if not all(map(_is_version, chain.from_iterable(several.values()))):
+        return Inputs(unread=text)
+    return Inputs(tuple(sorted((uri, version) for uri, versions in several.items() for version in set(versions))))
+
+
+def as_inputs(versions: Iterable[tuple[str, int]]) -> dict[str, int | list[int]]:
+    """By table: the version that was read of it, or a list of them.
+
+    >>> as_inputs([("/a", 7), ("/b", 2), ("/a", 9)])
+    {'/a': [7, 9], '/b': 2}
+    """
+    by_table: dict[str, set[int]] = {}
+    for uri, version in versions:
+        by_table.setdefault(uri, set()).add(version)
+    return {uri: min(found) if len(found) == 1 else sorted(found) for uri, found in by_table.items()}
 
 
 def _is_version(number: object) -> bool:

@@ -5,24 +5,24 @@ somebody who has the table and no Dagster.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable
 
 import dagster as dg
 
-from lance_assets.properties import ASSET_KEY, CODE_LOCATION, INPUTS, INTENT, PARTITION, RUN_ID
+from lance_assets.properties import ASSET_KEY, CODE_LOCATION, INPUTS, INTENT, PARTITION, RUN_ID, as_inputs
 
 _LOCATION_TAG = "dagster/code_location"
 """On runs that a webserver or the daemon launched."""
 
 
 def properties_of(
-    run: dg.DagsterRun, key: dg.AssetKey, partition: str | None, intent: str, inputs: Mapping[str, int]
+    run: dg.DagsterRun, key: dg.AssetKey, partition: str | None, intent: str, inputs: Iterable[tuple[str, int]]
 ) -> dict[str, str]:
     properties = {RUN_ID: run.run_id, ASSET_KEY: key.to_user_string(), INTENT: intent}
     if partition is not None:
         properties[PARTITION] = partition
     if location := run.tags.get(_LOCATION_TAG):
         properties[CODE_LOCATION] = location
-    if inputs:
-        properties[INPUTS] = json.dumps(inputs, sort_keys=True)
+    if told := as_inputs(inputs):
+        properties[INPUTS] = json.dumps(told, sort_keys=True)
     return properties

@@ -15,6 +15,8 @@ from lance_assets.claims import claim, release, wait_for_others
 from lance_assets.keys import add_keys
 from lance_assets.ledger import Ledger
 from lance_assets.metadata import VersionFacts, metadata_of, tags_of
+from lance_assets.partitions import is_version_key
+from lance_assets.retained import advice, warning
 
 _DATA_VERSION = "dagster/data_version"
 _PARTITIONS_PER_QUERY = 500
@@ -60,13 +62,19 @@ def standing(facts: VersionFacts, known: Mapping[str, str]) -> Standing:
     return Standing.RECORDED if noted in ("", facts.data_version) else Standing.TAKEN
 
 
-def materialization(instance: dg.DagsterInstance, ledger: Ledger, facts: VersionFacts) -> dg.AssetMaterialization:
+def materialization(
+    instance: dg.DagsterInstance, ledger: Ledger, facts: VersionFacts, *, retained: int = 0
+) -> dg.AssetMaterialization:
+    """`retained` is how many versions the ledger has with this one."""
     known = facts.run_id is not None and instance.has_run(facts.run_id)
+    metadata = metadata_of(facts, run_is_known=known)
+    if said := advice(ledger, retained):
+        metadata |= {"lance/retained": dg.MetadataValue.int(retained), "lance/advice": dg.MetadataValue.text(said)}
     return dg.AssetMaterialization(
         asset_key=ledger.key,
         partition=facts.partition,
         description=_sentence(facts),
-        metadata=metadata_of(facts, run_is_known=known),
+        metadata=metadata,
         tags=tags_of(facts, run_is_known=known),
     )
 
@@ -84,13 +92,16 @@ def record_in_run(context: dg.AssetExecutionContext, ledger: Ledger, facts: Vers
         return found
     add_partitions(instance, ledger, [key])
     if found is Standing.MISSING:
+        retained = sum(map(is_version_key, instance.get_dynamic_partitions(ledger.partition_set)))
+        if said := warning(ledger, retained - 1, retained):
+            context.log.warning(said)
         claimed = claim(instance, ledger, [key], run_id)
         if claimed.contested:
             wait_for_others(instance, ledger, key, run_id)
         if claimed.held:
             # Whoever held the claim before has recorded it in the meantime, or never will.
             if standing(facts, recorded(instance, ledger, [key])) is Standing.MISSING:
-                context.log_event(materialization(instance, ledger, facts))
+                context.log_event(materialization(instance, ledger, facts, retained=retained))
         else:
             context.log.info(f"{ledger.label}: partition {key} is being recorded by another run, or by the sensor")
         release(instance, ledger, run_id, [key])

@@ -1,5 +1,5 @@
 """The operations that `Table.commit` takes, and the parts they are made of; `Clone`, which only histories show; and the
-appends that one transaction may hold.
+appends that one transaction may hold. And what one of them wrote, in files.
 """
 
 from lance_core.format.base_path import BasePath
@@ -30,6 +30,7 @@ from lance_core.format.operations import (
 )
 from lance_core.format.schema import TableSchema
 from lance_core.format.transaction import Transaction
+from lance_core.transactions.figures import deletion_files_written, files_written
 from lance_core.transactions.fold import Part, parts_of
 
 __all__ = [
@@ -62,5 +63,7 @@ __all__ = [
     "UpdateConfig",
     "UpdateMemWalState",
     "UpdateMode",
+    "deletion_files_written",
+    "files_written",
     "parts_of",
 ]

@@ -1,15 +1,16 @@
 """Clicks arrive hour by hour, some of them late; users ask to be forgotten; many small files become few large ones.
 
-One table, four writes, two schedules. `README.md` beside this file says how to run it. Start at `clicks`.
+One table, three writes, and its maintenance. `README.md` beside this file says how to run it. Start at `clicks`.
 """
 
 import os
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from lance_assets import SparkCompact, SparkDelete, SparkSessionResource, WriteContext, lance_table, lance_write
+from lance_assets import Maintenance, SparkDelete, SparkSessionResource, WriteContext, lance_table, lance_write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,8 +34,10 @@ clicks = lance_table(
             partitions=forgotten,
             description="Deletes the clicks of a user who asks for it: each request is a partition.",
         ),
-        SparkCompact("clicks_compact", description="Writes the small files of the hours as few large ones."),
     ],
+    # A sensor launches it when four small files can be joined, a schedule every night. Versions that nobody needs go
+    # after a week, and with them the last of the clicks of those who were forgotten.
+    maintenance=Maintenance(compact_when_small_files=4, keep_for=timedelta(days=7), every="0 3 * * *"),
 )
 
 
@@ -71,17 +74,13 @@ def pages() -> dg.MaterializeResult[None]:
 
 
 load_hour = dg.define_asset_job("load_hour", selection=[clicks.write_key("clicks_append")])
-compact = dg.define_asset_job("compact", selection=[clicks.write_key("clicks_compact")])
 
 defs = dg.Definitions.merge(
     clicks.defs,  # below the functions: what is declared later would be missing
     dg.Definitions(
         assets=[pages],
-        jobs=[load_hour, compact],
-        schedules=[
-            dg.build_schedule_from_partitioned_job(load_hour),
-            dg.ScheduleDefinition(name="compact_at_night", job=compact, cron_schedule="0 3 * * *"),
-        ],
+        jobs=[load_hour],
+        schedules=[dg.build_schedule_from_partitioned_job(load_hour)],
         resources={"spark": SparkSessionResource(app_name="clickstream")},
     ),
 )

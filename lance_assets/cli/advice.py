@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from lance_assets.cli.indices import index_states
-from lance_assets.lineage.telling import place
+from lance_assets.lineage.telling import without_credentials
 from lance_assets.words import count
 from lance_core import LanceError, Table
 from lance_core.shell import Access
@@ -35,7 +35,7 @@ class Advice:
 
 def advice(table: Table, access: Access, *, now: datetime, old_versions: bool) -> Iterator[Advice]:
     """`table` is at its newest version. Looking for old versions reads all of them."""
-    opened = f'Table.open("{place(table.uri)}")'
+    opened = f'Table.open("{without_credentials(table.uri)}")'
     yield from _compaction(table, access, opened)
     yield from _indices(table, opened)
     if old_versions:
@@ -59,7 +59,7 @@ def _compaction(table: Table, access: Access, opened: str) -> Iterator[Advice]:
         "small_files_or_deletions",
         f"{len(chosen):,} of {count(len(table.fragments), 'fragment')} are small, or have many deleted rows{rows}; "
         f"compaction writes them anew as {count(len(groups), 'group')}",
-        f'{opened}.compact(), or on Spark: compact(spark, "{place(table.uri)}")',
+        f'{opened}.compact(), or on Spark: compact(spark, "{without_credentials(table.uri)}")',
     )
 
 
@@ -70,7 +70,7 @@ def _indices(table: Table, opened: str) -> Iterator[Advice]:
                 "index_lags",
                 f"the index {state.name!r} on {', '.join(state.columns)} does not cover "
                 f"{count(state.uncovered_rows, 'row')} in {count(state.uncovered, 'fragment')}; queries scan them",
-                f'lance.dataset("{place(table.uri)}").optimize.optimize_indices(), of pylance',
+                f'lance.dataset("{without_credentials(table.uri)}").optimize.optimize_indices(), of pylance',
             )
 
 

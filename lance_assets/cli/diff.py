@@ -234,8 +234,8 @@ def _fragment_lines(these: Fragments) -> Iterator[str]:
 
 def _lines(title: str, changes: Sequence[object]) -> Iterator[str]:
     shown = [printing.shown(str(each)) for each in changes]
-    for place, line in enumerate(printing.only(shown, _LISTED, lambda more: f"… and {more:,} more, with --json")):
-        yield f"{title if not place else '':<9}  {line}"
+    for number, line in enumerate(printing.only(shown, _LISTED, lambda more: f"… and {more:,} more, with --json")):
+        yield f"{title if not number else '':<9}  {line}"
 
 
 def _as_json(told: Difference) -> dict[str, object]:

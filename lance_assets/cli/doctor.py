@@ -12,7 +12,7 @@ from itertools import groupby
 from lance_assets.cli import FINE, FOUND, printing
 from lance_assets.cli.advice import Advice, advice
 from lance_assets.cli.naming import open_named, readings
-from lance_assets.lineage.telling import place
+from lance_assets.lineage.telling import without_credentials
 from lance_core import Corrupt, InvalidInput, NotFound, Table, Unsupported
 from lance_core.shell import Access, check_uri
 
@@ -94,7 +94,7 @@ def _place(text: str, access: Access) -> str:
 def _mend(repair: str, uri: str, kind: str | None) -> str:
     if kind is None:
         return repair
-    return f"{repair} Or: python -m lance_core fsck {shlex.quote(place(uri))} --repair {kind} --apply"
+    return f"{repair} Or: python -m lance_core fsck {shlex.quote(without_credentials(uri))} --repair {kind} --apply"
 
 
 def _of_advice(each: Advice) -> Said:
@@ -121,7 +121,7 @@ def _as_text(summary: str, said: Sequence[Said], refusal: str | None) -> Iterato
 
 def _as_json(uri: str, is_sound: bool, said: Sequence[Said]) -> dict[str, object]:
     return {
-        "uri": place(uri),
+        "uri": without_credentials(uri),
         "sound": is_sound,
         "findings": [
             {

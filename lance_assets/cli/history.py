@@ -9,7 +9,7 @@ from lance_assets.cli.naming import open_named
 from lance_assets.cli.printing import Column, number, signed, when
 from lance_assets.lineage.facts import Origin, Unknown, VersionName
 from lance_assets.lineage.reading import DETACHED, origin
-from lance_assets.lineage.telling import as_json, notes, place, short
+from lance_assets.lineage.telling import as_json, notes, short, without_credentials
 from lance_assets.words import count
 from lance_core import Corrupt, InvalidInput, NotFound, Table, Unsupported, VersionInfo
 from lance_core.operations import Clone, Restore
@@ -45,11 +45,15 @@ def run(arguments: argparse.Namespace, access: Access) -> int:
     chosen = versions[-arguments.limit :] if arguments.limit else versions
     found = [*_origins(table, chosen)][::-1]
     if arguments.json:
-        told = {"uri": place(table.uri), "versions": len(versions), "history": [as_json(each) for each in found]}
+        told = {
+            "uri": without_credentials(table.uri),
+            "versions": len(versions),
+            "history": [as_json(each) for each in found],
+        }
         printing.say_json(told)
         return FINE
     left = f"; the newest {len(chosen):,}, --limit 0 for all" if len(chosen) < len(versions) else ""
-    printing.say([f"{printing.shown(place(table.uri))}: {count(len(versions), 'version')}{left}", ""])
+    printing.say([f"{printing.shown(without_credentials(table.uri))}: {count(len(versions), 'version')}{left}", ""])
     printing.say(printing.table(_COLUMNS, map(_row, found), printing.width()))
     return FINE
 

@@ -10,7 +10,7 @@ from lance_assets.cli.printing import when
 from lance_assets.lineage.facts import Bond, Origin
 from lance_assets.lineage.graph import DEPTH_MAX, VERSIONS_MAX, Ancestry, Line, Mark
 from lance_assets.lineage.reading import ancestry_of
-from lance_assets.lineage.telling import as_json, named, place, span
+from lance_assets.lineage.telling import as_json, named, span, without_credentials
 from lance_assets.words import count, cut
 from lance_core import InvalidInput
 from lance_core.shell import Access
@@ -83,8 +83,10 @@ def _facts(origin: Origin) -> Iterator[str]:
 
 def _as_json(found: Ancestry) -> dict[str, object]:
     return {
-        "uri": place(found.root.uri),
+        "uri": without_credentials(found.root.uri),
         "version": found.root.version,
         "versions": [as_json(each) for each in found.found.values()],
-        "not_followed": [{"uri": place(each.uri), "version": each.version} for each in sorted(found.unfollowed)],
+        "not_followed": [
+            {"uri": without_credentials(each.uri), "version": each.version} for each in sorted(found.unfollowed)
+        ],
     }

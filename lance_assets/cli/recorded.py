@@ -7,7 +7,7 @@ import dagster as dg
 from lance_assets.cli import printing
 from lance_assets.lineage.facts import VersionName
 from lance_assets.lineage.instance import MadeByRun, RunSaid, run_said
-from lance_assets.lineage.telling import named, place
+from lance_assets.lineage.telling import named, without_credentials
 from lance_core import InvalidInput
 
 
@@ -62,4 +62,4 @@ def _version(each: MadeByRun, run_id: str) -> dict[str, object]:
 
 
 def _name(name: VersionName) -> dict[str, object]:
-    return {"uri": place(name.uri), "version": name.version}
+    return {"uri": without_credentials(name.uri), "version": name.version}

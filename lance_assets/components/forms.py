@@ -78,7 +78,7 @@ def listed(form: Form) -> Form:
         value = at.value(raw)
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence):
             raise at.wrong(f"a list is expected here, not {_kind(value)}")
-        return [form.read(each, at.below(place)) for place, each in enumerate(value)]
+        return [form.read(each, at.below(number)) for number, each in enumerate(value)]
 
     return Form({"type": "array", "items": form.or_template}, read)
 

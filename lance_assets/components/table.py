@@ -16,7 +16,7 @@ from lance_assets.assets import LanceTable, lance_table
 from lance_assets.components.at import At
 from lance_assets.components.forms import Form, record
 from lance_assets.components.scaffolder import LanceTableScaffolder
-from lance_assets.components.words import TABLE
+from lance_assets.components.vocabulary import TABLE
 
 _TABLE = record(lance_table, TABLE, required=["name", "uri"], what="a Lance table")
 

@@ -18,7 +18,7 @@ _CHARACTERS_MAX = 200
 _WITH_MANIFESTS = "s3+ddb://"
 
 
-def place(uri: str) -> str:
+def without_credentials(uri: str) -> str:
     """Without credentials, whoever wrote it. Which table of DynamoDB versions are reserved in stays: it is a name."""
     shown = without_secrets(uri)
     if not uri.lower().startswith(_WITH_MANIFESTS):
@@ -28,7 +28,7 @@ def place(uri: str) -> str:
 
 
 def named(name: VersionName) -> str:
-    return f"{place(name.uri)}@{name.version}"
+    return f"{without_credentials(name.uri)}@{name.version}"
 
 
 def short(run_id: str | None) -> str:
@@ -65,7 +65,7 @@ def notes(origin: Origin) -> Iterator[str]:
 
 
 def as_json(facts: Origin | Unknown) -> dict[str, object]:
-    name = {"uri": place(facts.name.uri), "version": facts.name.version}
+    name = {"uri": without_credentials(facts.name.uri), "version": facts.name.version}
     if isinstance(facts, Unknown):
         return {**name, "unknown": facts.why}
     return {
@@ -92,7 +92,7 @@ def as_json(facts: Origin | Unknown) -> dict[str, object]:
 
 
 def _source(source: Source) -> dict[str, object]:
-    return {"uri": place(source.name.uri), "version": source.name.version}
+    return {"uri": without_credentials(source.name.uri), "version": source.name.version}
 
 
 def as_markdown(origin: Origin) -> str:
@@ -100,8 +100,9 @@ def as_markdown(origin: Origin) -> str:
     if not origin.sources:
         return ""
     rows = [
-        f"| {in_markdown(place(each.name.uri)[:_CHARACTERS_MAX])} | {each.name.version} | {each.bond.value} |"
+        f"| {in_markdown(shown[:_CHARACTERS_MAX])} | {each.name.version} | {each.bond.value} |"
         for each in origin.sources[:_ROWS_MAX]
+        for shown in [without_credentials(each.name.uri)]
     ]
     left = len(origin.sources) - _ROWS_MAX
     more = [f"\n… and {left:,} more"] if left > 0 else []

@@ -11,7 +11,6 @@ import dagster as dg
 
 from lance_assets.checks.check import Check
 from lance_assets.failures import lance_errors
-from lance_assets.intents import logical_run_id
 from lance_assets.ledger import Ledger
 from lance_assets.maintenance.pins import needed_by_ledgers, needed_of
 from lance_assets.maintenance.plan import plan, shape
@@ -19,6 +18,7 @@ from lance_assets.maintenance.policy import Maintenance
 from lance_assets.maintenance.upkeep import cleaned, retire, surveyed
 from lance_assets.metadata import Metadata
 from lance_assets.resources import SPARK
+from lance_assets.run_intents import logical_run_id
 from lance_assets.writes import SparkCompact
 from lance_assets.writes.asset import write_in_step
 from lance_core import CleanupReport, NotFound, Survey

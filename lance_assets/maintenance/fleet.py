@@ -16,8 +16,7 @@ import dagster as dg
 from lance_assets.assets import LanceTable
 from lance_assets.checks.check import Check
 from lance_assets.failures import lance_errors
-from lance_assets.intents import run_intent
-from lance_assets.ledger import Ledger
+from lance_assets.ledger import Ledger, check_uri, check_word, shown_uri
 from lance_assets.maintenance.asset import maintenance_key
 from lance_assets.maintenance.fleet_run import Member, Round
 from lance_assets.maintenance.policy import Maintenance
@@ -25,8 +24,9 @@ from lance_assets.maintenance.report import Fate, FleetReport
 from lance_assets.places import place_of
 from lance_assets.provenance import properties_of
 from lance_assets.resources import SPARK, session_of
+from lance_assets.run_intents import run_intent
 from lance_assets.spark.jobs import SparkRunner
-from lance_assets.storage import LanceResource
+from lance_assets.storage import Access, LanceResource
 from lance_core import InvalidInput, find_tables
 from lance_core.tasks.parts import Runner
 
@@ -45,11 +45,49 @@ class Declared:
 
 
 @dataclass(frozen=True, slots=True)
+class Prefix:
+    """What the tables of a fleet lie below, and every name made of it."""
+
+    name: str
+    levels: tuple[str, ...]
+    uri: str
+    storage: LanceResource
+
+    def __post_init__(self) -> None:
+        for part in (*self.levels, self.name):
+            check_word(part, what="a Lance fleet's name and key prefix")
+        check_uri(self.uri, f"the Lance fleet {self.label!r}", missing="the place that its tables lie below")
+
+    @property
+    def key(self) -> dg.AssetKey:
+        return dg.AssetKey([*self.levels, self.name])
+
+    @property
+    def label(self) -> str:
+        return "/".join((*self.levels, self.name))
+
+    @property
+    def word(self) -> str:
+        """Where Dagster takes letters, digits and underscores only."""
+        return "_".join((*self.levels, self.name))
+
+    @property
+    def pool(self) -> str:
+        return f"lance/{self.label}"
+
+    @property
+    def shown_uri(self) -> str:
+        return shown_uri(self.uri)
+
+    def access(self) -> Access:
+        return self.storage.access()
+
+
+@dataclass(frozen=True, slots=True)
 class LanceFleet:
     """Made by `lance_fleet`; merge `.defs` into your project."""
 
-    place: Ledger
-    """Of the prefix: names, URI and storage. It has no versions."""
+    prefix: Prefix
     policy: Maintenance
     policies: Mapping[str, Maintenance]
     declared: tuple[Declared, ...]
@@ -62,7 +100,7 @@ class LanceFleet:
 
     @property
     def key(self) -> dg.AssetKey:
-        return self.place.key
+        return self.prefix.key
 
     @property
     def defs(self) -> dg.Definitions:
@@ -71,7 +109,7 @@ class LanceFleet:
 
     def path_of(self, uri: str) -> str:
         """From the prefix, which may be spelt with a scheme or a slash more than what is found below it."""
-        return place_of(uri).removeprefix(f"{place_of(self.place.shown_uri)}/")
+        return place_of(uri).removeprefix(f"{place_of(self.prefix.shown_uri)}/")
 
     def policy_of(self, path: str) -> Maintenance:
         """By its path from the prefix: the first pattern that fits, or the one for all."""
@@ -83,16 +121,16 @@ class LanceFleet:
             key=self.key,
             group_name=self.group,
             kinds={"spark", "lance"},
-            description=self.description or f"Compacts and cleans up the Lance tables below {self.place.shown_uri}.",
+            description=self.description or f"Compacts and cleans up the Lance tables below {self.prefix.shown_uri}.",
             owners=self.owners,
             tags=self.tags,
-            metadata={"dagster/uri": self.place.shown_uri},
+            metadata={"dagster/uri": self.prefix.shown_uri},
             required_resource_keys={SPARK},
             check_specs=[dg.AssetCheckSpec(_CHECK, asset=self.key, description="No table of the fleet was left out.")],
-            pool=self.place.pool,
+            pool=self.prefix.pool,
         )
         def asset(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]  # as Dagster knows it
-            with lance_errors(self.place, retry_number=context.retry_number):
+            with lance_errors(self.prefix, retry_number=context.retry_number):
                 report = self._round(context).done()
                 return dg.MaterializeResult(metadata=report.metadata, check_results=[_checked(report)])
 
@@ -100,8 +138,8 @@ class LanceFleet:
 
     def _round(self, context: dg.AssetExecutionContext) -> Round:
         started = time.monotonic()
-        access = self.place.access()
-        found = find_tables(self.place.uri, storage_options=access["storage_options"], exclude=self.exclude)
+        access = self.prefix.access()
+        found = find_tables(self.prefix.uri, storage_options=access["storage_options"], exclude=self.exclude)
         declared = {place_of(each.ledger.shown_uri): each for each in self.declared}
         members = []
         for uri in dict.fromkeys([*map(place_of, found.tables), *declared]):
@@ -122,10 +160,10 @@ class LanceFleet:
             members=members,
             skipped=found.skipped,
             intent=intent,
-            properties=properties_of(context.run, self.key, None, intent, {}),
+            properties=properties_of(context.run, self.key, None, intent, ()),
             runner=runner,
             orphans=self.orphans,
-            prefix=self.place.shown_uri,
+            prefix=self.prefix.shown_uri,
             started=started,
         )
 
@@ -133,12 +171,12 @@ class LanceFleet:
     def _schedule(self) -> dg.ScheduleDefinition:
         assert self.policy.every is not None, "a policy by the clock"
         return dg.ScheduleDefinition(
-            name=f"lance_fleet__{self.place.word}",
+            name=f"lance_fleet__{self.prefix.word}",
             cron_schedule=self.policy.every,
             execution_timezone=self.policy.timezone,
             target=dg.AssetSelection.assets(self.key),
             default_status=dg.DefaultScheduleStatus.RUNNING,
-            description=f"Launches the maintenance of the Lance tables below {self.place.shown_uri}.",
+            description=f"Launches the maintenance of the Lance tables below {self.prefix.shown_uri}.",
         )
 
 
@@ -173,9 +211,9 @@ def lance_fleet(
     storage = storage or LanceResource(storage_options=dict(storage_options or {}))
     if isinstance(exclude, str):
         raise InvalidInput(f"the Lance fleet {name!r}: exclude={exclude!r} is one text; give a list of patterns")
-    place = Ledger(name, levels, storage.place(prefix) if prefix else prefix, storage)
+    below = Prefix(name, levels, storage.place(prefix) if prefix else prefix, storage)
     return LanceFleet(
-        place=place,
+        prefix=below,
         policy=policy or Maintenance(),
         policies=dict(policies or {}),
         declared=tuple(map(_declared, tables)),

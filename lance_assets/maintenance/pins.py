@@ -7,7 +7,10 @@ names them. What tags, branches and clones hold is the core's to know.
 """
 
 import json
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 import dagster as dg
 
@@ -23,6 +26,27 @@ Needed = Mapping[str, Mapping[int, str]]
 
 _PAGE = 500
 _SET = "lance/"
+_FRESH_FOR = timedelta(minutes=1)
+
+
+@dataclass(slots=True)
+class NeededLately:
+    """What the ledgers need, read once for all the sensors that a process evaluates in the same minute: each has one
+    table, and would read the ledgers of all. Whatever removes versions reads it anew."""
+
+    _of: object = None
+    """The Dagster: a process has one."""
+    _at: datetime | None = None
+    _needed: Needed = field(default_factory=dict)
+    _turn: threading.Lock = field(default_factory=threading.Lock)
+
+    def read(self, context: dg.SensorEvaluationContext, now: datetime) -> Needed:
+        with self._turn:  # those who come at the same moment wait for the first
+            of = context.instance_ref or context.instance
+            is_fresh = self._at is not None and timedelta(0) <= now - self._at < _FRESH_FOR
+            if not is_fresh or self._of != of:
+                self._needed, self._of, self._at = needed_by_ledgers(context.instance), of, now
+            return self._needed
 
 
 def needed_by_ledgers(instance: dg.DagsterInstance) -> Needed:
@@ -96,6 +120,7 @@ def _note(needed: dict[str, dict[int, str]], inputs: object, why: str) -> None:
         except ValueError:
             return
     if isinstance(inputs, dict):
-        for uri, version in inputs.items():
-            if type(version) is int and version > 0:
-                needed.setdefault(str(uri), {}).setdefault(version, why)
+        for uri, given in inputs.items():
+            for version in given if isinstance(given, list) else [given]:
+                if type(version) is int and version > 0:
+                    needed.setdefault(str(uri), {}).setdefault(version, why)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from lance_assets.ledger import Ledger
 from lance_assets.maintenance.asset import maintenance_key
-from lance_assets.maintenance.pins import needed_by_ledgers, needed_of
+from lance_assets.maintenance.pins import Needed, NeededLately, needed_of
 from lance_assets.maintenance.plan import plan, shape
 from lance_assets.maintenance.policy import Maintenance
 from lance_assets.maintenance.runs import at_work
@@ -26,6 +26,7 @@ OF = "lance/maintenance_of"
 AFTER_A_FAILURE = timedelta(hours=1)
 _UNSUCCESSFUL = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 _TABLES_FAULT = (LanceError, pa.ArrowException, ArithmeticError, LookupError, OSError, RecursionError, ValueError)
+_NEEDED = NeededLately()
 
 
 def maintenance_sensor(
@@ -36,7 +37,8 @@ def maintenance_sensor(
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> dg.SensorDefinition:
     def evaluate(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        return decided(context.instance, ledger, policy, writes, now())
+        at = now()
+        return decided(context.instance, ledger, policy, writes, at, lambda: _NEEDED.read(context, at))
 
     return dg.SensorDefinition(
         name=f"lance_maintain__{ledger.word}",
@@ -66,7 +68,12 @@ def maintenance_schedule(ledger: Ledger, policy: Maintenance, writes: Collection
 
 
 def decided(
-    instance: dg.DagsterInstance, ledger: Ledger, policy: Maintenance, writes: Collection[dg.AssetKey], now: datetime
+    instance: dg.DagsterInstance,
+    ledger: Ledger,
+    policy: Maintenance,
+    writes: Collection[dg.AssetKey],
+    now: datetime,
+    ledgers: Callable[[], Needed],
 ) -> dg.RunRequest | dg.SkipReason:
     try:
         table = ledger.open()
@@ -74,7 +81,7 @@ def decided(
         due = plan(found, policy)
         why_not = _at_work(instance, ledger, policy, writes) if due.is_due else None
         if due.clean and not why_not:  # who else needs a version is asked where one would go
-            due = plan(found, policy, needed=needed_of(table, policy, needed_by_ledgers(instance)).keys())
+            due = plan(found, policy, needed=needed_of(table, policy, ledgers()).keys())
         key = f"{due.key}-{_which(ledger, table)}"
     except NotFound:
         return dg.SkipReason(f"{ledger.label}: there is no {ledger.what} at {ledger.shown_uri} yet")

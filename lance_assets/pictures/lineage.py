@@ -5,7 +5,7 @@ right, with the run and the asset that did it.
 from collections.abc import Sequence
 
 from lance_assets.lineage.facts import Bond, Origin, Source, VersionName
-from lance_assets.lineage.telling import place, short, span
+from lance_assets.lineage.telling import short, span, without_credentials
 from lance_assets.pictures.svg import BLUE, FAINT, GREY, INK, PALE_BLUE, PALE_GREY, Picture
 
 _SOURCES_MAX = 6
@@ -71,6 +71,6 @@ def _words(source: Source) -> tuple[str, str]:
 
 def _name(uri: str) -> str:
     """The end of where it is, which is what people call it."""
-    shown = place(uri).rstrip("/")
+    shown = without_credentials(uri).rstrip("/")
     main, _, branch = shown.partition("/tree/")
     return main.rpartition("/")[2] + (f" ({branch})" if branch else "")

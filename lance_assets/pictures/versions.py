@@ -39,10 +39,10 @@ class _Made:
 
 def version_graph(table: Table) -> Picture:
     numbers = list(table.version_numbers())
-    place = numbers.index(table.version) if table.version in numbers else len(numbers)
-    drawn = numbers[max(0, place - _BEFORE) : place + _AFTER + 1]
+    position = numbers.index(table.version) if table.version in numbers else len(numbers)
+    drawn = numbers[max(0, position - _BEFORE) : position + _AFTER + 1]
     rows = list(reversed(_rows(drawn)))
-    newer, older = len(numbers) - (place + _AFTER + 1), max(0, place - _BEFORE)
+    newer, older = len(numbers) - (position + _AFTER + 1), max(0, position - _BEFORE)
     tags, branches, root = _references(table)
     below = f"{older:,} older" if older else root
     picture = Picture(_WIDTH, _TOP + (len(rows) + (1.7 if below else 0.7)) * _ROW)

@@ -2,6 +2,7 @@
 
 Every op that makes one version takes `audit=`: a function that is shown, on the driver, the table with the change and
 the one it was made upon (None for a first version), before anybody else can see it. If it raises, nothing is published.
+So does `upsert_batches`, of each batch of a stream; the format `lance` has options only, which are text.
 
 Executors write and read files through `lance_core.tasks`; the driver plans, and commits once. Names are loaded when
 they are used, so that importing this package costs nothing. Start with `writing.py`, or with `session.py`. (A module

@@ -4,14 +4,18 @@ No rows cross over to the JVM: a task is given a number, and gives back bytes.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from lance_assets.spark.session import classic_context
 from lance_assets.spark.workers import InWorker
+from lance_core import InvalidInput
 from lance_core.tasks.parts import Task
 
 PART_RESULTS = "part bigint, result binary, refusal string"
@@ -24,6 +28,7 @@ _EXECUTORS_UNBOUNDED = 32
 _BYTES_OF_A_NUMBER = 8
 _BYTES_TOLD_MAX = 128 * 1024**2
 """Far above what Spark sends to every worker (10 MB), and counted in a few milliseconds."""
+_TOO_MUCH = re.compile(r"\(([^()]+)\) is bigger than (spark\.driver\.maxResultSize \([^()]+\))")
 _LOCAL = re.compile(r"local\[(\d+)(?:,\s*\d+)?\]")
 
 
@@ -37,6 +42,23 @@ class SparkRunner:
 
     def run(self, task: Task, parts: int) -> pa.Table:
         return numbers(self.spark, parts).mapInArrow(InWorker(task), PART_RESULTS).toArrow()
+
+
+@contextmanager
+def taken_by_the_driver(what: str, instead: str) -> Iterator[None]:
+    """Where what comes back grows with the data. Spark ends a job that gives its driver too much, and says so somewhere
+    in a traceback of Java."""
+    try:
+        yield
+    except (Py4JError, PySparkException) as error:
+        found = _TOO_MUCH.search(str(error))
+        if found is None:
+            raise
+        came, bound = found.groups()
+        raise InvalidInput(
+            f"{what}: {came} came back from the workers, more than {bound} lets the driver take. {instead}, or set it "
+            "higher where the session is opened"
+        ) from None
 
 
 def numbers(spark: SparkSession, parts: int, memory_bytes: int = 0) -> DataFrame:

@@ -79,3 +79,11 @@ class Options:
         for option, instead in why.items():
             if self.text(option) is not None:
                 raise InvalidInput(f"the option {option} is not for streams: {instead}")
+
+    def without_audit(self, instead: str) -> None:
+        """Without it the rows would be there for all to see, and nobody would have looked."""
+        if self.text("audit") is not None:
+            raise InvalidInput(
+                "the format takes no option audit: an audit is a function, and options are text. Nothing was written; "
+                f"use {instead}"
+            )

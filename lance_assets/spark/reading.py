@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from lance_assets.spark.jobs import SparkRunner, numbers, slots
+from lance_assets.spark.jobs import SparkRunner, numbers, slots, taken_by_the_driver
 from lance_assets.spark.types import spark_schema, transport_schema
 from lance_assets.spark.workers import InWorker
 from lance_core.tasks import aggregate as aggregating
@@ -99,4 +99,6 @@ def aggregate(
     """What a query with aggregates gives, such as `select city, avg(age) from dataset where age > 17 group by city`.
     The table is called `dataset` in it. Workers aggregate what they read; the driver puts their groups together."""
     base = Which(uri, version, tag, branch, storage_options, manifest_store, tuple(bases)).snapshot()
-    return aggregating.aggregate(base, sql, runner=lambda: SparkRunner(spark))
+    what = f"{base.location.uri}: the groups of {sql!r}"
+    with taken_by_the_driver(what, "Ask for fewer groups, group the rows of read(...) with Spark"):
+        return aggregating.aggregate(base, sql, runner=lambda: SparkRunner(spark))

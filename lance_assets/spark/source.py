@@ -35,7 +35,8 @@ class LanceDataSource(ds.DataSource):
     workers), `with_row_id`, `with_row_address`, `bases` (with commas). Spark's own filters are Spark's to evaluate.
 
     Writing, with mode "append" or "overwrite": `intent`, `property.` before the name of a property of the version,
-    `replace_schema`, `create`, `max_rows_per_file`, `max_bytes_per_file`.
+    `replace_schema`, `create`, `max_rows_per_file`, `max_bytes_per_file`. An `audit` is a function, and no option
+    can be one: the functions of this package take it.
 
     Streams: where one begins, `starting_version` (a number, whose rows are sent too, or "latest") or
     `starting_timestamp`; else with all rows. How much at once: `max_rows_per_trigger`, `max_files_per_trigger`,
@@ -72,6 +73,7 @@ class LanceDataSource(ds.DataSource):
         )
 
         said = self._said()
+        said.without_audit("append(df, uri, audit=) or overwrite(df, uri, audit=) of lance_assets.spark")
         uri, incoming = said.uri, stored_schema(schema)
         limits = FileLimits(
             said.number("max_rows_per_file", ROWS_PER_FILE_MAX), said.number("max_bytes_per_file", BYTES_PER_FILE_MAX)

@@ -22,6 +22,7 @@ from lance_assets.spark.options import Options
 from lance_assets.spark.types import stored_schema
 from lance_assets.spark.workers import settle
 from lance_core import InvalidInput, StorageError
+from lance_core.tasks.changes import Audit
 from lance_core.tasks.streams import writing
 from lance_core.tasks.streams.writing import Batch, StreamedWrite, Told
 from lance_core.tasks.write import ATTEMPTS, BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits, ManifestStore
@@ -34,6 +35,7 @@ def stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: 
     "complete"."""
     given = Options(options)
     given.without({"intent": "each batch has one of its own"})
+    given.without_audit("foreachBatch with append(..., intent=, audit=), or upsert_batches(..., audit=)")
     limits = FileLimits(
         given.number("max_rows_per_file", ROWS_PER_FILE_MAX), given.number("max_bytes_per_file", BYTES_PER_FILE_MAX)
     )
@@ -99,12 +101,16 @@ def upsert_batches(
     manifest_store: ManifestStore | str | None = None,
     properties: Mapping[str, str] | None = None,
     retries: int = ATTEMPTS,
+    audit: Audit | None = None,
     max_rows_per_file: int = ROWS_PER_FILE_MAX,
     max_bytes_per_file: int = BYTES_PER_FILE_MAX,
 ) -> Callable[[DataFrame, int], None]:
     """What `foreachBatch` calls, where an output mode "update" is wanted: each batch is an `upsert`, and is done once,
     however often it is repeated. A batch is known by its query and its number. Where Spark does not say which query it
-    is, `query_id` does; give another one with each new checkpoint, for its batches count from 0 again."""
+    is, `query_id` does; give another one with each new checkpoint, for its batches count from 0 again.
+
+    A batch that `audit` refuses ends the query, and is shown again when that goes on, unless `Table.publish` has landed
+    it meanwhile."""
 
     def bring(rows: DataFrame, number: int) -> None:
         batch = _batch_of(rows, number, query_id)
@@ -122,6 +128,7 @@ def upsert_batches(
             intent=batch.intent,
             properties={**(properties or {}), **batch.properties},
             retries=retries,
+            audit=audit,
             max_rows_per_file=max_rows_per_file,
             max_bytes_per_file=max_bytes_per_file,
         )

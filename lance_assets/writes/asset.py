@@ -5,19 +5,19 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from lance_assets.audits import Audit, check_specs
 from lance_assets.checks.check import Check
 from lance_assets.checks.judging import judge_in_run
 from lance_assets.epochs import epoch_of
 from lance_assets.failures import lance_errors
-from lance_assets.intents import partition_intent, run_intent
 from lance_assets.ledger import Ledger
-from lance_assets.metadata import VersionFacts, committed_facts, found_facts, metadata_of
+from lance_assets.metadata import VersionFacts, committed_facts, found_facts, metadata_of, metadata_of_gone
 from lance_assets.properties import RUN_ID
 from lance_assets.provenance import properties_of
 from lance_assets.recording import Standing, record_in_run
 from lance_assets.resources import SPARK, session_of
+from lance_assets.run_intents import partition_intent, run_intent
 from lance_assets.spark.cancelling import ending_together
+from lance_assets.write_audits import Audit, check_specs
 from lance_assets.writes.context import WriteContext
 from lance_assets.writes.dependencies import Dependencies
 from lance_assets.writes.write import How, Write
@@ -77,7 +77,7 @@ class _Step:
         audit = Audit(self.write.audit) if self.write.audit else None
 
         def how() -> How:
-            properties = properties_of(self.context.run, key, partition, intent, writing.inputs)
+            properties = properties_of(self.context.run, key, partition, intent, writing.inputs.items())
             return How(intent=intent, properties=properties, audit=audit, **ledger.access())
 
         try:
@@ -131,12 +131,9 @@ class _Step:
         if not committed.attempts and not committed.landed_before:
             context.log.info(f"{ledger.label}: there was nothing to write; it stays at version {committed.version}")
             return _unrecorded(committed.version, {"lance/rows_added": dg.MetadataValue.int(0)}, checked)
-        if committed.table.version != committed.version:
-            context.log.warning(
-                f"{ledger.label}: this landed as version {committed.version}, which cleanup has retired since; "
-                "nothing was written now, and there is no partition to record"
-            )
-            return _unrecorded(committed.version, {"lance/landed_before": dg.MetadataValue.bool(True)}, checked)
+        if gone := metadata_of_gone(committed):
+            context.log.warning(f"{ledger.label}: {gone['lance/gone'].value}. There is no partition to record")
+            return _unrecorded(committed.version, gone, checked)
         facts = committed_facts(committed, epoch_of(context.instance, ledger, ledger.identity_of(committed.table)))
         known = facts.run_id is not None and context.instance.has_run(facts.run_id)
         stood = record_in_run(context, ledger, facts)

@@ -5,7 +5,7 @@ Text of conditions may hold parameters, `:name`, which become literals of Lance'
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 Rows = Callable[["SparkSession", WriteContext], "DataFrame"]
 Parameters = Mapping[str, Value | Callable[[WriteContext], Value]]
 _PARAMETER = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|::|:(?P<name>[A-Za-z_]\w*)""")
+
+_NAME = re.compile(r"(?<![:\w]):(?P<name>[A-Za-z_]\w*)")
 
 
 class How(Access):
@@ -98,7 +100,13 @@ class Write(Common, ABC):
             raise self.wrong(f"fn must be a function {what}")
 
     def check_parameters(self, parameters: Parameters, *texts: str | None) -> None:
-        """Every name that a text has is given, and every name that is given is in a text."""
+        """Every name that a text has is given, and every name that is given is in a text, outside of quotes."""
+        for quoted, name in _names_in_quotes(text for text in texts if text):
+            if name in parameters or name == "partition_key":
+                raise self.wrong(
+                    f"{quoted} is that very text, for within quotes :{name} is no parameter; write :{name} without "
+                    f"quotes, it becomes a literal with quotes of its own. More text is joined to it: 'day ' || :{name}"
+                )
         used = {name for text in texts if text for name in _names(text)}
         if "partition_key" in used and self.partitions is None:
             raise self.wrong(":partition_key needs partitions=")
@@ -130,6 +138,14 @@ def filled_in(text: str, parameters: Parameters, ctx: WriteContext) -> str:
         return sql_literal(value(ctx) if callable(value) else value, name)
 
     return _PARAMETER.sub(literal, text)
+
+
+def _names_in_quotes(texts: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """What looks like a parameter and is text."""
+    for text in texts:
+        for found in _PARAMETER.finditer(text):
+            if found[0][0] in "'\"":
+                yield from ((found[0], each["name"]) for each in _NAME.finditer(found[0]))
 
 
 def _names(text: str) -> list[str]:

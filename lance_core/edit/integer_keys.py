@@ -1,8 +1,9 @@
 """The common case of a join by key, fast: one key, of whole numbers, each there once.
 
-Numbers that lie close together are looked up in an array by their distance from the smallest; others are sorted once
-and searched for in order, which the processor's caches like. Ten million by ten million take half a second, or one and
-a half; the general way (`joining.py`), which also says what is wrong with keys, five.
+Few keys are looked for among many that ascend, as those of most tables do, and the many are hardly looked at. Else it
+is the other way round: numbers that lie close together are looked up in an array by their distance from the smallest;
+others are sorted once and searched for in order, which the processor's caches like. Ten million by ten million take
+half a second, or one and a half; the general way (`joining.py`), which also says what is wrong with keys, five.
 """
 
 from typing import Any
@@ -18,6 +19,8 @@ _SPAN_PER_KEY = 4
 _SPAN_MAX = 1 << 25
 """Which many are worth it where as many keys are looked up, however few there are to be found."""
 _SPAN_PER_SOUGHT = 8
+_FEW = 4
+"""Where there are so many times more among which they are looked for."""
 _ROWS_MAX = (1 << 31) - 1
 
 
@@ -65,6 +68,52 @@ class IntegerKeys:
         equal = self._keys[at] == its
         found[places[equal]] = self._rows[at[equal]]
         return found
+
+    def matches(self, among: pa.ChunkedArray) -> tuple[Numbers, Numbers]:
+        """Where among these a key is, ascending, and the row that has it.
+
+        >>> keys = IntegerKeys.of(pa.chunked_array([[7, 5, None]]))
+        >>> [found.tolist() for found in keys.matches(pa.chunked_array([[4, 5], [None, 7], [7, 6]]))]
+        [[1, 3, 4], [1, 0, 0]]
+        """
+        found: list[tuple[Numbers, Numbers]] = []
+        rest: list[pa.Array] = []
+        places_of_rest: list[Numbers] = []
+        start = 0
+        for chunk in among.chunks:
+            its = self._among_ascending(chunk)
+            if its is None:
+                rest.append(chunk)
+                places_of_rest.append(np.arange(start, start + len(chunk)))
+            else:
+                found.append((its[0] + start, its[1]))
+            start += len(chunk)
+        if rest:
+            rows = self.rows_for(pa.chunked_array(rest))
+            there = np.flatnonzero(rows != _NOTHING)
+            found.append((np.concatenate(places_of_rest)[there], rows[there]))
+        if not found:
+            return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+        places, rows = (np.concatenate(side) for side in zip(*found, strict=True))
+        if rest and len(found) > 1:
+            order = np.argsort(places)
+            places, rows = places[order], rows[order]
+        return places, rows
+
+    def _among_ascending(self, chunk: pa.Array) -> tuple[Numbers, Numbers] | None:
+        """The same, if each of these is larger than the one before, and few keys lie between first and last."""
+        if chunk.null_count or not len(chunk):
+            return None
+        numbers = np.asarray(chunk.cast(pa.int64()))
+        self._sort()
+        first = int(np.searchsorted(self._keys, numbers[0]))
+        last = int(np.searchsorted(self._keys, numbers[-1], side="right"))
+        if _FEW * max(0, last - first) > len(numbers) or not (numbers[1:] > numbers[:-1]).all():
+            return None
+        keys = self._keys[first:last]
+        places = np.searchsorted(numbers, keys)
+        equal = numbers[places] == keys  # none is larger than the last
+        return places[equal], self._rows[first:last][equal]
 
     @property
     def _span(self) -> int:

@@ -62,6 +62,14 @@ class SourceKeys:
             return codes
         return np.where(codes == NOTHING, NOTHING, self._row_of[codes])
 
+    def matches(self, columns: Sequence[pa.ChunkedArray]) -> tuple[Numbers, Numbers]:
+        """The rows of the table whose key is in memory, ascending, and the row in memory for each."""
+        if self._integers is not None:
+            return self._integers.matches(columns[0])
+        found = self.rows_for(columns)
+        places = np.flatnonzero(found != NOTHING)
+        return places, found[places]
+
     def named(self, rows: Numbers) -> str:
         """The keys of these rows for people, a few of them."""
         few = self._rows.take(pa.array(rows[:_NAMED_MAX])).to_pylist()

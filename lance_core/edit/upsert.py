@@ -17,7 +17,7 @@ from lance_core.data.comparable import comparable
 from lance_core.data.conform import Conversion, afresh, columns_to_write, conform
 from lance_core.data.incoming import Incoming
 from lance_core.data.write import FileLimits
-from lance_core.edit.joining import NOTHING, check_key_type
+from lance_core.edit.joining import check_key_type
 from lance_core.edit.matching import check_columns
 from lance_core.edit.rewriting import (
     Change,
@@ -80,7 +80,8 @@ class Brought:
     source: Source
 
     def has_any(self, columns: Sequence[pa.ChunkedArray]) -> bool:
-        return bool((self.source.rows_for(columns) != NOTHING).any())
+        places, _ = self.source.matches(columns)
+        return bool(len(places))
 
 
 def seeing(update: Update, source: Source, rules: Rules, schema: TableSchema) -> Update:

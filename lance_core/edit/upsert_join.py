@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core import given
-from lance_core.edit.joining import NOTHING, Numbers, SourceKeys
+from lance_core.edit.joining import Numbers, SourceKeys
 from lance_core.edit.matching import picked_rows_of, rows_of
 from lance_core.edit.rewriting import in_one_piece
 from lance_core.errors import InvalidInput
@@ -86,8 +86,8 @@ class Source(Protocol):
     @property
     def count(self) -> int: ...
 
-    def rows_for(self, keys: Sequence[pa.ChunkedArray]) -> Numbers:
-        """For each row of the table, by its key columns: the row with that key, or -1."""
+    def matches(self, keys: Sequence[pa.ChunkedArray]) -> tuple[Numbers, Numbers]:
+        """The rows of the table, by their key columns, whose key came, ascending; and for each the row that came."""
 
     def take(self, rows: Numbers, names: Sequence[str]) -> pa.Table:
         """These rows, in this order."""
@@ -108,8 +108,8 @@ class Held:
     def count(self) -> int:
         return int(self._rows.num_rows)
 
-    def rows_for(self, keys: Sequence[pa.ChunkedArray]) -> Numbers:
-        return self._keys.rows_for(keys)
+    def matches(self, keys: Sequence[pa.ChunkedArray]) -> tuple[Numbers, Numbers]:
+        return self._keys.matches(keys)
 
     def take(self, rows: Numbers, names: Sequence[str]) -> pa.Table:
         return self._rows.select(list(names)).take(pa.array(rows))
@@ -169,32 +169,33 @@ class Conditions:
         check_condition(base.manifest, targets, what="matched_if=")
         return cls(doomed, condition)
 
-    def columns(self, rules: Rules) -> list[str]:
-        """Of the table, to be read for the join."""
+    def columns(self, rules: Rules, *, all_rows: bool) -> list[str]:
+        """Of the table, to be read for the join. Where all rows that a fragment ever had are read, a row's place among
+        them is where it is."""
         doomed, condition = self.doomed, self.matched_if
         of_condition = condition.target.names if condition else ()
-        return list(dict.fromkeys((*rules.on, *(doomed.columns if doomed else ()), *of_condition, ROW_OFFSET)))
+        offsets = [] if all_rows else [ROW_OFFSET]
+        return list(dict.fromkeys((*rules.on, *(doomed.columns if doomed else ()), *of_condition, *offsets)))
 
 
 def join(base: Snapshot, source: Source, rules: Rules, seen: Seen) -> Found:
     conditions = Conditions.of(base, source.columns, rules)
     doomed, condition, unmatched = conditions.doomed, conditions.matched_if, rules.delete_unmatched
-    columns = conditions.columns(rules)
 
-    def part_of(table: pa.Table, its: npt.NDArray[np.int64]) -> Part:
-        """`its` are the rows that came, by the rows of the table."""
-        met = matches = np.flatnonzero(its != NOTHING)
-        if condition and len(matches) and rules.matched in (Matched.UPDATE, Matched.DELETE):
-            matches = matches[condition.holds(source, its[matches], table, matches)]
-        changed = matches if rules.matched is Matched.UPDATE else matches[:0]
-        gone = matches if rules.matched is Matched.DELETE else matches[:0]
+    def part_of(table: pa.Table, matches: Numbers, met: Numbers) -> Part:
+        """`matches` are rows of the table, `met` the rows that came for them."""
+        places, rows = matches, met
+        if condition and len(places) and rules.matched in (Matched.UPDATE, Matched.DELETE):
+            holds = condition.holds(source, rows, table, places)
+            places, rows = places[holds], rows[holds]
+        changes = rules.matched is Matched.UPDATE
+        gone = places if rules.matched is Matched.DELETE else places[:0]
         if unmatched is not False:
-            leaves = its == NOTHING
-            if doomed:
-                leaves &= _mask(doomed, table)
+            leaves = _mask(doomed, table) if doomed else np.ones(table.num_rows, dtype=np.bool_)
+            leaves[matches] = False
             gone = np.union1d(gone, np.flatnonzero(leaves))
-        offsets = table[ROW_OFFSET].to_numpy().astype(np.int64)
-        return Part(its[met], offsets[changed], its[changed], offsets[gone])
+        changed = _offsets(table, places if changes else places[:0])
+        return Part(met, changed, rows if changes else rows[:0], _offsets(table, gone))
 
     known = seen.parts if seen.schema == base.manifest.schema else {}
     fragments = {fragment.encode(): fragment for fragment in base.manifest.fragments}
@@ -203,21 +204,24 @@ def join(base: Snapshot, source: Source, rules: Rules, seen: Seen) -> Found:
     candidates = _candidates(base, source, rules) if unread else Selection()
 
     def rows_in(fragment: Fragment) -> pa.Table:
-        if fragment.id in candidates.known:
+        picked = fragment.id in candidates.known
+        columns = conditions.columns(rules, all_rows=not (picked or fragment.deletion_file))
+        if picked:
             return picked_rows_of(base, fragment, columns, candidates.fragments.get(fragment.id))
         return pa.Table.from_batches(rows_of(base, fragment, columns))
 
     for group in _groups(unread, max(_ROWS_AT_ONCE, source.count)):
-        read = [(key, rows_in(unread[key])) for key in group]
-        types = [read[0][1].schema.field(name).type for name in rules.on]
+        read = [rows_in(unread[key]) for key in group]
+        types = [read[0].schema.field(name).type for name in rules.on]
         together = [
-            pa.chunked_array([c for _, t in read for c in t[name].chunks], arrow)
+            pa.chunked_array([c for table in read for c in table[name].chunks], arrow)
             for name, arrow in zip(rules.on, types, strict=True)
         ]
-        rows_for = source.rows_for(together)
+        places, rows = source.matches(together)
         start = 0
-        for key, table in read:
-            parts[key] = part_of(table, rows_for[start : start + table.num_rows])
+        for key, table in zip(group, read, strict=True):
+            first, last = np.searchsorted(places, (start, start + table.num_rows))
+            parts[key] = part_of(table, places[first:last] - start, rows[first:last])
             start += table.num_rows
     seen.schema, seen.parts = base.manifest.schema, parts
     found = Found([], {}, np.zeros(source.count, dtype=np.bool_))
@@ -301,6 +305,13 @@ def _structs(table: pa.Table, count: int) -> pa.Array:
     if not fields:
         return pa.array([{}] * count, pa.struct([]))
     return pa.StructArray.from_arrays(arrays(table), fields=fields)
+
+
+def _offsets(table: pa.Table, places: Numbers) -> Offsets:
+    """Of rows that were read, by their places among them."""
+    if ROW_OFFSET not in table.column_names:
+        return places
+    return np.asarray(table[ROW_OFFSET].take(pa.array(places)).to_numpy(), dtype=np.int64)
 
 
 def _mask(predicate: Predicate, table: pa.Table) -> npt.NDArray[np.bool_]:

@@ -16,6 +16,10 @@ from lance_core.errors import Corrupt
 from lance_core.limits import DELETED_ROWS_AS_ARROW
 
 SCHEMA = pa.schema([pa.field("row_id", pa.uint32(), nullable=False)])
+_WRITTEN = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
+_READ = pa.ipc.IpcReadOptions(use_threads=False)
+"""There is one column. To hand a few bytes to another thread takes longer than to compress them, a tenth of a
+millisecond and more where the machine is busy."""
 _WIDTH = 4
 _SLACK_BYTES = 64
 """Some writers compress the padding of a buffer with it."""
@@ -31,8 +35,7 @@ _FOOTER_BATCHES, _HEADER, _ROWS, _BUFFERS, _COMPRESSION = 3, 2, 0, 2, 3
 
 def encode(offsets: npt.NDArray[np.uint32]) -> bytes:
     sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_file(sink, SCHEMA, options=options) as writer:
+    with pa.ipc.new_file(sink, SCHEMA, options=_WRITTEN) as writer:
         writer.write_batch(pa.RecordBatch.from_arrays([pa.array(offsets)], schema=SCHEMA))
     return bytes(sink.getvalue())
 
@@ -40,24 +43,23 @@ def encode(offsets: npt.NDArray[np.uint32]) -> bytes:
 def decode(data: bytes, *, path: str) -> npt.NDArray[np.uint32]:
     """In the order of the file."""
     try:
-        with pa.ipc.open_file(data) as file:
-            schema = file.schema
-        if not schema.equals(SCHEMA):
-            raise Corrupt(f"has the columns {schema}, not row_id: uint32 not null", path=path, field="schema")
-        found = list(_batches(pa.py_buffer(data), path=path))
+        with pa.ipc.open_file(data, options=_READ) as file:
+            if not file.schema.equals(SCHEMA):
+                raise Corrupt(f"has the columns {file.schema}, not row_id: uint32 not null", path=path, field="schema")
+            found = list(_batches(file, pa.py_buffer(data), path=path))
     except (pa.ArrowException, OSError, EOFError, struct.error) as error:
         raise Corrupt("is not an Arrow IPC file", path=path, field="deletion_file") from error
     return np.concatenate([np.empty(0, dtype=np.uint32), *found])
 
 
-def _batches(data: pa.Buffer, *, path: str) -> Iterator[npt.NDArray[np.uint32]]:
+def _batches(file: pa.ipc.RecordBatchFileReader, data: pa.Buffer, *, path: str) -> Iterator[npt.NDArray[np.uint32]]:
     left = DELETED_ROWS_AS_ARROW.most
-    for start, size in _blocks(data):
+    for number, (start, size) in enumerate(_blocks(data)):
         if not 0 <= start <= start + size <= data.size:
             raise Corrupt(f"has a batch at bytes {start} to {start + size} of {data.size}", path=path, field="footer")
         message = pa.ipc.read_message(data.slice(start, size))
         left -= _checked_rows(message.metadata.to_pybytes(), message.body, left, path=path)
-        batch = pa.ipc.read_record_batch(message, SCHEMA)
+        batch = file.get_batch(number)
         batch.validate()
         if batch.column(0).null_count:
             raise Corrupt("holds nulls, and a deleted row has a number", path=path, field="row_id")

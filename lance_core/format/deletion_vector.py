@@ -11,6 +11,7 @@ from pyroaring import BitMap
 
 from lance_core.errors import Corrupt
 from lance_core.format import deletion_arrow
+from lance_core.format.distinct import distinct
 from lance_core.limits import DELETED_ROWS
 
 _ARRAY_ROWS_MAX = 5000
@@ -26,7 +27,7 @@ class DeletionVector:
 
     @classmethod
     def decode_arrow(cls, data: bytes, *, path: str) -> "DeletionVector":
-        return cls(np.unique(deletion_arrow.decode(data, path=path)))
+        return cls(distinct(deletion_arrow.decode(data, path=path)))
 
     @classmethod
     def decode_bitmap(cls, data: bytes, *, path: str) -> "DeletionVector":
@@ -40,10 +41,10 @@ class DeletionVector:
     @classmethod
     def of(cls, offsets: npt.ArrayLike) -> "DeletionVector":
         """From offsets in any order."""
-        return cls(np.unique(np.asarray(offsets, dtype=np.uint32)))
+        return cls(distinct(np.asarray(offsets, dtype=np.uint32)))
 
     def union(self, other: "DeletionVector") -> "DeletionVector":
-        return DeletionVector(np.union1d(self.offsets, other.offsets))
+        return DeletionVector(distinct(np.concatenate([self.offsets, other.offsets])))
 
     @property
     def is_best_as_bitmap(self) -> bool:

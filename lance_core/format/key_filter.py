@@ -13,8 +13,10 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from lance_core.format._pb import transaction_pb2
+from lance_core.format.distinct import distinct
 from lance_core.format.xxh64 import Hashes, xxh64
 
+_Bytes = npt.NDArray[np.uint8]
 _BLOCKS = 1024
 _WORDS_PER_BLOCK = 8
 _ITEMS = 8192
@@ -61,7 +63,7 @@ def key_filter(field_ids: Sequence[int], columns: Sequence[pa.Array], *, exact: 
     """The encoded filter of these keys: one array a key column, no nulls, no floats (their bits are compared). `exact`
     asks for the hashes themselves, where there are few."""
     message = transaction_pb2.Transaction.KeyExistenceFilter(field_ids=field_ids)
-    hashes = np.unique(_hashes(columns))
+    hashes = distinct(_hashes(columns))
     if exact and len(hashes) <= _EXACT_MAX:
         message.exact.key_hashes.extend(hashes.tolist())
         message.exact.SetInParent()
@@ -75,7 +77,7 @@ def joined_filters(field_ids: Sequence[int], filters: Sequence[bytes], *, exact:
     """Of keys in several portions, each of whose filters `key_filter` made: the filter of them all."""
     message = transaction_pb2.Transaction.KeyExistenceFilter(field_ids=field_ids)
     parts = [transaction_pb2.Transaction.KeyExistenceFilter.FromString(each) for each in filters]
-    hashes = np.unique(np.array([each for part in parts for each in part.exact.key_hashes], dtype=np.uint64))
+    hashes = distinct(np.array([each for part in parts for each in part.exact.key_hashes], dtype=np.uint64))
     blooms = [part.bloom for part in parts if part.WhichOneof("data") == "bloom"]
     if exact and not blooms and len(hashes) <= _EXACT_MAX:
         message.exact.key_hashes.extend(hashes.tolist())
@@ -125,6 +127,8 @@ def _words(bloom: transaction_pb2.Transaction.BloomFilter) -> npt.NDArray[np.uin
 
 def _hashes(columns: Sequence[pa.Array]) -> Hashes:
     """Of one column its bytes; of several each one's bytes and a zero, one after another."""
+    if len(columns) == 1 and not _is_text(columns[0].type):
+        return xxh64(_bytes_of(columns[0]))
     parts = [_texts(column) if _is_text(column.type) else _fixed(column) for column in columns]
     if not parts:
         return np.empty(0, dtype=np.uint64)
@@ -139,14 +143,21 @@ def _hashes(columns: Sequence[pa.Array]) -> Hashes:
 
 
 def _fixed(column: pa.Array) -> list[bytes]:
+    return [each.tobytes() for each in _bytes_of(column)]
+
+
+def _bytes_of(column: pa.Array) -> _Bytes:
+    """A row for each value, of a type whose values have one size."""
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.uint8())
     if pa.types.is_integer(column.type):
         column = column.cast(pa.uint64() if pa.types.is_unsigned_integer(column.type) else pa.int64())
     width = column.type.bit_width // 8
     values = column.buffers()[1]
-    data = b"" if values is None else values.to_pybytes()[column.offset * width :]
-    return [data[at * width : (at + 1) * width] for at in range(len(column))]
+    if values is None or not len(column):
+        return np.empty((0, width), dtype=np.uint8)
+    start = column.offset * width
+    return np.frombuffer(values, dtype=np.uint8)[start : start + len(column) * width].reshape(-1, width)
 
 
 def _texts(column: pa.Array) -> list[bytes]:

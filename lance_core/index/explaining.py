@@ -11,7 +11,7 @@ from lance_core.index.coverage import Standing
 from lance_core.index.kind import Certainty
 from lance_core.index.routes import AllOf, AnyOf, Ask, Route, Step, Unknown, told
 from lance_core.index.selecting import Indexed, reached
-from lance_core.scan.explain import runs
+from lance_core.scan.explain import Indices, runs
 from lance_core.snapshot import Snapshot
 
 _NUMBER = re.compile(r"\b(?:U?Int\d+|Float\d+|Boolean)\(([^()]*)\)")
@@ -19,17 +19,17 @@ _TEXT = re.compile(r"\b(?:Large)?Utf8(?:View)?\(\"((?:[^\"\\]|\\.)*)\"\)")
 """How the engine writes literals."""
 
 
-def explained(base: Snapshot, predicate: Predicate | None, *, use_indices: bool = True) -> tuple[str, ...]:
-    """Lines for the plan of a scan."""
+def explained(base: Snapshot, predicate: Predicate | None, *, use_indices: bool = True) -> Indices:
+    """What a plan of a scan is told with."""
     if base.manifest.index_section is None:
-        return ("indices   none used: every fragment is scanned",)
+        return Indices()
     indexed = Indexed.of(base)
     names = sorted(indexed.coverage.by_name)
     if predicate is None or not use_indices:
         why = "there is no filter" if predicate is None else "use_indices=False"
-        return (f"indices   none used, since {why}: every fragment is scanned",)
+        return Indices((f"indices   none used, since {why}: every fragment is scanned",))
     route = indexed.route(predicate)
-    return tuple(_aligned(_lines(indexed, predicate, route, names)))
+    return Indices(tuple(_aligned(_lines(indexed, predicate, route, names))), narrow=route.knows_anything)
 
 
 def _lines(indexed: Indexed, predicate: Predicate, route: Route, names: list[str]) -> Iterator[tuple[str, str]]:

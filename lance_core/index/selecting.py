@@ -71,10 +71,18 @@ _warned: "set[tuple[str, str]]" = set()
 
 def select(base: Snapshot) -> Select | None:
     """None where the version has no index that could be asked."""
-    if base.manifest.index_section is None:
+    try:
+        if base.manifest.index_section is None:
+            return None
+        indexed = Indexed.of(base)
+        return indexed.select if any(each.covered for each in indexed.coverage.segments) else None
+    except LanceError as error:
+        _tell(
+            (base.location.uri, str(base.version)),
+            f"{base.location.uri}: the indices of version {base.version} cannot be told, and every fragment is "
+            f"scanned: {error}. Nothing is missing from the answer; fsck() says what is wrong",
+        )
         return None
-    indexed = Indexed.of(base)
-    return indexed.select if any(each.covered for each in indexed.coverage.segments) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,20 +276,23 @@ def reached(route: Route, live: BitMap) -> BitMap:
 
 def _warn(base: Snapshot, standing: Standing, error: Exception) -> None:
     uri, index = base.location.uri, standing.metadata
-    key = (uri, str(index.uuid))
-    if key in _warned:
-        return
-    if len(_warned) < _WARNED_MAX:
-        _warned.add(key)
     told = str(error) if isinstance(error, LanceError) else type(error).__name__
-    warnings.warn(
+    _tell(
+        (uri, str(index.uuid)),
         f"{uri}: segment {index.uuid} of index {index.name!r} cannot be read, and the {len(standing.covered)} "
         f"fragments that it covers are scanned: {told}. Nothing is missing from the answer. Build it anew with "
         f"create_index(..., name={index.name!r}, replace=True), or drop_index({index.name!r}); fsck() says what else "
         "is wrong",
-        IndexIgnored,
-        stacklevel=2,
     )
+
+
+def _tell(of: tuple[str, str], text: str) -> None:
+    """Once in a process."""
+    if of in _warned:
+        return
+    if len(_warned) < _WARNED_MAX:
+        _warned.add(of)
+    warnings.warn(text, IndexIgnored, stacklevel=2)
 
 
 __all__ = ["Indexed", "reached", "select"]

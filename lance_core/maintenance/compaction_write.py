@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core.data.conform import Conversion
+from lance_core.data.joined import joined
 from lance_core.data.read import load_deletions
 from lance_core.data.write import FileLimits, write_fragments
 from lance_core.format.fragment import Fragment
@@ -33,7 +34,7 @@ def written(base: Snapshot, group: Group, target_rows: int, ports: Ports) -> tup
     for count in row_counts(alive, target_rows):
         new += write_fragments(
             location.codec,
-            rows.take(count),
+            joined(rows.take(count)),
             schema=manifest.schema,
             version=manifest.storage_version,
             limits=FileLimits(rows_max=count),

@@ -34,6 +34,8 @@ class RowFacts:
 
     def joined(self, rows: LiveRows, columns: Sequence[str]) -> pa.RecordBatch:
         """The batch with these columns, in this order."""
+        if ROW_COLUMNS.isdisjoint(columns) and list(columns) == rows.batch.schema.names:
+            return rows.batch
         offsets = rows.offsets
         arrays = [
             pa.array(self.of(name, offsets)) if name in ROW_COLUMNS else rows.batch.column(name) for name in columns

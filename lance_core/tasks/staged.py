@@ -15,7 +15,7 @@ import pyarrow as pa
 from lance_core.data.comparable import comparable
 from lance_core.data.read import FragmentReader
 from lance_core.data.write import FileLimits
-from lance_core.edit.joining import NOTHING, Numbers, SourceKeys
+from lance_core.edit.joining import Numbers, SourceKeys
 from lance_core.edit.rewriting import in_one_piece
 from lance_core.errors import StorageError
 from lance_core.format.fragment import Fragment, StorageVersion
@@ -115,12 +115,16 @@ class StagedRows:
     def count(self) -> int:
         return int(self._first[-1])
 
-    def rows_for(self, keys: Sequence[pa.ChunkedArray]) -> Numbers:
-        found = np.full(len(keys[0]), NOTHING, dtype=np.int64)
+    def matches(self, keys: Sequence[pa.ChunkedArray]) -> tuple[Numbers, Numbers]:
+        none = np.empty(0, dtype=np.int64)
+        places, rows = none, none
         for portion in self._portions:
-            its = self._keys_of(portion).rows_for(keys)
-            found = np.where(its == NOTHING, found, its + self._first[portion.start])
-        return found
+            its, found = self._keys_of(portion).matches(keys)
+            places, rows = np.concatenate([places, its]), np.concatenate([rows, found + self._first[portion.start]])
+        if len(self._portions) > 1:
+            order = np.argsort(places)
+            places, rows = places[order], rows[order]
+        return places, rows
 
     def take(self, rows: Numbers, names: Sequence[str]) -> pa.Table:
         if not names:

@@ -19,6 +19,7 @@ from lance_core.commit import ATTEMPTS
 from lance_core.committed import Committed
 from lance_core.data.blob_writing import schema_as_stored, stored_schema
 from lance_core.data.conform import Conversion, columns_to_write
+from lance_core.data.joined import joined
 from lance_core.data.layout import check_storable
 from lance_core.data.write import BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits, write_fragments
 from lance_core.edit.slices import Slice
@@ -37,8 +38,6 @@ from lance_core.tasks import refusals
 from lance_core.tasks.stamp import Stamp
 from lance_core.transactions.apply import Birth
 from lance_core.writes import Begun, Written
-
-_ROWS_AT_ONCE, _BYTES_AT_ONCE = 16_384, 1 << 23
 
 RESULT = pa.schema([pa.field("fragment", pa.binary()), pa.field("refusal", pa.string())])
 """What a worker gives back: one row a fragment, or one that says which column of its rows does not fit."""
@@ -87,23 +86,6 @@ class WriteTask:
             return
         if fragments:
             yield pa.RecordBatch.from_pylist([{"fragment": fragment.encode()} for fragment in fragments], RESULT)
-
-
-def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What a batch costs beside its rows is as much as thousands of them, and some come with a thousand."""
-    some: list[pa.RecordBatch] = []
-    rows, size = 0, 0
-    for batch in batches:
-        if some and not batch.schema.equals(some[0].schema, check_metadata=True):
-            yield pa.concat_batches(some)
-            some, rows, size = [], 0, 0
-        some.append(batch)
-        rows, size = rows + batch.num_rows, size + batch.nbytes
-        if rows >= _ROWS_AT_ONCE or size >= _BYTES_AT_ONCE:
-            yield some[0] if len(some) == 1 else pa.concat_batches(some)
-            some, rows, size = [], 0, 0
-    if some:
-        yield some[0] if len(some) == 1 else pa.concat_batches(some)
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,5 +285,4 @@ __all__ = [
     "begin_birth",
     "begin_overwrite",
     "fragments_of",
-    "joined",
 ]

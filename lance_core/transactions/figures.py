@@ -65,6 +65,19 @@ def segments_written(operation: Operation, base: Manifest | None) -> tuple[Index
     return tuple(index for index in brought if index.base_id is None and index.uuid not in known)
 
 
+def deletion_files_written(operation: Operation, before: Manifest | None) -> int | None:
+    """How many sets of deleted rows it wrote; None where it takes the version before to tell, and that one is gone."""
+    if not isinstance(operation, op.Delete | op.Update):
+        return 0
+    having = {each.id: each.deletion_file.place for each in operation.updated if each.deletion_file}
+    if not having:
+        return 0
+    if before is None:
+        return None
+    there = {each.deletion_file.place for each in before.fragments if each.id in having and each.deletion_file}
+    return len(set(having.values()) - there)
+
+
 def _paths_of(fragments: Sequence[Fragment], base: Manifest | None) -> set[str]:
     if base is None:
         return set()

@@ -1,6 +1,7 @@
 """The real workloads, so small that they only show that they run and that all systems do the same work."""
 
 import json
+import os
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -100,6 +101,25 @@ def test_read_runs_from_the_command(tmp_path: Path) -> None:
         "columns": 1,
         "sum_of_the_first": 199_990_000,
     }
+
+
+def test_the_price_of_a_task_is_measured(tmp_path: Path) -> None:
+    """Two applications of Spark, each in a process of its own, neither of which is there afterwards."""
+    cases = measured("spark_tasks", tmp_path)
+    whole = "a job of 6 tasks"
+    assert list(cases) == [whole, f"{whole}: one more task", f"{whole}: a job of one"]
+    assert cases[whole]["facts"] == {"rows": 6}
+    for case in cases.values():
+        assert systems(case) == ["ours", "bare PySpark"]
+        if "one more" not in case["case"]:  # which is a difference, and may be anything in so small a run
+            assert all(seconds > 0 for each in case["systems"] for seconds in each["seconds"])
+    assert _applications() == []
+
+
+def _applications() -> list[str]:
+    """Of this process."""
+    lines = [path.read_text().rpartition(")")[2].split() for path in Path("/proc").glob("[0-9]*/stat")]
+    return [fields[0] for fields in lines if fields[1] == str(os.getpid()) and fields[0] != "Z"]
 
 
 def test_an_unknown_workload_is_named(capsys: pytest.CaptureFixture[str]) -> None:

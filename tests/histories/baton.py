@@ -1,12 +1,22 @@
-"""One thread at a time: actors run real code in threads of their own, and hand a baton on at every step.
+"""One actor at a time: each runs real code on a stack of its own, and hands a baton on at every step.
 
 Who goes on is drawn from a seeded generator, so that a schedule can be run again exactly. Whoever has the baton draws,
-and hands it straight to the next one; who draws itself just goes on. So a step costs one change of threads at most.
+and hands it straight to the next one; who draws itself just goes on. The stacks are greenlets and not threads: changing
+between them costs no call to the system, of which a history would make a thousand. So an actor must not wait for
+another one by anything but a step.
 """
 
 import random
-import threading
 from collections.abc import Callable, Sequence
+from functools import partial
+from unittest.mock import patch
+
+from greenlet import getcurrent, greenlet
+
+from lance_core import standing
+
+_NEVER_SIDE_BY_SIDE = 1 << 30
+"""Where the product would send so many calls off together, an actor makes them one by one: they are steps too."""
 
 
 class Killed(BaseException):
@@ -19,8 +29,7 @@ class Baton:
     def __init__(self, seed: int, *, holds_on: float = 0.0) -> None:
         self.random = random.Random(seed)
         self._holds_on = holds_on
-        self._waiting: dict[str, threading.Lock] = {}
-        self._all_done = _held()
+        self._waiting: dict[str, greenlet] = {}
         self._current = ""
         self._failures: list[BaseException] = []
 
@@ -42,45 +51,29 @@ class Baton:
             return
         self._current = self.choose(sorted(self._waiting))
         if self._current != own:
-            waits = self._waiting[own]
-            self._waiting[self._current].release()
-            waits.acquire()
+            self._waiting[self._current].switch()
 
     def run(self, actors: dict[str, Callable[[], None]]) -> None:
         """Until the last actor is done. The first thing that one of them raised is raised again."""
-        threads = []
         for name, act in actors.items():
-            self._waiting[name] = _held()
-            threads.append(threading.Thread(target=self._act, args=(name, act, self._waiting[name]), daemon=True))
-        for thread in threads:
-            thread.start()
-        self._hand_on()
-        self._all_done.acquire()
-        for thread in threads:
-            thread.join()
+            self._waiting[name] = greenlet(partial(self._act, name, act), getcurrent())
+        with patch.object(standing, "_AT_ONCE", _NEVER_SIDE_BY_SIDE):
+            while self._waiting:  # whoever is done comes back here
+                self._current = self.choose(sorted(self._waiting))
+                self._waiting[self._current].switch()
+        self._current = ""
         if self._failures:
             raise self._failures[0]
 
-    def _act(self, name: str, act: Callable[[], None], waits: threading.Lock) -> None:
-        waits.acquire()
+    def _act(self, name: str, act: Callable[[], None]) -> None:
         try:
             act()
         except BaseException as error:  # noqa: BLE001 - whatever it is belongs to the caller of run
             self._failures.append(error)
         finally:
             del self._waiting[name]
-            self._hand_on()
-
-    def _hand_on(self) -> None:
-        if not self._waiting:
-            self._current = ""
-            self._all_done.release()
-            return
-        self._current = self.choose(sorted(self._waiting))
-        self._waiting[self._current].release()
 
 
-def _held() -> threading.Lock:
-    lock = threading.Lock()
-    lock.acquire()
-    return lock
+def me() -> int:
+    """The actor who asks, whatever it is called."""
+    return id(getcurrent())

@@ -1,6 +1,5 @@
 """Ways in which cleanup, and those who work beside it, could be broken; see `defects.py`."""
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from lance_core.maintenance.cleanup import CleanupReport
 from lance_core.ports import Ports
 from lance_core.standing import Watch
 from lance_core.storage.store import Store
+from tests.histories.baton import me
 from tests.histories.defects import Breaks, Defect
 from tests.histories.network import CALM
 from tests.histories.upkeep import HASTY, Upkeep
@@ -56,13 +56,13 @@ def _references_not_looked_at_again(patch: pytest.MonkeyPatch) -> None:
     read: dict[int, dict[Version, list[str]]] = {}
 
     def once(line: Line, *, now: datetime) -> dict[Version, list[str]]:
-        me = threading.get_ident()
-        if me not in read:
-            read[me] = protection.reasons(line, now=now)
-        return read[me]
+        mine = me()
+        if mine not in read:
+            read[mine] = protection.reasons(line, now=now)
+        return read[mine]
 
     def clean(*args: object, **named: object) -> CleanupReport:
-        read.pop(threading.get_ident(), None)
+        read.pop(me(), None)
         return real(*args, **named)  # type: ignore[arg-type]
 
     patch.setattr(cleanup, "reasons", once)
@@ -126,11 +126,11 @@ def _newer_versions_not_looked_at(patch: pytest.MonkeyPatch) -> None:
     calls: Counter[int] = Counter()
 
     def named(location: Location, paths: Iterable[str], *, own_only: bool = False) -> set[str]:
-        calls[threading.get_ident()] += 1
-        return set() if calls[threading.get_ident()] == 3 else real(location, paths, own_only=own_only)
+        calls[me()] += 1
+        return set() if calls[me()] == 3 else real(location, paths, own_only=own_only)
 
     def clean(*args: object, **options: object) -> CleanupReport:
-        calls.pop(threading.get_ident(), None)
+        calls.pop(me(), None)
         return really(*args, **options)  # type: ignore[arg-type]
 
     patch.setattr(cleanup, "_named", named)

@@ -62,7 +62,7 @@ def test_programs_with_indices_agree(pool: ProcessPoolExecutor) -> None:
     counted = agree(pool, list(range(INDEXED)), try_indexed)
     assert counted["programs"] == INDEXED
     for kind in changes_of_indices.KINDS:
-        assert counted[f"done: {kind[0]}"] > 2
+        assert counted[f"done: {kind[0]}"]
 
 
 def test_seeds_that_found_something(pool: ProcessPoolExecutor) -> None:

@@ -23,7 +23,7 @@ _LOOK_AGAIN_S = 0.2
 _STOP_SECONDS_MAX = 30
 
 
-def until(holds: Callable[[], Any], what: Callable[[], str], seconds: float = 90) -> Any:
+def until(holds: Callable[[], Any], what: Callable[[], str], seconds: float = 240) -> Any:
     """What it answered at last."""
     ends = time.monotonic() + seconds
     while not (found := holds()):
@@ -127,6 +127,11 @@ class Browser:
         assert launched["__typename"] == "LaunchRunSuccess", launched
         run_id: str = launched["run"]["runId"]
         return run_id
+
+    def terminate(self, run_id: str) -> None:
+        """As the button of the run's page does."""
+        answer = self.ask(TERMINATE, id=run_id)["terminateRun"]
+        assert answer["__typename"] == "TerminateRunSuccess", answer
 
 
 LAUNCH = """mutation($params: ExecutionParams!) { launchRun(executionParams: $params) { __typename

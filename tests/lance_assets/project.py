@@ -2,14 +2,18 @@
 stands in the environment, as do the secrets that two of them need.
 
 A file `kill.json` in its folder says where the process of a step is to die, once: `{"at": a point of tape.py, "whom":
-"step" | "run"}`, which is that process alone, or the run's worker before it.
+"step" | "run"}`, which is that process alone, or the run's worker before it. Where there is a file `wait`, Spark's work
+on `orders` waits until that is gone, and says in `waiting` which processes do it.
 """
 
 import json
 import os
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import dagster as dg
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from lance_assets import LanceTable, SparkAppend, SparkSessionResource, WriteContext, lance_discovery, lance_table
@@ -26,7 +30,27 @@ def rows(spark: SparkSession, ctx: WriteContext) -> DataFrame:
         told = json.loads(order.read_text())
         order.unlink()
     Tape(Path(os.environ[ROOT], "tape"), told["at"], (os.getppid(),) if told["whom"] == "run" else ()).run()
-    return spark.range(0, ROWS, 1, 1)
+    frame = spark.range(0, ROWS, 1, 1)
+    return waiting(frame) if ctx.table.uri == orders.uri and WAIT.exists() else frame
+
+
+WAIT, WAITING = (Path(os.environ.get(ROOT, "."), name) for name in ("wait", "waiting"))
+
+
+def waiting(frame: DataFrame) -> DataFrame:
+    wait, said, step = WAIT, WAITING, os.getpid()
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        worker, starter = os.getpid(), os.getppid()
+        java = int(Path(f"/proc/{starter}/stat").read_text().rpartition(")")[2].split()[1])
+        fresh = said.with_suffix(".new")
+        fresh.write_text(json.dumps([step, java, starter, worker]))
+        fresh.rename(said)
+        while wait.exists():
+            time.sleep(0.05)
+        yield from batches
+
+    return frame.mapInArrow(work, frame.schema)
 
 
 def on_s3(name: str, secret: str) -> LanceTable:

@@ -2,9 +2,7 @@
 them puts the event, whoever dies in between."""
 
 import random
-import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,124 +11,13 @@ import pytest
 
 from lance_assets import lance_table, recording
 from lance_assets.metadata import VersionFacts
+from tests.lance_assets.turns import WAITS_MAX, Database, Turns
 
 LEDGER = lance_table("orders", uri="orders.lance").ledger
 KEY = "v0000000001"
 FACTS = cast(VersionFacts, SimpleNamespace(partition=KEY, data_version="1-x", version=1))
+EVENT = dg.AssetMaterialization(LEDGER.key, partition=KEY, tags={"dagster/data_version": "1-x"})
 SEEDS = 600
-WAITS_MAX = 500
-
-
-class Died(BaseException):
-    """Where its process was killed."""
-
-
-@dataclass
-class Turns:
-    """Of all recorders one goes on at a time, to its next look at the database; which one is drawn."""
-
-    draw: random.Random
-    changes: float
-    waiting: dict[str, threading.Event] = field(default_factory=dict)
-    arrived: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-    ended: set[str] = field(default_factory=set)
-    own: threading.local = field(default_factory=threading.local)
-    waits: int = 0
-
-    def mine(self) -> str:
-        return cast(str, self.own.name)
-
-    def point(self) -> None:
-        """A recorder waits here for its turn."""
-        turn = self.waiting[self.mine()] = threading.Event()
-        self.arrived.release()
-        assert turn.wait(30)
-
-    def wait(self, _: float) -> None:
-        self.waits += 1
-        if self.waits > WAITS_MAX:
-            raise Died  # they wait for each other
-        self.point()
-
-    def run(self, works: dict[str, Callable[[], None]]) -> None:
-        def begin(name: str, work: Callable[[], None]) -> None:
-            self.own.name = name
-            try:
-                self.point()
-                work()
-            except Died:
-                pass
-            finally:
-                self.ended.add(name)
-                self.arrived.release()
-
-        threads = [threading.Thread(target=begin, args=each) for each in works.items()]
-        for thread in threads:
-            thread.start()
-        for _ in threads:
-            assert self.arrived.acquire(timeout=30)
-        name = ""
-        while self.waiting:
-            # Some are fast, and stand still for long: each alternates with each is one order among many.
-            if name not in self.waiting or self.draw.random() < self.changes:
-                name = self.draw.choice(sorted(self.waiting))
-            self.waiting.pop(name).set()
-            assert self.arrived.acquire(timeout=30)
-        for thread in threads:
-            thread.join(30)
-
-
-@dataclass
-class Database:
-    """As much of an instance as recording asks for. A key has its place when it is added, and shows when its adder's
-    transaction ends, which may be after others have looked."""
-
-    turns: Turns
-    dies: tuple[str, int] | None
-    keys: dict[tuple[str, str], bool] = field(default_factory=dict)
-    """In the order of their places, and whether they show."""
-    events: list[str] = field(default_factory=list)
-    dead: set[str] = field(default_factory=set)
-    calls: dict[str, int] = field(default_factory=dict)
-
-    def _call(self) -> None:
-        name = self.turns.mine()
-        self.calls[name] = self.calls.get(name, 0) + 1
-        self.turns.point()
-        if self.dies == (name, self.calls[name]):
-            self.dead.add(name)
-            raise Died
-
-    def add_dynamic_partitions(self, of: str, added: Sequence[str]) -> None:
-        self._call()
-        for key in added:
-            self.keys.setdefault((of, key), False)
-        self._call()
-        for key in added:
-            self.keys[(of, key)] = True
-
-    def get_dynamic_partitions(self, of: str) -> list[str]:
-        self._call()
-        return [key for (name, key), shows in self.keys.items() if name == of and shows]
-
-    def delete_dynamic_partition(self, of: str, key: str) -> None:
-        self._call()
-        self.keys.pop((of, key), None)
-
-    def recorded(self, *_: object) -> dict[str, str]:
-        self._call()
-        return {KEY: "1-x"} if self.events else {}
-
-    def put(self, event: object) -> None:
-        self._call()
-        self.events.append(self.turns.mine())
-
-    def get_run_by_id(self, run_id: str) -> object:
-        status = dg.DagsterRunStatus.FAILURE if run_id in self.dead else dg.DagsterRunStatus.STARTED
-        return SimpleNamespace(status=status)
-
-    def add_run_tags(self, *_: object) -> None:
-        self._call()
 
 
 def play(seed: int, monkeypatch: pytest.MonkeyPatch, *, recorders: int, somebody_dies: bool) -> Database:
@@ -139,8 +26,7 @@ def play(seed: int, monkeypatch: pytest.MonkeyPatch, *, recorders: int, somebody
     dies = (draw.choice(names), draw.randint(1, 14)) if somebody_dies else None
     turns = Turns(draw, changes=draw.choice((0.1, 0.3, 1.0)))
     database = Database(turns, dies)
-    monkeypatch.setattr(recording, "recorded", database.recorded)
-    monkeypatch.setattr(recording, "materialization", lambda *_: None)
+    monkeypatch.setattr(recording, "materialization", lambda *_: EVENT)
     monkeypatch.setattr("lance_assets.claims._pause", turns.wait)
 
     def work(name: str) -> Callable[[], None]:

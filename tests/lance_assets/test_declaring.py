@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import lance_assets
-from lance_assets import LanceTable, SparkAppend, SparkCompact, lance_table, lance_write
+from lance_assets import LanceTable, Maintenance, SparkAppend, SparkCompact, lance_table, lance_write
 from lance_assets.places import place_of
 from lance_core import InvalidInput
 
@@ -128,6 +128,27 @@ def test_one_place_is_one_table(tmp_path: Path, second: str) -> None:
     assert "Declare the table once" in str(told.value)
     del merged, first, told
     dg.Definitions.validate_loadable(other.defs)  # what nobody has any more is in nobody's way
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"discover": False}, {"profile": False}, {"maintenance": Maintenance(), "discover": False, "profile": False}],
+    ids=lambda options: "-".join(options) or "usual",
+)
+def test_names_that_read_the_same_to_dagster_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
+    first = lance_table("c", uri=str(tmp_path / "1"), key_prefix=["a", "b"], **options)
+    second = lance_table("b_c", uri=str(tmp_path / "2"), key_prefix="a", **options)
+    held = first.defs
+    with pytest.raises(InvalidInput, match=r"'a/b/c' and 'a/b_c' of this project would both have a 'lance_.*__a_b_c'"):
+        _ = second.defs
+    # Where nothing has such a name, both stand beside each other.
+    plain = [
+        lance_table(each.ledger.name, uri=each.uri, key_prefix=each.ledger.prefix, discover=False, profile=False)
+        for each in (first, second)
+    ]
+    dg.Definitions.validate_loadable(dg.Definitions.merge(*(each.defs for each in plain)))
+    del held
+    _ = second.defs
 
 
 def test_places_of_buckets_are_told_apart() -> None:

@@ -19,7 +19,7 @@ import pytest
 from lance_core import Table
 from tests.lance_assets import project
 from tests.lance_assets.instances import events, tags
-from tests.lance_assets.processes import Deployment, until
+from tests.lance_assets.processes import Browser, Deployment, until
 from tests.lance_core.storage.servers import SECRET, Bucket, s3
 from tests.postgres import PASSWORD, for_dagster, postgres_server
 
@@ -93,6 +93,12 @@ def deployment(place: Path, bucket: Bucket, database: str) -> Iterator[Deploymen
 
 
 @pytest.fixture(scope="module")
+def browser(deployment: Deployment) -> Iterator[Browser]:
+    with deployment.webserver() as each:
+        yield each
+
+
+@pytest.fixture(scope="module")
 def instance(deployment: Deployment) -> Iterator[dg.DagsterInstance]:
     with dg.DagsterInstance.from_config(str(deployment.home)) as each:
         each.get_runs(limit=1)
@@ -116,9 +122,14 @@ def ticks_done(instance: dg.DagsterInstance, sensor: str) -> int:
     return sum(tick.end_timestamp is not None for tick in ticks)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_deployment_lives_through_the_deaths_of_its_processes(
-    place: Path, deployment: Deployment, instance: dg.DagsterInstance, bucket: Bucket, database: str
+    place: Path,
+    deployment: Deployment,
+    browser: Browser,
+    instance: dg.DagsterInstance,
+    bucket: Bucket,
+    database: str,
 ) -> None:
     orders = dg.AssetKey(["lake", "orders"])
     uri = str(place / "orders.lance")
@@ -126,45 +137,76 @@ def test_a_deployment_lives_through_the_deaths_of_its_processes(
     def recorded() -> list[tuple[str, str | None]]:
         return [(run_id, event.partition) for run_id, event in events(instance, orders)]
 
-    with deployment.webserver() as browser:
-        with deployment.daemon("daemon") as daemon:
-            # The worker dies when its version has landed and nobody has been told.
-            (place / "kill.json").write_text(json.dumps({"at": "after create _versions 1", "whom": "run"}))
-            killed = browser.launch(LOCATION, "load")
-            on_s3 = browser.launch(LOCATION, "load_s3")
-            said = lambda: deployment.log("daemon")  # noqa: E731
-            assert until(lambda: finished(instance, killed), said) is dg.DagsterRunStatus.FAILURE
-            retry = until(lambda: retry_of(instance, killed), said)
-            assert until(lambda: finished(instance, retry), said) is dg.DagsterRunStatus.SUCCESS, run_log(
-                instance, retry
-            )
-            assert until(lambda: finished(instance, on_s3), said) is dg.DagsterRunStatus.SUCCESS, run_log(
-                instance, on_s3
-            )
-            ((recorder, event),) = events(instance, orders)
-            assert recorder in (retry, "")
-            assert (event.partition, tags(event)["lance/run_id"]) == ("v0000000001", killed)
-            assert Table.open(uri).count_rows() == project.ROWS
-            lance.write_dataset(pa.table({"id": [77]}), uri, mode="append")
-            until(lambda: len(recorded()) == 2, said)
-            os.killpg(daemon.pid, signal.SIGKILL)
-            daemon.wait()
-        for number in range(3):
-            lance.write_dataset(pa.table({"id": [78 + number]}), uri, mode="append")
-        with deployment.daemon("second_daemon"):
-            said_by_second = lambda: deployment.log("second_daemon")  # noqa: E731
-            until(lambda: len(recorded()) >= 5, said_by_second)
-            # Whoever would say something twice says it at the next look.
-            looked = ticks_done(instance, "lance_discover__lake")
-            until(lambda: ticks_done(instance, "lance_discover__lake") >= looked + 2, said_by_second)
-        assert [partition for _, partition in recorded()] == [f"v{number:010}" for number in range(1, 6)]
-        assert [run_id for run_id, _ in recorded()][1:] == [""] * 4
-        stats = browser.ask(STATS)["assetNodeOrError"]
-        assert stats["partitionStats"] == {"numPartitions": 5, "numMaterialized": 5}
-        check_on_s3(instance, on_s3, bucket)
-        pages = json.dumps(browser.ask(PAGES))
-        assert on_s3 in pages
-        check_clean(place, pages, database)
+    with deployment.daemon("daemon") as daemon:
+        # The worker dies when its version has landed and nobody has been told.
+        (place / "kill.json").write_text(json.dumps({"at": "after create _versions 1", "whom": "run"}))
+        killed = browser.launch(LOCATION, "load")
+        on_s3 = browser.launch(LOCATION, "load_s3")
+        said = lambda: deployment.log("daemon")  # noqa: E731
+        assert until(lambda: finished(instance, killed), said) is dg.DagsterRunStatus.FAILURE
+        retry = until(lambda: retry_of(instance, killed), said)
+        assert until(lambda: finished(instance, retry), said) is dg.DagsterRunStatus.SUCCESS, run_log(instance, retry)
+        assert until(lambda: finished(instance, on_s3), said) is dg.DagsterRunStatus.SUCCESS, run_log(instance, on_s3)
+        ((recorder, event),) = events(instance, orders)
+        assert recorder in (retry, "")
+        assert (event.partition, tags(event)["lance/run_id"]) == ("v0000000001", killed)
+        assert Table.open(uri).count_rows() == project.ROWS
+        lance.write_dataset(pa.table({"id": [77]}), uri, mode="append")
+        until(lambda: len(recorded()) == 2, said)
+        os.killpg(daemon.pid, signal.SIGKILL)
+        daemon.wait()
+    for number in range(3):
+        lance.write_dataset(pa.table({"id": [78 + number]}), uri, mode="append")
+    with deployment.daemon("second_daemon"):
+        said_by_second = lambda: deployment.log("second_daemon")  # noqa: E731
+        until(lambda: len(recorded()) >= 5, said_by_second)
+        # Whoever would say something twice says it at the next look.
+        looked = ticks_done(instance, "lance_discover__lake")
+        until(lambda: ticks_done(instance, "lance_discover__lake") >= looked + 2, said_by_second)
+    assert [partition for _, partition in recorded()] == [f"v{number:010}" for number in range(1, 6)]
+    assert [run_id for run_id, _ in recorded()][1:] == [""] * 4
+    stats = browser.ask(STATS)["assetNodeOrError"]
+    assert stats["partitionStats"] == {"numPartitions": 5, "numMaterialized": 5}
+    check_on_s3(instance, on_s3, bucket)
+    pages = json.dumps(browser.ask(PAGES))
+    assert on_s3 in pages
+    check_clean(place, pages, database)
+
+
+@pytest.mark.timeout(900)
+def test_a_run_that_is_terminated_ends_its_spark_work_and_leaves_the_table_whole(
+    place: Path, deployment: Deployment, browser: Browser, instance: dg.DagsterInstance
+) -> None:
+    uri = str(place / "orders.lance")
+    before = lance.write_dataset(pa.table({"id": [1]}), uri, mode="append").version
+    said = lambda: deployment.log("third_daemon") + deployment.log("webserver")  # noqa: E731
+    (place / "wait").touch()
+    with deployment.daemon("third_daemon"):
+        run_id = browser.launch(LOCATION, "load")
+        until((place / "waiting").exists, said)
+        processes = json.loads((place / "waiting").read_text())
+        assert all(map(is_alive, processes))
+        browser.terminate(run_id)
+        assert until(lambda: finished(instance, run_id), said) is dg.DagsterRunStatus.CANCELED
+        until(lambda: not any(map(is_alive, processes)), lambda: f"{processes} are still there")
+        assert Table.open(uri).version == before
+        assert Table.open(uri).fsck().is_sound
+        (place / "wait").unlink()
+        again = browser.launch(LOCATION, "load")
+        assert until(lambda: finished(instance, again), said) is dg.DagsterRunStatus.SUCCESS, run_log(instance, again)
+    table = Table.open(uri)
+    assert (table.version, table.transaction().properties["dagster.run_id"]) == (before + 1, again)  # type: ignore[union-attr]
+    recorded = [(run_id, event.partition) for run_id, event in events(instance, dg.AssetKey(["lake", "orders"]))]
+    assert [each for each in recorded if each[0] == again] == [(again, f"v{table.version:010}")]
+    assert retry_of(instance, run_id) is None  # whoever ends a run does not want it again
+
+
+def is_alive(process: int) -> bool:
+    """One that has ended, and whose parent has not asked, is not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def check_on_s3(instance: dg.DagsterInstance, run_id: str, bucket: Bucket) -> None:

@@ -1,7 +1,7 @@
 """Versions of other writers get onto the ledger once, whatever the daemon, the runs and the writers do meanwhile."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,16 @@ import dagster as dg
 import lance
 import pyarrow as pa
 import pytest
+from lance.file import LanceFileWriter
 
 from lance_assets import LanceTable, lance_discovery, lance_table
-from lance_assets.claims import claim, look_after
-from lance_assets.discovery import discovery_sensor
+from lance_assets.claims import TICK_LASTS, claim
+from lance_assets.discovery import Cursor, discovery_sensor
 from lance_assets.epochs import epoch_of
-from lance_assets.looking import WAIT_MAX
+from lance_assets.ledger import Ledger
+from lance_assets.looking import Opened
+from lance_assets.ticks import look_after
+from lance_assets.unseen import WAIT_MAX
 from lance_core import Corrupt, InvalidInput, Table
 from tests.lance_assets.instances import claims, events, partitions, shown, tags, tick
 
@@ -79,7 +83,10 @@ def test_a_tick_that_died_between_key_and_event_is_made_good(tmp_path: Path, ins
     sensor_of(table).evaluate_tick(dg.build_sensor_context(instance=instance))  # and its events are never stored
     assert partitions(instance, table) == ["v0000000001"]
     assert keys_of(instance, table) == []
-    tick(sensor_of(table), instance)
+    _, said = tick(sensor_of(table), instance)  # nobody can tell it from one whose events are being stored
+    assert "being recorded by a run, or another tick" in str(said)
+    over = datetime.now(UTC) + TICK_LASTS + timedelta(seconds=1)
+    tick(discovery_sensor(sensor_of(table).name, [table.ledger], now=lambda: over), instance)
     assert keys_of(instance, table) == ["v0000000001"]
 
 
@@ -239,6 +246,78 @@ def test_a_damaged_old_version_stops_nothing_else(tmp_path: Path, instance: dg.D
     assert [info.version for info in Table.open(table.uri).versions(since=3)] == [4, 5]
 
 
+def test_a_damaged_version_is_recorded_once_it_is_repaired(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    table = declared(tmp_path)
+    at = Table.create(table.uri, ROW).append(ROW).table
+    at.append(ROW).table.append(ROW)
+    manifests = [Path(table.uri) / Table.open(table.uri, version=number).manifest.path for number in (2, 3)]
+    whole = [each.read_bytes() for each in manifests]
+    for each in manifests:
+        each.write_bytes(b"not a manifest")
+    cursor, _ = tick(sensor_of(table), instance)
+    assert keys_of(instance, table) == ["v0000000001", "v0000000004"]
+    cursor, said = tick(sensor_of(table), instance, cursor)
+    assert said == "no new versions"  # it was said once
+    manifests[1].write_bytes(whole[1])
+    cursor, _ = tick(sensor_of(table), instance, cursor)
+    assert keys_of(instance, table)[2:] == ["v0000000003"]
+    manifests[0].unlink()  # and the other is gone for good
+    cursor, said = tick(sensor_of(table), instance, cursor)
+    cursor, said = tick(sensor_of(table), instance, cursor)
+    assert said == "no new versions"
+    assert cursor is not None
+    assert Cursor.parse(cursor).tables[table.ledger.label].again == ()
+
+
+def test_of_many_damaged_versions_the_newest_are_looked_at_again(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lance_assets.looking.AGAIN_MAX", 2)
+    table = declared(tmp_path)
+    at = Table.create(table.uri, ROW)
+    damaged = []
+    for _ in range(3):
+        at = at.append(ROW).table
+        damaged.append(Path(table.uri) / at.manifest.path)
+    at.append(ROW)
+    for each in damaged:
+        each.write_bytes(b"not a manifest")
+    evaluated = sensor_of(table).evaluate_tick(dg.build_sensor_context(instance=instance))
+    assert "of 3 damaged versions the newest 2 are looked at again" in str(evaluated.skip_message)
+    assert Cursor.parse(evaluated.cursor).tables[table.ledger.label].again == (3, 4)
+
+
+def test_a_cursor_of_before_is_read(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    assert Cursor.parse('{"tables": {"lake/orders": [1, 7, 7]}, "first": ""}').tables["lake/orders"].version == 7
+
+
+@pytest.mark.parametrize("by", ["us", "others"])
+def test_a_table_that_is_replaced_between_opening_and_looking_is_left_to_the_next_tick(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """Or its versions would have the partitions of the one that was there."""
+    table = declared(tmp_path)
+    Table.create(table.uri, ROW)
+    cursor, _ = tick(sensor_of(table), instance)
+    Table.open(table.uri).append(ROW)
+    opened = Opened.of
+
+    def and_then_replaced(ledger: Ledger) -> Opened:
+        found = opened(ledger)
+        shutil.rmtree(table.uri)
+        lance.write_dataset(ROW, table.uri) if by == "others" else Table.create(table.uri, ROW)
+        lance.write_dataset(ROW, table.uri, mode="append")
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Opened, "of", and_then_replaced)
+        cursor, said = tick(sensor_of(table), instance, cursor)
+    assert "was replaced while it was looked at" in str(said)
+    assert keys_of(instance, table) == ["v0000000001"]
+    tick(sensor_of(table), instance, cursor)
+    assert keys_of(instance, table) == ["v0000000001", "w02.v0000000001", "w02.v0000000002"]
+
+
 def test_a_version_that_vanishes_under_the_look_stops_nothing_else(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,6 +418,24 @@ def test_two_sensors_of_one_table_record_each_version_once(tmp_path: Path, insta
     assert keys_of(instance, table) == ["v0000000001", "v0000000002", "v0000000003"]
 
 
+def test_two_daemons_of_one_sensor_record_each_version_once(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    """Both evaluate it before either has stored what it found; those of a run that died are among the versions."""
+    table = declared(tmp_path)
+    dead = add_run(instance, dg.DagsterRunStatus.FAILURE)
+    Table.create(table.uri, ROW).append(ROW, properties={"dagster.run_id": dead.run_id})
+    sensor = sensor_of(table)
+    twins = [sensor.evaluate_tick(dg.build_sensor_context(instance=instance)) for _ in range(2)]
+    assert [len(evaluated.asset_events) for evaluated in twins] == [2, 0]
+    for event in twins[0].asset_events:
+        assert isinstance(event, dg.AssetMaterialization)
+        instance.report_runless_asset_event(event)
+    cursor, _ = tick(sensor, instance, twins[1].cursor)  # the twin's is stored last
+    assert keys_of(instance, table) == ["v0000000001", "v0000000002"]
+    Table.open(table.uri).append(ROW)
+    tick(sensor, instance, cursor)  # at once: what is stored is in nobody's way
+    assert keys_of(instance, table) == ["v0000000001", "v0000000002", "v0000000003"]
+
+
 def test_of_two_sensors_that_begin_at_once_one_stays(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -386,3 +483,61 @@ def test_a_busy_table_does_not_keep_the_others_waiting(tmp_path: Path, instance:
     Table.open(tables[1].uri).append(ROW)
     tick(sensor, instance, cursor)
     assert [len(keys_of(instance, table)) for table in tables] == [19, 3, 2]
+
+
+def files_of(table: LanceTable) -> dict[Path, int]:
+    found = [*Path(table.uri, "data").rglob("*"), *Path(table.uri, "_deletions").rglob("*")]
+    return {path: path.stat().st_size for path in found if path.is_file()}
+
+
+def test_each_operation_of_others_is_told_with_the_files_it_wrote(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    """By what pylance really wrote, for all that pylance does."""
+    table = declared(tmp_path)
+    rows = pa.table({"id": range(100), "n": range(100)})
+    ids = pa.table({"id": range(90, 110), "n": range(20)})
+
+    def replaced() -> None:
+        dataset: Any = lance.dataset(table.uri)
+        first = min(each.fragment_id for each in dataset.get_fragments())
+        path = f"{uuid4()}.lance"
+        version = dataset.data_storage_version
+        with LanceFileWriter(
+            str(Path(table.uri, "data", path)), pa.schema([("twice", pa.int64())]), version=version
+        ) as writer:
+            writer.write_batch(pa.table({"twice": range(dataset.get_fragment(first).physical_rows)}))
+        field = dataset.lance_schema.field("twice").id()
+        major, minor = map(int, version.split("."))
+        size = Path(table.uri, "data", path).stat().st_size
+        file = lance.fragment.DataFile(path, [field], [0], major, minor, size)
+        replacement = lance.LanceOperation.DataReplacementGroup(first, file)
+        lance.LanceDataset.commit(
+            table.uri, lance.LanceOperation.DataReplacement([replacement]), read_version=dataset.version
+        )
+
+    steps: dict[str, Callable[[], object]] = {
+        "Overwrite": lambda: lance.write_dataset(rows, table.uri, max_rows_per_file=30),
+        "Append": lambda: lance.write_dataset(rows, table.uri, mode="append"),
+        "Delete": lambda: lance.dataset(table.uri).delete("id % 10 = 3"),
+        "Update": lambda: lance.dataset(table.uri).update({"n": "0"}, where="id = 5"),
+        "Update (upsert)": lambda: (
+            lance.dataset(table.uri).merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+        ).execute(ids.slice(15)),
+        "Merge": lambda: lance.dataset(table.uri).add_columns({"twice": "n * 2"}),
+        "DataReplacement": replaced,
+        "Project": lambda: lance.dataset(table.uri).drop_columns(["n"]),
+        "Rewrite": lambda: lance.dataset(table.uri).optimize.compact_files(),
+    }
+    wrote: dict[str, list[tuple[Path, int]]] = {}
+    for name, step in steps.items():
+        before = files_of(table)
+        step()
+        wrote[name] = [(path, size) for path, size in files_of(table).items() if path not in before]
+    tick(sensor_of(table), instance)
+    told = {tags(event)["lance/op"]: shown(event) for _, event in events(instance, table.key)}
+    assert {name.partition(" ")[0] for name in steps} <= set(told)
+    said = [shown(event) for _, event in events(instance, table.key) if tags(event)["lance/op"] != "ReserveFragments"]
+    for (name, files), figures in zip(wrote.items(), said, strict=True):
+        data = [size for path, size in files if path.parent.name == "data"]
+        assert figures["lance/files_written"] == len(data), name
+        assert figures["lance/bytes_written"] == sum(data), name
+        assert figures.get("lance/deletion_files_written", 0) == len(files) - len(data), name

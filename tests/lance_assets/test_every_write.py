@@ -242,7 +242,10 @@ def test_literals_are_read_as_what_they_were(tmp_path: Path, value: object, lite
 
 BAD: list[tuple[str, Callable[[], object]]] = [
     ("SparkDelete('d'): there is no parameter :day", lambda: SparkDelete("d", "day = :day")),
-    ("SparkDelete('d'): the parameter 'days' is not used", lambda: SparkDelete("d", "a = ':days'", {"days": 1})),
+    ("SparkDelete('d'): the parameter 'days' is not used", lambda: SparkDelete("d", "a = ':day'", {"days": 1})),
+    ("SparkDelete('d'): ':days' is that very text", lambda: SparkDelete("d", "a = ':days'", {"days": 1})),
+    ("write :partition_key without quotes", lambda: SparkDelete("d", "day = ':partition_key'", partitions=DAYS)),
+    ("'day ' || :partition_key", lambda: SparkUpdate("u", {"a": '"day :partition_key"'}, partitions=DAYS)),
     ("SparkDelete('d'): :partition_key needs partitions=", lambda: SparkDelete("d", "day = :partition_key")),
     ("SparkDelete('d'): predicate= says which rows go", lambda: SparkDelete("d", "")),
     ("SparkUpdate('u'): set= says which columns", lambda: SparkUpdate("u", {})),

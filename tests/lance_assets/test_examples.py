@@ -110,8 +110,8 @@ def test_clickstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         web.instance.add_dynamic_partitions("users_to_forget", ["user-7"])
         assert web.run("web/clicks_forget", "user-7")["lance/rows_removed"] == theirs > 0
         before = before.refresh()
-        compacted = web.run("web/clicks_compact")
-        assert compacted["lance/fragments"] < len(before.fragments)
+        kept_up = web.run("web/clicks_maintenance")
+        assert kept_up["lance/fragments_after"] < kept_up["lance/fragments_before"] == len(before.fragments)
         after = before.refresh()
         assert sorted(after.to_table(["click_id"])["click_id"].to_pylist()) == sorted(
             before.to_table(["click_id"])["click_id"].to_pylist()
@@ -125,7 +125,8 @@ def test_clickstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert recorded[-1] == f"v{after.version:010}"
     ids = after.to_table(["click_id"])["click_id"].to_pylist()
     assert len(ids) == len(set(ids))
-    assert [schedule.name for schedule in example.defs.schedules] == ["load_hour_schedule", "compact_at_night"]
+    schedules = {schedule.name for schedule in example.defs.schedules}
+    assert schedules == {"load_hour_schedule", "lance_maintain_on_schedule__web_clicks"}
 
 
 def test_the_functions_of_clickstream_are_plain(spark: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

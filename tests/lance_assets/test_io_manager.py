@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from lance_assets import LanceIOManager, LanceResource, SparkSessionResource, lance_table
+from lance_assets.lineage.facts import sources_of
 from lance_assets.maintenance.pins import needed_by_ledgers
 from lance_core import Table
 from tests.lance_assets.instances import events, shown
@@ -226,6 +228,49 @@ def test_a_version_that_an_asset_is_made_of_stays(
         run([*specs, kept], manager, instance, selection=[kept], partition_key=city)  # type: ignore[list-item]
         table = table.append(ROWS).table
     assert set(needed_by_ledgers(instance)[table.uri]) == {2, 3}
+
+
+def test_figures_of_a_version_that_is_gone_are_not_those_of_the_head(
+    tmp_path: Path, manager: LanceIOManager, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @dg.asset
+    def kept() -> pa.Table:
+        return ROWS
+
+    with monkeypatch.context() as patch:  # what ends between the commit and Dagster's word for it
+        patch.setattr("lance_assets.io_manager.metadata_of", lambda *_, **__: 1 / 0)
+        failed = run([kept], manager, instance, raise_on_error=False)
+    table = Table.open(tmp_path / "kept.lance")
+    for _ in range(2):
+        table = table.append(ROWS).table
+    lance.dataset(table.uri).cleanup_old_versions(older_than=timedelta(0))
+    again = {"dagster/parent_run_id": failed.run_id, "dagster/is_resume_retry": "true"}
+    run([kept], manager, instance, tags=again)
+    (_, event) = events(instance, kept.key)[-1]
+    assert set(shown(event)) == {"lance/version", "lance/operation", "lance/landed_before", "lance/gone"}
+    assert shown(event)["lance/version"] == 1
+    assert "landed as version 1, which cleanup has retired since" in shown(event)["lance/gone"]
+    assert Table.open(table.uri).version == 3
+
+
+def test_two_versions_of_one_table_are_both_noted(
+    tmp_path: Path, manager: LanceIOManager, instance: dg.DagsterInstance
+) -> None:
+    table = Table.create(tmp_path / "orders.lance", ROWS).append(ROWS).table
+
+    earlier = dg.AssetSpec("earlier", metadata={"uri": table.uri})  # an input for each key is what Dagster takes
+
+    @dg.asset(ins={"now": dg.AssetIn("orders"), "before": dg.AssetIn("earlier", metadata={"version": 1})})
+    def arrived(now: pa.Table, before: pa.Table) -> pa.Table:
+        return now.slice(before.num_rows)
+
+    run([dg.AssetSpec("orders"), earlier, arrived], manager, instance, selection=[arrived])  # type: ignore[list-item]
+    made = Table.open(tmp_path / "arrived.lance")
+    (event,) = instance.fetch_materializations(arrived.key, limit=10).records
+    assert event.asset_materialization is not None
+    assert event.asset_materialization.metadata["lance/inputs"].value == {table.uri: [1, 2]}
+    assert {source.name.version for source in sources_of(made.uri, made.version_info().properties, None)} == {1, 2}
+    assert set(needed_by_ledgers(instance)[table.uri]) == {1, 2}
 
 
 def test_rows_of_another_partition_are_refused(

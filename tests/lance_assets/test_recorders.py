@@ -50,6 +50,7 @@ def home(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return place
 
 
+@pytest.mark.timeout(900)
 def test_recorders_at_the_same_moment_make_one_event(home: Path, tmp_path: Path) -> None:
     table = lance_table("orders", uri=str(tmp_path / "orders.lance"))
     at = Table.create(table.uri, pa.table({"id": [1]}), durable=False)

@@ -8,6 +8,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
 
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 from lance_assets import LanceTable, lance_discovery, lance_table
+from lance_assets.claims import TICK_LASTS
 from lance_assets.discovery import discovery_sensor
 from lance_assets.looking import Opened
 from lance_core import Table
@@ -49,7 +51,8 @@ def test_two_thousand_foreign_versions_come_in_pages_each_once(tmp_path: Path, i
     calm = lance_table("calm", uri=str(tmp_path / "calm.lance"))
     grown(table, FOREIGN)
     lance.write_dataset(ROW, calm.uri)
-    sensor = discovery_sensor("s", [table.ledger, calm.ledger], versions_per_tick=PER_TICK)
+    clock = [datetime.now(UTC)]
+    sensor = discovery_sensor("s", [table.ledger, calm.ledger], versions_per_tick=PER_TICK, now=lambda: clock[0])
     cursor = None
     told: list[int] = []
     took: list[float] = []
@@ -57,6 +60,7 @@ def test_two_thousand_foreign_versions_come_in_pages_each_once(tmp_path: Path, i
         start = time.perf_counter()
         sensor.evaluate_tick(dg.build_sensor_context(instance=instance, cursor=cursor))  # died before it was stored
         took.append(time.perf_counter() - start)
+        clock[0] += TICK_LASTS + timedelta(seconds=1)
         cursor, _ = tick(sensor, instance, cursor)
         told.append(count(instance, table))
     # As much as fits into a tick, and the other table does not wait until all is told.
@@ -102,11 +106,13 @@ def test_what_does_not_fit_into_an_answer_comes_with_the_next(
     at = Table.create(wide.uri, columns, durable=False)
     for turn in range(19):
         at = at.set_config({"turn": str(turn)}).table
-    sensor = discovery_sensor("s", [wide.ledger])
+    clock = [datetime.now(UTC)]
+    sensor = discovery_sensor("s", [wide.ledger], now=lambda: clock[0])
     evaluated = sensor.evaluate_tick(dg.build_sensor_context(instance=instance))
     size = sum(len(dg.serialize_value(event)) for event in evaluated.asset_events)
     assert 1 < len(evaluated.asset_events) < 20
     assert size < 1_300_000
+    clock[0] += TICK_LASTS + timedelta(seconds=1)  # and nobody stored it
     cursor = None
     for _ in range(5):
         cursor, _ = tick(sensor, instance, cursor)

@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import dagster as dg
 import pyarrow as pa
 import pytest
 
-from lance_assets import LanceTable, Maintenance, SparkAppend, lance_table
+from lance_assets import LanceTable, Maintenance, SparkAppend, lance_discovery, lance_table
 from lance_assets.maintenance import maintenance_sensor
 from lance_core import InvalidInput, Table
 from tests.lance_assets.instances import instance_in, tick
@@ -176,9 +177,10 @@ def test_versions_that_others_need_are_no_reason(tmp_path: Path, instance: dg.Da
     assert isinstance(sensor, dg.SensorDefinition)
     assert isinstance(asked(table, instance), dg.RunRequest)  # nobody knows of them yet
     tick(sensor, instance)
-    assert "nothing is due" in str(asked(table, instance))
+    assert isinstance(asked(table, instance), dg.RunRequest)  # what was read is good for a minute
+    assert "nothing is due" in str(asked(table, instance, after=timedelta(minutes=1)))
     instance.delete_dynamic_partition("lance/lake/features", "v0000000001")  # its version is gone
-    assert isinstance(asked(table, instance), dg.RunRequest)
+    assert isinstance(asked(table, instance, after=timedelta(minutes=2)), dg.RunRequest)
     # Without a ledger, by the table itself.
     told = replace(table, maintenance=replace(policy, downstream=[other]))
     assert "nothing is due" in str(asked(told, instance))
@@ -217,3 +219,43 @@ def test_what_is_declared(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="has no maintenance"):
         _ = lance_table("orders", uri="t").maintenance_key
     dg.Definitions.validate_loadable(dg.Definitions.merge(defs, dg.Definitions(resources={"spark": object()})))
+
+
+@pytest.mark.parametrize("count", [2, 6])
+def test_the_ledgers_are_read_once_for_all_the_tables_of_a_tick(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    tables = [declared(tmp_path, name=f"orders_{number}") for number in range(count)]
+    for table in tables:
+        filled(table, 4)
+        age(table.uri, 20 * DAY)
+        tick(lance_discovery(table.ledger.name, [table]), instance)
+    read: list[dg.AssetKey] = []
+    fetch = dg.DagsterInstance.fetch_materializations
+
+    def counted(self: dg.DagsterInstance, records_filter: Any, *args: Any, **options: Any) -> Any:
+        read.append(getattr(records_filter, "asset_key", records_filter))
+        return fetch(self, records_filter, *args, **options)
+
+    monkeypatch.setattr(dg.DagsterInstance, "fetch_materializations", counted)
+    for _ in range(2):
+        for table in tables:
+            assert isinstance(asked(table, instance), dg.RunRequest)
+    assert sorted(read) == sorted(table.key for table in tables)
+    asked(tables[0], instance, after=timedelta(minutes=2))
+    assert len(read) == 2 * count
+
+
+def test_what_ledgers_need_is_not_told_of_another_dagster(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    table = declared(
+        tmp_path, Maintenance(clean_when_versions=3, keep_versions=1, compact_when_small_files=None, every=None)
+    )
+    filled(table, 4)
+    age(table.uri, 20 * DAY)
+    made_of_it = dg.MetadataValue.json({table.uri: 2})
+    instance.report_runless_asset_event(dg.AssetMaterialization("else", metadata={"lance/inputs": made_of_it}))
+    assert "nothing is due" in str(asked(table, instance))
+    with dg.DagsterInstance.ephemeral() as other:
+        request = asked(table, other)
+    assert isinstance(request, dg.RunRequest)
+    assert "clean3" in str(request.run_key)

@@ -129,6 +129,10 @@ def test_what_cannot_be_is_told(spark: SparkSession, tmp_path: Path) -> None:
         (lambda: loaded(spark, table.uri, filter="id = = 1"), "does not parse"),
         (lambda: loaded(spark, table.uri, version=77), "has no version 77"),
         (lambda: spark.read.format("lance").load(), "CREATE TEMPORARY VIEW"),
+        (
+            lambda: spark.range(5).write.format("lance").option("audit", "f").mode("append").save(table.uri),
+            "takes no opti",
+        ),
         (lambda: spark.read.format("lance").schema("id int").load(table.uri).count(), "asked for as int"),
     ):
         with pytest.raises(PySparkException, match=told):

@@ -1,6 +1,7 @@
 """Lance tables as sources and sinks of streaming queries of a real Spark."""
 
 import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -115,6 +116,37 @@ def test_batches_are_upserted(spark: SparkSession, table: Table, tmp_path: Path)
     assert (target.version, target.count_rows(), ids(sink)) == (2, 10, list(range(10)))
     noted = target.versions()[-1].properties
     assert (noted["a"], noted[QUERY], noted[BATCH]) == ("b", query.id, "0")
+
+
+def test_a_batch_is_looked_at_before_anybody_sees_it(spark: SparkSession, table: Table, tmp_path: Path) -> None:
+    """Refused it ends the query, and is shown again when that goes on; published by a person it has landed."""
+    sink, checkpoint = str(tmp_path / "to"), tmp_path / "checkpoint"
+    Table.create(sink, rows(5, 6), durable=False)
+    shown: list[tuple[int, int | None]] = []
+
+    def brought(most: int) -> None:
+        def audit(target: Table, base: Table | None) -> None:
+            shown.append((target.count_rows(), base.version if base else None))
+            if target.count_rows() > most:
+                raise ValueError(f"{target.count_rows()} rows are too many")
+
+        bring = upsert_batches(sink, "id", audit=audit)
+        finished(source(spark, table.uri).writeStream.foreachBatch(bring), checkpoint)
+
+    with pytest.raises(StreamingQueryException, match="10 rows are too many"):
+        brought(9)
+    assert (shown, Table.open(sink).version) == ([(10, 1)], 1)
+    brought(10)
+    assert (shown, ids(sink)) == ([(10, 1)] * 2, list(range(10)))
+    table.append(rows(10, 13))
+    with pytest.raises(StreamingQueryException, match="13 rows are too many") as refused:
+        brought(12)
+    (number,) = set(re.findall(r"is version (\d+), beside the line", str(refused.value)))
+    Table.open(sink).publish(int(number))
+    brought(0)
+    assert (len(shown), ids(sink), Table.open(sink).version) == (3, list(range(13)), 3)
+    with pytest.raises(StreamingQueryException, match=r"(?s)no option audit.*upsert_batches\(\.\.\., audit=\)"):
+        finished(source(spark, table.uri).writeStream.format("lance").option("audit", "looks"), tmp_path / "c", sink)
 
 
 def test_a_value_that_does_not_fit_ends_the_query(spark: SparkSession, table: Table, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Columns added beside pylance adding the same: fields, ids, files, lineage and rows; and what is refused."""
 
+import itertools
 from pathlib import Path
 
 import lance
@@ -233,6 +234,47 @@ def test_both_ways_to_join_agree(spread: int) -> None:
     assert (expected >= 0).any()
     assert (known.rows_for(sought) == expected).all()
     assert (SourceKeys(rows, ["k"], what="t").rows_for([sought]) == expected).all()
+
+
+def in_pieces(random: np.random.Generator, column: pa.Array) -> pa.ChunkedArray:
+    cuts = sorted(random.integers(0, len(column) + 1, 5).tolist())
+    return pa.chunked_array([column[a:b] for a, b in itertools.pairwise([0, *cuts, len(column)])], column.type)
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.int16(), pa.timestamp("us", "UTC")], ids=str)
+@pytest.mark.parametrize("seed", range(40))
+def test_keys_are_found_in_a_table_however_it_is_ordered(seed: int, kind: pa.DataType) -> None:
+    """Ascending or not, with gaps, doubles and nulls, in any pieces; few keys or many: by the general way, of texts."""
+    random = np.random.default_rng(seed)
+    span = int(random.choice([30, 3000, 30_000]))
+    table = random.integers(-span, span, int(random.choice([1, 50, 2000])))
+    match seed % 4:
+        case 0:
+            table = np.unique(table)
+        case 1:
+            table = np.sort(table)
+        case 2:
+            table = np.concatenate([np.unique(table), np.unique(table)[::-1], np.unique(table) + 1])
+    nulls = random.random(len(table)) < (0.01 if seed % 3 == 0 else 0)
+    sought = in_pieces(random, pa.array(table, mask=nulls).cast(kind))
+    keys = random.permutation(np.unique(random.integers(-span - 9, span + 9, int(random.choice([1, 5, 500])))))
+    rows = pa.table({"k": pa.array(keys, mask=random.random(len(keys)) < 0.05).cast(kind)})
+    as_text = pa.table({"k": rows["k"].cast(pa.string())})
+    expected = SourceKeys(as_text, ["k"], what="t").rows_for([sought.cast(pa.string())])
+    places, found = SourceKeys(rows, ["k"], what="t").matches([sought])
+    assert places.tolist() == np.flatnonzero(expected >= 0).tolist()
+    assert found.tolist() == expected[expected >= 0].tolist()
+    assert [each.tolist() for each in SourceKeys(as_text, ["k"], what="t").matches([sought.cast(pa.string())])] == [
+        places.tolist(),
+        found.tolist(),
+    ]
+
+
+def test_the_largest_and_the_smallest_numbers_are_keys_like_others() -> None:
+    extremes = IntegerKeys.of(pa.chunked_array([[2**63 - 1, -(2**63), None]]))
+    assert extremes is not None
+    ascending = pa.chunked_array([[-(2**63), *range(20), 2**63 - 1], [None], [2**63 - 1], []], pa.int64())
+    assert [each.tolist() for each in extremes.matches(ascending)] == [[0, 21, 23], [1, 0, 0]]
 
 
 @pytest.mark.parametrize("far", [7, 10**12], ids=["close", "far apart"])

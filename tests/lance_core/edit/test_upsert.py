@@ -83,6 +83,7 @@ def check(pair: Twins, data: pa.Table, options: Options, on: str | list[str] = "
         (WHOLE, {"delete_unmatched": True}),
         (WHOLE, {"delete_unmatched": "v >= 60"}),
         (WHOLE, {"matched_if": "target.v >= 20 and source.w <> 'q'"}),
+        (WHOLE, {"matched_if": "target.v >= 20", "delete_unmatched": True}),  # one that comes in vain stays
         (WHOLE.slice(0, 1), {"matched": "fail"}),
         (WHOLE.slice(0, 0), UPDATE_AND_INSERT),
         (WHOLE.slice(0, 0), {"delete_unmatched": True}),

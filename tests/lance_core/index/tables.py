@@ -23,8 +23,8 @@ INDEXED: Mapping[str, str] = {
     "flag": "BITMAP",
     "d": "BTREE",
 }
-"""Two more lie on columns that have one: `word` is a BTREE too, `f` a ZONEMAP."""
-_WORDS = ["", "a", "ab", "abc", "b", "ba", "Ä", "z%", None]
+"""Others lie beside them: `word` is a BTREE and an NGRAM too, `f` a ZONEMAP, `plain` a BLOOMFILTER."""
+_WORDS = ["", "a", "ab", "abc", "abcd", "b", "ba", "Ä", "z%", None]
 _FLOATS = [0.0, -0.0, 1.5, -2.5, 7.0, float("nan"), float("inf"), float("-inf"), None, 3.25]
 _TAGS = [[], None, ["a"], ["a", "b"], ["b", None], ["c", "a", "b"], [None]]
 
@@ -61,11 +61,15 @@ def _indexed(table: Table, by_pylance: bool) -> Table:
             dataset.create_scalar_index(column, kind)  # type: ignore[arg-type]
         dataset.create_scalar_index("word", "BTREE", name="words")
         dataset.create_scalar_index("f", "ZONEMAP", name="zones")
+        dataset.create_scalar_index("word", "NGRAM", name="grams")
+        dataset.create_scalar_index("plain", "BLOOMFILTER", name="blooms")
         return table.refresh()
     for column, kind in INDEXED.items():
         table = table.create_index(column, kind).table
     table = table.create_index("word", "BTREE", name="words").table
-    return table.create_index("f", "ZONEMAP", name="zones", rows_per_zone=8).table
+    table = table.create_index("f", "ZONEMAP", name="zones", rows_per_zone=8).table
+    table = table.create_index("word", "NGRAM", name="grams").table
+    return table.create_index("plain", "BLOOMFILTER", name="blooms").table
 
 
 def _changed(table: Table) -> Table:
@@ -145,7 +149,8 @@ _LEAVES = st.one_of(
     st.builds("f in ({})".format, _listed(_FLOAT)),
     st.builds("word {} {}".format, _OPS, _WORD),
     st.builds("word not in ({})".format, _listed(_WORD)),
-    st.sampled_from(["word like 'a%'", "word like '%b'", "starts_with(word, 'b')", "word not like 'a%'"]),
+    st.sampled_from(["word like 'a%'", "word like '%b'", "contains(word, 'abc')", "word like '%abc%'"]),
+    st.sampled_from(["starts_with(word, 'b')", "word not like 'a%'", "not contains(word, 'bcd')"]),
     st.builds("n {} {}".format, _OPS, st.integers(-1, 36)),
     st.builds("n between {} and {}".format, st.integers(-1, 36), st.integers(-1, 36)),
     st.builds("array_has_any(tags, [{}])".format, st.sampled_from(["'a'", "'b', 'c'", "'q'"])),

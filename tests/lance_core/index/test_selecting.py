@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lance_core import IndexIgnored, NotFound, Table
+from lance_core.index import selecting
 from tests.lance_core.index.tables import TABLES, predicates
 
 
@@ -39,11 +40,15 @@ def check(table: Table, predicate: str, columns: Sequence[str] | None, limit: in
     columns=st.sampled_from([None, [], ["plain"], ["id", "s.x"], ["word", "_rowid"]]),
     limit=st.sampled_from([None, None, None, 0, 1, 7]),
     offset=st.sampled_from([None, None, 3]),
+    few=st.sampled_from([-1, selecting._FEW]),
 )
 def test_a_filter_finds_what_a_scan_finds(
-    table: Table, predicate: str, columns: Sequence[str] | None, limit: int | None, offset: int | None
+    table: Table, predicate: str, columns: Sequence[str] | None, limit: int | None, offset: int | None, few: int
 ) -> None:
-    check(table, predicate, columns, limit, offset)
+    """Whether or not few rows are looked at rather than large sets searched for."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(selecting, "_FEW", few)
+        check(table, predicate, columns, limit, offset)
 
 
 @pytest.fixture
@@ -187,3 +192,23 @@ def test_verbs_find_rows_through_indices(plain: Table, tmp_path: Path) -> None:
         (tmp_path / Path(path).name).rename(data / Path(path).name)
     assert table.count_rows() == 397
     assert same(table, "word = 'up' OR n = -1").num_rows == 10
+
+
+@pytest.mark.parametrize(
+    "predicate",
+    [
+        "(id < 50 AND n < 3) OR id = 77",
+        "(id < 50 OR n < 3) AND id != 4",
+        "NOT (id >= 50 OR n >= 3) OR word = 'w6'",
+        "(id < 50 AND n + 1 < 3) OR id = 77",
+        "(id < 50 OR n + 1 < 3) AND word = 'w1'",
+        "id = 5 AND id = 6 OR NOT (word IN ('w1', 'w2') AND id > 7)",
+        "id > 10 AND id <= 10",
+        "id >= 5 AND id > 7 AND id < 300 AND id <= 20",
+    ],
+)
+def test_what_is_certain_of_parts_and_what_of_the_whole(
+    plain: Table, predicate: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selecting, "_FEW", -1)
+    same(plain.append(pa.table({"id": [4, 77], "word": ["w1", "w6"], "n": [0, 1]})).table, predicate)

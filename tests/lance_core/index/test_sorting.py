@@ -84,6 +84,25 @@ def test_numbers_that_begin_alike_are_sorted_by_their_ends(numbers: list[int]) -
     assert sorted_positions(array).tolist() == np.argsort(array, kind="stable").tolist()
 
 
+@pytest.mark.parametrize("arrow", [pa.string(), pa.large_binary(), pa.binary(12)], ids=columns.name)
+def test_bytes_that_begin_alike_are_sorted_by_what_follows(arrow: pa.DataType) -> None:
+    @settings(max_examples=40, deadline=None)
+    @given(
+        st.sampled_from([b"", b"https://", b"a"]),
+        st.lists(st.text("\x00ab", max_size=11) | st.sampled_from(["a" * 9, "a" * 8, "a" * 8 + "\x00", "\x00" * 8])),
+        st.integers(0, 3),
+    )
+    def run(beginning: bytes, ends: list[str], skipped: int) -> None:
+        texts = [beginning + end.encode() for end in ends]
+        if pa.types.is_fixed_size_binary(arrow):
+            texts = [text[:12].ljust(12, b"\x00") for text in texts]
+        values = pa.array([texts[0] if texts else b"\x00" * 12] * skipped + texts, pa.large_binary()).cast(arrow)
+        expected = sorted(range(len(texts)), key=lambda at: (texts[at], at))
+        assert ordering(arrow).sorted_positions(values.slice(skipped)).tolist() == expected
+
+    run()
+
+
 def test_temporary_files_are_gone_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     sorter = Sorter(ordering(pa.int64()), budget=1000)

@@ -25,8 +25,8 @@ from lance_assets import (
     WriteContext,
     lance_table,
 )
-from lance_assets.audits import Audit, ChecksFailed, check_specs
 from lance_assets.checks import Check, Finding, Seen, Severity
+from lance_assets.write_audits import Audit, ChecksFailed, check_specs
 from lance_assets.writes import Write
 from lance_core import InvalidInput, NotFound, StorageError, Table
 from tests.lance_assets.instances import events, partitions, run, shown

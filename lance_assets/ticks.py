@@ -1,0 +1,109 @@
+"""One tick at a time records the versions of others: among the sensors of several code locations, and among the daemons
+that evaluate one and the same sensor, as for a while when one replaces another.
+
+A sensor claims the ledger by its name, and keeps it from tick to tick. Each tick that found something claims it once
+more, for itself, under the name of the last version that it is about to record. Dagster stores a tick's events when its
+code has returned, in their order: so when that version is on the ledger, all of them are, and the claim is over. Where
+the daemon died before, it is over after three minutes. Nothing here waits for that; the next ticks come anyway.
+"""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import uuid4
+
+import dagster as dg
+
+from lance_assets.claims import LASTS, TICK, WHOLE, Claim, claims_of, liveness, release
+from lance_assets.keys import add_keys
+from lance_assets.ledger import Ledger
+from lance_assets.recording import recorded
+
+_UP_TO = ".."
+"""Before the last partition of a tick; no version's key begins with it."""
+_LOOKS = 20
+_LOOK_AGAIN_S = 0.1
+_pause = time.sleep
+_NOBODY = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    other: str | None
+    """The sensor that speaks for the versions of others, if it is another one."""
+    is_quiet: bool
+    """Nobody is recording."""
+
+
+def new_tick() -> str:
+    """A claimant like no other."""
+    return f"{TICK}{uuid4().hex[:16]}"
+
+
+def look_after(instance: dg.DagsterInstance, ledger: Ledger, sensor: str, now: datetime) -> Watch:
+    """Be the one sensor that speaks for the versions of others, until ten minutes after the last time, or learn which
+    is. Removes what died with its claimants, and the claims of ticks whose events are stored.
+
+    Of two that begin at once neither speaks at first: the later one goes, the earlier waits until it has.
+    """
+    seconds = int(now.timestamp())
+    is_live = liveness(instance, _NOBODY, seconds)
+    there = claims_of(instance, ledger)
+    dead = [each for each in there if not is_live(each)]
+    looking = [each for each in there if each.partition == WHOLE and each not in dead]
+    own = [each for each in looking if each.claimant == sensor]
+    if looking == own and not any(_is_young(each, seconds) for each in own):
+        dead += own
+        own = [Claim(WHOLE, sensor, seconds)]
+        add_keys(instance, ledger.claim_set, [own[0].key])
+        there = claims_of(instance, ledger)
+        looking = [each for each in there if each.partition == WHOLE and each not in dead]
+    others = [each.claimant for each in looking if each.claimant != sensor]
+    if others and looking[0].claimant != sensor:
+        dead += own
+    dead += _over(instance, ledger, (each for each in there if each not in dead))
+    for each in dict.fromkeys(dead):
+        instance.delete_dynamic_partition(ledger.claim_set, each.key)
+    is_quiet = all(each.partition == WHOLE or each in dead for each in there)
+    return Watch(others[0] if others else None, is_quiet)
+
+
+def is_alone(instance: dg.DagsterInstance, ledger: Ledger, tick: str, last: str, now: datetime) -> bool:
+    """Whether this tick may record what it found, of which `last` is the last partition. From then on no other may,
+    until that is on the ledger; what was recorded before is for the caller to look at again.
+
+    Of two at once the later one goes. The earlier waits for that a moment: one that stays has not seen it, as where a
+    database shows a key late, and may be recording. Then both leave it, and the next ticks come to it.
+    """
+    own = Claim(f"{_UP_TO}{last}", tick, int(now.timestamp()))
+    add_keys(instance, ledger.claim_set, [own.key])
+    is_live = liveness(instance, tick, own.seconds)
+    for look in range(_LOOKS):
+        if look:
+            _pause(_LOOK_AGAIN_S)
+        ticks = [each for each in claims_of(instance, ledger) if each.partition.startswith(_UP_TO) and is_live(each)]
+        others = [each for each in ticks if each != own]
+        over = _over(instance, ledger, others)
+        left = [each for each in ticks if each not in over or each == own]
+        if left == [own]:
+            return True
+        if not left or left[0] != own:
+            break
+    release(instance, ledger, tick)
+    return False
+
+
+def _over(instance: dg.DagsterInstance, ledger: Ledger, claims: Iterable[Claim]) -> list[Claim]:
+    """Of these, the ticks' claims on what is on the ledger."""
+    by_partition: dict[str, list[Claim]] = {}
+    for each in claims:
+        if each.claimant.startswith(TICK):
+            by_partition.setdefault(each.partition.removeprefix(_UP_TO), []).append(each)
+    stored = recorded(instance, ledger, by_partition) if by_partition else {}
+    return [each for partition in stored for each in by_partition[partition]]
+
+
+def _is_young(each: Claim, seconds: int) -> bool:
+    """Far from its end, so that it need not be made anew."""
+    return seconds - each.seconds < LASTS.total_seconds() / 2

@@ -1,0 +1,152 @@
+"""Reading the versions of a table that nobody has looked at: what there is to say of each, which are left to others.
+
+A version whose transaction names one of our runs is left to that run while it may still record it, and for ten minutes
+at most. One that is damaged is passed over, and looked at again with each tick: it may be repaired. Nothing here puts
+anything on a ledger; what becomes of what was read is decided in `looking.py`.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import dagster as dg
+import pyarrow as pa
+
+from lance_assets.claims import FINISHED, UNFINISHED
+from lance_assets.ledger import Ledger
+from lance_assets.metadata import VersionFacts, found_facts
+from lance_assets.partitions import partition_key
+from lance_assets.recording import Standing, materialization, recorded, standing, taken_message
+from lance_core import LanceError, StorageError, Table, VersionInfo
+
+WAIT_MAX = timedelta(minutes=10)
+
+# What a table can do to whoever reads it: it is anybody's bytes, numbers out of range and types that nobody knows.
+TABLES_FAULT = (LanceError, pa.ArrowException, ArithmeticError, LookupError, OSError, RecursionError, ValueError)
+
+_EVENT_BYTES = 6_000
+_COLUMN_BYTES = 250
+"""What an event weighs on its way to the daemon, besides the names and types of columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """How far a table has been looked through."""
+
+    epoch: int
+    version: int
+    kept: int
+    """How many versions there were when nothing else was left to do; 0 where something was."""
+    again: tuple[int, ...] = ()
+    """Versions up to `version` that are to be looked at again, since they could not be read."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """What one tick may do: whoever waits for its answer takes it for lost after a minute, and refuses one that is too
+    large."""
+
+    versions: int
+    bytes: int
+    ends: float
+    clock: Callable[[], float] = time.monotonic
+
+    def is_spent(self) -> bool:
+        return self.versions <= 0 or self.bytes <= 0 or self.clock() >= self.ends
+
+    def take(self, facts: VersionFacts) -> None:
+        self.versions -= 1
+        names = sum(len(field.name) for field in facts.schema)
+        self.bytes -= _EVENT_BYTES + _COLUMN_BYTES * len(facts.schema) + names
+
+
+@dataclass(slots=True)
+class Read:
+    """What is to be said of some versions, each looked at by itself."""
+
+    last: int
+    """Up to here nothing is left to be looked at, besides `again`."""
+    again: list[int]
+    to_record: list[tuple[VersionFacts, dg.AssetMaterialization]] = field(default_factory=list)
+    known: set[str] = field(default_factory=set)
+    """Partitions that were recorded before."""
+    notes: list[str] = field(default_factory=list)
+    looked_at: int = 0
+    at: Table | None = None
+    """The version that was read last."""
+
+
+def read_unseen(
+    instance: dg.DagsterInstance,
+    ledger: Ledger,
+    epoch: int,
+    table: Table,
+    numbers: Sequence[int],
+    seen: Seen,
+    budget: Budget,
+    now: datetime,
+    retained: int,
+) -> Read:
+    """`retained` is how many versions the ledger has so far."""
+    read = Read(seen.version, list(seen.again))
+    known = recorded(instance, ledger, [partition_key(number, epoch) for number in numbers])
+    is_waiting = False
+    for number in numbers:
+        if budget.is_spent():
+            break
+        read.looked_at += 1
+        is_old = number in seen.again
+        try:
+            read.at = table.at(number)
+            info = read.at.version_info()
+            facts = found_facts(read.at, info, epoch)
+            stands = standing(facts, known)
+            if stands is Standing.TAKEN:
+                read.notes.append(taken_message(ledger, facts.partition))
+            elif stands is Standing.RECORDED:
+                read.known.add(facts.partition)
+            elif _is_left_to_its_run(instance, facts, info, now):
+                read.notes.append(
+                    f"{ledger.label}: version {number} is left to its run {facts.run_id}, which is not finished"
+                )
+                if is_old:
+                    continue
+                is_waiting = True
+            else:
+                read.to_record.append((facts, materialization(instance, ledger, facts, retained=retained + 1)))
+                retained += 1
+                budget.take(facts)
+            if is_old:
+                read.again.remove(number)
+        except StorageError as error:  # it may pass: the next tick begins here
+            read.notes.append(f"{ledger.label}: version {number}: {said(error)}")
+            break
+        except TABLES_FAULT as error:
+            if not is_old:  # said once
+                read.again.append(number)
+                read.notes.append(
+                    f"{ledger.label}: version {number} is not recorded, until it is repaired: {said(error)}"
+                )
+        if not is_waiting:
+            read.last = max(read.last, number)
+    return read
+
+
+def _is_left_to_its_run(instance: dg.DagsterInstance, facts: VersionFacts, info: VersionInfo, now: datetime) -> bool:
+    return now - info.timestamp < WAIT_MAX and _may_record(instance, facts.run_id)
+
+
+def _may_record(instance: dg.DagsterInstance, run_id: str | None) -> bool:
+    """Whether this run, or one that goes on for it, is at work in this instance."""
+    run = instance.get_run_by_id(run_id) if run_id else None
+    if run is None:
+        return False
+    if run.status not in FINISHED:
+        return True
+    family = {"dagster/root_run_id": run.root_run_id or run.run_id}
+    return bool(instance.get_run_ids(dg.RunsFilter(tags=family, statuses=UNFINISHED), limit=1))
+
+
+def said(error: Exception) -> str:
+    return str(error) if isinstance(error, LanceError) else f"{type(error).__name__}: {error}"
