@@ -24,7 +24,7 @@ COLUMNS = {
     "BLOOMFILTER": "id",
     "NGRAM": "word",
 }
-KINDS = [kind.name for kind in kinds.KINDS if kind.name in COLUMNS]
+KINDS = [kind.name for kind in kinds.every() if kind.name in COLUMNS]
 STABLE = pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
 
 
