@@ -49,6 +49,9 @@ _BUILDS = (
     _Build("BTREE", "word", "short strings", f"word = '{4711 * _FACTOR % (1 << 32)}'"),
     _Build("BITMAP", "of_100", "100 values", "of_100 = 47"),
     _Build("BITMAP", "of_1000", "1,000 values", "of_1000 = 471"),
+    _Build("ZONEMAP", "shuffled", "whole numbers, shuffled", "shuffled = 4711"),
+    _Build("BLOOMFILTER", "shuffled", "whole numbers, shuffled", "shuffled = 4711"),
+    _Build("NGRAM", "word", "short strings", "contains(word, 'abcd')"),
     _Build("LABEL_LIST", "labels", "lists of up to 3 of 100 labels", "array_has(labels, 'l47')"),
 )
 
@@ -130,9 +133,7 @@ def _batches(rows: int) -> Iterator[pa.RecordBatch]:
         ends = np.concatenate([[0], np.cumsum(random.integers(0, 4, len(some)))]).astype(np.int32)
         columns = [
             pa.array(some),
-            pa.array(
-                [f"{number * 2654435761 % (1 << 32):x}" if number % 7 else f"{number:x}" for number in some.tolist()]
-            ),
+            pa.array(some * _FACTOR % (1 << 32)).cast(pa.string()),
             pa.array(random.integers(0, 100, len(some))),
             pa.array(random.integers(0, 1000, len(some))),
             pa.ListArray.from_arrays(pa.array(ends), labels.take(pa.array(random.integers(0, 100, int(ends[-1]))))),

@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from lance_assets.spark.jobs import SparkRunner, numbers, slots, taken_by_the_driver
 from lance_assets.spark.types import spark_schema, transport_schema
 from lance_assets.spark.workers import InWorker
 from lance_core.tasks import aggregate as aggregating
 from lance_core.tasks import read as plans
-from lance_core.tasks.read import ManifestStore, ReadTask, Which, plan_read
+from lance_core.tasks.read import FewRows, ManifestStore, ReadTask, Which, read_few
 
 
 def read(
@@ -34,9 +35,12 @@ def read(
 ) -> DataFrame:
     """The newest version, or the one that is named by its number or by a tag. The DataFrame keeps reading it, whatever
     is committed since. `filter` is a condition in Lance's SQL: only rows that match leave the workers, and of the
-    others only the columns that it needs are read. Addresses and ids of rows come as `bigint`."""
+    others only the columns that it needs are read. Addresses and ids of rows come as `bigint`.
+
+    Where indices say which few rows can match, those are read at once, by the driver, and are the DataFrame: to look
+    up rows by their key takes no job."""
     base = Which(uri, version, tag, branch, storage_options, manifest_store, tuple(bases)).snapshot()
-    plan = plan_read(
+    plan = read_few(
         base,
         columns=columns,
         filter=filter,
@@ -45,13 +49,21 @@ def read(
         transport=transport_schema,
         slots=slots(spark),
     )
+    if isinstance(plan, FewRows):
+        schema = spark_schema(plan.arrow)
+        return spark.createDataFrame(plan.rows, schema) if plan.rows.num_rows else _empty(spark, schema)
     if not plan.arrow.names:
         # Rows without columns do not travel as Arrow; how many there are is a number.
         return spark.range(plans.count_rows(base, filter, runner=lambda: SparkRunner(spark))).select()
     schema = spark_schema(plan.arrow)
     if not plan.parts:
-        return spark.createDataFrame([], schema)
+        return _empty(spark, schema)
     return numbers(spark, len(plan.parts), plan.memory_bytes).mapInArrow(InWorker(ReadTask(plan)), schema)
+
+
+def _empty(spark: SparkSession, schema: StructType) -> DataFrame:
+    """To look at which takes no job either: Spark sees that of none there is nothing to compute."""
+    return spark.createDataFrame([], schema).limit(0)
 
 
 def count_rows(

@@ -6,15 +6,17 @@ from lance_core.expressions import Predicate
 from lance_core.format.operations import Delete
 from lance_core.ports import Ports
 from lance_core.scan.columns import check_condition, conditional
+from lance_core.scan.selection import Selection
 from lance_core.snapshot import Snapshot
 
 
-def delete(base: Snapshot, sql: str, *, ports: Ports) -> Delete:
-    """Fragments that lose all of their rows go as a whole, and get no deletion file."""
+def delete(base: Snapshot, sql: str, *, ports: Ports, selection: Selection | None = None) -> Delete:
+    """Fragments that lose all of their rows go as a whole, and get no deletion file. `selection` is what indices know,
+    where they were asked before."""
     predicate = Predicate.parse(sql, conditional(base.manifest))
     check_condition(base.manifest, predicate.columns, what="the condition")
     updated, removed, affected = [], [], {}
-    for fragment, offsets in matching(base, predicate):
+    for fragment, offsets in matching(base, predicate, selection):
         affected[fragment.id] = rows_as_bitmap(offsets)
         after = with_deleted(base.location, fragment, offsets, read_version=base.version, ports=ports)
         if after is None:

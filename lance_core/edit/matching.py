@@ -15,10 +15,12 @@ from lance_core.format.field_paths import near
 from lance_core.format.fragment import Fragment
 from lance_core.format.schema import TableSchema
 from lance_core.index import selecting
-from lance_core.scan.plan import plan_scan
+from lance_core.scan.pieces import LiveFragment
+from lance_core.scan.plan import plan_columns, plan_scan
 from lance_core.scan.read import matching_rows
+from lance_core.scan.reading import Reading
 from lance_core.scan.row_columns import ROW_COLUMNS, RowFacts
-from lance_core.scan.selection import Offsets, Selection
+from lance_core.scan.selection import Chosen, Offsets, Selection
 from lance_core.snapshot import Snapshot
 
 
@@ -48,6 +50,16 @@ def rows_of(base: Snapshot, fragment: Fragment, columns: Sequence[str]) -> Itera
         location.store, location.codec, fragment, manifest.schema, columns=stored, path=path, describe_blobs=True
     ):
         yield facts.joined(rows, columns)
+
+
+def picked_rows_of(base: Snapshot, fragment: Fragment, columns: Sequence[str], chosen: Chosen | None) -> pa.Table:
+    """Those of `rows_of` that are chosen; none, where nothing is."""
+    plan = plan_columns(base.manifest, columns)
+    of = LiveFragment(base.location, base.manifest, fragment)
+    offsets = None if chosen is None else chosen.live(of.deletions)
+    nothing = offsets is None or not len(offsets)
+    batches = [] if nothing or offsets is None else [Reading(base.location, plan).picked(of, offsets)]
+    return pa.Table.from_batches(batches, plan.schema)
 
 
 def check_columns(names: Iterable[str], schema: TableSchema, *, what: str, where: str) -> None:

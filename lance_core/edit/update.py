@@ -21,6 +21,7 @@ from lance_core.format.operations import Update
 from lance_core.format.schema import Field
 from lance_core.ports import Ports
 from lance_core.scan.columns import check_condition, conditional
+from lance_core.scan.selection import Selection
 from lance_core.snapshot import Snapshot
 
 
@@ -57,9 +58,10 @@ def update(
     limits: FileLimits,
     ports: Ports,
     in_place: bool | None = None,
+    selection: Selection | None = None,
 ) -> Update:
     """All expressions see the row as it was, so two columns may change places. `in_place` says in which way it is done,
-    where that was decided for more than this."""
+    where that was decided for more than this, `selection` what indices know, where they were asked before."""
     asked = Asked.of(base, values, where)
     projection = asked.projection
 
@@ -68,7 +70,7 @@ def update(
         shown = rows if rows.num_columns else pa.RecordBatch.from_arrays([pa.array(places)], names=["place"])
         return projection.evaluate(shown)
 
-    found = matching(base, asked.predicate)
+    found = matching(base, asked.predicate, selection)
     parts = [Change(fragment, offsets, evaluated) for fragment, offsets in found if len(offsets)]
     changes = Changes(base, asked.columns, projection.columns, tuple(parts))
     if is_cheaper_in_place(changes) if in_place is None else in_place:

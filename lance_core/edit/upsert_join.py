@@ -15,19 +15,23 @@ import pyarrow as pa
 
 from lance_core import given
 from lance_core.edit.joining import Numbers, SourceKeys
-from lance_core.edit.matching import rows_of
+from lance_core.edit.matching import picked_rows_of, rows_of
 from lance_core.edit.rewriting import in_one_piece
 from lance_core.errors import InvalidInput
-from lance_core.expressions import Predicate
+from lance_core.expressions import And, In, Predicate
 from lance_core.format.fragment import Fragment
 from lance_core.format.ids import FragmentId
 from lance_core.format.schema import TableSchema
+from lance_core.index import selecting
 from lance_core.scan.columns import check_condition, conditional
 from lance_core.scan.row_columns import ROW_OFFSET
-from lance_core.scan.selection import Offsets
+from lance_core.scan.selection import Offsets, Selection
 from lance_core.snapshot import Snapshot
 
 _ROWS_AT_ONCE = 1 << 20
+_KEYS_MAX = 10_000
+_ROWS_A_KEY = 50
+"""Keys are looked up where the table has so many rows for each: then picking is faster than reading all."""
 _SOURCE, _TARGET = "source", "target"
 
 
@@ -165,11 +169,12 @@ class Conditions:
         check_condition(base.manifest, targets, what="matched_if=")
         return cls(doomed, condition)
 
-    def columns(self, rules: Rules, fragment: Fragment) -> list[str]:
-        """Of the table, to be read for the join. Where nothing is deleted, a row's place is where it is."""
+    def columns(self, rules: Rules, *, all_rows: bool) -> list[str]:
+        """Of the table, to be read for the join. Where all rows that a fragment ever had are read, a row's place among
+        them is where it is."""
         doomed, condition = self.doomed, self.matched_if
         of_condition = condition.target.names if condition else ()
-        offsets = [ROW_OFFSET] if fragment.deletion_file else []
+        offsets = [] if all_rows else [ROW_OFFSET]
         return list(dict.fromkeys((*rules.on, *(doomed.columns if doomed else ()), *of_condition, *offsets)))
 
 
@@ -177,7 +182,7 @@ def join(base: Snapshot, source: Source, rules: Rules, seen: Seen) -> Found:
     conditions = Conditions.of(base, source.columns, rules)
     doomed, condition, unmatched = conditions.doomed, conditions.matched_if, rules.delete_unmatched
 
-    def part_of(fragment: Fragment, table: pa.Table, matches: Numbers, met: Numbers) -> Part:
+    def part_of(table: pa.Table, matches: Numbers, met: Numbers) -> Part:
         """`matches` are rows of the table, `met` the rows that came for them."""
         places, rows = matches, met
         if condition and len(places) and rules.matched in (Matched.UPDATE, Matched.DELETE):
@@ -189,21 +194,34 @@ def join(base: Snapshot, source: Source, rules: Rules, seen: Seen) -> Found:
             leaves = _mask(doomed, table) if doomed else np.ones(table.num_rows, dtype=np.bool_)
             leaves[matches] = False
             gone = np.union1d(gone, np.flatnonzero(leaves))
-        changed = _offsets(fragment, table, places if changes else places[:0])
-        return Part(met, changed, rows if changes else rows[:0], _offsets(fragment, table, gone))
+        changed = _offsets(table, places if changes else places[:0])
+        return Part(met, changed, rows if changes else rows[:0], _offsets(table, gone))
 
     known = seen.parts if seen.schema == base.manifest.schema else {}
     fragments = {fragment.encode(): fragment for fragment in base.manifest.fragments}
     parts = {key: known[key] for key in fragments if key in known}
     unread = {key: fragment for key, fragment in fragments.items() if key not in parts}
+    candidates = _candidates(base, source, rules) if unread else Selection()
+
+    def rows_in(fragment: Fragment) -> pa.Table:
+        picked = fragment.id in candidates.known
+        columns = conditions.columns(rules, all_rows=not (picked or fragment.deletion_file))
+        if picked:
+            return picked_rows_of(base, fragment, columns, candidates.fragments.get(fragment.id))
+        return pa.Table.from_batches(rows_of(base, fragment, columns))
+
     for group in _groups(unread, max(_ROWS_AT_ONCE, source.count)):
-        read = [(unread[key], _table(base, unread[key], conditions.columns(rules, unread[key]))) for key in group]
-        together = [pa.chunked_array([c for _, t in read for c in t[name].chunks]) for name in rules.on]
+        read = [rows_in(unread[key]) for key in group]
+        types = [read[0].schema.field(name).type for name in rules.on]
+        together = [
+            pa.chunked_array([c for table in read for c in table[name].chunks], arrow)
+            for name, arrow in zip(rules.on, types, strict=True)
+        ]
         places, rows = source.matches(together)
         start = 0
-        for key, (fragment, table) in zip(group, read, strict=True):
+        for key, table in zip(group, read, strict=True):
             first, last = np.searchsorted(places, (start, start + table.num_rows))
-            parts[key] = part_of(fragment, table, places[first:last] - start, rows[first:last])
+            parts[key] = part_of(table, places[first:last] - start, rows[first:last])
             start += table.num_rows
     seen.schema, seen.parts = base.manifest.schema, parts
     found = Found([], {}, np.zeros(source.count, dtype=np.bool_))
@@ -215,6 +233,22 @@ def join(base: Snapshot, source: Source, rules: Rules, seen: Seen) -> Found:
         if len(part.gone):
             found.removed[fragment.id] = part.gone
     return found
+
+
+def _candidates(base: Snapshot, source: Source, rules: Rules) -> Selection:
+    """Rows that alone can have one of the keys, as far as indices on them tell. Of few keys only: else every row is
+    read, as it is where rows go that nothing matches."""
+    few = 0 < source.count <= min(_KEYS_MAX, base.manifest.row_count() // _ROWS_A_KEY)
+    if not few or rules.delete_unmatched is not False or selecting.select(base) is None:
+        return Selection()
+    keys = source.take(np.arange(source.count), rules.on)
+    lists = tuple(In((name,), tuple(keys[name].unique().drop_null())) for name in rules.on if _is_told(keys[name].type))
+    return selecting.Indexed.of(base).candidates(And(lists)) if lists else Selection()
+
+
+def _is_told(arrow: pa.DataType) -> bool:
+    """Whether keys of this type are equal where conditions find them equal."""
+    return not (pa.types.is_floating(arrow) or pa.types.is_dictionary(arrow) or isinstance(arrow, pa.BaseExtensionType))
 
 
 def _groups(fragments: Mapping[bytes, Fragment], rows_max: int) -> Iterator[list[bytes]]:
@@ -273,13 +307,9 @@ def _structs(table: pa.Table, count: int) -> pa.Array:
     return pa.StructArray.from_arrays(arrays(table), fields=fields)
 
 
-def _table(base: Snapshot, fragment: Fragment, columns: Sequence[str]) -> pa.Table:
-    return pa.Table.from_batches(rows_of(base, fragment, columns))
-
-
-def _offsets(fragment: Fragment, table: pa.Table, places: Numbers) -> Offsets:
+def _offsets(table: pa.Table, places: Numbers) -> Offsets:
     """Of rows that were read, by their places among them."""
-    if fragment.deletion_file is None:
+    if ROW_OFFSET not in table.column_names:
         return places
     return np.asarray(table[ROW_OFFSET].take(pa.array(places)).to_numpy(), dtype=np.int64)
 

@@ -25,6 +25,10 @@ METADATA_COLUMNS = pa.schema(
 )
 _QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`")
 _WORD = re.compile(r"\w+")
+_PLAIN_WORDS = frozenset({"and", "or", "not", "in", "is", "null", "like", "between", "true", "false"})
+_CLOCKS = frozenset(
+    {"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp", "now", "today"}
+)
 _JOINT = re.compile(r"\b(?:and|or)\b|[\w)\]]\s*[-+*/%|&^]", re.IGNORECASE)
 
 
@@ -41,6 +45,12 @@ def spellings(sql: str, schema: pa.Schema) -> dict[str, str]:
 def joints(sql: str) -> int:
     """How many operators the SQL joins expressions by, which is how deep its tree may be."""
     return len(_JOINT.findall(_QUOTED.sub("x", sql)))
+
+
+def reads_no_clock(sql: str, schema: pa.Schema) -> bool:
+    """Whether it means the same at any time: it has no words but names of columns and those of plain conditions."""
+    words = {word.lower() for word in _WORD.findall(_QUOTED.sub(" ", sql)) if not word.isdigit()}
+    return words.isdisjoint(_CLOCKS) and words <= _PLAIN_WORDS | {name.lower() for name in schema.names}
 
 
 def folded_names(words: Iterable[str], schema: pa.Schema) -> dict[str, str]:

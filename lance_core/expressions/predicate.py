@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.expressions import engine
-from lance_core.expressions.batches import folded_names, shown_schema
+from lance_core.expressions.batches import folded_names, reads_no_clock, shown_schema
 from lance_core.expressions.compiled import Compiled, compile_expr, compile_sql, run_condition
 from lance_core.expressions.engine import EngineError
 from lance_core.expressions.literals import Misfit
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _WHAT = "predicate"
 _LONG = 1 << 14  # bytes of an expression; about a thousand values
 _PARTS_KEPT = 16
+_PARSED_KEPT = 64
+_KEPT_LENGTH = 1 << 12
 _BATCHES_AT_ONCE, _BYTES_AT_ONCE = 8, 1 << 25
 
 
@@ -50,7 +52,7 @@ class Predicate:
     @classmethod
     def parse(cls, sql: str, schema: pa.Schema) -> "Predicate":
         """Raises `InvalidInput` that says what is wrong, where, and what is supported."""
-        return cls._from(compile_sql(_WHAT, sql, schema), schema)
+        return _parsed(sql, schema) if _may_be_kept(sql, schema) else _parsed.__wrapped__(sql, schema)
 
     @classmethod
     def of(cls, node: Node, schema: pa.Schema) -> "Predicate":
@@ -93,7 +95,7 @@ class Predicate:
     @property
     def tree(self) -> Node:
         """In the table's names, whatever case the SQL was written in."""
-        return renamed(read(self.compiled.expr, shown_schema(self.schema, {})), dict(self.compiled.names))
+        return _tree(self)
 
     def conjuncts(self) -> "tuple[Predicate, ...]":
         """The conditions that must all hold; each may be evaluated where its columns are at hand."""
@@ -156,6 +158,20 @@ def _together(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch
             some, size = [], 0
     if some:
         yield some
+
+
+def _may_be_kept(sql: object, schema: pa.Schema) -> bool:
+    return isinstance(sql, str) and len(sql) <= _KEPT_LENGTH and reads_no_clock(sql, schema)
+
+
+@functools.lru_cache(maxsize=_PARSED_KEPT)
+def _parsed(sql: str, schema: pa.Schema) -> Predicate:
+    return Predicate._from(compile_sql(_WHAT, sql, schema), schema)
+
+
+@functools.lru_cache(maxsize=_PARTS_KEPT)
+def _tree(predicate: Predicate) -> Node:
+    return renamed(read(predicate.compiled.expr, shown_schema(predicate.schema, {})), dict(predicate.compiled.names))
 
 
 @functools.lru_cache(maxsize=_PARTS_KEPT)

@@ -106,6 +106,14 @@ class IndexMetadata:
         message.files.extend(table_pb2.IndexFile(path=file.path, size_bytes=file.size) for file in files)
         return IndexMetadata(message)
 
+    @classmethod
+    def decode(cls, data: bytes) -> "IndexMetadata":
+        """What `encode` gave, in the same application."""
+        return cls(table_pb2.IndexMetadata.FromString(data))
+
+    def encode(self) -> bytes:
+        return self._message.SerializeToString()
+
     @property
     def message(self) -> table_pb2.IndexMetadata:
         """For the rooms that build manifests and transactions; never changed in place."""

@@ -97,7 +97,8 @@ def _of_segment(base: Snapshot, coverage: Coverage, standing: Standing, acting: 
             f"a segment of index {index.name!r} says that it covers fragment {number}, and has nothing of its {rows} "
             f"rows{_more(missing)}, which is right only if none of them has anything that the kind keeps"
         )
-        yield warning(manifest, "index_coverage", what, _rebuild(index), path=path)
+        repair = f"Where that cannot be: {_rebuild(index)}"
+        yield Finding(Severity.INFO, "index_unproven", path, what, repair, manifest.version)
 
 
 def _strangers(base: Snapshot, coverage: Coverage, index: IndexMetadata, rows: RowSet) -> Iterator[str]:

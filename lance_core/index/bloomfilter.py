@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyroaring import BitMap
 
 from lance_core.data.codec import FileReader, FileWriter
 from lance_core.errors import Corrupt, InvalidInput
@@ -136,7 +137,8 @@ class BloomFilter:
             problems.append(error.what)
         if opened.nulls is not None and not problems:
             has_null = opened.zones["has_null"].to_numpy()
-            silent = opened.nulls - Zones.of(opened.zones, segment, path=opened.path).rows(has_null)
+            there = BitMap(high for high in opened.nulls.parts if segment.rows_under(high))
+            silent = opened.nulls.only(there) - Zones.of(opened.zones, segment, path=opened.path).rows(has_null)
             if silent.parts:
                 problems.append(f"its zones know nothing of {len(silent):,} NULLs that it lists")
         return Examined(rows, has_all=True, problems=tuple(problems))
@@ -291,24 +293,21 @@ def _batch(lines: Sequence[tuple[int, int, int, bool, bytes]]) -> pa.RecordBatch
 def _filter(hashes: Hashes, blocks: int) -> bytes:
     """A byte for each bit is set faster than bits are, and packed in no time."""
     bits = np.zeros(blocks * _WORDS * _BITS, dtype=np.uint8)
-    block = _blocks(hashes, blocks)
-    for number, shift in enumerate(_shifts(hashes).T):
-        bits[block * (_WORDS * _BITS) + (number * _BITS) + shift] = 1
+    first = _blocks(hashes, blocks) * (_WORDS * _BITS)
+    low = hashes.astype(np.uint32)
+    for number, salt in enumerate(_SALTS):
+        bits[first + ((low * salt) >> np.uint32(27)) + number * _BITS] = 1
     return np.packbits(bits, bitorder="little").tobytes()
 
 
 def _places(hashes: Hashes, blocks: int) -> tuple[npt.NDArray[np.int64], _Words]:
     """The block of each, and its bit in every word of that."""
-    return _blocks(hashes, blocks), np.left_shift(np.uint32(1), _shifts(hashes))
+    shifts: _Words = (hashes.astype(np.uint32)[:, np.newaxis] * _SALTS) >> np.uint32(27)
+    return _blocks(hashes, blocks), np.left_shift(np.uint32(1), shifts)
 
 
 def _blocks(hashes: Hashes, blocks: int) -> npt.NDArray[np.int64]:
     return (((hashes >> np.uint64(32)) * np.uint64(blocks)) >> np.uint64(32)).astype(np.int64)
-
-
-def _shifts(hashes: Hashes) -> _Words:
-    shifts: _Words = (hashes.astype(np.uint32)[:, np.newaxis] * _SALTS) >> np.uint32(27)
-    return shifts
 
 
 def _as_words(column: pa.Array, length: int) -> _Words:

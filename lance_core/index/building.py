@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from pyroaring import BitMap
 
-from lance_core.errors import InvalidInput
+from lance_core.errors import Corrupt, InvalidInput, NotFound, StorageError
 from lance_core.format import field_paths
 from lance_core.format.field_paths import Chain
 from lance_core.format.fragment import Fragment
@@ -122,7 +122,11 @@ def values(base: Snapshot, chain: Chain, fragments: Sequence[Fragment], *, addre
         yield pa.RecordBatch.from_arrays(batch.columns, names=[VALUE, ROW])
 
 
-def wanted_again(base: Snapshot, segment: IndexMetadata) -> Wanted | None:
+UNREADABLE = (NotFound, StorageError, Corrupt)
+"""What reading a segment raises whose files are gone, cut short or wrong. Then it is built from the table's rows."""
+
+
+def wanted_again(base: Snapshot, coverage: Coverage, segment: IndexMetadata) -> Wanted | None:
     """What a segment that is there is of; None where nobody here can build such a one, or its column is gone."""
     kind = kinds.of(segment)
     if kind is None or len(segment.field_ids) != 1:
@@ -130,7 +134,10 @@ def wanted_again(base: Snapshot, segment: IndexMetadata) -> Wanted | None:
     chain = chain_of(base.manifest.schema, segment.field_ids[0])
     if chain is None or not kind.fits(arrow_of(base.manifest.schema, chain)):
         return None
-    options = kind.options_of(Coverage(base).segment(segment))
+    try:
+        options = kind.options_of(coverage.segment(segment))
+    except UNREADABLE:
+        options = kind.options({})
     return Wanted(segment.name, kind, chain, options)
 
 

@@ -1,6 +1,7 @@
 """What indices are good for in a filter, in words: which would be asked what, and which not and why. From what the
 version says of them alone; none is opened."""
 
+import re
 from collections.abc import Iterator, Mapping
 
 from pyroaring import BitMap
@@ -10,21 +11,25 @@ from lance_core.index.coverage import Standing
 from lance_core.index.kind import Certainty
 from lance_core.index.routes import AllOf, AnyOf, Ask, Route, Step, Unknown, told
 from lance_core.index.selecting import Indexed, reached
-from lance_core.scan.explain import runs
+from lance_core.scan.explain import Indices, runs
 from lance_core.snapshot import Snapshot
 
+_NUMBER = re.compile(r"\b(?:U?Int\d+|Float\d+|Boolean)\(([^()]*)\)")
+_TEXT = re.compile(r"\b(?:Large)?Utf8(?:View)?\(\"((?:[^\"\\]|\\.)*)\"\)")
+"""How the engine writes literals."""
 
-def explained(base: Snapshot, predicate: Predicate | None, *, use_indices: bool = True) -> tuple[str, ...]:
-    """Lines for the plan of a scan."""
+
+def explained(base: Snapshot, predicate: Predicate | None, *, use_indices: bool = True) -> Indices:
+    """What a plan of a scan is told with."""
     if base.manifest.index_section is None:
-        return ("indices   none used: every fragment is scanned",)
+        return Indices()
     indexed = Indexed.of(base)
     names = sorted(indexed.coverage.by_name)
     if predicate is None or not use_indices:
         why = "there is no filter" if predicate is None else "use_indices=False"
-        return (f"indices   none used, since {why}: every fragment is scanned",)
+        return Indices((f"indices   none used, since {why}: every fragment is scanned",))
     route = indexed.route(predicate)
-    return tuple(_aligned(_lines(indexed, predicate, route, names)))
+    return Indices(tuple(_aligned(_lines(indexed, predicate, route, names))), narrow=route.knows_anything)
 
 
 def _lines(indexed: Indexed, predicate: Predicate, route: Route, names: list[str]) -> Iterator[tuple[str, str]]:
@@ -64,7 +69,8 @@ def _rechecked(predicate: Predicate, route: Route, known: BitMap) -> str:
     )
     if not left:
         return "nothing"
-    return f"{predicate.keeping(left).sql}, of the rows found"
+    text = _NUMBER.sub(r"\1", _TEXT.sub(r"'\1'", predicate.keeping(left).sql))
+    return f"{text}, of the rows found"
 
 
 def _exactly(step: Step, everywhere: BitMap) -> BitMap:

@@ -1,31 +1,46 @@
 """The kinds that there are: by the name that users say, and by the type that a segment says it is of."""
 
 from collections.abc import Mapping
+from functools import cache
 
 import pyarrow as pa
 
 from lance_core.errors import InvalidInput
 from lance_core.format.index_metadata import IndexMetadata
-from lance_core.index.bitmap import BITMAP
-from lance_core.index.bloomfilter import BLOOMFILTER
-from lance_core.index.btree import BTREE
 from lance_core.index.kind import Kind
-from lance_core.index.label_list import LABEL_LIST
-from lance_core.index.ngram import NGRAM
-from lance_core.index.zonemap import ZONEMAP
 
-KINDS: tuple[Kind, ...] = (BTREE, BITMAP, LABEL_LIST, ZONEMAP, BLOOMFILTER, NGRAM)
-_BY_NAME: Mapping[str, Kind] = {kind.name: kind for kind in KINDS}
-_BY_TYPE: Mapping[str, Kind] = {kind.type_url.rpartition(".")[2].lower(): kind for kind in KINDS}
 _PACKAGES = frozenset({"lance.table", "lance.index.pb"})
 """A kind is named under either; releases moved some from one to the other."""
 
 
+@cache
+def every() -> tuple[Kind, ...]:
+    """Loaded where there is an index, or one is wanted: they are a fifth of all this package."""
+    from lance_core.index.bitmap import BITMAP
+    from lance_core.index.bloomfilter import BLOOMFILTER
+    from lance_core.index.btree import BTREE
+    from lance_core.index.label_list import LABEL_LIST
+    from lance_core.index.ngram import NGRAM
+    from lance_core.index.zonemap import ZONEMAP
+
+    return (BTREE, BITMAP, LABEL_LIST, ZONEMAP, BLOOMFILTER, NGRAM)
+
+
+@cache
+def _by_name() -> Mapping[str, Kind]:
+    return {kind.name: kind for kind in every()}
+
+
+@cache
+def _by_type() -> Mapping[str, Kind]:
+    return {kind.type_url.rpartition(".")[2].lower(): kind for kind in every()}
+
+
 def named(text: str) -> Kind:
     """In any case."""
-    kind = _BY_NAME.get(str(text).upper())
+    kind = _by_name().get(str(text).upper())
     if kind is None:
-        known = ", ".join(sorted(_BY_NAME))
+        known = ", ".join(sorted(_by_name()))
         raise InvalidInput(f"kind={text!r}: an index is one of {known}")
     return kind
 
@@ -36,14 +51,14 @@ def of(metadata: IndexMetadata) -> Kind | None:
     if "/" not in url:
         return None
     package, _, message = url.rpartition("/")[2].rpartition(".")
-    kind = _BY_TYPE.get(message) if package in _PACKAGES else None
+    kind = _by_type().get(message) if package in _PACKAGES else None
     return kind if kind is not None and metadata.message.index_version <= kind.newest else None
 
 
 def check_fits(kind: Kind, column: pa.Field, *, path: str, uri: str) -> None:
     if kind.fits(column):
         return
-    fitting = [each.name for each in KINDS if each.fits(column)]
+    fitting = [each.name for each in every() if each.fits(column)]
     others = f"for it there is {', '.join(fitting)}" if fitting else "no kind of index fits it"
     raise InvalidInput(
         f"{uri}: a {kind.name} index cannot be built on column {path!r}, which is {column.type}; it takes "
@@ -55,7 +70,7 @@ def why_unknown(metadata: IndexMetadata) -> str:
     """Of a segment that `of` knows no kind for: the end of a sentence that begins with its name."""
     if not metadata.message.index_details.type_url:
         return "does not say of which kind it is"
-    kind = _BY_TYPE.get(metadata.kind.lower())
+    kind = _by_type().get(metadata.kind.lower())
     if kind is None:
         return f"is of a kind that is not known here ({metadata.kind})"
     if metadata.message.index_version > kind.newest:

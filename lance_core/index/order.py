@@ -134,6 +134,7 @@ _WIDTHS: Mapping[int, tuple[np.dtype[Any], np.dtype[Any]]] = {
     64: (np.dtype(np.int64), np.dtype(np.uint64)),
 }
 
+_FRONT = 8
 _BITS = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 
 
@@ -205,7 +206,8 @@ class _Values:
         return values
 
     def sorted_positions(self, values: pa.Array) -> Positions:
-        return pc.sort_indices(self._comparable(values)).to_numpy().astype(np.int64)  # type: ignore[no-any-return]
+        comparable = self._comparable(values)
+        return _by_value(comparable) if pa.types.is_decimal(self.type) else _by_front(comparable)
 
     def within(self, values: pa.Array, span: Span) -> Mask:
         comparable = self._comparable(values)
@@ -255,37 +257,77 @@ def _valid(values: pa.Array, found: Mask) -> Mask:
 
 
 def sorted_positions(numbers: Numbers) -> Positions:
-    """Numbers alone are sorted fifteen times as fast as their positions are. So as much of the front of each number as
-    there is room for is put before its position, and both are sorted as one; what then is still in disorder begins
-    alike, and is sorted once more."""
+    """Numbers alone are sorted fifteen times as fast as their positions are. So each is put before its position, and
+    both are sorted as one: at once where there is room for both, else by the lower ends first and then by the rest."""
     count = len(numbers)
     if count < 2:
         return np.arange(count)
     lowest, highest = int(numbers.min()), int(numbers.max())
     apart = numbers.astype(np.uint64)
     apart -= np.uint64(lowest & 0xFFFFFFFFFFFFFFFF)  # wraps round for negative ones
-    for_position = np.uint64((count - 1).bit_length())
-    cut = np.uint64(max((highest - lowest).bit_length() + int(for_position) - 64, 0))
-    packed = apart >> cut
-    packed <<= for_position
-    packed |= np.arange(count, dtype=np.uint64)
-    packed.sort()
-    positions = (packed & ((np.uint64(1) << for_position) - np.uint64(1))).view(np.int64)
-    if cut:
-        in_order = apart[positions]
-        if (in_order[1:] < in_order[:-1]).any():
-            packed >>= for_position
-            _settle(positions, in_order, packed)
+    bits = (count - 1).bit_length()
+    positions = _sorted_by(apart << np.uint64(bits), bits)
+    if (highest - lowest).bit_length() + bits > 64:
+        rest = apart[positions] >> np.uint64(64 - bits)
+        positions = positions[_sorted_by(rest << np.uint64(bits), bits)]
     return positions
 
 
-def _settle(positions: Positions, in_order: npt.NDArray[np.uint64], fronts: npt.NDArray[np.uint64]) -> None:
-    group = np.cumsum(np.diff(fronts, prepend=fronts[0]) != 0)
-    troubled = np.zeros(int(group[-1]) + 1, np.bool_)
-    troubled[group[1:][in_order[1:] < in_order[:-1]]] = True
-    where = np.flatnonzero(troubled[group])
-    # Groups are in order already, so that all of them are sorted at once.
-    positions[where] = positions[where][np.argsort(in_order[where], kind="stable")]
+def _sorted_by(packed: npt.NDArray[np.uint64], bits: int) -> Positions:
+    """By numbers that leave as many bits free as positions need."""
+    packed |= np.arange(len(packed), dtype=np.uint64)
+    packed.sort()
+    packed &= np.uint64((1 << bits) - 1)
+    return packed.view(np.int64)
+
+
+def _by_value(values: pa.Array) -> Positions:
+    positions: Positions = pc.sort_indices(values).to_numpy().astype(np.int64)
+    return positions
+
+
+def _by_front(values: pa.Array) -> Positions:
+    """Bytes are sorted by the first eight in which they differ, as numbers are, and by the rest only where that does
+    not tell them apart."""
+    if len(values) < 2:
+        return np.arange(len(values))
+    fronts, lengths = _fronts(values)
+    positions = sorted_positions(fronts)
+    fronts, lengths = fronts[positions], lengths[positions]
+    alike = fronts[1:] == fronts[:-1]
+    unclear = alike & ((lengths[1:] != lengths[:-1]) | (lengths[1:] > _FRONT))
+    if unclear.any():
+        group = np.concatenate([[0], np.cumsum(~alike)])
+        troubled = np.zeros(int(group[-1]) + 1, np.bool_)
+        troubled[group[1:][unclear]] = True
+        where = np.flatnonzero(troubled[group])
+        some = positions[where]
+        positions[where] = some[_by_value(values.take(pa.array(some)))]
+    return positions
+
+
+def _fronts(values: pa.Array) -> tuple[npt.NDArray[np.uint64], Positions]:
+    """Eight bytes of each after those that all begin with, as a number; and how many bytes there are after those."""
+    edges = pc.min_max(values)
+    low, high = edges["min"].as_py(), edges["max"].as_py()
+    shared = next((at for at, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high)))
+    if pa.types.is_fixed_size_binary(values.type):
+        width, data = values.type.byte_width, values.buffers()[1]
+        offsets = np.arange(values.offset, values.offset + len(values) + 1, dtype=np.int64) * width
+    else:
+        kind = np.int64 if pa.types.is_large_binary(values.type) else np.int32
+        _, told, data = values.buffers()
+        offsets = np.frombuffer(told, kind)[values.offset : values.offset + len(values) + 1].astype(np.int64)
+    first, last = int(offsets[0]), int(offsets[-1])
+    padded = np.zeros(last - first + _FRONT, np.uint8)
+    if last > first:
+        padded[:-_FRONT] = np.frombuffer(data, np.uint8)[first:last]
+    at_each_byte: npt.NDArray[np.uint64] = np.ndarray((len(padded) - _FRONT + 1,), ">u8", padded, strides=(1,))
+    starts, lengths = offsets[:-1] - first + shared, np.diff(offsets) - shared
+    beyond = (8 * (_FRONT - np.clip(lengths, 1, _FRONT))).astype(np.uint64)
+    fronts = (at_each_byte[starts].astype(np.uint64) >> beyond) << beyond
+    fronts[lengths == 0] = 0
+    return fronts, lengths
 
 
 def joined(arrays: Iterable[pa.Array], arrow: pa.DataType) -> pa.Array:

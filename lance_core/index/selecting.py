@@ -8,25 +8,23 @@ tables of the process. One that cannot be read answers nothing: its fragments ar
 """
 
 import struct
-import threading
 import warnings
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core.errors import Corrupt, IndexIgnored, LanceError
 from lance_core.expressions import Predicate
-from lance_core.expressions.tree import Comparison, In, IsNull, Op
+from lance_core.expressions.tree import Comparison, In, IsNull, Node, Op
 from lance_core.format.row_sets import RowSet
 from lance_core.index.coverage import Coverage, Standing
 from lance_core.index.kind import Certainty, Leaf, Searcher
 from lance_core.index.routes import AllOf, Always, AnyOf, Ask, Indices, Route, Share, Step, Unknown
 from lance_core.scan.selection import Chosen, Select, Selection
+from lance_core.scan.warm import Kept
 from lance_core.snapshot import Snapshot
 
 _VERSIONS_KEPT = 16
@@ -36,32 +34,6 @@ _FEW = 4096
 """So few rows are looked at in less time than it takes to find many others that do not match."""
 _UNREADABLE = (LanceError, pa.ArrowException, ValueError, LookupError, OverflowError, struct.error)
 """What comes of files that are missing, cut short or not what they are said to be."""
-
-Key = TypeVar("Key")
-Value = TypeVar("Value")
-
-
-class _Kept(OrderedDict[Key, Value]):
-    """The last few, for all threads."""
-
-    def __init__(self, most: int) -> None:
-        super().__init__()
-        self._most = most
-        self._lock = threading.Lock()
-
-    def of(self, key: Key, make: Callable[[], Value], fits: Callable[[Value], bool] = lambda _: True) -> Value:
-        """What two threads make at once, one of them keeps."""
-        with self._lock:
-            if key in self and fits(self[key]):
-                self.move_to_end(key)
-                return self[key]
-        made = make()
-        with self._lock:
-            self[key] = made
-            self.move_to_end(key)
-            while len(self) > self._most:
-                self.popitem(last=False)
-        return made
 
 
 class Indexed:
@@ -83,22 +55,34 @@ class Indexed:
         route = self.route(predicate)
         if not route.knows_anything:
             return Selection()
-        search = _Search(self)
-        known, found = search.all_of([step for _, step in route.steps])
+        known, found = _Search(self).all_of([step for _, step in route.steps])
         return Selection(known.fragments, dict(_chosen(predicate, route, known, found)))
 
+    def candidates(self, tree: Node) -> Selection:
+        """Rows to be looked at by somebody who knows what for."""
+        known, _ = _Search(self).all_of([step for _, step in Route.of(tree, self.indices).steps])
+        return Selection(known.fragments, {id: Chosen(rows) for id, rows in known.rows.parts.items()})
 
-_versions: _Kept[int, Indexed] = _Kept(_VERSIONS_KEPT)
-_segments: "_Kept[tuple[object, ...], Searcher]" = _Kept(_SEGMENTS_KEPT)
+
+_versions: "Kept[Indexed]" = Kept(_VERSIONS_KEPT)
+_segments: "Kept[Searcher]" = Kept(_SEGMENTS_KEPT)
 _warned: "set[tuple[str, str]]" = set()
 
 
 def select(base: Snapshot) -> Select | None:
     """None where the version has no index that could be asked."""
-    if base.manifest.index_section is None:
+    try:
+        if base.manifest.index_section is None:
+            return None
+        indexed = Indexed.of(base)
+        return indexed.select if any(each.covered for each in indexed.coverage.segments) else None
+    except LanceError as error:
+        _tell(
+            (base.location.uri, str(base.version)),
+            f"{base.location.uri}: the indices of version {base.version} cannot be told, and every fragment is "
+            f"scanned: {error}. Nothing is missing from the answer; fsck() says what is wrong",
+        )
         return None
-    indexed = Indexed.of(base)
-    return indexed.select if any(each.covered for each in indexed.coverage.segments) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,20 +276,23 @@ def reached(route: Route, live: BitMap) -> BitMap:
 
 def _warn(base: Snapshot, standing: Standing, error: Exception) -> None:
     uri, index = base.location.uri, standing.metadata
-    key = (uri, str(index.uuid))
-    if key in _warned:
-        return
-    if len(_warned) < _WARNED_MAX:
-        _warned.add(key)
     told = str(error) if isinstance(error, LanceError) else type(error).__name__
-    warnings.warn(
+    _tell(
+        (uri, str(index.uuid)),
         f"{uri}: segment {index.uuid} of index {index.name!r} cannot be read, and the {len(standing.covered)} "
         f"fragments that it covers are scanned: {told}. Nothing is missing from the answer. Build it anew with "
         f"create_index(..., name={index.name!r}, replace=True), or drop_index({index.name!r}); fsck() says what else "
         "is wrong",
-        IndexIgnored,
-        stacklevel=2,
     )
+
+
+def _tell(of: tuple[str, str], text: str) -> None:
+    """Once in a process."""
+    if of in _warned:
+        return
+    if len(_warned) < _WARNED_MAX:
+        _warned.add(of)
+    warnings.warn(text, IndexIgnored, stacklevel=2)
 
 
 __all__ = ["Indexed", "reached", "select"]

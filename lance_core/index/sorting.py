@@ -1,19 +1,18 @@
 """Rows put in the order of their values, in a memory that does not grow with them, and cut into ranges by it.
 
     sorter = Sorter(order)            for batch in rows: sorter.add(batch)        yield from sorter.batches()
-    splitters(sample, parts)          partitioned(batch, splitters)               for ranges that are sorted apart
+    splitters(order, some of them, parts)       for ranges that are sorted apart
 
 What does not fit in the budget is sorted piece by piece, kept in temporary files, and merged; a value that most rows
 have is no worse than others. NULL comes first and is never sorted. What is made of the rows is said elsewhere.
 """
 
 import tempfile
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 
 from lance_core.index.kind import ROW, VALUE
@@ -166,31 +165,3 @@ def splitters(order: Ordering, sample: pa.Array, parts: int) -> pa.Array:
     chosen = sample.take(pa.array(positions[[len(positions) * part // parts for part in range(1, parts)]]))
     keys = order.keys(chosen)
     return chosen.take(pa.array([at for at, key in enumerate(keys) if at == 0 or key != keys[at - 1]], pa.int64()))
-
-
-def partitioned(order: Ordering, batch: pa.RecordBatch, cuts: pa.Array) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of each part, sorted; NULL goes with the first. All rows of one value are in one part, the one that the
-    value begins if it is one of `cuts`."""
-    values = batch.column(VALUE)
-    nulls = batch.filter(values.is_null()) if values.null_count else batch.slice(0, 0)
-    valid = batch.filter(values.is_valid()) if values.null_count else batch
-    inside = valid.take(pa.array(order.sorted_positions(valid.column(VALUE))))
-    column = inside.column(VALUE)
-    ends = [
-        bisect_left(range(len(column)), key, key=lambda position: _key_at(order, column, position))
-        for key in order.keys(cuts)
-    ]
-    for part, (start, end) in enumerate(zip([0, *ends], [*ends, len(column)], strict=True)):
-        some = inside.slice(start, end - start)
-        if part == 0 and nulls.num_rows:
-            yield part, pa.Table.from_batches([nulls, some]).combine_chunks().to_batches()[0]
-        elif some.num_rows:
-            yield part, some
-
-
-def sampled(values: pa.Array, count: int, seed: int) -> pa.Array:
-    """So many of them, evenly drawn: all where there are no more."""
-    if len(values) <= count:
-        return values
-    chosen = np.random.default_rng(seed).choice(len(values), count, replace=False)
-    return values.take(pa.array(np.sort(chosen)))

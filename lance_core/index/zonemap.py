@@ -9,20 +9,20 @@ taken for the absence of values.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from google.protobuf.message import DecodeError
 
-from lance_core.errors import Corrupt, InvalidInput
+from lance_core.errors import InvalidInput
 from lance_core.expressions.tree import Call, Comparison, In, IsNull, Like, Op
-from lance_core.format._pb import table_pb2
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import RowSet
+from lance_core.format.zone_map_details import ZoneMapDetails
 from lance_core.index import zones
 from lance_core.index.files import Files, all_rows
-from lance_core.index.fitting import ORDERED, is_ordered, is_plain
+from lance_core.index.fitting import ORDERED, is_moment, is_number, is_ordered, is_plain
 from lance_core.index.keys import Keys, key_of, keys_of
 from lance_core.index.kind import Between, Certainty, Examined, Found, Leaf, Options, Part, Segment
 from lance_core.index.zones import ROWS_PER_ZONE, Mask, Nulls, Zone, Zones, cut, read_nulls
@@ -31,6 +31,8 @@ _FILE = "zonemap.lance"
 _ROWS_PER_ZONE = "rows_per_zone"
 _ROWS_PER_ZONE_MAX = 1 << 32
 _ZONES_A_BATCH = 4096
+_Line: TypeAlias = tuple[pa.Scalar | None, pa.Scalar | None, int, int, int, int, int]
+"""A row of the file."""
 _COUNTS = {"null_count": pa.uint32(), "nan_count": pa.uint32()}
 
 
@@ -60,14 +62,13 @@ class ZoneMap:
         return ZoneMapOptions(rows)
 
     def options_of(self, segment: Segment) -> Options:
-        details = _details(segment.metadata)
-        rows = details.rows_per_zone if details.HasField(_ROWS_PER_ZONE) else ROWS_PER_ZONE
-        return ZoneMapOptions(rows if 0 < rows <= _ROWS_PER_ZONE_MAX else ROWS_PER_ZONE)
+        rows = ZoneMapDetails.of(segment.metadata).rows_per_zone
+        return ZoneMapOptions(rows if rows and rows <= _ROWS_PER_ZONE_MAX else ROWS_PER_ZONE)
 
     def answers(self, leaf: Leaf, metadata: IndexMetadata) -> Certainty | None:
         match leaf:
             case IsNull():
-                return Certainty.EXACT if _details(metadata).has_null_bitmap else Certainty.AT_MOST
+                return Certainty.EXACT if ZoneMapDetails.of(metadata).has_null_bitmap else Certainty.AT_MOST
             case Comparison(op=op):
                 return None if op is Op.NE else Certainty.AT_MOST
             case In() | Between():
@@ -87,15 +88,12 @@ class ZoneMap:
         for kept in (_kept(part, column, nulls) for part in parts):
             for batch in kept.to_batches(max_chunksize=_ZONES_A_BATCH):
                 file.write(batch)
-        for batch in _described(cut(rows, options.rows_per_zone), schema, nulls):
+        for batch in _described(rows, options.rows_per_zone, schema, nulls):
             file.write(batch)
         nulls.write(file)
         file.note(_ROWS_PER_ZONE, str(options.rows_per_zone))
         file.finish()
-        details = table_pb2.ZoneMapIndexDetails(
-            rows_per_zone=options.rows_per_zone, use_seeds=False, has_null_bitmap=nulls.known
-        )
-        return details.SerializeToString()
+        return ZoneMapDetails(options.rows_per_zone, nulls.known).encode()
 
     def open(self, segment: Segment, column: pa.Field) -> "ZoneMapSearcher":
         table, nulls = _read(segment, column)
@@ -279,13 +277,6 @@ def _path(segment: Segment) -> str:
     return f"{segment.metadata.place}/{_FILE}"
 
 
-def _details(metadata: IndexMetadata) -> table_pb2.ZoneMapIndexDetails:
-    try:
-        return table_pb2.ZoneMapIndexDetails.FromString(metadata.message.index_details.value)
-    except DecodeError as error:
-        raise Corrupt("does not parse", path=f"index {metadata.name}", field="index_details") from error
-
-
 def _kept(part: Part, column: pa.Field, nulls: Nulls) -> pa.Table:
     """The zones of a segment whose rows are where they were."""
     table, missing = _read(part.segment, column)
@@ -298,17 +289,42 @@ def _kept(part: Part, column: pa.Field, nulls: Nulls) -> pa.Table:
     return kept.cast(_schema(column.type))
 
 
-def _described(found: Iterable[Zone], schema: pa.Schema, nulls: Nulls) -> Iterator[pa.RecordBatch]:
+def _described(
+    rows: Iterable[pa.RecordBatch], rows_per_zone: int, schema: pa.Schema, nulls: Nulls
+) -> Iterator[pa.RecordBatch]:
     """The rows of new zones, whose NULLs are noted besides."""
-    lines: list[tuple[pa.Scalar | None, pa.Scalar | None, int, int, int, int, int]] = []
-    for zone in found:
+    lines: list[_Line] = []
+    for zone in cut(rows, rows_per_zone, together=True):
         nulls.add(zone)
-        lines.append((*_extent(zone.values), zone.fragment, zone.start, zone.length))
-        if len(lines) == _ZONES_A_BATCH:
+        lines += _lines(zone, rows_per_zone)
+        if len(lines) >= _ZONES_A_BATCH:
             yield _batch(lines, schema)
             lines = []
     if lines:
         yield _batch(lines, schema)
+
+
+def _lines(zone: Zone, rows_per_zone: int) -> Iterator[_Line]:
+    """Of one zone, or of several whole ones that came together."""
+    count = -(-len(zone.values) // rows_per_zone)
+    extents = _extents_at_once(zone.values, count) if count > 1 else None
+    for number in range(count):
+        start = number * rows_per_zone
+        one = Zone(zone.values.slice(start, rows_per_zone), zone.addresses[start : start + rows_per_zone])
+        extent = (extents[0][number], extents[1][number], 0, 0) if extents else _extent(one.values)
+        yield *extent, one.fragment, one.start, one.length
+
+
+def _extents_at_once(values: pa.Array, count: int) -> tuple[pa.Array, pa.Array] | None:
+    """The least and the greatest of zones of one size, where they are numbers, and there is nothing special to them."""
+    arrow = values.type
+    if values.null_count or not (is_number(arrow) or is_moment(arrow)) or pa.types.is_float16(arrow):
+        return None
+    by_zone = keys_of(values).reshape(count, -1)
+    low, high = by_zone.min(axis=1), by_zone.max(axis=1)
+    if pa.types.is_floating(arrow) and (np.isnan(low) | (low == 0) | (high == 0)).any():
+        return None
+    return pa.array(low).view(arrow), pa.array(high).view(arrow)
 
 
 def _batch(lines: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.RecordBatch:

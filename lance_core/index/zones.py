@@ -51,8 +51,9 @@ class Zone:
         return int(self.addresses[-1] - self.addresses[0]) + 1
 
 
-def cut(rows: Iterable[pa.RecordBatch], rows_per_zone: int) -> Iterator[Zone]:
-    """So many live rows a zone, fewer at the end of a fragment. The rows of a fragment come together and ascending."""
+def cut(rows: Iterable[pa.RecordBatch], rows_per_zone: int, *, together: bool = False) -> Iterator[Zone]:
+    """So many live rows a zone, fewer at the end of a fragment. The rows of a fragment come together and ascending.
+    `together`: whole zones that are in one batch come as one."""
     held: list[pa.RecordBatch] = []
     count, fragment = 0, -1
     for batch in rows:
@@ -61,6 +62,10 @@ def cut(rows: Iterable[pa.RecordBatch], rows_per_zone: int) -> Iterator[Zone]:
                 yield _zone(held)
                 held, count = [], 0
             fragment = upper
+            whole = part.num_rows // rows_per_zone * rows_per_zone
+            if together and not held and whole:
+                yield _zone([part.slice(0, whole)])
+                part = part.slice(whole)
             while part.num_rows:
                 taken = part.slice(0, rows_per_zone - count)
                 part = part.slice(taken.num_rows)

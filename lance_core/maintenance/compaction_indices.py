@@ -19,6 +19,7 @@ from pyroaring import BitMap
 
 from lance_core import given
 from lance_core.errors import Unsupported
+from lance_core.format.fragment import Fragment
 from lance_core.format.fragment_reuse import FragmentReuse, Reused
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import Ids, RowSet
@@ -113,14 +114,15 @@ def _fate(
         if stable:
             raise _cannot(base, index, "a table with stable row ids notes nothing", stable=stable)
         return Fate.NOTED
-    wanted = _wanted(base, standing)
+    wanted = _wanted(base, coverage, standing)
     size = sum(file.size for file in index.files)
     if wanted is not None and (remap is Remap.NOW or bytes_max is None or size <= bytes_max):
         return Fate.ANEW
     if remap is Remap.NOW:
         why = standing.unused or "it cannot be written anew from what it holds"
         raise _cannot(base, index, why, stable=stable)
-    return Fate.NOTED if index.outlives_notes and not stable else Fate.UNCOVERED
+    follows = index.outlives_notes and not index.is_of_zones and not stable
+    return Fate.NOTED if follows else Fate.UNCOVERED
 
 
 def written_anew(
@@ -138,18 +140,27 @@ def written_anew(
 def _anew(
     base: Snapshot, of: Fates, standing: Standing, groups: Sequence[Reused], step: Notes, ports: Ports
 ) -> IndexMetadata:
-    wanted = _wanted(base, standing)
+    wanted = _wanted(base, of.coverage, standing)
     assert wanted is not None, "it was looked at before"
     index, stays = standing.metadata, standing.covered - of.moving
     joined = [each for each in groups if BitMap(fragment.id for fragment in each.old) <= standing.covered]
     new = [fragment for each in joined for fragment in each.new]
     covers = stays | BitMap(fragment.id for fragment in new)
     segment = of.coverage.segment(index)
-    if index.is_of_zones:
-        later = replace(base, manifest=base.manifest.with_fragments(new))
-        return building.build(later, wanted, new, parts=[Part(segment, Stay(stays))], covers=covers, ports=ports)
-    moves = Then(of.coverage.moves(standing), Follow(step, covers))
-    return building.build(base, wanted, (), parts=[Part(segment, moves)], covers=covers, ports=ports)
+    try:
+        if index.is_of_zones:
+            parts = [Part(segment, Stay(stays))]
+            return building.build(_of(base, new), wanted, new, parts=parts, covers=covers, ports=ports)
+        moves = Then(of.coverage.moves(standing), Follow(step, covers))
+        return building.build(base, wanted, (), parts=[Part(segment, moves)], covers=covers, ports=ports)
+    except building.UNREADABLE:
+        whole = [*(fragment for fragment in base.manifest.fragments if fragment.id in stays), *new]
+        return building.build(_of(base, whole), wanted, whole, covers=covers, ports=ports)
+
+
+def _of(base: Snapshot, fragments: Sequence[Fragment]) -> Snapshot:
+    """The version as if it had these, which may be written and in no version yet."""
+    return replace(base, manifest=base.manifest.with_fragments(fragments))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,14 +179,14 @@ class Then:
         return self.second.of_set(self.first.of_set(rows))
 
 
-def _wanted(base: Snapshot, standing: Standing) -> Wanted | None:
+def _wanted(base: Snapshot, coverage: Coverage, standing: Standing) -> Wanted | None:
     """None where nobody here can write such a segment from one that is there."""
     kind = standing.kind
     if kind is None or standing.unused is not None:
         return None
     if standing.metadata.message.index_version != kind.version(stable_row_ids=base.manifest.has_stable_row_ids):
         return None
-    return building.wanted_again(base, standing.metadata)
+    return building.wanted_again(base, coverage, standing.metadata)
 
 
 def _cannot(base: Snapshot, index: IndexMetadata, why: str, *, stable: bool) -> Unsupported:

@@ -21,10 +21,11 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.fragment_reuse import ExternalContent, content_of, reuse_entry
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.operations import CreateIndex
+from lance_core.format.row_versions import RowVersions
 from lance_core.index import building
 from lance_core.index.building import Wanted
 from lance_core.index.coverage import Coverage, Standing, led_on, together
-from lance_core.index.kind import Part
+from lance_core.index.kind import Examined, Part
 from lance_core.index.moves import Stay
 from lance_core.index.statistics import RowCounts
 from lance_core.ports import Ports
@@ -124,14 +125,19 @@ def _work(base: Snapshot, coverage: Coverage, segments: Sequence[Standing], merg
     if not usable:
         return segments[0].unused or "is not known here"
     template = max(usable, key=lambda each: each.metadata.dataset_version)
-    wanted = building.wanted_again(base, template.metadata)
+    wanted = building.wanted_again(base, coverage, template.metadata)
     if wanted is None:
         return "is on a column that is gone, or that its kind does not fit any more; drop it"
     ours = [each for each in usable if _is_alike(each, template)]
     others = [each for each in segments if each not in ours]
     elsewhere = BitMap.union(BitMap(), *(_claimed(coverage, each) for each in others))
     open_fragments = coverage.live - together(ours) - elsewhere
-    stale = [each for each in ours if each.covered and _is_stale(coverage, each)]
+    opened = tuple(fragment for fragment in base.manifest.fragments if fragment.id in open_fragments)
+    stale = [
+        each
+        for each in ours
+        if each.covered and (_is_stale(coverage, each) or _may_answer_for(base, coverage, each, opened))
+    ]
     useless = [each for each in ours if not each.covered]
     rows = RowCounts(base.manifest)
     gathered = rows(open_fragments) + sum(rows(each.covered) for each in stale)
@@ -175,7 +181,13 @@ def small_beside(gathered: int, sizes: Sequence[int]) -> list[int]:
 
 def _done(base: Snapshot, coverage: Coverage, work: Work, ports: Ports) -> IndexMetadata:
     parts = [part_of(base, coverage, each) for each in work.merged]
-    return building.build(base, work.wanted, work.fragments, parts=parts, covers=work.covers, ports=ports)
+    try:
+        return building.build(base, work.wanted, work.fragments, parts=parts, covers=work.covers, ports=ports)
+    except building.UNREADABLE:
+        if not parts:
+            raise
+        fragments = [fragment for fragment in base.manifest.fragments if fragment.id in work.covers]
+        return building.build(base, work.wanted, fragments, covers=work.covers, ports=ports)
 
 
 def part_of(base: Snapshot, coverage: Coverage, standing: Standing) -> Part:
@@ -200,6 +212,31 @@ def _is_stale(coverage: Coverage, standing: Standing) -> bool:
     return next(_noted(coverage, standing, standing.metadata.covers or BitMap()), None) is not None
 
 
+def _may_answer_for(base: Snapshot, coverage: Coverage, standing: Standing, opened: Sequence[Fragment]) -> bool:
+    """Whether it holds rows of fragments that it does not cover and that another segment is to cover, with values that
+    they had once: pylance believes whatever any segment says of a fragment that one of them covers."""
+    index = standing.metadata
+    if base.manifest.has_stable_row_ids and not index.holds_addresses:
+        # It can have no row that was created later than what it was built from.
+        return any(_oldest(base, fragment) <= index.dataset_version for fragment in opened)
+    first, last = standing.covered.min(), standing.covered.max()
+    suspects = [each.id for each in opened if len(each.files) > 1 or first < each.id < last]
+    if not suspects:
+        return False
+    try:
+        examined = _examined(base, coverage, standing)
+    except building.UNREADABLE:
+        return True
+    return examined is not None and not BitMap(examined.rows.parts).isdisjoint(BitMap(suspects))
+
+
+def _oldest(base: Snapshot, fragment: Fragment) -> int:
+    """The version in which the first of its rows was created."""
+    rows, path = fragment.physical_rows, base.manifest.path
+    versions = RowVersions.decode(fragment.created_at, rows=rows, path=path, field="created_at")
+    return min((version for _count, version in versions.runs), default=base.version)
+
+
 def _noted(coverage: Coverage, standing: Standing, fragments: BitMap) -> Iterator[int]:
     """The numbers of the notes that lead on from these fragments, or that the segment is older than."""
     if coverage.reuse is None:
@@ -220,9 +257,16 @@ def _followed(base: Snapshot, coverage: Coverage, standing: Standing) -> Iterato
     fragments = standing.metadata.covers or BitMap()
     if base.manifest.has_stable_row_ids and not standing.metadata.holds_addresses:
         return
-    chain = building.chain_of(base.manifest.schema, (*standing.metadata.field_ids, -1)[0])
-    if standing.kind is not None and chain is not None and not standing.metadata.is_of_zones:
-        segment = coverage.segment(standing.metadata)
-        examined = standing.kind.examine(segment, building.arrow_of(base.manifest.schema, chain))
-        fragments = fragments | BitMap(examined.rows.parts)
+    try:
+        if not standing.metadata.is_of_zones and (examined := _examined(base, coverage, standing)) is not None:
+            fragments = fragments | BitMap(examined.rows.parts)
+    except building.UNREADABLE:
+        return  # nobody finds rows by it, wherever notes lead
     yield from _noted(coverage, standing, fragments)
+
+
+def _examined(base: Snapshot, coverage: Coverage, standing: Standing) -> Examined | None:
+    chain = building.chain_of(base.manifest.schema, (*standing.metadata.field_ids, -1)[0])
+    if standing.kind is None or chain is None:
+        return None
+    return standing.kind.examine(coverage.segment(standing.metadata), building.arrow_of(base.manifest.schema, chain))

@@ -1,6 +1,7 @@
 """A plan in words: what `explain` prints. The plan is the one that would run; nothing is read for it."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from lance_core.format.schema import TableSchema
 from lance_core.location import Location
@@ -9,19 +10,30 @@ from lance_core.scan.plan import SMALL_BYTES, ScanPlan
 _RUNS_MAX = 8
 
 
-def explained(location: Location, plan: ScanPlan, indices: Sequence[str] = ()) -> str:
-    """`indices` are lines on what they know of the filter."""
+@dataclass(frozen=True, slots=True)
+class Indices:
+    """What is told of them, by whoever knows any."""
+
+    lines: Sequence[str] = ("indices   none used: every fragment is scanned",)
+    narrow: bool = False
+    """Whether they leave less than all rows to be looked at."""
+
+
+def explained(location: Location, plan: ScanPlan, indices: Indices = Indices()) -> str:
     return "\n".join(_lines(location, plan, indices))
 
 
-def _lines(location: Location, plan: ScanPlan, indices: Sequence[str]) -> Iterator[str]:
+def _lines(location: Location, plan: ScanPlan, indices: Indices) -> Iterator[str]:
     yield f"scan {location.uri} at version {plan.manifest.version}"
     yield f"  returns   {_listed(plan.columns)}"
     if plan.predicate is None:
         yield f"  reads     {_listed(_columns(plan.first))}"
     else:
         yield f"  filter    {plan.predicate.sql}"
-        yield f"  reads     {_listed(_columns(plan.first))} of every row, where the filter is evaluated"
+        whose = (
+            "rows that indices leave to be looked at" if indices.narrow else "every row, where the filter is evaluated"
+        )
+        yield f"  reads     {_listed(_columns(plan.first))} of {whose}"
         if plan.then.fields:
             yield f"  then      {_listed(_columns(plan.then))} of rows that match"
             if small := sum(plan.reads_at_once(task.fragment) for task in plan.tasks):
@@ -37,7 +49,7 @@ def _lines(location: Location, plan: ScanPlan, indices: Sequence[str]) -> Iterat
     for task in plan.tasks:
         if not task.is_whole:
             yield f"            of fragment {task.fragment.id} live rows {task.skip} to {task.skip + (task.take or 0)}"
-    yield from (f"  {line}" for line in indices)
+    yield from (f"  {line}" for line in indices.lines)
 
 
 def _columns(schema: TableSchema) -> Sequence[str]:

@@ -5,7 +5,7 @@ are small.
 Nothing is read here but the deletions of a fragment whose live rows are counted. Start with `turns`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +26,8 @@ _TURN_ROWS = 65_536
 _TURN_PIECES = 16
 _FIRST_ROWS = 16_384
 _GROWTH = 4
+_READERS_KEPT = 6
+"""Of a fragment: sets of columns that are read together."""
 PICKED_SHARE = 50
 """A row is picked by its number where at most one in so many is wanted. Measured on 16 columns of mixed types: picking
 1 % takes half as long as reading all, picking 10 % twice as long."""
@@ -46,9 +48,13 @@ class LiveFragment:
 
     def opened(self, reader: FragmentReader) -> OpenFragment:
         """Twice, where two threads come at once, which does no harm."""
-        if reader not in self._open:
-            self._open[reader] = reader.open(self.fragment)
-        return self._open[reader]
+        found = self._open.get(reader)
+        if found is None:
+            found = reader.open(self.fragment)
+            if len(self._open) >= _READERS_KEPT:
+                self._open = {}
+            self._open[reader] = found
+        return found
 
     @property
     def deletions(self) -> DeletionVector | None:
@@ -89,14 +95,17 @@ class Picked:
         return count >= _RUN_ROWS and bool(_is_run(count, self.offsets[-1:] - self.offsets[:1])[0])
 
 
-def turns(location: Location, plan: ScanPlan) -> Iterator[list[Piece]]:
+def turns(
+    location: Location, plan: ScanPlan, opened: Callable[[Fragment], LiveFragment] | None = None
+) -> Iterator[list[Piece]]:
+    """`opened` are fragments that somebody keeps, to pick rows from."""
     turn: list[Piece] = []
     rows, size = 0, 0
     sizes = plan.piece_sizes()
     stops_early = plan.predicate is not None and plan.limit is not None
     for task in plan.tasks:
         width = sizes.row_bytes(task.fragment)
-        for piece in _pieces(location, plan, task, sizes.rows(width), grows=stops_early):
+        for piece in _pieces(location, plan, task, sizes.rows(width), opened, grows=stops_early):
             turn.append(piece)
             read = piece.count if piece.picked is None else len(piece.picked.offsets)
             rows, size = rows + read, size + read * width
@@ -107,10 +116,20 @@ def turns(location: Location, plan: ScanPlan) -> Iterator[list[Piece]]:
         yield turn
 
 
-def _pieces(location: Location, plan: ScanPlan, task: ScanTask, rows_max: int, *, grows: bool) -> Iterator[Piece]:
+def _pieces(
+    location: Location,
+    plan: ScanPlan,
+    task: ScanTask,
+    rows_max: int,
+    opened: Callable[[Fragment], LiveFragment] | None,
+    *,
+    grows: bool,
+) -> Iterator[Piece]:
     """Small ones first, where the wanted rows may be among them."""
-    of = LiveFragment(location, plan.manifest, task.fragment)
-    if task.chosen is not None and not task.chosen.is_most_of(task.fragment.physical_rows):
+    picks = task.chosen is not None and not task.chosen.is_most_of(task.fragment.physical_rows)
+    of = opened(task.fragment) if picks and opened else LiveFragment(location, plan.manifest, task.fragment)
+    if picks:
+        assert task.chosen is not None
         yield from _chosen(of, task.chosen, rows_max, grows=grows)
         return
     start, stop = 0, task.fragment.physical_rows
@@ -147,10 +166,10 @@ def _chosen(of: LiveFragment, chosen: Chosen, rows_max: int, *, grows: bool) -> 
 
 def _cuts(offsets: Offsets) -> Sequence[int]:
     """Where stretches begin and end that are read as a whole, and the end."""
+    if len(offsets) < _RUN_ROWS:
+        return (len(offsets),)
     ends = np.append(np.flatnonzero(np.diff(offsets) > _RUN_GAP) + 1, len(offsets))
     starts = np.concatenate([[0], ends[:-1]])
-    if not len(offsets):
-        return ()
     is_run = _is_run(ends - starts, offsets[ends - 1] - offsets[starts])
     cuts: list[int] = np.unique(np.concatenate([starts[is_run], ends[is_run], [len(offsets)]])).tolist()
     return cuts if cuts[0] else cuts[1:]

@@ -8,12 +8,12 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 
 from lance_core.data.blob_view import described
-from lance_core.expressions import Predicate
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
 from lance_core.location import Location
@@ -22,12 +22,14 @@ from lance_core.scan.pieces import LiveFragment, Piece, turns
 from lance_core.scan.plan import ScanPlan, ScanTask, plan_columns
 from lance_core.scan.reading import Reading
 from lance_core.scan.selection import Offsets
+from lance_core.scan.warm import Warm
 
 
 def scan(location: Location, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
     """Rows in order. Where only some matching ones are wanted, nobody reads ahead. Closing it ends its threads."""
     threads = 1 if plan.predicate is not None and plan.limit is not None else THREADS
-    with closing(in_order(_Turn(location, plan).batches, turns(location, plan), threads=threads)) as results:
+    turn = _Turn(location, plan)
+    with closing(in_order(turn.batches, turn.all(), threads=threads)) as results:
         rows = (batch for result in results for batch in result if batch.num_rows)
         yield from rows if plan.predicate is None else window(rows, plan.offset, plan.limit)
 
@@ -37,13 +39,15 @@ def count(location: Location, plan: ScanPlan) -> int:
     known = [task for task in plan.tasks if task.chosen is not None and task.chosen.residual is None]
     unknown = tuple(task for task in plan.tasks if task.chosen is None or task.chosen.residual is not None)
     rest = replace(plan, tasks=unknown)
-    looked_at = sum(in_order(_Turn(location, rest).matches, turns(location, rest)))
+    turn = _Turn(location, rest)
+    looked_at = sum(in_order(turn.matches, turn.all()))
     return looked_at + sum(in_order(lambda task: _known(location, plan.manifest, task), known))
 
 
 def matching_rows(location: Location, plan: ScanPlan) -> Iterator[tuple[Fragment, Offsets]]:
     """The fragments that have rows which match, in order, each with them."""
-    with closing(in_order(_Turn(location, plan).offsets, turns(location, plan))) as results:
+    turn = _Turn(location, plan)
+    with closing(in_order(turn.offsets, turn.all())) as results:
         found = (each for result in results for each in result if len(each[1]))
         for _, parts in itertools.groupby(found, key=lambda each: each[0].id):
             (fragment, offsets), *more = parts
@@ -68,8 +72,14 @@ class _Turn:
 
     def __init__(self, location: Location, plan: ScanPlan) -> None:
         self._location, self._plan = location, plan
-        self._whole = Reading(location, plan)
-        self._for: dict[Predicate | None, Reading] = {}
+        self._warm = Warm.of(location, plan.manifest) if any(task.chosen for task in plan.tasks) else None
+
+    def all(self) -> Iterator[list[Piece]]:
+        return turns(self._location, self._plan, self._warm.fragment if self._warm else None)
+
+    @cached_property
+    def _whole(self) -> Reading:
+        return Reading(self._location, self._plan)
 
     def batches(self, pieces: Sequence[Piece]) -> list[pa.RecordBatch]:
         most = None if self._plan.limit is None else self._plan.offset + self._plan.limit
@@ -95,17 +105,15 @@ class _Turn:
 
     def _looking(self, piece: Piece) -> Reading:
         assert piece.picked is not None
-        residual = piece.picked.residual
-        if residual not in self._for:
-            self._for[residual] = Reading(self._location, self._plan.looking_for(residual))
-        return self._for[residual]
+        assert self._warm is not None
+        return self._warm.reading(self._plan, piece.picked.residual)
 
 
 def _known(location: Location, manifest: Manifest, task: ScanTask) -> int:
     assert task.chosen is not None
     if task.fragment.deletion_file is None:
         return len(task.chosen.rows)
-    return len(task.chosen.live(LiveFragment(location, manifest, task.fragment).deletions))
+    return len(task.chosen.live(Warm.of(location, manifest).fragment(task.fragment).deletions))
 
 
 def window(batches: Iterable[pa.RecordBatch], skip: int, take: int | None) -> Iterator[pa.RecordBatch]:

@@ -49,7 +49,7 @@ class Chosen:
 @dataclass(frozen=True, slots=True)
 class Selection:
     known: BitMap = field(default_factory=BitMap)
-    """Ids of fragments that have no matching rows but those of `fragments`."""
+    """Ids of fragments of the version that have no matching rows but those of `fragments`."""
     fragments: Mapping[int, Chosen] = field(default_factory=dict)
     """By fragment id, of those that have any."""
 

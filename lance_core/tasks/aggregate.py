@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from lance_core.expressions.aggregation import Aggregation
 from lance_core.expressions.queries import Query
+from lance_core.index import selecting
 from lance_core.scan.columns import conditional
 from lance_core.scan.plan import plan_scan
 from lance_core.scan.query import partials
@@ -25,7 +26,7 @@ def aggregate(base: Snapshot, sql: str, *, runner: Callable[[], Runner]) -> pa.T
     grouped = query.aggregation
     if grouped.only_counts_rows and query.where is None:
         return query.answer(grouped.counted(base.manifest.row_count()))
-    plan = plan_scan(base.manifest, columns=grouped.columns, filter=query.where)
+    plan = plan_scan(base.manifest, columns=grouped.columns, filter=query.where, select=selecting.select(base))
     results = over_cut(base, plan, _Grouped(Wanted(grouped.columns, query.where), grouped), runner())
     partials = [_decoded(each) for _number, part in sorted(results.items()) for each in part]
     return query.answer(grouped.together([grouped.nothing(), *partials]))

@@ -14,12 +14,14 @@ from lance_core.snapshot import Snapshot
 from lance_core.tasks import operations
 from lance_core.tasks.changes import How, Where, changed, over_fragments
 from lance_core.tasks.parts import Runner
+from lance_core.tasks.selected import Sent, looked_at
 
 
 def delete(where: Where, predicate: str, *, how: How, runner: Runner) -> Committed:
     def plan(base: Snapshot) -> Operation:
-        Predicate.parse(predicate, conditional(base.manifest))  # what is wrong with it is told before a task runs
-        results = over_fragments(base, base.manifest.fragments, DeletePart(predicate), runner)
+        # What is wrong with it is told before a task runs.
+        fragments, sent = looked_at(base, Predicate.parse(predicate, conditional(base.manifest)))
+        results = over_fragments(base, fragments, DeletePart(predicate, sent), runner) if fragments else {}
         return operations.join_deletes(operations.planned(results), predicate)
 
     return changed(where, how, "delete", plan, operation=Delete.name)
@@ -30,8 +32,9 @@ class DeletePart:
     """Gives back the delete of its part."""
 
     predicate: str
+    sent: Sent
 
     def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
-        planned = in_one_process.delete(part, self.predicate, ports=SYSTEM)
+        planned = in_one_process.delete(part, self.predicate, ports=SYSTEM, selection=self.sent.selection(part))
         if planned.affected:
             yield operations.encode(planned)

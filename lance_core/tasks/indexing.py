@@ -52,8 +52,6 @@ from lance_core.tasks.segments import (
     Order,
     There,
     WriteRange,
-    decoded,
-    encoded,
 )
 
 ALONE_ROWS = 1 << 22
@@ -204,14 +202,14 @@ class _Builder:
             if work.covers or also_of_nothing:
                 (small if self._is_small(work, rows) else large).append(work)
         new = self._alone(base, small) if small else []
-        new += [self._spread(base, work, rows(work.covers)) for work in large]
+        new += [self._spread(base, _readable(base, work), rows(work.covers)) for work in large]
         removed = tuple(index for work in works for index in work.removed)
         return CreateIndex(tuple(new), removed) if new or removed else None
 
     def discard(self) -> None:
         for segment, location in self._for_now.items():
             with suppress(StorageError):  # a cleanup will find it
-                trees.remove(location.own_store, f"{naming.INDICES}/{decoded(segment).uuid}")
+                trees.remove(location.own_store, f"{naming.INDICES}/{IndexMetadata.decode(segment).uuid}")
         self._for_now.clear()
 
     def _alone(self, base: Snapshot, works: Sequence[Work]) -> list[IndexMetadata]:
@@ -219,7 +217,7 @@ class _Builder:
         read = tuple(BitMap(fragment.id for fragment in work.fragments).serialize() for work in works)
         parts = tuple(_encoded(base.manifest.fragments if work.merged else work.fragments) for work in works)
         results = over_parts(base, parts, BuildAlone(orders, read), self._runner)
-        return [decoded(results[number][0]) for number in range(len(works))]
+        return [IndexMetadata.decode(results[number][0]) for number in range(len(works))]
 
     def _is_small(self, work: Work, rows: RowCounts) -> bool:
         cannot_be_cut = len(work.fragments) < 2 and not work.merged
@@ -231,7 +229,7 @@ class _Builder:
         self._remember(base, pieces)
         order, everything = _order(base, work), _encoded(base.manifest.fragments)
         if not segments.is_in_order(work.wanted):
-            sizes = (file.size for each in (*map(decoded, pieces), *_merged(work)) for file in each.files)
+            sizes = (file.size for each in (*map(IndexMetadata.decode, pieces), *_merged(work)) for file in each.files)
             runner = Here() if sum(sizes) <= JOINED_HERE_BYTES else self._runner
             return _one(base, everything, JoinPieces(order, pieces), runner)
         cuts = self._cuts(base, work, rows, [segments.from_bytes(found[1]) for found in results.values()])
@@ -239,7 +237,7 @@ class _Builder:
         written = over_parts(base, parts, WriteRange(order, pieces, segments.as_bytes(cuts)), self._runner)
         ranges = tuple(found for _, (found,) in sorted(written.items()))
         if len(ranges) == 1:
-            return decoded(ranges[0])
+            return IndexMetadata.decode(ranges[0])
         self._remember(base, ranges)
         return _one(base, (), JoinRanges(order, ranges), self._runner)
 
@@ -265,9 +263,29 @@ class _Builder:
         self._for_now |= dict.fromkeys(made, base.location)
 
 
+def _readable(base: Snapshot, work: Work) -> Work:
+    """With the rows of fragments in place of segments whose files are missing or cut short."""
+    coverage = Coverage(base)
+    lost = BitMap()
+    for each in work.merged:
+        try:
+            for name in each.metadata.file_names:
+                coverage.segment(each.metadata).files.open(name)
+        except building.UNREADABLE:
+            lost |= each.covered
+    if not lost:
+        return work
+    read = lost | BitMap(fragment.id for fragment in work.fragments)
+    return dataclasses.replace(
+        work,
+        merged=tuple(each for each in work.merged if each.covered.isdisjoint(lost)),
+        fragments=tuple(fragment for fragment in base.manifest.fragments if fragment.id in read),
+    )
+
+
 def _one(base: Snapshot, fragments: tuple[bytes, ...], doing: Doing, runner: Runner) -> IndexMetadata:
     ((made,),) = over_parts(base, (fragments,), doing, runner).values()
-    return decoded(made)
+    return IndexMetadata.decode(made)
 
 
 def _order(base: Snapshot, work: Work) -> Order:
@@ -275,7 +293,7 @@ def _order(base: Snapshot, work: Work) -> Order:
     if work.merged:
         notes = reuse_entry(base.manifest.indices)
         indices = [*_merged(work), *([] if notes is None else [notes])]
-        there = There(frozenset(each.uuid.bytes for each in _merged(work)), tuple(map(encoded, indices)))
+        there = There(frozenset(each.uuid.bytes for each in _merged(work)), tuple(each.encode() for each in indices))
     return Order(work.wanted, work.covers.serialize(), there)
 
 

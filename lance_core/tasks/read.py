@@ -18,6 +18,8 @@ from lance_core import given
 from lance_core.data.conform import Conversion, conform
 from lance_core.errors import Unsupported
 from lance_core.expressions import Predicate
+from lance_core.format.fragment import Fragment
+from lance_core.index import selecting
 from lance_core.location import locate
 from lance_core.refs import find
 from lance_core.scan.plan import ScanPlan, ScanTask, plan_scan
@@ -25,6 +27,7 @@ from lance_core.scan.read import count, scan
 from lance_core.snapshot import Snapshot, load_at, load_latest
 from lance_core.storage.manifests.manifest_store import ManifestStore
 from lance_core.tasks.parts import PartTask, Runner, Whole, results_of
+from lance_core.tasks.selected import SentRows, packed
 
 _PARTS_PER_SLOT = 4
 _PART_ROWS_MIN = 65_536
@@ -34,9 +37,14 @@ _OWN_BYTES_MIN = 16 * 1024**2
 """Where no row leaves the workers, a task is done with so many bytes in about the time that it takes to start."""
 _PART_BYTES_MAX = 256 * 1024**2
 _SIGNED_FRAGMENTS = 1 << 31
+_FEW_ROWS = 1024
+_FEW_FRAGMENTS = 16
+_FEW_BYTES = 4 * 1024**2
+"""Of rows that are known, and read by the driver."""
 
-Ranges = tuple[tuple[int, int | None], ...]
-"""Which live rows of each fragment of a part: how many are skipped, and how many are taken."""
+Ranges = tuple[tuple[int, int | None, SentRows | None], ...]
+"""Which live rows of each fragment of a part: how many are skipped, and how many are taken; or the only ones that can
+match."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +87,11 @@ class Wanted:
     def of(self, part: Snapshot, ranges: Ranges) -> ScanPlan:
         plan = plan_scan(part.manifest, columns=self.columns, filter=self.predicate)
         tasks = zip(part.manifest.fragments, ranges, strict=True)
-        return replace(plan, tasks=tuple(ScanTask(fragment, skip, take) for fragment, (skip, take) in tasks))
+        return replace(plan, tasks=tuple(_task(fragment, *rows) for fragment, rows in tasks))
+
+
+def _task(fragment: Fragment, skip: int, take: int | None, sent: SentRows | None) -> ScanTask:
+    return ScanTask(fragment, skip, take, None if sent is None else sent.chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +145,16 @@ class ReadTask:
                 yield from self.plan.work.rows(self.plan.parts[number])
 
 
+@dataclass(frozen=True, slots=True)
+class FewRows:
+    """So few that they are read where they are asked for: a job would take longer."""
+
+    rows: pa.Table
+    """In the types in which they would travel."""
+    arrow: pa.Schema
+    """As that of a `ReadPlan`."""
+
+
 def plan_read(
     base: Snapshot,
     *,
@@ -145,18 +167,70 @@ def plan_read(
 ) -> ReadPlan:
     """In scan order. `transport` says which types the other side can hold, for the types that are stored. Of blobs
     comes where they are, as in `to_table`."""
+    plan = _planned(base, columns, filter, with_row_id, with_row_address)
+    return _spread(base, plan, transport, slots)
+
+
+def read_few(
+    base: Snapshot,
+    *,
+    transport: Callable[[pa.Schema], pa.Schema],
+    slots: int,
+    columns: Sequence[str] | None = None,
+    filter: str | Predicate | None = None,
+    with_row_id: bool = False,
+    with_row_address: bool = False,
+) -> FewRows | ReadPlan:
+    """The same; or the rows themselves, where indices say that no others than a few can match."""
+    plan = _planned(base, columns, filter, with_row_id, with_row_address)
+    if not plan.output or not _is_few(plan):
+        return _spread(base, plan, transport, slots)
+    arrow = _told(plan)
+    schema, uri = transport(arrow), base.location.uri
+    found = [conform(rows, schema, conversion=Conversion.OUTWARD, what=uri) for rows in scan(base.location, plan)]
+    return FewRows(pa.Table.from_batches(found, schema), arrow)
+
+
+def _planned(
+    base: Snapshot,
+    columns: Sequence[str] | None,
+    filter: str | Predicate | None,
+    with_row_id: bool,
+    with_row_address: bool,
+) -> ScanPlan:
     plan = plan_scan(
-        base.manifest, columns=columns, filter=filter, with_row_id=with_row_id, with_row_address=with_row_address
+        base.manifest,
+        columns=columns,
+        filter=filter,
+        with_row_id=with_row_id,
+        with_row_address=with_row_address,
+        select=selecting.select(base),
     )
     if not all(column.is_stored for column in plan.output) and base.manifest.max_fragment_id >= _SIGNED_FRAGMENTS:
         raise Unsupported(
             f"{base.location.uri} has fragments with numbers above {_SIGNED_FRAGMENTS}, whose rows have addresses that "
             "a signed number does not hold; read it without them"
         )
-    told = [column.arrow if column.is_stored else column.arrow.with_type(pa.int64()) for column in plan.output]
-    arrow = pa.schema(told, plan.schema.metadata)
+    return plan
+
+
+def _spread(base: Snapshot, plan: ScanPlan, transport: Callable[[pa.Schema], pa.Schema], slots: int) -> ReadPlan:
+    arrow = _told(plan)
     work = ReadWork(Whole.of(base), Wanted(plan.columns, plan.predicate), transport(arrow))
     return ReadPlan(work, cut(plan, slots, leaves=plan.predicate is None), arrow, plan.memory_bytes())
+
+
+def _told(plan: ScanPlan) -> pa.Schema:
+    told = [column.arrow if column.is_stored else column.arrow.with_type(pa.int64()) for column in plan.output]
+    return pa.schema(told, plan.schema.metadata)
+
+
+def _is_few(plan: ScanPlan) -> bool:
+    if len(plan.tasks) > _FEW_FRAGMENTS or any(task.chosen is None for task in plan.tasks):
+        return False
+    sizes = plan.piece_sizes()
+    rows = sum(task.rows for task in plan.tasks)
+    return rows <= _FEW_ROWS and sum(task.rows * sizes.row_bytes(task.fragment) for task in plan.tasks) <= _FEW_BYTES
 
 
 def cut(plan: ScanPlan, slots: int, *, leaves: bool = True) -> tuple[Part, ...]:
@@ -165,28 +239,35 @@ def cut(plan: ScanPlan, slots: int, *, leaves: bool = True) -> tuple[Part, ...]:
     that somebody else goes on with all the rows."""
     rows_min, bytes_min = (_PART_ROWS_MIN, _PART_BYTES_MIN) if leaves else (_OWN_ROWS_MIN, _OWN_BYTES_MIN)
     sizes = plan.piece_sizes()
-    total = sum(task.fragment.live_rows for task in plan.tasks)
+    sent = packed(plan.tasks)
+    looked_at = [
+        task.fragment.live_rows if rows is None else task.rows for task, rows in zip(plan.tasks, sent, strict=True)
+    ]
+    total = sum(looked_at)
     spread, fair = (-(-total // max(1, slots * each)) for each in (_PARTS_PER_SLOT, 1))
-    parts: list[list[ScanTask]] = []
+    parts: list[list[tuple[ScanTask, SentRows | None]]] = []
     room = 0
-    for task in plan.tasks:
+    for task, chosen, rows in zip(plan.tasks, sent, looked_at, strict=True):
         width = max(1, sizes.row_bytes(task.fragment))
         least = min(rows_min, max(1, bytes_min // width), max(fair, _PART_ROWS_MIN))
         most = max(1, _PART_BYTES_MAX // width)
-        rows, target = task.fragment.live_rows, min(most, max(least, spread))
-        pieces = max(1, -(-rows // target))
+        target = min(most, max(least, spread))
+        pieces = max(1, -(-rows // target)) if chosen is None else 1
         if pieces > 1:
             step = -(-rows // pieces)
-            parts += [[ScanTask(task.fragment, skip, min(step, rows - skip))] for skip in range(0, rows, step)]
+            parts += [[(ScanTask(task.fragment, skip, min(step, rows - skip)), None)] for skip in range(0, rows, step)]
             room = 0
             continue
         if room <= 0:
             parts.append([])
             room = target
-        parts[-1].append(task)
+        parts[-1].append((task, chosen))
         room -= max(1, rows)
     return tuple(
-        Part(tuple(each.fragment.encode() for each in part), tuple((each.skip, each.take) for each in part))
+        Part(
+            tuple(each.fragment.encode() for each, _ in part),
+            tuple((each.skip, each.take, chosen) for each, chosen in part),
+        )
         for part in parts
     )
 
@@ -221,9 +302,14 @@ def count_rows(base: Snapshot, filter: str | None, *, runner: Callable[[], Runne
     """From the manifest alone, unless only rows that match are wanted."""
     if filter is None:
         return base.manifest.row_count()
-    plan = plan_scan(base.manifest, columns=(), filter=filter)
-    results = over_cut(base, plan, _Count(Wanted((), plan.predicate)), runner())
-    return sum(int.from_bytes(each, "little") for part in results.values() for each in part)
+    plan = plan_scan(base.manifest, columns=(), filter=filter, select=selecting.select(base))
+    known = tuple(task for task in plan.tasks if task.chosen is not None and task.chosen.residual is None)
+    rest = replace(plan, tasks=tuple(task for task in plan.tasks if task.chosen is None or task.chosen.residual))
+    found = count(base.location, replace(plan, tasks=known))
+    if not rest.tasks:
+        return found
+    results = over_cut(base, rest, _Count(Wanted((), plan.predicate)), runner())
+    return found + sum(int.from_bytes(each, "little") for part in results.values() for each in part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +321,7 @@ class _Count:
 
 
 __all__ = [
+    "FewRows",
     "ManifestStore",
     "Part",
     "PartWork",
@@ -248,4 +335,5 @@ __all__ = [
     "cut",
     "over_cut",
     "plan_read",
+    "read_few",
 ]

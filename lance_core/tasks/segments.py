@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from pyroaring import BitMap
 
-from lance_core.format._pb import table_pb2
+from lance_core.format.fragment import Fragment
 from lance_core.format.index_metadata import IndexMetadata, encode_section
 from lance_core.format.manifest import Manifest
 from lance_core.index import btree, btree_runs, building
@@ -49,7 +49,7 @@ class There:
             return []
         with_indices = Manifest.framed(
             base.manifest.edit(),
-            index_section=encode_section(tuple(map(decoded, self.indices))),
+            index_section=encode_section(tuple(map(IndexMetadata.decode, self.indices))),
             transaction=None,
             path=base.manifest.path,
         )
@@ -78,9 +78,14 @@ class BuildAlone:
 
     def __call__(self, part: Snapshot, number: int) -> Iterator[bytes]:
         order, read = self.orders[number], BitMap.deserialize(self.read[number])
-        fragments = [fragment for fragment in part.manifest.fragments if fragment.id in read]
         covers, parts = BitMap.deserialize(order.covers), order.there.parts(part)
-        yield encoded(building.build(part, order.wanted, fragments, parts=parts, covers=covers, ports=SYSTEM))
+        try:
+            made = building.build(part, order.wanted, _of(part, read), parts=parts, covers=covers, ports=SYSTEM)
+        except building.UNREADABLE:
+            if not parts:
+                raise
+            made = building.build(part, order.wanted, _of(part, covers), covers=covers, ports=SYSTEM)
+        yield made.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +99,7 @@ class BuildPiece:
         fragments = tuple(part.manifest.fragments)
         covers = BitMap(fragment.id for fragment in fragments)
         made = building.build(for_now(part), self.wanted, fragments, covers=covers, ports=SYSTEM)
-        yield encoded(made)
+        yield made.encode()
         if is_in_order(self.wanted):
             cuts = btree_runs.cuts_of(Coverage(part).segment(made), self.every)
             yield as_bytes(cuts)
@@ -124,7 +129,7 @@ class WriteRange:
             return b""
 
         covers = BitMap.deserialize(self.order.covers)
-        yield encoded(building.written(base, self.order.wanted, write, covers=covers, ports=SYSTEM))
+        yield building.written(base, self.order.wanted, write, covers=covers, ports=SYSTEM).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +154,7 @@ class JoinRanges:
             return b""
 
         covers = BitMap.deserialize(self.order.covers)
-        yield encoded(building.written(part, self.order.wanted, write, covers=covers, ports=SYSTEM))
+        yield building.written(part, self.order.wanted, write, covers=covers, ports=SYSTEM).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +167,11 @@ class JoinPieces:
     def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
         parts = [*just_made(part, self.pieces), *self.order.there.parts(part)]
         covers = BitMap.deserialize(self.order.covers)
-        yield encoded(building.build(part, self.order.wanted, (), parts=parts, covers=covers, ports=SYSTEM))
+        yield building.build(part, self.order.wanted, (), parts=parts, covers=covers, ports=SYSTEM).encode()
+
+
+def _of(base: Snapshot, fragments: BitMap) -> list[Fragment]:
+    return [fragment for fragment in base.manifest.fragments if fragment.id in fragments]
 
 
 def is_in_order(wanted: Wanted) -> bool:
@@ -172,7 +181,7 @@ def is_in_order(wanted: Wanted) -> bool:
 def just_made(base: Snapshot, segments: Sequence[bytes]) -> list[Part]:
     """From this version, or one in which their fragments were the same."""
     coverage = Coverage(base)
-    return [Part(coverage.segment(decoded(each)), Unmoved()) for each in segments]
+    return [Part(coverage.segment(IndexMetadata.decode(each)), Unmoved()) for each in segments]
 
 
 def for_now(part: Snapshot) -> Snapshot:
@@ -181,14 +190,6 @@ def for_now(part: Snapshot) -> Snapshot:
     access = location.access
     brief = locate(location.uri, storage_options=access.storage_options, durable=False, bases=access.bases)
     return replace(part, location=brief.of(part.manifest))
-
-
-def encoded(segment: IndexMetadata) -> bytes:
-    return bytes(segment.message.SerializeToString())
-
-
-def decoded(data: bytes) -> IndexMetadata:
-    return IndexMetadata(table_pb2.IndexMetadata.FromString(data))
 
 
 def as_bytes(values: pa.Array) -> bytes:

@@ -16,11 +16,13 @@ from lance_core.data.conform import Conversion, columns_to_write
 from lance_core.data.write import FileLimits
 from lance_core.edit.slices import Slice, SliceRows
 from lance_core.errors import NotFound
+from lance_core.expressions import Predicate
 from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Delete, Update
 from lance_core.format.schema import TableSchema
 from lance_core.location import locate
 from lance_core.refs import line
+from lance_core.scan.columns import conditional
 from lance_core.snapshot import Snapshot
 from lance_core.table import OVERWRITE_SLICE
 from lance_core.tasks import operations
@@ -28,6 +30,7 @@ from lance_core.tasks.changes import TASKS_PER_SLOT, How, Where, changed
 from lance_core.tasks.delete import DeletePart
 from lance_core.tasks.kept import Kept
 from lance_core.tasks.parts import Runner
+from lance_core.tasks.selected import looked_at
 from lance_core.tasks.stamp import Stamp
 from lance_core.tasks.upsert import Stage
 from lance_core.tasks.write import PlannedWrite, WritePlan, WriteTask, begin_birth, fragments_of
@@ -60,8 +63,9 @@ def overwrite_slice(
 
     def plan(base: Snapshot) -> Update:
         def gone() -> Delete:
-            fragments, parts_max = base.manifest.fragments, runner.slots * TASKS_PER_SLOT
-            results = kept.over_fragments(base, fragments, parts_max, DeletePart(condition), runner)
+            fragments, sent = looked_at(base, Predicate.parse(condition, conditional(base.manifest)))
+            parts_max = runner.slots * TASKS_PER_SLOT
+            results = kept.over_fragments(base, fragments, parts_max, DeletePart(condition, sent), runner)
             return operations.join_deletes(operations.planned(results), condition)
 
         return rows.plan(base, gone)

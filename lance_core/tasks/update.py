@@ -27,6 +27,7 @@ from lance_core.tasks import operations
 from lance_core.tasks.changes import TASKS_PER_SLOT, How, Where, changed, parts_for_reading
 from lance_core.tasks.kept import Kept
 from lance_core.tasks.parts import Runner
+from lance_core.tasks.selected import Sent, looked_at
 
 _COUNTED = struct.Struct("<QQ")
 _ROWS_WORTH_A_FILE = 1 << 16
@@ -45,11 +46,11 @@ def update(
 
     def plan(base: Snapshot) -> Update:
         asked = Asked.of(base, values, condition)  # what is wrong with it is told before a task runs
-        found = _counted(base, condition, counts, runner)
+        sent, found = _counted(base, asked.predicate, condition, counts, runner)
         fragments = [fragment for fragment in base.manifest.fragments if fragment.id in found]
         rows, matched = sum(fragment.physical_rows for fragment in fragments), sum(found.values())
         in_place = is_cheaper(base, asked.columns, rows=rows, changed=matched)
-        part = _Part(tuple(values.items()), condition, limits, in_place)
+        part = _Part(tuple(values.items()), condition, limits, in_place, sent)
         results = kept.over_fragments(base, fragments, parts_for(matched, runner), part, runner)
         return operations.join_updates(operations.planned(results), _whole(base, asked, in_place))
 
@@ -61,15 +62,17 @@ def parts_for(rows: int, runner: Runner) -> int:
     return max(runner.slots, min(runner.slots * TASKS_PER_SLOT, rows // _ROWS_WORTH_A_FILE))
 
 
-def _counted(base: Snapshot, condition: str | None, kept: Kept, runner: Runner) -> dict[int, int]:
-    """Rows that match, of each fragment that has any."""
-    fragments = base.manifest.fragments
-    if condition is None:
-        return {fragment.id: fragment.live_rows for fragment in fragments if fragment.live_rows}
-    results = kept.over_fragments(
-        base, fragments, parts_for_reading(fragments, runner.slots), _Count(condition), runner
-    )
-    return dict(_COUNTED.unpack(each) for _part, found in sorted(results.items()) for each in found)
+def _counted(
+    base: Snapshot, predicate: Predicate | None, condition: str | None, kept: Kept, runner: Runner
+) -> tuple[Sent, dict[int, int]]:
+    """Rows that match, of each fragment that has any; and what indices know of them."""
+    if predicate is None or condition is None:
+        whole = base.manifest.fragments
+        return Sent(), {fragment.id: fragment.live_rows for fragment in whole if fragment.live_rows}
+    fragments, sent = looked_at(base, predicate)
+    work = _Count(condition, sent)
+    results = kept.over_fragments(base, fragments, parts_for_reading(fragments, runner.slots), work, runner)
+    return sent, dict(_COUNTED.unpack(each) for _part, found in sorted(results.items()) for each in found)
 
 
 def _whole(base: Snapshot, asked: Asked, in_place: bool) -> Update:
@@ -82,10 +85,11 @@ def _whole(base: Snapshot, asked: Asked, in_place: bool) -> Update:
 @dataclass(frozen=True, slots=True)
 class _Count:
     condition: str
+    sent: Sent
 
     def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
         predicate = Predicate.parse(self.condition, conditional(part.manifest))
-        for fragment, offsets in matching(part, predicate):
+        for fragment, offsets in matching(part, predicate, self.sent.selection(part)):
             if len(offsets):
                 yield _COUNTED.pack(fragment.id, len(offsets))
 
@@ -96,10 +100,17 @@ class _Part:
     condition: str | None
     limits: FileLimits
     in_place: bool
+    sent: Sent
 
     def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
         planned = in_one_process.update(
-            part, dict(self.values), self.condition, limits=self.limits, ports=SYSTEM, in_place=self.in_place
+            part,
+            dict(self.values),
+            self.condition,
+            limits=self.limits,
+            ports=SYSTEM,
+            in_place=self.in_place,
+            selection=self.sent.selection(part),
         )
         if planned.affected:
             yield operations.encode(planned)

@@ -42,12 +42,24 @@ class Alive:
         content = content_of(self.entry)
         return content.now_covered(covered) if isinstance(content, FragmentReuse) else covered & self.fragments
 
+    def may_lead(self, index: IndexMetadata, fragments: BitMap) -> bool:
+        """Whether notes that are not read may lead to these fragments."""
+        return self._unread and not index.is_of_zones and bool(self._noted & fragments)
+
+    @property
+    def _unread(self) -> bool:
+        return self.entry is not None and not isinstance(content_of(self.entry), FragmentReuse)
+
+    @property
+    def _noted(self) -> BitMap:
+        return (self.entry.covers if self.entry is not None else None) or BitMap()
+
     def has_any(self, index: IndexMetadata) -> bool:
         """Whether it covers anything that is there, or may."""
         covered = index.covers
         if covered is None:
             return True
-        if self.entry is not None and not isinstance(content_of(self.entry), FragmentReuse):
+        if self._unread:
             return bool(covered)
         return bool(self.led_on(index, covered) & self.fragments)
 
@@ -62,7 +74,7 @@ def without_fragments(
         covered = index.covers
         if covered is not None and not index.is_system and set(index.field_ids) & on_fields:
             now = alive.led_on(index, covered)
-            if now & gone:
+            if now & gone or alive.may_lead(index, gone):
                 index = index.covering(now - gone)
         changed.append(index)
     return tuple(changed)

@@ -14,7 +14,7 @@ from functools import cached_property
 
 from lance_core import ConflictError, LanceError, Table
 from lance_core.identity import TABLE_ID
-from tests.histories.changes import CHANGES, FRAGMENTS, ROWS, begun
+from tests.histories.changes import CHANGES, FRAGMENTS, ROWS, Do, begun
 from tests.histories.places import InMemory, process
 
 NOT_IN_ORDER = {
@@ -51,6 +51,10 @@ class Outcome:
 class Pairs:
     stable: bool
     place: InMemory = field(default_factory=InMemory)
+    changes: Mapping[str, Do] = field(default_factory=lambda: CHANGES)
+    begin: Callable[..., Table] = begun
+    look: Callable[[Table], object] = lambda table: None
+    """At what came out."""
     refused: list[tuple[str, str]] = field(default_factory=list)
     """Pairs that met a conflict, though one of them after the other would do."""
     _serial: dict[tuple[str, str], Outcome] = field(default_factory=dict)
@@ -58,7 +62,7 @@ class Pairs:
     @cached_property
     def _back(self) -> Callable[[], None]:
         with process(self.place):
-            begun(self.place.uri, stable=self.stable)
+            self.begin(self.place.uri, stable=self.stable)
         return self.place.kept()
 
     def broken(self, first: str, second: str) -> str:
@@ -95,16 +99,16 @@ class Pairs:
     def _alone(self, name: str) -> Seen:
         self._back()
         with process(self.place):
-            return self._seen(CHANGES[name](self._open(), None).table)
+            return self._seen(self.changes[name](self._open(), None).table)
 
     def _run(self, first: str, second: str, *, at_once: bool) -> Outcome:
         self._back()
         with process(self.place):
             table = self._open()
-            made = CHANGES[first](table, None).table
+            made = self.changes[first](table, None).table
             error = None
             try:
-                CHANGES[second](table if at_once else made, None)
+                self.changes[second](table if at_once else made, None)
             except LanceError as raised:
                 error = raised
             return Outcome(self._seen(self._open()), error)
@@ -114,6 +118,7 @@ class Pairs:
 
     def _seen(self, table: Table) -> Seen:
         assert table.fsck().is_sound, str(table.fsck())
+        self.look(table)
         found = table.to_table(with_row_id=self.stable)
         ids: dict[int, int] = {}
         if self.stable:

@@ -227,7 +227,8 @@ KINDS: tuple[Kind, ...] = (
     Kind("branch", 4, branch),
     *(Kind(name, weight, tell) for name, weight, tell in changes_of_schema.KINDS),
 )
-"""Indices join here, once both libraries build them."""
+"""Those of indices are in `changes_of_indices.py`, for programs of their own: with them the two may cover, and so
+compact, other fragments, and what is compared exactly here would not be any more."""
 
 
 def _per_file(model: Model) -> int:

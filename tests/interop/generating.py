@@ -2,15 +2,17 @@
 
 from random import Random
 
-from tests.interop.changes import KINDS, create
+from tests.interop import changes_of_indices
+from tests.interop.changes import KINDS, Kind, create
 from tests.interop.model import Model
 from tests.interop.programs import Program, Step
 
 _STEPS_LEAST, _STEPS_MOST = 3, 12
 
 
-def program(seed: int) -> Program:
+def program(seed: int, *, indexed: bool = False) -> Program:
     random = Random(seed)
+    kinds = (*KINDS, *(Kind(*each) for each in changes_of_indices.KINDS)) if indexed else KINDS
     storage_version = random.choice(("2.0", "2.1", "2.2", "2.2"))
     stable, v2_names = random.random() < 0.5, random.random() < 0.85
     model = Model(random, storage_version, stable)
@@ -18,13 +20,14 @@ def program(seed: int) -> Program:
     steps = [Step(0, "create", told.ours, told.theirs, by_us=random.random() < 0.5)]
     model.remember()
     count = random.randint(_STEPS_LEAST, _STEPS_MOST)
-    weights = [kind.weight for kind in KINDS]
+    weights = [kind.weight for kind in kinds]
     while len(steps) <= count:
         model.step = len(steps)
-        (kind,) = random.choices(KINDS, weights)
+        (kind,) = random.choices(kinds, weights)
         next_told = kind.tell(model)
         if next_told is not None:
-            step = Step(len(steps), kind.name, next_told.ours, next_told.theirs, by_us=random.random() < 0.5)
-            steps.append(step)
+            asks = changes_of_indices.questions(model) if indexed else ()
+            by_us = random.random() < 0.5
+            steps.append(Step(len(steps), kind.name, next_told.ours, next_told.theirs, by_us, asks))
             model.remember()
-    return Program(seed, storage_version, stable, v2_names, tuple(steps))
+    return Program(seed, storage_version, stable, v2_names, tuple(steps), indexed)

@@ -25,6 +25,8 @@ class Model:
     names: int = 0
     annotated: set[str] = field(default_factory=set)
     """Columns with metadata of their own."""
+    indices: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """The column and the kind of each."""
     step: int = 0
     tags: list[str] = field(default_factory=list)
     branches: dict[str, dict[str, str]] = field(default_factory=dict)

@@ -26,6 +26,8 @@ class Step:
     theirs: str
     by_us: bool
     """Whose turn it is where turns are mixed."""
+    asks: tuple[str, ...] = ()
+    """Conditions that both have to answer alike after it, by indices and without."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class Program:
     stable: bool
     v2_names: bool
     steps: tuple[Step, ...]
+    indexed: bool = False
+    """Whether some of them are about indices."""
 
     def without(self, step: Step) -> "Program":
         return replace(self, steps=tuple(each for each in self.steps if each is not step))
@@ -55,6 +59,7 @@ class Program:
                     lines.append(opening)
                 lines.append(step.ours if whose == "ours" else step.theirs)
                 lines.append(f"after.ran({step.number}, Table.open(uri).version)")
+                lines += [f"ask(uri, {step.asks})"] if step.asks else []
         return "\n".join(lines) + "\n"
 
 
@@ -65,6 +70,7 @@ _PRELUDE = textwrap.dedent("""\
     import pyarrow as pa
     from lance_core import Table
     from tests.interop.columns import arrow, batch, field, rows, schema
+    from tests.interop.asking import ask
     from tests.interop.programs import After, branch_of_ours, branch_of_theirs
 
     place = tempfile.mkdtemp()""")

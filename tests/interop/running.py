@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lance_core import LanceError, Table
+from tests.interop.asking import ask
 from tests.interop.known import known_fault
 from tests.interop.programs import After, Program, Step, run_ours, run_theirs
 
@@ -70,6 +71,8 @@ def run(program: Program, place: Path) -> Ran:
                 break
             if whose != "theirs":
                 _compare_outcomes(ran, step, whose)
+            if refusal is None and step.asks and (wrong := ask(history.uri, step.asks)) is not None:
+                raise Disagreement(f"{whose}: {wrong}", step)
     return ran
 
 

@@ -28,7 +28,7 @@ def condition(model: Model, depth: int = 0) -> str:
     if model.key is not None and random.random() < 0.7:
         return _of_key(model, model.key)
     names = [name for name, spec in model.columns.items() if spec != UNKNOWN]
-    return _of_column(model, random.choice(names)) if names else "true"
+    return of_column(model, random.choice(names)) if names else "true"
 
 
 def _of_key(model: Model, key: str) -> str:
@@ -46,7 +46,7 @@ def _of_key(model: Model, key: str) -> str:
     )
 
 
-def _of_column(model: Model, column: str) -> str:
+def of_column(model: Model, column: str) -> str:
     random, name = model.random, quoted(column)
     spec = model.columns[column].rstrip("!")
     found = [f"{name} is null", f"{name} is not null"]
@@ -60,6 +60,9 @@ def _of_column(model: Model, column: str) -> str:
         found += [name, f"not {name}"]
     elif spec == "date32":
         found += [f"{name} > date '2000-01-01'"]
+    elif spec in ("list", "list-string"):
+        item = "1" if spec == "list" else "'a'"
+        found += [f"array_has({name}, {item})", f"array_has_any({name}, [{item}])"]
     return random.choice(found)
 
 

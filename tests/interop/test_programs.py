@@ -6,22 +6,24 @@ was found stands here too, as the shortest program that shows it.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
+from tests.interop import changes_of_indices
 from tests.interop.changes import KINDS
 from tests.interop.forgiving import ALLOWED
 from tests.interop.generating import program
 from tests.interop.known import FAULTS
 from tests.interop.programs import Program, Step
-from tests.interop.trying import attempt, read_seeds, shortened, try_some
+from tests.interop.trying import Tried, attempt, read_seeds, shortened, try_indexed, try_some
 
 PROCESSES = 2
 PROGRAMS, AT_ONCE = 300, 50
+INDEXED = 40
 SEEDS = Path(__file__).with_name("seeds.txt")
 
 
@@ -31,10 +33,12 @@ def pool() -> Iterator[ProcessPoolExecutor]:
         yield pool
 
 
-def agree(pool: ProcessPoolExecutor, seeds: list[int]) -> Counter[str]:
+def agree(
+    pool: ProcessPoolExecutor, seeds: list[int], attempted: Callable[[list[int]], Tried] = try_some
+) -> Counter[str]:
     counted: Counter[str] = Counter()
     failures: list[str] = []
-    for tried in pool.map(try_some, [seeds[start::PROCESSES] for start in range(PROCESSES)]):
+    for tried in pool.map(attempted, [seeds[start::PROCESSES] for start in range(PROCESSES)]):
         counted += tried.counted
         failures += tried.failures
     assert not failures, "\n\n".join(failures)
@@ -51,6 +55,14 @@ def test_programs_agree(pool: ProcessPoolExecutor, first: int) -> None:
     refused = sum(number for name, number in counted.items() if name.startswith("refused by both"))
     left_out = sum(number for name, number in counted.items() if name.startswith("left out"))
     assert refused + left_out < counted["steps"] / 5
+
+
+def test_programs_with_indices_agree(pool: ProcessPoolExecutor) -> None:
+    """After every step, what both find by them and without them."""
+    counted = agree(pool, list(range(INDEXED)), try_indexed)
+    assert counted["programs"] == INDEXED
+    for kind in changes_of_indices.KINDS:
+        assert counted[f"done: {kind[0]}"]
 
 
 def test_seeds_that_found_something(pool: ProcessPoolExecutor) -> None:

@@ -230,3 +230,33 @@ def test_rows_that_are_not_written_are_not_looked_at(tmp_path: Path) -> None:
         lance.dataset(uri).merge_insert("k").when_matched_update_all().execute(data)
         with pytest.raises(InvalidInput):
             Table.open(uri, durable=False).upsert(data, "k", insert=False)
+
+
+# Indices
+
+
+@pytest.mark.parametrize("stable", [False, True])
+def test_rows_that_moved_are_found_where_they_were(stable: bool, tmp_path: Path) -> None:
+    """Of two segments, by row ids: what the first says of a row that moved is believed once the second covers where it
+    is. `optimize_indices()` of ours writes the first anew then."""
+    uri = str(tmp_path / "table")
+    data = pa.table({"id": range(40), "v": [number % 5 for number in range(40)]})
+    dataset = lance.write_dataset(data, uri, max_rows_per_file=10, enable_stable_row_ids=stable)
+    dataset.create_scalar_index("v", "BITMAP")
+    dataset.update({"v": "99"}, where="id = 3")
+    twin = str(tmp_path / "twin")
+    dataset.deep_clone(twin, dataset.version)
+    dataset.optimize.optimize_indices(num_indices_to_merge=0)
+    assert (3 in dataset.to_table(filter="v = 3")["id"].to_pylist()) is stable
+    Table.open(twin, durable=False).optimize_indices(merge="none")
+    assert 3 not in lance.dataset(twin).to_table(filter="v = 3")["id"].to_pylist()
+
+
+def test_what_wrote_an_index_anew_cannot_be_shown(tmp_path: Path) -> None:
+    uri = str(tmp_path / "table")
+    dataset = lance.write_dataset(pa.table({"id": range(40)}), uri, max_rows_per_file=10)
+    dataset.create_scalar_index("id", "BTREE")
+    dataset.optimize.compact_files()
+    with pytest.raises(TypeError, match="RewrittenIndex"):
+        dataset.read_transaction(dataset.version)
+    assert Table.open(uri).transaction() is not None

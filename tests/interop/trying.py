@@ -28,6 +28,10 @@ class Tried:
     """Each with its seed, and the program, shortened, to run by hand."""
 
 
+def try_indexed(seeds: Sequence[int]) -> Tried:
+    return try_some(seeds, indexed=True)
+
+
 def try_seeds(seeds: Sequence[int], processes: int) -> Iterator[Tried]:
     parts = [seeds[start : start + _SEEDS_AT_ONCE] for start in range(0, len(seeds), _SEEDS_AT_ONCE)]
     if processes == 1:
@@ -37,11 +41,11 @@ def try_seeds(seeds: Sequence[int], processes: int) -> Iterator[Tried]:
         yield from pool.map(try_some, parts)
 
 
-def try_some(seeds: Sequence[int]) -> Tried:
+def try_some(seeds: Sequence[int], *, indexed: bool = False) -> Tried:
     counted: Counter[str] = Counter()
     failures = []
     for seed in seeds:
-        tried = program(seed)
+        tried = program(seed, indexed=indexed)
         found = attempt(tried, counted)
         if found is not None:
             short, why = shortened(tried, found)

@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from lance_assets.spark import append, read
+from lance_assets.spark import append, delete, read
 from lance_assets.spark.types import FIXED_SIZE
 from lance_core import Table
 from tests.lance_assets.spark.cells import cells, plain, table_of
@@ -53,6 +53,24 @@ def test_every_type_in_every_shape(elsewhere: SparkSession, tmp_path: Path) -> N
     assert_same(copy, schema, expected)
     facade.write.format("lance").mode("overwrite").save(copy)
     assert_same(copy, schema, expected)
+
+
+def test_rows_that_an_index_knows_are_the_same_and_take_no_job(elsewhere: SparkSession, tmp_path: Path) -> None:
+    spark, uri = elsewhere, str(tmp_path / "table")
+    rows = table_of(cells())
+    lance.write_dataset(rows.append_column("key", pa.array(range(rows.num_rows))), uri, data_storage_version="2.2")
+    Table.open(uri).create_index("key", "BTREE")
+    for condition, count in (("key in (1, 4)", 2), ("key = 5", 1), ("key = 77", 0)):
+        scanned = read(spark, uri, version=1, filter=condition)
+        expected, schema = values(scanned.toArrow()), scanned.schema
+        jobs = set(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
+        picked = read(spark, uri, filter=condition)
+        assert picked.schema == schema
+        assert len(picked.collect()) == count
+        assert set(spark.sparkContext.statusTracker().getJobIdsForGroup(None)) == jobs
+        assert values(picked.toArrow()) == expected
+    delete(spark, uri, "key = 5")
+    assert read(spark, uri, columns=["key"], filter="key in (1, 5)", with_row_address=True).collect() == [(1, 1)]
 
 
 def assert_same(uri: str, schema: pa.Schema, expected: dict[str, object]) -> None:

@@ -1,15 +1,20 @@
 """Creating and dropping indices, and what other verbs do to them. Pylance has to find the same by them as without."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import lance
 import pyarrow as pa
 import pytest
 
-from lance_core import InvalidInput, Table
+from lance_core import Committed, InvalidInput, Table, writes
 from lance_core.errors import IncompatibleConflict, NotFound, StorageError
 from lance_core.format.operations import CreateIndex, Update
+from lance_core.maintenance.protection import of_work_under_way
+from lance_core.tasks import compact
+from lance_core.tasks.changes import How, Where
+from lance_core.tasks.parts import Here
 from tests.lance_core.index.asking import OF, check_answers, covers, is_used, rows
 
 KINDS = [("id", "BTREE"), ("word", "BITMAP"), ("at.x", "BTREE"), ("tags", "LABEL_LIST"), ("id", "ZONEMAP")]
@@ -79,7 +84,7 @@ def test_other_arguments_that_make_no_sense_are_refused(tmp_path: Path) -> None:
         ({"replace": "yes"}, "replace"),
     ):
         with pytest.raises(InvalidInput, match=message):
-            table.create_index("id", "BTREE", **arguments)  # type: ignore[arg-type]
+            table.create_index("id", "BTREE", **arguments)
     with pytest.raises(InvalidInput, match=r"there is no index 'x'; this version has none"):
         table.drop_index("x")
     table = table.create_index("id", "BTREE").table
@@ -325,3 +330,56 @@ def test_files_that_are_gone_or_cut_short_are_not_named(tmp_path: Path) -> None:
         table.commit(CreateIndex((index,)))
     file.write_bytes(whole)
     check_answers(table.commit(CreateIndex((index,))).table)
+
+
+def test_the_files_of_an_intent_that_has_not_landed_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build that died leaves a directory that cleanup knows to be somebody's; without an intent it is an orphan."""
+    table = made(tmp_path)
+
+    def dies(*_: object, **__: object) -> None:
+        raise StorageError("the power is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writes, "commit", dies)
+        for intent in ("index of id", None):
+            with pytest.raises(StorageError, match="the power is gone"):
+                table.create_index("id", "BTREE", intent=intent)
+    there = {f"_indices/{path.name}" for path in (Path(table.uri) / "_indices").iterdir()}
+    assert len(there) == 2
+    now, patience = datetime.now(UTC), timedelta(days=7)
+    kept = of_work_under_way(table._location.own_store, now=now, patience=patience)
+    assert len(kept & there) == 1
+    assert {each.path.rpartition("/")[0] for each in table.fsck().findings if each.rule == "orphan"} >= there
+    done = table.create_index("id", "BTREE", intent="index of id")
+    assert not done.landed_before
+    check_answers(done.table)
+
+
+def test_a_compaction_spread_over_workers_writes_indices_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the driver, for each batch; those that are too large for that are left out, unless it is asked for."""
+    table = made(tmp_path)
+    for column, kind in (("id", "BTREE"), ("word", "BITMAP")):
+        table = table.create_index(column, kind).table
+    monkeypatch.setattr(compact, "REMAP_BYTES_MAX", table.indices[1].files[0].size)
+    assert table.indices[0].files[0].size + table.indices[0].files[1].size > table.indices[1].files[0].size
+
+    def compacted(remap: str | None, rows: int) -> Committed:
+        return compact.compact(
+            Where(table.uri),
+            target_rows=rows,
+            materialize_deletions=True,
+            remap=remap,
+            batch=1,
+            how=How(),
+            runner=Here(),
+        )
+
+    done = compacted(None, 60)
+    assert done.uncovered == ("id_idx",)
+    assert sum(map(len, covers(done.table, "word_idx"))) == len(done.table.fragments)
+    check_answers(done.table)
+    table = done.table.optimize_indices().table
+    done = compacted("now", 1_000)
+    assert done.uncovered == ()
+    assert covers(done.table, "id_idx") == covers(done.table, "word_idx") == [[done.table.fragments[0].id]]
+    check_answers(done.table)

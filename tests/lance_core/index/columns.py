@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from lance_core.expressions.tree import Comparison, In, IsNull, Like, Op
-from lance_core.index.kind import VALUE, Condition
+from lance_core.index.kind import VALUE, Between, Leaf
 
 NEGATIVE_NAN = struct.unpack("<d", struct.pack("<Q", 0xFFF8000000000000))[0]
 _FLOATS = [0.0, -0.0, 1.5, -1.5, math.inf, -math.inf, math.nan, NEGATIVE_NAN, 1e-300, 2.0]
@@ -72,11 +72,13 @@ def arrays(arrow: pa.DataType, *, longest: int = 60) -> st.SearchStrategy[pa.Arr
     return values.map(lambda some: pa.array(some, arrow))
 
 
-def leaves(arrow: pa.DataType, draw: st.DataObject) -> list[Condition]:
+def leaves(arrow: pa.DataType, draw: st.DataObject) -> list[Leaf]:
     value = st.sampled_from(VALUES[arrow]).map(lambda some: pa.array([some], arrow)[0])
-    asked: list[Condition] = [IsNull((VALUE,))]
+    asked: list[Leaf] = [IsNull((VALUE,))]
     asked += [Comparison((VALUE,), op, draw.draw(value)) for op in _OPS]
     asked += [In((VALUE,), tuple(draw.draw(st.lists(value, max_size=size)))) for size in (1, 3, 8)]
+    bounds = [(Op.GT, Op.LT), (Op.GE, Op.LE)]
+    asked += [Between(*(Comparison((VALUE,), op, draw.draw(value)) for op in pair)) for pair in bounds]
     if pa.types.is_string(arrow) or pa.types.is_large_string(arrow):
         asked += [Like((VALUE,), pattern) for pattern in ("a%", "ab%", "a_c%", "ab\\%%", "ab%c", "%", "é%", "%a")]
     return asked

@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from lance_core.data.ipc_codec import IpcCodec
 from lance_core.expressions.predicate import Predicate
-from lance_core.expressions.tree import Node
+from lance_core.expressions.tree import And, Node
 from lance_core.format._pb import table_pb2
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import Ids, RowSet
 from lance_core.index.files import NewSegment, OpenSegment
-from lance_core.index.kind import ROW, VALUE, Certainty, Condition, Kind, Part, Segment
+from lance_core.index.kind import ROW, VALUE, Between, Certainty, Kind, Leaf, Part, Searcher, Segment
 from lance_core.location import Location, locate
 from lance_core.storage.memory import MemoryStore
 
@@ -83,11 +83,18 @@ def write(
     return Segment(metadata, OpenSegment(location, metadata), lambda high: ROWS_UNDER)
 
 
-def check(kind: Kind, segment: Segment, values: pa.Array, leaf: Condition, rows: Sequence[int] | None = None) -> bool:
+def check(
+    kind: Kind,
+    segment: Segment,
+    values: pa.Array,
+    leaf: Leaf,
+    rows: Sequence[int] | None = None,
+    *,
+    searcher: Searcher | None = None,
+) -> bool:
     """What is found is what the engine finds by looking at every value. Whether anything could be answered."""
-    column = pa.field(VALUE, values.type)
     expected = set(matching(values, leaf, rows))
-    found = kind.open(segment, column).search(leaf)
+    found = (searcher or kind.open(segment, pa.field(VALUE, values.type))).search(leaf)
     expecting = kind.answers(leaf, segment.metadata)
     if found is None:
         return False
@@ -101,8 +108,9 @@ def check(kind: Kind, segment: Segment, values: pa.Array, leaf: Condition, rows:
     return True
 
 
-def matching(values: pa.Array, leaf: Node, rows: Sequence[int] | None = None) -> list[int]:
+def matching(values: pa.Array, leaf: Node | Between, rows: Sequence[int] | None = None) -> list[int]:
     batch = pa.RecordBatch.from_arrays([values], names=[VALUE])
-    mask = Predicate.of(leaf, batch.schema).mask(batch).to_pylist()
+    node = And((leaf.low, leaf.high)) if isinstance(leaf, Between) else leaf
+    mask = Predicate.of(node, batch.schema).mask(batch).to_pylist()
     numbers = range(len(values)) if rows is None else rows
     return [number for number, matches in zip(numbers, mask, strict=True) if matches]

@@ -11,7 +11,7 @@ from lance_core.index.kind import VALUE, Part
 from tests.lance_core.index import columns
 from tests.lance_core.index.segments import Moved, Unmoved, check, rows_of, write
 
-_FEW = settings(max_examples=12, deadline=None)
+_FEW = settings(max_examples=8, deadline=None)
 
 
 @pytest.mark.parametrize("arrow", columns.TYPES, ids=columns.name)
@@ -20,8 +20,9 @@ def test_finds_what_a_look_at_every_row_finds(arrow: pa.DataType) -> None:
     @given(columns.arrays(arrow), st.data())
     def run(values: pa.Array, draw: st.DataObject) -> None:
         segment = write(None, BITMAP, pa.field(VALUE, arrow), rows_of(values, batch=16))
+        searcher = BITMAP.open(segment, pa.field(VALUE, values.type))
         for leaf in columns.leaves(arrow, draw):
-            check(BITMAP, segment, values, leaf)
+            check(BITMAP, segment, values, leaf, searcher=searcher)
 
     run()
 

@@ -10,7 +10,7 @@ from lance_core.index.kind import VALUE, Part
 from tests.lance_core.index import columns
 from tests.lance_core.index.segments import Moved, Unmoved, check, rows_of, write
 
-_FEW = settings(max_examples=12, deadline=None)
+_FEW = settings(max_examples=8, deadline=None)
 
 
 @pytest.mark.parametrize("arrow", columns.TYPES, ids=columns.name)
@@ -21,8 +21,9 @@ def test_finds_what_a_look_at_every_row_finds(arrow: pa.DataType) -> None:
         segment = write(
             None, BTREE, pa.field(VALUE, arrow), rows_of(values, batch=16), options={"zone_size": zone_size}
         )
+        searcher = BTREE.open(segment, pa.field(VALUE, values.type))
         for leaf in columns.leaves(arrow, draw):
-            check(BTREE, segment, values, leaf)
+            check(BTREE, segment, values, leaf, searcher=searcher)
 
     run()
 

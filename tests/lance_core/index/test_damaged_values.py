@@ -16,10 +16,10 @@ from lance_core.format.row_sets import RowSet
 from lance_core.index.bitmap import BITMAP
 from lance_core.index.btree import BTREE
 from lance_core.index.files import NewSegment
-from lance_core.index.kind import VALUE, Condition, Kind, Segment
+from lance_core.index.kind import VALUE, Kind, Leaf, Part, Segment
 from lance_core.index.label_list import LABEL_LIST
 from lance_core.location import locate
-from tests.lance_core.index.segments import ROWS_UNDER, rows_of, write
+from tests.lance_core.index.segments import ROWS_UNDER, Unmoved, rows_of, write
 
 COLUMN = pa.field(VALUE, pa.int64())
 LISTS = pa.field(VALUE, pa.list_(pa.int64()))
@@ -32,7 +32,7 @@ KEYS = pa.schema([pa.field("keys", pa.int64()), pa.field("bitmaps", pa.binary())
 Columns = Mapping[str, Sequence[object]]
 
 
-def equal(value: int) -> Condition:
+def equal(value: int) -> Leaf:
     return Comparison(ANY, Op.EQ, pa.scalar(value))
 
 
@@ -145,9 +145,7 @@ def test_rows_that_cannot_be_there_are_left_out() -> None:
 @pytest.mark.parametrize(("kind", "column"), [(BTREE, COLUMN), (BITMAP, COLUMN), (LABEL_LIST, LISTS)])
 def test_files_that_are_missing_or_cut_short(kind: Kind, column: pa.Field, tmp_path: Path) -> None:
     values = pa.array([[n] for n in range(50_000)]) if column is LISTS else pa.array(range(50_000))
-    leaf: Condition = (
-        Call("array_has", ANY, (pa.scalar(7),)) if column is LISTS else In(ANY, (pa.scalar(7), pa.scalar(9)))
-    )
+    leaf: Leaf = Call("array_has", ANY, (pa.scalar(7),)) if column is LISTS else In(ANY, (pa.scalar(7), pa.scalar(9)))
     segment = write(tmp_path, kind, column, rows_of(values.slice(0, 3000)))
     directory = tmp_path / "_indices" / str(segment.metadata.uuid)
     for path in sorted(directory.iterdir()):
@@ -169,7 +167,7 @@ def test_any_byte_may_be_wrong(tmp_path: Path) -> None:
         segment = write(tmp_path, kind, COLUMN, rows_of(pa.array([None, *range(40)])), options=_pages(kind))
         for path in sorted((tmp_path / "_indices" / str(segment.metadata.uuid)).iterdir()):
             whole = path.read_bytes()
-            for at in range(0, len(whole), 37):
+            for at in range(0, len(whole), 101):
                 path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :])
                 try:
                     searcher = kind.open(segment, COLUMN)
@@ -253,3 +251,10 @@ def test_older_labels_do_not_know_which_lists_are_null() -> None:
     searcher = LABEL_LIST.open(segment, LISTS)
     assert searcher.search(IsNull(ANY)) is None
     assert searcher.search(Call("array_has", ANY, (pa.scalar(1),))) is not None
+
+
+def test_what_a_part_does_not_know_the_whole_does_not() -> None:
+    old = write(None, LABEL_LIST, LISTS, rows_of(pa.array([[1], None], LISTS.type)))
+    old = rewritten(old, "bitmap_page_lookup.lance", KEYS, {"keys": [1], "bitmaps": [set_of(0)]})
+    merged = write(None, LABEL_LIST, LISTS, rows_of(pa.array([None], LISTS.type), [9]), [Part(old, Unmoved())])
+    assert LABEL_LIST.open(merged, LISTS).search(IsNull(ANY)) is None

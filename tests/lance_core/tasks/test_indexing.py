@@ -206,6 +206,24 @@ def test_what_is_not_covered_becomes_a_segment(tmp_path: Path, stable: bool) -> 
     assert table.fsck().is_sound
 
 
+@pytest.mark.parametrize("alone_rows", [10, 1000])
+@pytest.mark.parametrize("damage", ["missing", "cut short"])
+def test_a_segment_that_cannot_be_read_is_built_again(
+    tmp_path: Path, damage: str, alone_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexing, "ALONE_ROWS", alone_rows)
+    table = made(tmp_path)
+    for column, kind in (("id", "BTREE"), ("word", "BITMAP")):
+        table = table.create_index(column, kind).table
+    for index in table.indices:
+        file = Path(table.uri, index.place, index.files[0].path)
+        file.unlink() if damage == "missing" else file.write_bytes(file.read_bytes()[:-30])
+    table = table.append(rows(130, 60), max_rows_per_file=20).table
+    table = optimize_indices(where(table), None, "small", how=How(), runner=Loop()).table
+    assert [covers(table, name) for name in ("id_idx", "word_idx")] == [[[*range(8)]], [[*range(8)]]]
+    check_answers(table)
+
+
 def test_rows_that_compactions_moved_are_written_where_they_are(tmp_path: Path) -> None:
     table = made(tmp_path)
     for column, kind, params in KINDS:

@@ -10,7 +10,7 @@ from lance_core import InvalidInput, NotFound, Table, Unsupported
 from lance_core.format.fragment import Fragment
 from lance_core.scan.plan import plan_scan
 from lance_core.tasks import read as reading
-from lance_core.tasks.read import ReadPlan, ReadTask, Which, count_rows, cut, plan_read
+from lance_core.tasks.read import ReadPlan, ReadTask, Which, count_rows, cut, plan_read, read_few
 from tests.lance_core.tasks.loop import Loop
 
 ROWS = pa.table(
@@ -71,7 +71,7 @@ def test_parts_hold_every_live_row_once_and_in_order(table: Table, slots: int) -
 def _rows(part: reading.Part) -> list[int]:
     return [
         Fragment.decode(fragment).live_rows if take is None else take
-        for fragment, (_skip, take) in zip(part.fragments, part.ranges, strict=True)
+        for fragment, (_skip, take, _chosen) in zip(part.fragments, part.ranges, strict=True)
     ]
 
 
@@ -179,3 +179,28 @@ def test_batches_travel_in_the_types_of_the_other_side(tmp_path: Path) -> None:
     travelling = pa.schema([("v", pa.list_(pa.float32()))])
     plan = plan_read(Which(table.uri).snapshot(), transport=lambda _: travelling, slots=1, columns=["v"])
     assert work(plan).schema == travelling
+
+
+def test_few_rows_that_an_index_knows_are_read_at_once(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(filter: str) -> int | None:
+        """None where it is a plan."""
+        answer = read_few(Which(table.uri).snapshot(), transport=as_stored, slots=1, columns=["s", "n"], filter=filter)
+        if isinstance(answer, ReadPlan):
+            return None
+        assert answer.rows == table.to_table(columns=["s", "n"], filter=filter)
+        return int(answer.rows.num_rows)
+
+    assert found("n = 18") is None, "without an index"
+    table = table.create_index("n", "BTREE").table
+    assert [found(f"n = {n}") for n in (18, 17, 5000)] == [1, 0, 0]
+    assert found("n in (18, 450, 999) and s like 'r4%'") == 1, "what is left of the condition is looked at"
+    assert found("s = 'r18'") is None
+    monkeypatch.setattr(reading, "_FEW_ROWS", 2)
+    assert (found("n in (18, 450)"), found("n in (18, 450, 999)")) == (2, None)
+    monkeypatch.setattr(reading, "_FEW_FRAGMENTS", 1)
+    assert (found("n in (18, 20)"), found("n in (18, 450)")) == (2, None)
+    monkeypatch.setattr(reading, "_FEW_BYTES", 10)
+    assert found("n in (18, 20)") is None
+    monkeypatch.undo()
+    table = table.append(ROWS.slice(0, 50)).table
+    assert found("n = 18") is None, "nobody knows what is in the new fragment"

@@ -1,0 +1,181 @@
+"""Tables with indices and a past, for tests of filters: each row of them has had something happen to it or beside it.
+
+Start with `TABLES`, the ways in which one can be made, and `predicates`, filters over their columns in SQL.
+"""
+
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+from hypothesis import strategies as st
+
+from lance_core import Table
+
+INDEXED: Mapping[str, str] = {
+    "id": "BTREE",
+    "f": "BTREE",
+    "word": "BITMAP",
+    "n": "ZONEMAP",
+    "tags": "LABEL_LIST",
+    "s.x": "BTREE",
+    "flag": "BITMAP",
+    "d": "BTREE",
+}
+"""Others lie beside them: `word` is a BTREE and an NGRAM too, `f` a ZONEMAP, `plain` a BLOOMFILTER."""
+_WORDS = ["", "a", "ab", "abc", "abcd", "b", "ba", "Ä", "z%", None]
+_FLOATS = [0.0, -0.0, 1.5, -2.5, 7.0, float("nan"), float("inf"), float("-inf"), None, 3.25]
+_TAGS = [[], None, ["a"], ["a", "b"], ["b", None], ["c", "a", "b"], [None]]
+
+
+def rows(first: int, count: int, seed: int = 0) -> pa.Table:
+    draw = random.Random(f"{seed} {first}")
+    return pa.table(
+        {
+            "id": pa.array(draw.sample(range(first, first + count), count), pa.int64()),
+            "f": pa.array([draw.choice(_FLOATS) for _ in range(count)], pa.float64()),
+            "word": pa.array([draw.choice(_WORDS) for _ in range(count)], pa.string()),
+            "n": pa.array([None if draw.random() < 0.1 else (first + row) // 8 for row in range(count)], pa.int32()),
+            "tags": pa.array([draw.choice(_TAGS) for _ in range(count)], pa.list_(pa.string())),
+            "s": pa.array(
+                [draw.choice([None, {"x": None}, {"x": draw.randrange(9)}]) for _ in range(count)],
+                pa.struct([("x", pa.int16())]),
+            ),
+            "flag": pa.array([draw.choice([True, False, None]) for _ in range(count)]),
+            "d": pa.array([None if draw.random() < 0.1 else draw.randrange(60) for _ in range(count)], pa.date32()),
+            "plain": pa.array([draw.choice([None, *range(6)]) for _ in range(count)], pa.int64()),
+        }
+    )
+
+
+def _begun(uri: str, stable: bool) -> Table:
+    lance.write_dataset(rows(0, 240), uri, max_rows_per_file=60, enable_stable_row_ids=stable)
+    return Table.open(uri).delete("id % 17 = 0").table
+
+
+def _indexed(table: Table, by_pylance: bool) -> Table:
+    if by_pylance:
+        dataset = lance.dataset(table.uri)
+        for column, kind in INDEXED.items():
+            dataset.create_scalar_index(column, kind)  # type: ignore[arg-type]
+        dataset.create_scalar_index("word", "BTREE", name="words")
+        dataset.create_scalar_index("f", "ZONEMAP", name="zones")
+        dataset.create_scalar_index("word", "NGRAM", name="grams")
+        dataset.create_scalar_index("plain", "BLOOMFILTER", name="blooms")
+        return table.refresh()
+    for column, kind in INDEXED.items():
+        table = table.create_index(column, kind).table
+    table = table.create_index("word", "BTREE", name="words").table
+    table = table.create_index("f", "ZONEMAP", name="zones", rows_per_zone=8).table
+    table = table.create_index("word", "NGRAM", name="grams").table
+    return table.create_index("plain", "BLOOMFILTER", name="blooms").table
+
+
+def _changed(table: Table) -> Table:
+    """Some rows deleted, a fragment gone, columns changed in place, rows moved, and rows of which no index knows."""
+    table = table.delete("id % 11 = 3").table
+    table = table.delete("id >= 0 and _rowaddr >= 4294967296 and _rowaddr < 8589934592").table
+    keys = table.to_table(["id"], filter="_rowaddr >= 12884901888").column("id")
+    table = table.upsert(pa.table({"id": keys, "word": pa.array(["ab"] * len(keys))}), on=["id"]).table
+    table = table.update({"n": "n + 1"}, where="id % 19 = 1").table
+    return table.append(rows(240, 40)).table
+
+
+def _compacted(table: Table, remap: str | None) -> Table:
+    table = table.delete("id % 11 = 3").table
+    table = table.compact(target_rows=150, remap=remap).table  # type: ignore[arg-type]
+    table = table.delete("id % 23 = 5").table
+    keys = table.to_table(["id"], limit=190).column("id")
+    table = table.upsert(pa.table({"id": keys, "d": pa.array([7] * len(keys), pa.date32())}), on=["id"]).table
+    return table.append(rows(240, 40)).table
+
+
+def _again(table: Table) -> Table:
+    """Compacted twice, the second time over what the first one made, and brought up to date in part."""
+    table = _compacted(table, "reuse")
+    table = table.compact(target_rows=1000, remap="reuse").table
+    table = table.append(rows(280, 20)).table
+    return table.optimize_indices(["id_idx", "word_idx"], merge="none").table
+
+
+def _restored(table: Table) -> Table:
+    return _changed(table).restore(table.version).table
+
+
+Make = Callable[[Path], Table]
+
+
+def _way(name: str, *, stable: bool, by_pylance: bool, past: Callable[[Table], Table]) -> tuple[str, Make]:
+    told = f"{name}, {'stable row ids' if stable else 'addresses'}, built by {'pylance' if by_pylance else 'us'}"
+    return told, lambda place: past(_indexed(_begun(str(place / "t"), stable), by_pylance))
+
+
+def _pylance_compacted(table: Table) -> Table:
+    lance.dataset(table.uri).optimize.compact_files(defer_index_remap=True)
+    return table.refresh().append(rows(240, 40)).table
+
+
+TABLES: Mapping[str, Make] = dict(
+    [
+        _way("changed", stable=False, by_pylance=False, past=_changed),
+        _way("changed", stable=True, by_pylance=False, past=_changed),
+        _way("changed", stable=False, by_pylance=True, past=_changed),
+        _way("changed", stable=True, by_pylance=True, past=_changed),
+        _way("noted", stable=False, by_pylance=False, past=lambda table: _compacted(table, "reuse")),
+        _way("noted by pylance", stable=False, by_pylance=True, past=_pylance_compacted),
+        _way("compacted", stable=True, by_pylance=False, past=lambda table: _compacted(table, None)),
+        _way("compacted", stable=False, by_pylance=True, past=lambda table: _compacted(table, None)),
+        _way("compacted again", stable=False, by_pylance=False, past=_again),
+        _way("restored", stable=False, by_pylance=False, past=_restored),
+    ]
+)
+
+_OPS = st.sampled_from(["=", "!=", "<", "<=", ">", ">="])
+_NUMBERS = st.integers(-5, 300)
+_WORD = st.sampled_from(["''", "'a'", "'ab'", "'b'", "'Ä'", "'zz'"])
+_FLOAT = st.sampled_from(["0.0", "-0.0", "1.5", "7", "-2.5", "cast('nan' as double)", "1e300"])
+
+
+def _listed(values: st.SearchStrategy[object]) -> st.SearchStrategy[str]:
+    return st.lists(values, min_size=1, max_size=5).map(lambda some: ", ".join(map(str, some)))
+
+
+_LEAVES = st.one_of(
+    st.builds("id {} {}".format, _OPS, _NUMBERS),
+    st.builds("id in ({})".format, _listed(_NUMBERS)),
+    st.builds("id between {} and {}".format, _NUMBERS, _NUMBERS),
+    st.builds("f {} {}".format, _OPS, _FLOAT),
+    st.builds("f in ({})".format, _listed(_FLOAT)),
+    st.builds("word {} {}".format, _OPS, _WORD),
+    st.builds("word not in ({})".format, _listed(_WORD)),
+    st.sampled_from(["word like 'a%'", "word like '%b'", "contains(word, 'abc')", "word like '%abc%'"]),
+    st.sampled_from(["starts_with(word, 'b')", "word not like 'a%'", "not contains(word, 'bcd')"]),
+    st.builds("n {} {}".format, _OPS, st.integers(-1, 36)),
+    st.builds("n between {} and {}".format, st.integers(-1, 36), st.integers(-1, 36)),
+    st.builds("array_has_any(tags, [{}])".format, st.sampled_from(["'a'", "'b', 'c'", "'q'"])),
+    st.builds("array_has_all(tags, [{}])".format, st.sampled_from(["'a'", "'a', 'b'"])),
+    st.sampled_from(["array_has(tags, 'a')", "not array_has(tags, 'c')"]),
+    st.builds("s.x {} {}".format, _OPS, st.integers(0, 9)),
+    st.sampled_from(["flag", "not flag", "flag = false", "flag is not true"]),
+    st.builds("d {} cast('1970-01-{:02}' as date)".format, _OPS, st.integers(1, 31)),
+    st.builds("plain {} {}".format, _OPS, st.integers(-1, 6)),
+    st.sampled_from(["id % 3 = 1", "plain + 1 = 2", "id = plain", "upper(word) = 'AB'"]),
+    st.builds(
+        "{} is {}null".format,
+        st.sampled_from([*INDEXED, "s", "plain"]),
+        st.sampled_from(["", "not "]),
+    ),
+)
+
+
+def predicates() -> st.SearchStrategy[str]:
+    return st.recursive(
+        _LEAVES,
+        lambda inner: st.one_of(
+            st.builds("({} and {})".format, inner, inner),
+            st.builds("({} or {})".format, inner, inner),
+            st.builds("not ({})".format, inner),
+        ),
+        max_leaves=6,
+    )

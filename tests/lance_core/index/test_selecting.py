@@ -1,0 +1,214 @@
+"""What indices answer, beside a scan that uses none: the same rows, in the same order."""
+
+import re
+import shutil
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lance_core import IndexIgnored, NotFound, Table
+from lance_core.index import selecting
+from tests.lance_core.index.tables import TABLES, predicates
+
+
+@pytest.fixture(scope="module", params=TABLES)
+def table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Table:
+    return TABLES[request.param](tmp_path_factory.mktemp("table"))
+
+
+def check(table: Table, predicate: str, columns: Sequence[str] | None, limit: int | None, offset: int | None) -> None:
+    asked = {"limit": limit, "offset": offset, "with_row_id": True, "with_row_address": True}
+    scanned = table.to_table(columns, predicate, use_indices=False, **asked)  # type: ignore[arg-type]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", IndexIgnored)
+        found = table.to_table(columns, predicate, **asked)  # type: ignore[arg-type]
+        count = table.count_rows(predicate)
+    assert found.schema == scanned.schema
+    assert found["_rowaddr"].equals(scanned["_rowaddr"]), table.explain(predicate)
+    assert found.to_pylist() == scanned.to_pylist() or str(found.to_pylist()) == str(scanned.to_pylist())
+    assert limit is not None or offset is not None or count == scanned.num_rows
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    predicate=predicates(),
+    columns=st.sampled_from([None, [], ["plain"], ["id", "s.x"], ["word", "_rowid"]]),
+    limit=st.sampled_from([None, None, None, 0, 1, 7]),
+    offset=st.sampled_from([None, None, 3]),
+    few=st.sampled_from([-1, selecting._FEW]),
+)
+def test_a_filter_finds_what_a_scan_finds(
+    table: Table, predicate: str, columns: Sequence[str] | None, limit: int | None, offset: int | None, few: int
+) -> None:
+    """Whether or not few rows are looked at rather than large sets searched for."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(selecting, "_FEW", few)
+        check(table, predicate, columns, limit, offset)
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Table:
+    """Four fragments of a hundred rows, and an index on each column."""
+    numbers = pa.table({"id": range(400), "word": [f"w{n % 7}" for n in range(400)], "n": [n // 3 for n in range(400)]})
+    table = Table.create(str(tmp_path / "t"), numbers.slice(0, 100))
+    for start in (100, 200, 300):
+        table = table.append(numbers.slice(start, 100)).table
+    for column, kind in {"id": "BTREE", "word": "BITMAP", "n": "ZONEMAP"}.items():
+        table = table.create_index(column, kind).table
+    return table
+
+
+def same(table: Table, predicate: str) -> pa.Table:
+    """What is found, which is what a scan finds."""
+    found = table.to_table(filter=predicate)
+    assert found.equals(table.to_table(filter=predicate, use_indices=False))
+    assert table.count_rows(predicate) == found.num_rows
+    return found
+
+
+def damaged(table: Table, name: str, damage: Callable[[Path], None]) -> None:
+    for index in table.indices:
+        if index.name == name:
+            damage(Path(table.uri.removeprefix("file://")) / "_indices" / str(index.uuid))
+
+
+def _cut(directory: Path) -> None:
+    for file in directory.iterdir():
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def _garbled(directory: Path) -> None:
+    for file in directory.iterdir():
+        file.write_bytes(bytes(range(256)) * (file.stat().st_size // 256 + 1))
+
+
+@pytest.mark.parametrize("damage", [shutil.rmtree, _cut, _garbled], ids=["missing", "cut short", "garbled"])
+@pytest.mark.parametrize(
+    ("name", "predicate"), [("id_idx", "id IN (5, 250)"), ("word_idx", "word != 'w3'"), ("n_idx", "n BETWEEN 3 AND 5")]
+)
+def test_an_index_that_cannot_be_read_is_told_once_and_scanned(
+    plain: Table, name: str, predicate: str, damage: Callable[[Path], None]
+) -> None:
+    damaged(plain, name, damage)
+    with pytest.warns(IndexIgnored) as told:
+        found = same(plain, predicate)
+    assert found.num_rows
+    (warning,) = [each for each in told if issubclass(each.category, IndexIgnored)]
+    text = str(warning.message)
+    assert plain.uri in text
+    for part in (repr(name), "create_index", "replace=True", "drop_index", "fsck()"):
+        assert part in text
+    assert {str(index.uuid) for index in plain.indices if index.name == name} == set(re.findall(r"[0-9a-f-]{36}", text))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", IndexIgnored)
+        same(plain, predicate)
+        assert same(plain.refresh(), f"{predicate} AND id < 300").num_rows
+
+
+def test_rows_that_an_index_names_and_that_are_deleted(plain: Table) -> None:
+    table = plain.delete("id IN (5, 6, 250)").table
+    assert same(table, "id IN (4, 5, 6, 250, 251)")["id"].to_pylist() == [4, 251]
+    assert same(table, "id != 7").num_rows == 396
+
+
+def test_a_fragment_that_an_index_covers_and_that_is_gone(plain: Table) -> None:
+    table = plain.delete("id >= 100 AND id < 200").table
+    assert [fragment.id for fragment in table.fragments] == [0, 2, 3]
+    assert same(table, "id IN (99, 100, 150, 200)")["id"].to_pylist() == [99, 200]
+    assert same(table, "word = 'w1'").num_rows == sum(n % 7 == 1 for n in range(400) if not 100 <= n < 200)
+
+
+def test_a_column_that_was_changed_in_place(plain: Table) -> None:
+    changed = pa.table({"id": range(100, 200), "word": ["new"] * 100})
+    table = plain.upsert(changed, on=["id"]).table
+    assert [fragment.id for fragment in table.fragments] == [0, 1, 2, 3]
+    assert same(table, "word = 'new'").num_rows == 100
+    assert same(table, "word = 'w1'").num_rows == sum(n % 7 == 1 for n in range(400) if not 100 <= n < 200)
+    assert "word_idx (BITMAP) answers word = 'w1': exact, in 3 of 4 fragments" in table.explain("word = 'w1'")
+    assert "id_idx (BTREE) answers id = 5: exact, in 4 of 4 fragments" in table.explain("id = 5")
+
+
+def test_an_answer_that_is_exact_is_counted_without_the_rows(plain: Table) -> None:
+    table = plain.delete("id = 5").table
+    Path(table.uri.removeprefix("file://"), "data").rename(Path(table.uri.removeprefix("file://"), "away"))
+    assert table.count_rows("id < 10 OR id = 300") == 10
+    assert table.count_rows("word = 'w1' AND id IN (0, 1, 8, 9)") == 2
+    assert table.to_table(filter="id = 1000").num_rows == 0
+    with pytest.raises(NotFound):
+        table.count_rows("id < 10 AND n + 1 = 2")
+
+
+def test_a_branch_and_a_clone_are_asked_like_the_table(plain: Table, tmp_path: Path) -> None:
+    plain.branches.create("b")
+    at_branch = Table.open(plain.uri, branch="b").append(pa.table({"id": [5], "word": ["w5"], "n": [9]})).table
+    assert same(at_branch, "id = 5").num_rows == 2
+    assert "id_idx (BTREE) answers id = 5: exact, in 4 of 5 fragments" in at_branch.explain("id = 5")
+    plain.clone(str(tmp_path / "clone"), shallow=True)
+    opened = Table.open(str(tmp_path / "clone"), bases=[plain.uri])
+    assert same(opened.delete("id = 6").table, "id IN (5, 6)")["id"].to_pylist() == [5]
+    assert "exact, in 4 of 4 fragments" in opened.explain("id = 5")
+
+
+def test_what_is_asked_is_explained_and_nothing_is_searched(plain: Table) -> None:
+    table = plain.append(pa.table({"id": [400], "word": ["x"], "n": [1]})).table
+    for directory in Path(table.uri.removeprefix("file://"), "_indices").iterdir():
+        shutil.rmtree(directory)
+    lines = table.explain("id = 5 AND n < 4 AND word LIKE '%1'").splitlines()
+    assert [line.strip() for line in lines[-5:]] == [
+        "indices   id_idx (BTREE) answers id = 5: exact, in 4 of 5 fragments",
+        "n_idx (ZONEMAP) answers n < 4: at most, in 4 of 5 fragments",
+        "word_idx (BITMAP) answers word LIKE '%1': exact, in 4 of 5 fragments",
+        "re-check  n < 4, of the rows found",
+        "scanned   1 of 5 fragments (4)",
+    ]
+    unused = table.explain("n + 1 = 3").splitlines()
+    assert [line.strip() for line in unused[-4:]] == [
+        "indices   none used: every fragment is scanned",
+        "not used  id_idx (BTREE): does not answer this filter",
+        "n_idx (ZONEMAP): does not answer this filter",
+        "word_idx (BITMAP): does not answer this filter",
+    ]
+    assert "use_indices=False" in table.explain("id = 5", use_indices=False)
+    compacted = plain.compact(remap="none").table
+    assert "id_idx (BTREE): covers no fragment of this version" in compacted.explain("id = 5")
+
+
+def test_verbs_find_rows_through_indices(plain: Table, tmp_path: Path) -> None:
+    """The data files of fragments that no row is in are away, and nobody misses them."""
+    data = Path(plain.uri.removeprefix("file://"), "data")
+    paths = [fragment.files[0].path for fragment in plain.fragments]
+    for path in paths[1:]:
+        (data / Path(path).name).rename(tmp_path / Path(path).name)
+    table = plain.delete("id = 7 OR id IN (8, 9)").table
+    table = table.update({"n": "-1"}, where="id BETWEEN 20 AND 29 AND word != 'w3'").table
+    assert table.query("select count(*) c from dataset where id < 30 and n = -1")["c"].to_pylist() == [9]
+    table = table.upsert(pa.table({"id": [40], "word": ["up"], "n": [0]}), on=["id"]).table
+    for path in paths[1:]:
+        (tmp_path / Path(path).name).rename(data / Path(path).name)
+    assert table.count_rows() == 397
+    assert same(table, "word = 'up' OR n = -1").num_rows == 10
+
+
+@pytest.mark.parametrize(
+    "predicate",
+    [
+        "(id < 50 AND n < 3) OR id = 77",
+        "(id < 50 OR n < 3) AND id != 4",
+        "NOT (id >= 50 OR n >= 3) OR word = 'w6'",
+        "(id < 50 AND n + 1 < 3) OR id = 77",
+        "(id < 50 OR n + 1 < 3) AND word = 'w1'",
+        "id = 5 AND id = 6 OR NOT (word IN ('w1', 'w2') AND id > 7)",
+        "id > 10 AND id <= 10",
+        "id >= 5 AND id > 7 AND id < 300 AND id <= 20",
+    ],
+)
+def test_what_is_certain_of_parts_and_what_of_the_whole(
+    plain: Table, predicate: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selecting, "_FEW", -1)
+    same(plain.append(pa.table({"id": [4, 77], "word": ["w1", "w6"], "n": [0, 1]})).table, predicate)

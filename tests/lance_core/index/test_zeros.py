@@ -1,0 +1,42 @@
+"""The engine takes -0.0 for 0.0 in comparisons and in short lists, and not in long ones: no index may know better."""
+
+import math
+
+import pyarrow as pa
+import pytest
+
+from lance_core.expressions.tree import Comparison, In, Op
+from lance_core.index.bitmap import BITMAP
+from lance_core.index.btree import BTREE
+from lance_core.index.kind import VALUE, Between, Certainty, Kind
+from tests.lance_core.index.columns import NEGATIVE_NAN
+from tests.lance_core.index.segments import check, rows_of, write
+
+_VALUES = [0.0, -0.0, None, 1.0, -1.0, math.nan, NEGATIVE_NAN, math.inf, -math.inf]
+_OTHERS = (1.0, 2.0, 3.0, 4.0)
+
+
+@pytest.mark.parametrize("arrow", [pa.float32(), pa.float64()], ids=str)
+@pytest.mark.parametrize("kind", [BTREE, BITMAP], ids=lambda kind: kind.name)
+def test_both_zeros_are_found_where_the_engine_finds_them(kind: Kind, arrow: pa.DataType) -> None:
+    values = pa.array(_VALUES, arrow)
+    segment = write(None, kind, pa.field(VALUE, arrow), rows_of(values))
+    for value in values.drop_null():
+        for op in (Op.EQ, Op.LT, Op.LE, Op.GT, Op.GE):
+            assert check(kind, segment, values, Comparison((VALUE,), op, value))
+        for other in values.drop_null():
+            low, high = Comparison((VALUE,), Op.GE, value), Comparison((VALUE,), Op.LE, other)
+            assert check(kind, segment, values, Between(low, high))
+
+
+@pytest.mark.parametrize("kind", [BTREE, BITMAP], ids=lambda kind: kind.name)
+def test_a_list_with_a_zero_is_looked_at_again(kind: Kind) -> None:
+    values = pa.array(_VALUES, pa.float64())
+    segment = write(None, kind, pa.field(VALUE, pa.float64()), rows_of(values))
+    for others in (_OTHERS[:1], _OTHERS):
+        for zero in (0.0, -0.0):
+            leaf = In((VALUE,), tuple(pa.scalar(each) for each in (zero, *others)))
+            assert check(kind, segment, values, leaf)
+            assert kind.answers(leaf, segment.metadata) is Certainty.AT_MOST
+        leaf = In((VALUE,), tuple(map(pa.scalar, others)))
+        assert kind.answers(leaf, segment.metadata) is Certainty.EXACT
