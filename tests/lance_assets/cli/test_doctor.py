@@ -3,17 +3,20 @@
 import os
 import shlex
 import time
+import uuid
 from dataclasses import replace
 from pathlib import Path
 
 import lance
 import pyarrow as pa
 import pytest
+from pyroaring import BitMap
 
 from lance_core import Table
 from lance_core.__main__ import main as fsck
 from lance_core.format.ids import Version
 from lance_core.format.naming import manifest_path
+from lance_core.operations import CreateIndex, IndexMetadata
 from lance_core.ports import SYSTEM
 from tests.lance_assets.cli.conftest import Shell, rows
 
@@ -65,9 +68,33 @@ def test_an_index_that_lags(table: Table, shell: Shell) -> None:
     said = shell("doctor", table.uri)
     assert said.code == 1
     assert "the index 'by_id' on id does not cover 100 rows in 1 fragment; queries scan them" in said.out
+    assert f'-> Table.open("{table.uri}").optimize_indices(), or on Spark: optimize_indices(spark, ' in said.out
     assert "index_behind" not in said.out
     lance.dataset(table.uri).optimize.optimize_indices()
     assert "index_lags" not in rules(shell, table.uri)
+
+
+def test_an_index_of_many_segments_and_one_that_nobody_here_knows(table: Table, shell: Shell) -> None:
+    table = table.create_index("id", "ZONEMAP", name="zones").table
+    for number in range(15):
+        table = table.append(rows(1000 + number)).table.optimize_indices(merge="none").table
+    future = IndexMetadata.new(
+        uuid.uuid4(), name="future", field_id=0, dataset_version=table.version,
+        covers=BitMap(each.id for each in table.fragments), type_url="/lance.index.pb.FutureIndexDetails", details=b"",
+        index_version=0, created_ms=0,
+    )  # fmt: skip
+    place = Path(table.uri, "_indices", str(future.uuid))
+    place.mkdir()
+    (place / "of.idx").touch()
+    table = table.commit(CreateIndex((future,))).table
+    told = rules(shell, table.uri)
+    assert (told["index_segments"], told["index_unused"]) == ("advice", "info")
+    said = shell("doctor", table.uri).out
+    assert "the index 'zones' has 16 segments, each of which a query looks into" in said
+    assert "the index 'future' on id is of a kind that is not known here (FutureIndexDetails); no query here" in said
+    shown = shell("show", table.uri).out
+    assert "  future is of a kind that is not known here (FutureIndexDetails)\n" in shown
+    assert "16 of 16" in next(line for line in shown.splitlines() if line.startswith("future"))
 
 
 def test_an_index_of_several_segments_that_cover_all(table: Table, shell: Shell) -> None:

@@ -42,18 +42,33 @@ def test_it_tells_what_an_upkeep_of_indices_changes(tmp_path: Path, remap: Liter
 def test_an_index_that_nobody_here_can_look_after_is_left_out(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", rows(0, 20), durable=False)
     table = table.create_index("id", "BTREE").table
-    foreign = IndexMetadata.new(
-        uuid.uuid4(), name="future", field_id=1, dataset_version=table.version, covers=BitMap([0]),
-        type_url="/lance.index.pb.FutureIndexDetails", details=b"", index_version=0, created_ms=0,
-    )  # fmt: skip
-    place = tmp_path / "t" / "_indices" / str(foreign.uuid)
-    place.mkdir()
-    (place / "index.idx").write_bytes(b"of a library to come")
-    table = table.commit(CreateIndex((foreign,))).table
+    table = with_future(table, "future", [0])
     assert [each.name for each in table.survey().indices] == ["id_idx"]
     told = {each.name: each for each in table.index_statistics()}
     assert (told["future"].is_known, told["future"].is_used, told["id_idx"].is_known) == (False, False, True)
     assert told["future"].why_unused == "is of a kind that is not known here (FutureIndexDetails)"
+
+
+def test_what_another_library_covers_is_not_told_as_to_be_covered(tmp_path: Path) -> None:
+    """In a segment of a kind that is not known, under the same name."""
+    table = Table.create(tmp_path / "t", rows(0, 30), max_rows_per_file=10, durable=False)
+    table = with_future(table.create_index("id", "BTREE", fragments=[0]).table, "id_idx", [1])
+    (found,) = table.survey().indices
+    assert (found.uncovered_rows, found.uncovered_fragments, found.segments) == (10, 1, 2)
+    (found,) = table.optimize_indices().table.survey().indices
+    assert (found.uncovered_rows, found.joined_segments) == (0, 0)
+
+
+def with_future(table: Table, name: str, covers: list[int]) -> Table:
+    """With a segment of a kind to come, on `id`."""
+    foreign = IndexMetadata.new(
+        uuid.uuid4(), name=name, field_id=0, dataset_version=table.version, covers=BitMap(covers),
+        type_url="/lance.index.pb.FutureIndexDetails", details=b"", index_version=0, created_ms=0,
+    )  # fmt: skip
+    place = Path(table.uri, "_indices", str(foreign.uuid))
+    place.mkdir()
+    (place / "index.idx").write_bytes(b"of a library to come")
+    return table.commit(CreateIndex((foreign,))).table
 
 
 def test_live_rows_are_counted_beside_those_that_are_stored(tmp_path: Path) -> None:
