@@ -141,6 +141,8 @@ class Indices:
         if not usable:
             return None
         (column,) = resolved(self._schema, [field_paths.spelt(chain)])
+        if pa.types.is_null(column.arrow.type):
+            return None  # the reference writer counts no NULL in a column of nothing else
         return column.arrow, tuple(usable)
 
     @cached_property
