@@ -77,8 +77,9 @@ def optimize(base: Snapshot, names: Sequence[str] | None, merge: Merge, *, ports
 
 
 def trim(base: Snapshot, fresh: Collection[IndexMetadata], *, ports: Ports) -> CreateIndex | None:
-    """Without the notes that no segment has to follow. `fresh` are segments that were written in the knowledge of all
-    of them. The entry itself stays, and says nothing in the end: somebody may be adding to it."""
+    """Without the notes that no segment has to follow. `fresh` are segments of which this is known without a look into
+    their files: they were written in the knowledge of all notes that there were. The entry itself stays, and says
+    nothing in the end: somebody may be adding to it."""
     entry = reuse_entry(base.manifest.indices)
     coverage = Coverage(base)
     if entry is None or coverage.reuse is None or coverage.notes is None:
@@ -86,7 +87,9 @@ def trim(base: Snapshot, fresh: Collection[IndexMetadata], *, ports: Ports) -> C
     needed: set[int] = set()
     known = {index.uuid for index in fresh}
     for standing in coverage.segments:
-        if standing.metadata.uuid not in known:
+        if standing.metadata.uuid in known:  # somebody may have compacted since
+            needed |= set(_noted(coverage, standing, standing.metadata.covers or BitMap()))
+        else:
             needed |= set(_followed(base, coverage, standing))
     kept = coverage.reuse.keeping(needed)
     if kept == coverage.reuse:

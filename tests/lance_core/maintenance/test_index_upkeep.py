@@ -205,6 +205,15 @@ def test_notes_are_not_dropped_for_what_only_says_that_it_is_up_to_date(tmp_path
     check_answers(table, [*FILTERS, "at.y = 7"])
 
 
+def test_a_note_stays_for_what_was_written_just_before_it(tmp_path: Path) -> None:
+    """Between the new segments and the end of the notes that they were written for, somebody compacts once more."""
+    lance.write_dataset(pa.table({"id": range(80)}), tmp_path / "t", max_rows_per_file=10)
+    table = Table.open(str(tmp_path / "t")).create_index("id", "BTREE").table
+    fresh = table.indices
+    table = table.compact(remap="reuse", target_rows=20).table
+    assert index_upkeep.trim(table._snapshot, fresh, ports=SYSTEM) is None
+
+
 def test_an_index_and_the_end_of_notes_do_not_meet(tmp_path: Path) -> None:
     """Whichever is second is planned again: what it was built on may be what the notes led from."""
     from lance_core.format.ids import Version
