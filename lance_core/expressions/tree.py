@@ -25,6 +25,7 @@ from lance_core.expressions.resolve import (
     shown_text,
     type_at,
 )
+from lance_core.expressions.widening import is_widening
 
 if TYPE_CHECKING:
     from datafusion import Expr
@@ -272,12 +273,29 @@ def _flag(expr: "Expr") -> Comparison | None:
 
 def _call(expr: "Expr", schema: pa.Schema) -> Call | None:
     subject, *arguments = expr.rex_call_operands() or [expr]
-    while subject.variant_name() == "Cast":  # a list is widened to the type of the literal beside it
+    is_cast = subject.variant_name() == "Cast"
+    if is_cast:
         (subject,) = subject.rex_call_operands()
     path = column_path(subject)
-    if path is None or type_at(path, schema) is None or any(each.variant_name() != "Literal" for each in arguments):
+    found = type_at(path, schema)
+    if path is None or found is None or any(each.variant_name() != "Literal" for each in arguments):
         return None
-    return Call(expr.rex_call_operator(), path, tuple(each.python_value() for each in arguments))
+    scalars = tuple(each.python_value() for each in arguments)
+    if is_cast and not (
+        scalars and _is_list(found) and all(_is_widened(found.value_type, each.type) for each in scalars)
+    ):
+        return None  # somebody asked for another type: its values are not those of the column
+    return Call(expr.rex_call_operator(), path, scalars)
+
+
+def _is_list(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_list(arrow) or pa.types.is_large_list(arrow))
+
+
+def _is_widened(element: pa.DataType, literal: pa.DataType) -> bool:
+    """Whether a list was but cast to have elements of the type of the literal beside it, by the engine, in a way that
+    makes no two of them one."""
+    return is_widening(element, literal.value_type if pa.types.is_nested(literal) else literal)
 
 
 def _value(expr: "Expr", target: pa.DataType | None) -> pa.Scalar | None:

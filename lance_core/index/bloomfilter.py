@@ -1,8 +1,8 @@
 """BLOOMFILTER: for each zone the hashes of its values, in a split-block Bloom filter; and which rows have no value. It
 tells zones in which a value cannot be; that a row is NULL it knows exactly.
 
-Filters take four bytes a row and more, so an open segment keeps them up to `KEPT_BYTES` and reads them again for each
-search beyond that.
+Filters take four bytes a row and more. Those of a segment are kept where there is room for all of them (`kept.py`),
+else they are read again for each search.
 """
 
 import math
@@ -24,10 +24,11 @@ from lance_core.format.xxh64 import Hashes, xxh64, xxh64_of_each
 from lance_core.index import zones
 from lance_core.index.files import Files, all_rows
 from lance_core.index.fitting import is_bytes, is_moment, is_number, is_plain, is_text
+from lance_core.index.kept import BYTES_KEPT, Kept
 from lance_core.index.kind import Certainty, Examined, Found, Leaf, Options, Part, Segment
 from lance_core.index.zones import ROWS_PER_ZONE, Mask, Nulls, Zone, Zones, cut, read_nulls
 
-KEPT_BYTES = 256 << 20
+_WRITTEN_BYTES = 256 << 20
 _FILE = "bloomfilter.lance"
 _ITEMS, _PROBABILITY = "number_of_items", "probability"
 _NOTED = {_ITEMS: "bloomfilter_item", _PROBABILITY: "bloomfilter_probability"}
@@ -204,7 +205,7 @@ class BloomFilterSearcher:
     def __init__(self, opened: _Opened, zones: Zones) -> None:
         self._opened = opened
         self._zones = zones
-        self._kept: tuple[_Filters, ...] | None = None
+        self._kept: Kept[tuple[_Filters, ...]] = Kept()
         self._too_many = False
 
     def search(self, leaf: Leaf) -> Found | None:
@@ -236,21 +237,24 @@ class BloomFilterSearcher:
         return Found(nulls, Certainty.EXACT)
 
     def _filters(self) -> Iterable[_Filters]:
-        if self._kept is not None or self._too_many:
-            return self._opened.read() if self._kept is None else self._kept
-        return self._keeping()
+        if self._too_many:
+            return self._opened.read()
+        kept = self._kept.get(0)
+        return self._keeping() if kept is None else kept
 
     def _keeping(self) -> Iterator[_Filters]:
         kept: list[_Filters] = []
         size = 0
         for filters in self._opened.read():
             size += filters.words.nbytes
-            if size <= KEPT_BYTES:
+            if size <= BYTES_KEPT:
                 kept.append(filters)
+            else:
+                kept.clear()
             yield filters
-        if size <= KEPT_BYTES:
-            self._kept = tuple(kept)
-        self._too_many = size > KEPT_BYTES
+        self._too_many = size > BYTES_KEPT
+        if not self._too_many:
+            self._kept.put(0, tuple(kept), size)
 
 
 def _keep(part: Part, file: FileWriter, nulls: Nulls) -> None:
@@ -271,7 +275,7 @@ def _keep(part: Part, file: FileWriter, nulls: Nulls) -> None:
 
 def _described(found: Iterable[Zone], blocks: int, nulls: Nulls) -> Iterator[pa.RecordBatch]:
     """The rows of new zones, whose NULLs are noted besides."""
-    at_once = max(1, min(_ZONES_A_BATCH, KEPT_BYTES // (blocks * _BLOCK_BYTES * 4)))
+    at_once = max(1, min(_ZONES_A_BATCH, _WRITTEN_BYTES // (blocks * _BLOCK_BYTES * 4)))
     lines: list[tuple[int, int, int, bool, bytes]] = []
     for zone in found:
         nulls.add(zone)

@@ -10,6 +10,8 @@ from typing import Generic, TypeVar
 
 Value = TypeVar("Value")
 BYTES_KEPT = 256 << 20
+_ENTRY_BYTES = 1024
+"""What the smallest value takes in memory with all that is around it: a set of one row has a few bytes in its file."""
 
 
 class Shelf:
@@ -30,6 +32,7 @@ class Shelf:
             return found[0]
 
     def put(self, owner: int, number: int, value: object, size: int) -> None:
+        size += _ENTRY_BYTES
         with self._lock:
             _, before = self._kept.pop((owner, number), (None, 0))
             self._kept[owner, number] = value, size

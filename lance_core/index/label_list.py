@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -66,7 +67,9 @@ class LabelList:
         for batch in rows:
             lists, numbers = batch.column(VALUE), batch.column(ROW).to_numpy()
             nulls.append(RowSet.of(numbers[lists.is_null().to_numpy(zero_copy_only=False)]))
-            gathered.add(lists.flatten(), numbers[pc.list_parent_indices(lists).to_numpy()])
+            # Under a NULL list there may be elements, which are none of it.
+            lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+            gathered.add(lists.flatten(), np.repeat(numbers, lengths))
         add_parts(gathered, parts)
         for part in parts:
             kept = kept_beside(part.segment, _NULL_LISTS)

@@ -1,11 +1,10 @@
 """NGRAM: for each trigram of letters and digits, the rows whose text has it. What holds a piece of text has all of the
 piece's trigrams, so it is among the rows that these have in common; whether it does is to be looked at.
 
-What a trigram is, `trigrams.py` knows. The file is one row a trigram; those that are asked for are read, and kept up to
-`KEPT_BYTES`.
+What a trigram is, `trigrams.py` knows. The file is one row a trigram; those that are asked for are read, and some of
+them kept (`kept.py`).
 """
 
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -22,10 +21,10 @@ from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import HALF_BITS, LOWER_HALF, Ids, RowSet, bitmap_of
 from lance_core.index.files import Files, all_rows
 from lance_core.index.fitting import is_plain, is_text
+from lance_core.index.kept import Kept
 from lance_core.index.kind import ROW, VALUE, Certainty, Examined, Found, Leaf, Options, Part, Segment
 from lance_core.index.trigrams import NULL_TOKEN, TOKEN_SHIFT, Pairs, pairs_of, spelled, wanted
 
-KEPT_BYTES = 64 << 20
 _FILE = "ngram_postings.lance"
 _TOKENS, _LISTS = "tokens", "posting_list"
 _SCHEMA = pa.schema(
@@ -152,9 +151,7 @@ class NGramSearcher:
         self._segment = segment
         self._order = np.argsort(opened.numbers, kind="stable")
         self._sorted = opened.numbers[self._order]
-        self._kept: dict[int, RowSet] = {}
-        self._size = 0
-        self._one_at_a_time = threading.Lock()
+        self._kept: Kept[RowSet] = Kept()
 
     def search(self, leaf: Leaf) -> Found | None:
         tokens = _asked(leaf)
@@ -178,16 +175,8 @@ class NGramSearcher:
             read = [each for batch in self._opened.file.take([_LISTS], missing) for each in batch.column(0).to_pylist()]
             for place, data in zip(missing.tolist(), read, strict=True):
                 found[place] = treemap.decode(data or b"", self._segment.rows_under, path=self._opened.path)
-                self._keep(place, found[place], len(data or b""))
+                self._kept.put(place, found[place], len(data or b""))
         return [found[place] for place in places]
-
-    def _keep(self, place: int, rows: RowSet, size: int) -> None:
-        with self._one_at_a_time:
-            if self._size + size > KEPT_BYTES:
-                self._kept, self._size = {}, 0
-            if size <= KEPT_BYTES:
-                self._kept[place] = rows
-                self._size += size
 
 
 def _asked(leaf: Leaf) -> list[int]:

@@ -36,6 +36,7 @@ from lance_core.index.fitting import is_text
 from lance_core.index.kind import Between, Certainty, Leaf
 from lance_core.scan.columns import resolved
 
+_NUMBERS = (pa.types.is_integer, pa.types.is_floating)
 _FLIPPED = {Op.LT: Op.GE, Op.GE: Op.LT, Op.GT: Op.LE, Op.LE: Op.GT}
 
 
@@ -140,6 +141,8 @@ class Indices:
         if not usable:
             return None
         (column,) = resolved(self._schema, [field_paths.spelt(chain)])
+        if pa.types.is_null(column.arrow.type):
+            return None  # the reference writer counts no NULL in a column of nothing else
         return column.arrow, tuple(usable)
 
     @cached_property
@@ -240,17 +243,19 @@ def _fitted(leaf: Leaf, column: pa.DataType) -> Leaf | None:
 
 
 def _argument(value: pa.Scalar, column: pa.DataType) -> pa.Scalar | None:
-    """Of a list, an argument is one element or a list of them; whole numbers came in a width of their own."""
+    """Of a list, an argument is one element or a list of them. Numbers may be wider than the elements, which is for the
+    kind to tell; of what else came in another type, the column's has to say the same."""
     if not value.is_valid:
         return None
     if not (pa.types.is_list(column) or pa.types.is_large_list(column)):
         return value if value.type == column or (is_text(value.type) and is_text(column)) else None
-    element = column.value_type
-    wanted = pa.list_(element) if pa.types.is_nested(value.type) else element
-    if value.type == wanted:
+    element, is_list = column.value_type, pa.types.is_nested(value.type)
+    wanted, found = (pa.list_(element), value.type.value_type) if is_list else (element, value.type)
+    if value.type == wanted or any(is_one(element) and is_one(found) for is_one in _NUMBERS):
         return value
     try:
-        return value.cast(wanted)
+        cast = value.cast(wanted)
+        return cast if cast.cast(value.type).equals(value) else None
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
 

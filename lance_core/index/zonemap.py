@@ -226,7 +226,8 @@ class _Bounds:
         first = prefix.encode()
         # What begins with it is below what its last byte, one more, ends: no UTF-8 has a byte 0xff.
         after = first[:-1] + bytes([first[-1] + 1])
-        within: Mask = (self.high >= key_of(pa.scalar(first))) & (self.low < key_of(pa.scalar(after)))
+        reaches = self.open_above | (self.high >= key_of(pa.scalar(first)))
+        within: Mask = reaches & (self.low < key_of(pa.scalar(after)))
         return self.vague | (self.bounded & within)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pyroaring import BitMap
 
 from lance_core import given
-from lance_core.errors import InvalidInput, Unsupported
+from lance_core.errors import InvalidInput, LanceError, Unsupported
 from lance_core.format import field_paths, naming
 from lance_core.format.fragment import Fragment
 from lance_core.format.fragment_reuse import ExternalContent, content_of, reuse_entry
@@ -29,7 +29,7 @@ from lance_core.index.kind import Examined, Part
 from lance_core.index.moves import Stay
 from lance_core.index.statistics import RowCounts
 from lance_core.ports import Ports
-from lance_core.snapshot import Snapshot
+from lance_core.snapshot import Snapshot, load_at
 
 SMALL_ROWS = 1_048_576
 """A segment of so few rows is merged with whatever comes."""
@@ -77,8 +77,9 @@ def optimize(base: Snapshot, names: Sequence[str] | None, merge: Merge, *, ports
 
 
 def trim(base: Snapshot, fresh: Collection[IndexMetadata], *, ports: Ports) -> CreateIndex | None:
-    """Without the notes that no segment has to follow. `fresh` are segments that were written in the knowledge of all
-    of them. The entry itself stays, and says nothing in the end: somebody may be adding to it."""
+    """Without the notes that no segment has to follow. `fresh` are segments of which this is known without a look into
+    their files: they were written in the knowledge of all notes that there were. The entry itself stays, and says
+    nothing in the end: somebody may be adding to it."""
     entry = reuse_entry(base.manifest.indices)
     coverage = Coverage(base)
     if entry is None or coverage.reuse is None or coverage.notes is None:
@@ -86,7 +87,9 @@ def trim(base: Snapshot, fresh: Collection[IndexMetadata], *, ports: Ports) -> C
     needed: set[int] = set()
     known = {index.uuid for index in fresh}
     for standing in coverage.segments:
-        if standing.metadata.uuid not in known:
+        if standing.metadata.uuid in known:  # somebody may have compacted since
+            needed |= set(_noted(coverage, standing, standing.metadata.covers or BitMap()))
+        else:
             needed |= set(_followed(base, coverage, standing))
     kept = coverage.reuse.keeping(needed)
     if kept == coverage.reuse:
@@ -220,7 +223,8 @@ def _may_answer_for(base: Snapshot, coverage: Coverage, standing: Standing, open
         # It can have no row that was created later than what it was built from.
         return any(_oldest(base, fragment) <= index.dataset_version for fragment in opened)
     first, last = standing.covered.min(), standing.covered.max()
-    suspects = [each.id for each in opened if len(each.files) > 1 or first < each.id < last]
+    built = _highest_when_built(base, index)
+    suspects = [each.id for each in opened if len(each.files) > 1 or first < each.id < last or each.id <= built]
     if not suspects:
         return False
     try:
@@ -228,6 +232,14 @@ def _may_answer_for(base: Snapshot, coverage: Coverage, standing: Standing, open
     except building.UNREADABLE:
         return True
     return examined is not None and not BitMap(examined.rows.parts).isdisjoint(BitMap(suspects))
+
+
+def _highest_when_built(base: Snapshot, index: IndexMetadata) -> int:
+    """No fragment of a higher number was there when it was built; below all of them where nobody can tell any more."""
+    try:
+        return load_at(base.location, index.dataset_version).manifest.max_fragment_id
+    except LanceError:
+        return -1
 
 
 def _oldest(base: Snapshot, fragment: Fragment) -> int:

@@ -175,10 +175,9 @@ def _selected(manifest: Manifest, selection: Selection) -> tuple[ScanTask, ...]:
         return tuple(map(ScanTask, manifest.fragments))
     messages = manifest.message.fragments
     if len(known) == len(messages):  # ids are unique: few rows are found without a look at every fragment
-        numbers = sorted(bisect_left(messages, id, key=lambda message: message.id) for id in chosen)
-        if all(number < len(messages) and messages[number].id in chosen for number in numbers):
-            found = ((manifest.fragments[number], messages[number].id) for number in numbers)
-            return tuple(ScanTask(fragment, chosen=chosen[id]) for fragment, id in found)
+        found = sorted((bisect_left(messages, id, key=lambda message: message.id), id) for id in chosen)
+        if all(number < len(messages) and messages[number].id == id for number, id in found):  # else out of order
+            return tuple(ScanTask(manifest.fragments[number], chosen=chosen[id]) for number, id in found)
     return tuple(
         ScanTask(manifest.fragments[number], chosen=chosen.get(message.id))
         for number, message in enumerate(messages)

@@ -12,6 +12,7 @@ import pytest
 from lance.file import LanceFileReader
 from lance.indices import IndexConfig
 
+from lance_core import Table
 from lance_core.index.bloomfilter import BLOOMFILTER
 from lance_core.index.kind import Certainty
 from lance_core.index.zonemap import ZONEMAP
@@ -169,3 +170,12 @@ def file_of(uri: str, name: str) -> tuple[pa.Table, dict[bytes, bytes], bytes]:
     schema = reader.metadata().schema
     table = reader.read_all().to_table().replace_schema_metadata(None)
     return table, schema.metadata, reader.read_global_buffer(1)
+
+
+def test_a_column_of_nothing_but_null_is_scanned(tmp_path: Path) -> None:
+    """The reference writer counts no NULL there, and its own reader then finds none."""
+    dataset = lance.write_dataset(pa.table({"id": range(9), "v": pa.nulls(9)}), tmp_path / "t", max_rows_per_file=3)
+    dataset.create_scalar_index("v", "ZONEMAP")
+    table = Table.open(str(tmp_path / "t"))
+    assert table.count_rows("v IS NULL") == 9
+    assert table.count_rows("v IS NOT NULL") == 0

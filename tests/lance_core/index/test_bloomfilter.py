@@ -138,7 +138,7 @@ def test_zero_is_found_with_either_sign() -> None:
 
 
 def test_filters_that_are_too_many_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bloomfilter, "KEPT_BYTES", 100)
+    monkeypatch.setattr(bloomfilter, "BYTES_KEPT", 100)
     it = built(KIND, pa.int64(), INTS, number_of_items=1)
     searcher = KIND.open(it.segment, it.column)
     for _ in range(3):

@@ -97,3 +97,13 @@ def test_merging_keeps_what_is_under_no_key() -> None:
     assert set(examined.rows) == {10, 11, 3, 4, 5, 7, 8}
     assert not examined.has_all
     assert not examined.problems
+
+
+def test_what_lies_under_a_null_list_is_in_no_row() -> None:
+    """Arrow lets a list be NULL and yet have elements, as one does whose struct is NULL."""
+    lists = pa.array([["a"], ["b", "c"], ["d"], ["e"]], pa.list_(pa.string()))
+    values = pa.ListArray.from_arrays(lists.offsets, lists.values, mask=pa.array([False, True, False, False]))
+    segment = write(None, LABEL_LIST, pa.field(VALUE, values.type), rows_of(values))
+    for element in "abcde":
+        assert check(LABEL_LIST, segment, values, Call("array_has", (VALUE,), (pa.scalar(element),)))
+    assert check(LABEL_LIST, segment, values, _WHOLE)

@@ -15,7 +15,7 @@ from lance_core.errors import Corrupt, InvalidInput, LanceError
 from lance_core.expressions.tree import Call, Comparison, Like, Op
 from lance_core.format._pb import table_pb2
 from lance_core.format.row_sets import RowSet
-from lance_core.index import kinds
+from lance_core.index import kinds, zonemap
 from lance_core.index.files import all_rows
 from lance_core.index.kind import Certainty
 from lance_core.index.zonemap import ZONEMAP
@@ -332,3 +332,9 @@ def test_many_zones_are_searched_in_less_than_a_millisecond() -> None:
             searcher.search(leaf)
             took.append(time.perf_counter() - started)
         assert min(took) < 0.001
+
+
+def test_a_zone_whose_greatest_value_nobody_told_may_have_any_text() -> None:
+    told = {"min": ["a", "a", "c"], "max": [None, "abc", None], "null_count": [0, 0, 0], "nan_count": [0, 0, 0]}
+    bounds = zonemap._Bounds.of(pa.table({**told, "zone_length": [9, 9, 9]}))
+    assert bounds.beginning_with("b").tolist() == [True, False, False]

@@ -6,6 +6,7 @@ from typing import Literal
 import lance
 import pyarrow as pa
 import pytest
+from lance.file import LanceFileWriter
 
 from lance_core import InvalidInput, Table, Unsupported
 from lance_core.format.fragment_reuse import FragmentReuse, content_of, reuse_entry
@@ -203,6 +204,39 @@ def test_notes_are_not_dropped_for_what_only_says_that_it_is_up_to_date(tmp_path
     table = table.optimize_indices().table
     assert notes(table) == 0
     check_answers(table, [*FILTERS, "at.y = 7"])
+
+
+def test_a_note_stays_for_what_was_written_just_before_it(tmp_path: Path) -> None:
+    """Between the new segments and the end of the notes that they were written for, somebody compacts once more."""
+    lance.write_dataset(pa.table({"id": range(80)}), tmp_path / "t", max_rows_per_file=10)
+    table = Table.open(str(tmp_path / "t")).create_index("id", "BTREE").table
+    fresh = table.indices
+    table = table.compact(remap="reuse", target_rows=20).table
+    assert index_upkeep.trim(table._snapshot, fresh, ports=SYSTEM) is None
+
+
+@pytest.mark.parametrize("kind", ["BTREE", "BITMAP"])
+def test_values_that_a_fragment_had_once_are_found_by_nobody(tmp_path: Path, kind: str) -> None:
+    """The only file of the last fragment was replaced, and nothing of the fragment tells it from a new one. Pylance
+    believes what any segment says of a fragment that one of them covers."""
+    uri = str(tmp_path / "t")
+    lance.write_dataset(pa.table({"a": range(30)}), uri, max_rows_per_file=10)
+    table = Table.open(uri).create_index("a", kind).table
+    dataset = lance.dataset(uri)
+    (old,) = dataset.get_fragments()[2].metadata.files
+    place = tmp_path / "t" / "data" / "replaced.lance"
+    with LanceFileWriter(str(place), version=dataset.data_storage_version) as writer:
+        writer.write_batch(pa.record_batch({"a": range(100, 110)}))
+    new = lance.fragment.DataFile(
+        place.name, old.fields, old.column_indices, old.file_major_version, old.file_minor_version, place.stat().st_size
+    )
+    group = lance.LanceOperation.DataReplacementGroup(2, new)
+    lance.LanceDataset.commit(uri, lance.LanceOperation.DataReplacement([group]), read_version=dataset.version)
+    table.refresh().optimize_indices(merge="none")
+    dataset = lance.dataset(uri)
+    assert dataset.count_rows("a = 25") == 0
+    assert dataset.count_rows("a = 105") == 1
+    assert dataset.count_rows("a > 15") == 14
 
 
 def test_an_index_and_the_end_of_notes_do_not_meet(tmp_path: Path) -> None:

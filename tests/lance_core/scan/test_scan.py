@@ -1,5 +1,6 @@
 """Windows over fragments with deleted rows, and columns in any order: every window against slicing the whole."""
 
+import itertools
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
@@ -10,11 +11,13 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyroaring import BitMap
 
 from lance_core import Corrupt, InvalidInput, NotFound, StorageError, Table
 from lance_core.data.lance_codec import LanceFileReader
 from lance_core.scan.parallel import THREADS
 from lance_core.scan.plan import plan_scan
+from lance_core.scan.selection import Chosen, Selection
 
 
 @pytest.fixture(scope="module")
@@ -259,3 +262,17 @@ def test_wide_rows_are_read_a_few_at_a_time(tmp_path: Path) -> None:
     assert [batch.num_rows for batch in table.to_batches(["wide"])] == [31, 9]
     assert table.to_table(["wide", "a"]).equals(rows.select(["wide", "a"]))
     assert table.to_table(["wide"], "a = 35")["wide"].to_pylist() == [wide[35].as_py()]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_chosen_rows_of_fragments_that_are_listed_in_another_order(tmp_path: Path, order: Sequence[int]) -> None:
+    """As old writers listed them after a compaction. Each is looked at once."""
+    lance.write_dataset(pa.table({"a": range(4)}), tmp_path / "t", max_rows_per_file=1)
+    manifest = Table.open(str(tmp_path / "t")).manifest
+    mixed = manifest.with_fragments([manifest.fragments[number] for number in order])
+    chosen = {number: Chosen(BitMap([0])) for number in order}
+    for left_out in (None, *order):
+        wanted = {number: rows for number, rows in chosen.items() if number != left_out}
+        select = Selection(BitMap(order), wanted)
+        plan = plan_scan(mixed, columns=None, filter="a >= 0", select=lambda _predicate, select=select: select)
+        assert [task.fragment.id for task in plan.tasks] == [number for number in order if number != left_out]

@@ -1,0 +1,41 @@
+"""Which types hold all values of which others, each as a value of its own. A column may be asked as if it had the wider
+type: what is equal there is equal here. Nothing is cast here.
+"""
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+_FAMILIES: tuple[tuple[Callable[[pa.DataType], bool], ...], ...] = (
+    (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+    (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view),
+)
+_WHOLE_BITS = {16: 11, 32: 24, 64: 53}
+"""Of whole numbers, that floats of so many bits have all of."""
+_UNITS = ("s", "ms", "us", "ns")
+
+
+def is_widening(narrow: pa.DataType, wide: pa.DataType) -> bool:
+    """
+    >>> is_widening(pa.int8(), pa.int64()), is_widening(pa.int64(), pa.int8())
+    (True, False)
+    >>> is_widening(pa.int32(), pa.float64()), is_widening(pa.int64(), pa.float64())
+    (True, False)
+    """
+    if narrow == wide:
+        return True
+    for family in _FAMILIES:
+        if all(any(is_one(each) for is_one in family) for each in (narrow, wide)):
+            return True
+    if pa.types.is_integer(narrow):
+        bits = narrow.bit_width - pa.types.is_signed_integer(narrow)
+        if pa.types.is_floating(wide):
+            return bool(bits <= _WHOLE_BITS[wide.bit_width])
+        if pa.types.is_unsigned_integer(wide):
+            return bool(pa.types.is_unsigned_integer(narrow) and bits <= wide.bit_width)
+        return bool(pa.types.is_integer(wide) and bits < wide.bit_width)
+    if pa.types.is_floating(narrow):
+        return bool(pa.types.is_floating(wide) and narrow.bit_width <= wide.bit_width)
+    if pa.types.is_timestamp(narrow) and pa.types.is_timestamp(wide):
+        return narrow.tz == wide.tz and _UNITS.index(narrow.unit) <= _UNITS.index(wide.unit)
+    return bool(pa.types.is_date32(narrow) and pa.types.is_timestamp(wide) and wide.tz is None)
