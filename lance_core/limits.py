@@ -81,6 +81,8 @@ FRAGMENTS = Limit.of("FRAGMENTS", 2_000_000, "fragments")
 FIELDS = Limit.of("FIELDS", 100_000, "fields, with those inside of fields")
 """Each is an object in Python, and a field of Arrow."""
 INDICES = Limit.of("INDICES", 100_000, "segments of indices")
+INDEX_KEYS = Limit.of("INDEX_KEYS", 4_000_000, "different values in an index with a set of rows for each")
+"""A kilobyte each while such an index is built, some hundred bytes while it is open."""
 FILES_OF_A_FRAGMENT = Limit.of("FILES_OF_A_FRAGMENT", 10_000, "data files in one fragment")
 """One more for each column added since the last compaction."""
 DELETED_ROWS = Limit.of("DELETED_ROWS", 2**26, "deleted rows in one fragment")

@@ -35,6 +35,8 @@ _NOTED = {_ITEMS: "bloomfilter_item", _PROBABILITY: "bloomfilter_probability"}
 _USUAL_PROBABILITY = 0.00057
 _ITEMS_MAX = 1 << 20
 _PROBABILITY_MIN = 1e-6
+_VALUES_MAX = 1000
+"""More than so many are hardly ever all missing from a zone, and looking for each takes long."""
 _FULL = 512
 """So many values in a block leave no bit of it unset."""
 _WORDS = 8
@@ -104,6 +106,8 @@ class BloomFilter:
         match leaf:
             case IsNull():
                 return Certainty.EXACT
+            case In(values=values) if len(values) > _VALUES_MAX:
+                return None
             case Comparison(op=Op.EQ) | In():
                 return Certainty.AT_MOST
         return None
@@ -214,7 +218,7 @@ class BloomFilterSearcher:
                 return self._without_value()
             case Comparison(op=Op.EQ, value=value):
                 return self._one_of([value])
-            case In(values=values):
+            case In(values=values) if len(values) <= _VALUES_MAX:
                 return self._one_of(values)
         return None
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from pyroaring import BitMap
 
+from lance_core.errors import LanceError
 from lance_core.expressions import Predicate
 from lance_core.index.coverage import Standing
 from lance_core.index.kind import Certainty
@@ -23,7 +24,10 @@ def explained(base: Snapshot, predicate: Predicate | None, *, use_indices: bool 
     """What a plan of a scan is told with."""
     if base.manifest.index_section is None:
         return Indices()
-    indexed = Indexed.of(base)
+    try:
+        indexed = Indexed.of(base)
+    except LanceError as error:
+        return Indices((f"indices   cannot be told, and every fragment is scanned: {error}",))
     names = sorted(indexed.coverage.by_name)
     if predicate is None or not use_indices:
         why = "there is no filter" if predicate is None else "use_indices=False"
@@ -46,9 +50,10 @@ def _lines(indexed: Indexed, predicate: Predicate, route: Route, names: list[str
         yield "scanned", f"{len(left)} of {len(live)} fragments ({runs(left)})" if left else "no fragment"
     else:
         yield "indices", "none used: every fragment is scanned"
+    asked = {id for name in used for id in coverage.by_name[name][0].metadata.field_ids}
     for name in names:
         if name not in used:
-            yield "not used", _unused(coverage.by_name[name])
+            yield "not used", _unused(coverage.by_name[name], asked)
 
 
 def _used(ask: Ask, live: int) -> Iterator[tuple[str, str]]:
@@ -86,13 +91,15 @@ def _exactly(step: Step, everywhere: BitMap) -> BitMap:
     return everywhere
 
 
-def _unused(segments: tuple[Standing, ...]) -> str:
+def _unused(segments: tuple[Standing, ...], asked: set[int]) -> str:
     name, kind = segments[0].metadata.name, segments[0].metadata.kind.removesuffix("IndexDetails")
     if segments[0].kind is not None:
         kind = segments[0].kind.name
     reasons: Mapping[str, None] = dict.fromkeys(each.unused for each in segments if each.unused is not None)
     if all(each.unused is not None for each in segments):
         return f"{name} ({kind}): {'; '.join(reasons)}"
+    if asked & set(segments[0].metadata.field_ids):
+        return f"{name} ({kind}): does not answer this filter, or no better than the index on its column that does"
     return f"{name} ({kind}): does not answer this filter"
 
 

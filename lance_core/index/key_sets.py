@@ -16,13 +16,14 @@ import numpy as np
 import pyarrow as pa
 
 from lance_core.data.codec import FileReader
-from lance_core.errors import Corrupt
+from lance_core.errors import Corrupt, InvalidInput
 from lance_core.format.row_sets import HALF_BITS, LOWER_HALF, Ids, RowSet, bitmap_of
 from lance_core.index.files import Files, all_rows
 from lance_core.index.fitting import is_ordered
 from lance_core.index.kept import Kept
 from lance_core.index.kind import Examined, Segment
 from lance_core.index.order import Key, Ordering, Positions, Span, joined, ordering
+from lance_core.limits import INDEX_KEYS
 
 FILE = "bitmap_page_lookup.lance"
 _KEYS, _SETS = "keys", "bitmaps"
@@ -108,6 +109,12 @@ class Gathered:
             slot = self._slots.get(key)
             if slot is None:
                 slot = self._slots[key] = len(self._sets)
+                if slot == INDEX_KEYS.most:
+                    raise InvalidInput(
+                        f"there are more than {slot:,} different values, and an index with a set of rows for each "
+                        f"would take too much memory; build a BTREE index, or set {INDEX_KEYS.variable} in the "
+                        "environment where there is the memory"
+                    )
                 self._sets.append([])
                 new.append(position)
             found.append(slot)
@@ -165,6 +172,7 @@ class KeySets:
     @classmethod
     def of(cls, segment: Segment) -> "KeySets":
         file = segment.files.open(FILE)
+        INDEX_KEYS.check(file.row_count, path=_path(segment))
         order = _order_of(file, segment)
         column = all_rows(file, [_KEYS]).column(_KEYS)
         keys = joined(column.chunks, order.type)

@@ -222,9 +222,11 @@ def _may_answer_for(base: Snapshot, coverage: Coverage, standing: Standing, open
     if base.manifest.has_stable_row_ids and not index.holds_addresses:
         # It can have no row that was created later than what it was built from.
         return any(_oldest(base, fragment) <= index.dataset_version for fragment in opened)
-    first, last = standing.covered.min(), standing.covered.max()
-    built = _highest_when_built(base, index)
-    suspects = [each.id for each in opened if len(each.files) > 1 or first < each.id < last or each.id <= built]
+    highest, built = (index.covers or standing.covered).max(), _highest_when_built(base, index)
+    # A compaction that writes it anew leaves the version that it is of, so nobody knows which fragments there were.
+    was_written_anew = built is not None and highest > built
+    known = max(highest, built or 0)
+    suspects = [each.id for each in opened if was_written_anew or len(each.files) > 1 or each.id <= known]
     if not suspects:
         return False
     try:
@@ -234,12 +236,12 @@ def _may_answer_for(base: Snapshot, coverage: Coverage, standing: Standing, open
     return examined is not None and not BitMap(examined.rows.parts).isdisjoint(BitMap(suspects))
 
 
-def _highest_when_built(base: Snapshot, index: IndexMetadata) -> int:
-    """No fragment of a higher number was there when it was built; below all of them where nobody can tell any more."""
+def _highest_when_built(base: Snapshot, index: IndexMetadata) -> int | None:
+    """No fragment of a higher number was there when it was built; None where that version is gone."""
     try:
         return load_at(base.location, index.dataset_version).manifest.max_fragment_id
     except LanceError:
-        return -1
+        return None
 
 
 def _oldest(base: Snapshot, fragment: Fragment) -> int:

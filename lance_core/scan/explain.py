@@ -31,7 +31,7 @@ def _lines(location: Location, plan: ScanPlan, indices: Indices) -> Iterator[str
     else:
         yield f"  filter    {plan.predicate.sql}"
         whose = (
-            "rows that indices leave to be looked at" if indices.narrow else "every row, where the filter is evaluated"
+            "rows that an index does not tell exactly" if indices.narrow else "every row, where the filter is evaluated"
         )
         yield f"  reads     {_listed(_columns(plan.first))} of {whose}"
         if plan.then.fields:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap
 
 from lance_core.errors import Corrupt, InvalidInput, LanceError
-from lance_core.expressions.tree import Comparison, Op
+from lance_core.expressions.tree import Comparison, In, Op
 from lance_core.format._pb import table_pb2
 from lance_core.format.row_sets import RowSet
 from lance_core.index import bloomfilter, kinds
@@ -105,6 +105,15 @@ def test_few_zones_are_looked_at_in_vain() -> None:
         assert found is not None
         zones += -(-len(found.rows) // 8192)
     assert zones / (25 * 1_000) < 0.00057
+
+
+def test_many_values_are_for_a_scan() -> None:
+    it = built(KIND, pa.int64(), {0: pa.array(range(100))})
+    searcher = KIND.open(it.segment, it.column)
+    for count, answers in ((1000, True), (1001, False)):
+        leaf = In(("v",), tuple(map(pa.scalar, range(count))))
+        assert (KIND.answers(leaf, it.segment.metadata) is not None) is answers
+        assert (searcher.search(leaf) is not None) is answers
 
 
 def test_what_it_says_of_itself() -> None:

@@ -215,22 +215,26 @@ def test_a_note_stays_for_what_was_written_just_before_it(tmp_path: Path) -> Non
     assert index_upkeep.trim(table._snapshot, fresh, ports=SYSTEM) is None
 
 
+@pytest.mark.parametrize("compacted", [False, True])
 @pytest.mark.parametrize("kind", ["BTREE", "BITMAP"])
-def test_values_that_a_fragment_had_once_are_found_by_nobody(tmp_path: Path, kind: str) -> None:
+def test_values_that_a_fragment_had_once_are_found_by_nobody(tmp_path: Path, kind: str, compacted: bool) -> None:
     """The only file of the last fragment was replaced, and nothing of the fragment tells it from a new one. Pylance
     believes what any segment says of a fragment that one of them covers."""
     uri = str(tmp_path / "t")
-    lance.write_dataset(pa.table({"a": range(30)}), uri, max_rows_per_file=10)
+    lance.write_dataset(pa.table({"a": range(30)}), uri, max_rows_per_file=5 if compacted else 10)
     table = Table.open(uri).create_index("a", kind).table
+    if compacted:
+        table.compact(remap="now", target_rows=10)
     dataset = lance.dataset(uri)
-    (old,) = dataset.get_fragments()[2].metadata.files
+    last = dataset.get_fragments()[2]
+    (old,) = last.metadata.files
     place = tmp_path / "t" / "data" / "replaced.lance"
     with LanceFileWriter(str(place), version=dataset.data_storage_version) as writer:
         writer.write_batch(pa.record_batch({"a": range(100, 110)}))
     new = lance.fragment.DataFile(
         place.name, old.fields, old.column_indices, old.file_major_version, old.file_minor_version, place.stat().st_size
     )
-    group = lance.LanceOperation.DataReplacementGroup(2, new)
+    group = lance.LanceOperation.DataReplacementGroup(last.fragment_id, new)
     lance.LanceDataset.commit(uri, lance.LanceOperation.DataReplacement([group]), read_version=dataset.version)
     table.refresh().optimize_indices(merge="none")
     dataset = lance.dataset(uri)

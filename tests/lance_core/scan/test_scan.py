@@ -5,6 +5,7 @@ import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import lance
@@ -15,6 +16,7 @@ from pyroaring import BitMap
 
 from lance_core import Corrupt, InvalidInput, NotFound, StorageError, Table
 from lance_core.data.lance_codec import LanceFileReader
+from lance_core.expressions import Predicate
 from lance_core.scan.parallel import THREADS
 from lance_core.scan.plan import plan_scan
 from lance_core.scan.selection import Chosen, Selection
@@ -264,6 +266,10 @@ def test_wide_rows_are_read_a_few_at_a_time(tmp_path: Path) -> None:
     assert table.to_table(["wide"], "a = 35")["wide"].to_pylist() == [wide[35].as_py()]
 
 
+def _selected(selection: Selection, predicate: Predicate) -> Selection:
+    return selection
+
+
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
 def test_chosen_rows_of_fragments_that_are_listed_in_another_order(tmp_path: Path, order: Sequence[int]) -> None:
     """As old writers listed them after a compaction. Each is looked at once."""
@@ -273,6 +279,6 @@ def test_chosen_rows_of_fragments_that_are_listed_in_another_order(tmp_path: Pat
     chosen = {number: Chosen(BitMap([0])) for number in order}
     for left_out in (None, *order):
         wanted = {number: rows for number, rows in chosen.items() if number != left_out}
-        select = Selection(BitMap(order), wanted)
-        plan = plan_scan(mixed, columns=None, filter="a >= 0", select=lambda _predicate, select=select: select)
+        select = partial(_selected, Selection(BitMap(order), wanted))
+        plan = plan_scan(mixed, columns=None, filter="a >= 0", select=select)
         assert [task.fragment.id for task in plan.tasks] == [number for number in order if number != left_out]
