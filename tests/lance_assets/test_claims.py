@@ -26,7 +26,7 @@ def play(seed: int, monkeypatch: pytest.MonkeyPatch, *, recorders: int, somebody
     dies = (draw.choice(names), draw.randint(1, 14)) if somebody_dies else None
     turns = Turns(draw, changes=draw.choice((0.1, 0.3, 1.0)))
     database = Database(turns, dies)
-    monkeypatch.setattr(recording, "materialization", lambda *_: EVENT)
+    monkeypatch.setattr(recording, "materialization", lambda *_, **__: EVENT)
     monkeypatch.setattr("lance_assets.claims._pause", turns.wait)
 
     def work(name: str) -> Callable[[], None]:

@@ -4,7 +4,7 @@ a run that records one of the versions and with a daemon that dies: no version t
 import random
 from collections import Counter
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -25,6 +25,16 @@ from tests.lance_assets.turns import WAITS_MAX, Database, Turns
 LEDGER = lance_table("orders", uri="orders.lance").ledger
 NOW = datetime.now(UTC)
 LATER = NOW + TICK_LASTS + timedelta(seconds=1)
+
+
+class Still(datetime):
+    """The clock of a run, which stands where that of the ticks does, however late the test has its turn."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> "Still":
+        return cast(Still, NOW)
+
+
 RUN = "run"
 OF_A_RUN = 3
 VERSIONS = range(1, 5)
@@ -103,6 +113,7 @@ def play(
     monkeypatch.setattr(unseen, "found_facts", lambda at, *_: FACTS[at.version])
     monkeypatch.setattr("lance_assets.ticks._pause", turns.wait)
     monkeypatch.setattr("lance_assets.claims._pause", turns.wait)
+    monkeypatch.setattr("lance_assets.claims.datetime", Still)
 
     def daemon() -> None:
         for _ in range(ticks):

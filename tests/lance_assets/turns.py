@@ -27,6 +27,7 @@ class Turns:
     arrived: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     ended: set[str] = field(default_factory=set)
     own: threading.local = field(default_factory=threading.local)
+    failures: list[BaseException] = field(default_factory=list)
     waits: int = 0
     is_over: bool = False
     """Whoever goes on alone needs no turn."""
@@ -56,6 +57,8 @@ class Turns:
                 work()
             except Died:
                 pass
+            except BaseException as error:  # noqa: BLE001 - whatever it is belongs to the caller of run
+                self.failures.append(error)
             finally:
                 self.ended.add(name)
                 self.arrived.release()
@@ -74,6 +77,8 @@ class Turns:
             assert self.arrived.acquire(timeout=30)
         for thread in threads:
             thread.join(30)
+        if self.failures:
+            raise self.failures[0]
 
 
 @dataclass
