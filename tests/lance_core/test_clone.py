@@ -126,6 +126,7 @@ def test_clones_of_branches_and_tags(table: Table, tmp_path: Path) -> None:
     assert lance.dataset(clone.uri).to_table()["id"].to_pylist() == [1, 2, 3, 9]
 
 
+@pytest.mark.filterwarnings("ignore::lance_core.IndexIgnored")
 def test_files_outside_are_opened_only_if_allowed(table: Table, tmp_path: Path) -> None:
     clone = table.clone(str(tmp_path / "c"))
     outsider = Table.open(clone.uri)

@@ -43,6 +43,7 @@ def cases(whole: bytes, draw: random.Random) -> Iterator[tuple[str, bytes]]:
         yield f"cut at {end}", whole[:end]
 
 
+@pytest.mark.filterwarnings("ignore::lance_core.IndexIgnored")
 @pytest.mark.parametrize("name", TABLES)
 def test_damage_is_told_or_harmless(name: str, tmp_path: Path) -> None:
     looked = subject(name, tmp_path / "place")
