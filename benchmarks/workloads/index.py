@@ -73,7 +73,8 @@ class Index:
     summary = "builds of indices, and questions to an index that is open"
     notes = (
         "builds: from a table of one process, commit included, to files that are written and not flushed to the disk",
-        "questions: ours is the open segment alone, without parser and planner; pylance's a whole query for row ids",
+        "to_table: the whole way of both, parser and planner included",
+        "other questions: ours is the open segment alone, without parser and planner, pylance's a query for row ids",
         "the dataset and the segment stay open from question to question",
     )
 
@@ -109,6 +110,17 @@ class Index:
                 calls=5,
                 warm_ups=2,
             )
+        build, question = _QUESTIONS["equality"]
+        asked = place.with_name(f"asked-{build.kind}-{build.column}")
+        yield Case(
+            "to_table of one row, another each time",
+            (
+                Entrant("ours", Side.OURS, partial(_Asking, asked, question, rows, _reading_ours)),
+                Entrant("pylance", Side.PEER, partial(_Asking, asked, question, rows, _reading_theirs), _NEEDS),
+            ),
+            calls=5,
+            warm_ups=2,
+        )
 
 
 WORKLOAD = Index()
@@ -245,3 +257,15 @@ def _asking_theirs(uri: str) -> tuple[Callable[[str], str], Callable[[str], int]
 
     dataset = lance.dataset(uri)
     return str, lambda sql: dataset.scanner(columns=[], with_row_id=True, filter=sql).to_table().num_rows
+
+
+def _reading_ours(uri: str) -> tuple[Callable[[str], str], Callable[[str], int]]:
+    table = Table.open(uri)
+    return str, lambda sql: table.to_table([_BUILDS[0].column], sql).num_rows
+
+
+def _reading_theirs(uri: str) -> tuple[Callable[[str], str], Callable[[str], int]]:
+    import lance
+
+    dataset = lance.dataset(uri)
+    return str, lambda sql: dataset.to_table(columns=[_BUILDS[0].column], filter=sql).num_rows
