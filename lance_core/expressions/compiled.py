@@ -16,7 +16,7 @@ from lance_core.expressions import batches, engine
 from lance_core.expressions.engine import EngineError
 from lance_core.expressions.literals import Misfit
 from lance_core.expressions.refusals import failure, misfit, refusal
-from lance_core.expressions.resolve import check, columns_in, resolve
+from lance_core.expressions.resolve import check, columns_in, is_settled, resolve
 
 if TYPE_CHECKING:
     from datafusion import Expr
@@ -90,9 +90,11 @@ def compile_expr(
             and not _is_stored_as(expr, cast_to, schema, spelt)
         ):
             expr = expr.cast(cast_to)
+        elif relation is None and is_settled(expr, seen):
+            return Compiled(sql, engine.encode(expr), _names(expr, spelt), pa.bool_())
         expr = engine.simplify(expr, seen, relation)
         check(expr)
-        names = tuple((name, spelt.get(name, name)) for name in sorted(columns_in(expr)))
+        names = _names(expr, spelt)
         if expr.variant_name() == "Column":
             return Compiled(sql, engine.encode(expr), names, schema.field(names[0][1]).type, relation)
         return Compiled(sql, engine.encode(expr), names, engine.type_of(expr, seen, relation), relation)
@@ -100,6 +102,10 @@ def compile_expr(
         raise misfit(what, sql, str(error)) from error
     except EngineError as error:
         raise refusal(what, sql, str(error), schema) from error
+
+
+def _names(expr: "Expr", spelt: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple((name, spelt.get(name, name)) for name in sorted(columns_in(expr)))
 
 
 def _is_stored_as(expr: "Expr", wanted: pa.DataType, schema: pa.Schema, spelt: Mapping[str, str]) -> bool:

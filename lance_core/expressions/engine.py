@@ -32,6 +32,7 @@ JSON_SHOWN = pa.struct([(JSON_TEXT, pa.string())])
 _DIALECT = "databricks"
 _BATCH_ROWS = 1 << 24
 _DECODED_KEPT = 256
+_EMPTY_KEPT = 16
 
 
 class EngineError(Exception):
@@ -200,6 +201,7 @@ def replayed(table: pa.Table, relation: str, steps: Sequence[Callable[["DataFram
         return frame.to_arrow_table()
 
 
+@lru_cache(maxsize=_EMPTY_KEPT)
 def _empty(schema: pa.Schema, relation: str | None = None) -> "DataFrame":
     return _called(_planner().read_batch(_no_rows(schema)), relation)
 

@@ -73,6 +73,18 @@ def resolve(expr: "Expr", schema: pa.Schema) -> "Expr":
     return expr
 
 
+def is_settled(expr: "Expr", schema: pa.Schema) -> bool:
+    """Whether simplifying would change nothing, which takes longer than all else of a lookup's condition: a column
+    beside a value of its type."""
+    if expr.variant_name() != "BinaryExpr" or expr.rex_call_operator() not in _COMPARE:
+        return False
+    left, right = expr.rex_call_operands()
+    if left.variant_name() != "Column" or right.variant_name() != "Literal":
+        return False
+    found, value = type_at(column_path(left), schema), right.python_value()
+    return found is not None and not pa.types.is_boolean(found) and value.is_valid and bool(value.type == found)
+
+
 def check(expr: "Expr") -> None:
     """Raise `Misfit` for what no predicate and no projection may hold."""
     for part in walk(expr):

@@ -184,6 +184,10 @@ class TableSchema:
                 _refuse_alone(field)
             raise Unsupported(f"the fields do not make an Arrow schema: {error}") from error
 
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(field.name for field in self.fields)
+
     @cached_property
     def field_id_max(self) -> int:
         return max((field.id for top in self.fields for field in top.walk()), default=-1)

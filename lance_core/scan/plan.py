@@ -88,7 +88,7 @@ class ScanPlan:
         if residual == self.predicate:
             return self
         needed = pruned(self.table, () if residual is None else resolved(self.table, residual.columns))
-        rest = pruned(self.table, (column for column in self.output if column.path[0] not in needed.arrow.names))
+        rest = pruned(self.table, (column for column in self.output if column.path[0] not in needed.names))
         first, then = (rest, needed) if residual is None else (needed, rest)
         return replace(self, first=first, then=then, predicate=residual)
 
@@ -154,7 +154,7 @@ def plan_scan(
     predicate = filter if isinstance(filter, Predicate) else Predicate.parse(filter, conditional(manifest))
     check_condition(manifest, predicate.columns, what="the filter")
     needed = pruned(schema, resolved(schema, predicate.columns))
-    rest = pruned(schema, (column for column in output if column.path[0] not in needed.arrow.names))
+    rest = pruned(schema, (column for column in output if column.path[0] not in needed.names))
     tasks = _selected(manifest, Selection() if select is None else select(predicate))
     return ScanPlan(manifest, schema, output, needed, rest, tasks, predicate, limit, offset or 0)
 
