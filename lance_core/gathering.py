@@ -72,7 +72,7 @@ def commit_append(
 ) -> Outcome:
     """As `commit`, which see; of `ours`, or of `rows` that are still to be written for it, and for `record`."""
     me = Waiting(location, ours, base, since, attempts, ports, begun, rows, record)
-    key = _key(location)
+    key = location.key
     company: list[Waiting] = []
     try:
         gate = _enter(key, me)
@@ -89,16 +89,6 @@ def commit_append(
         except BaseException:  # interrupted on the way out
             _leave(key, me, company)
             raise
-
-
-def _key(location: Location) -> Hashable:
-    """Writers with other credentials go their own way; so do those whose stores cannot be compared."""
-    store = location.own_store
-    try:
-        hash(store)
-    except TypeError:
-        return location.uri, id(store)
-    return location.uri, store
 
 
 def _enter(key: Hashable, me: Waiting) -> _Gate | None:

@@ -39,15 +39,15 @@ def newest(store: Store) -> tuple[Version, NamingScheme] | None:
         for _ in range(_PROBES_MAX):
             following = Version(version + 1)
             if store.head(naming.manifest_path(following, scheme)) is None:
-                return (version, scheme) if store.is_last_change(HINT) and _was_in_time(store, made) else None
+                return (version, scheme) if _counts(store.last_change(HINT), made) else None
             version = following
     return None
 
 
-def _was_in_time(store: Store, made: ObjectInfo) -> bool:
-    """Whether the note was left soon after its version was made. A cleanup takes no version of less than a minute, so
-    there was no gap above this one then; a writer that stood still may leave its note when there is."""
-    left = store.head(HINT)
+def _counts(left: ObjectInfo | None, made: ObjectInfo) -> bool:
+    """Whether the note was the last change, and left soon after its version was made. A cleanup takes no version of
+    less than a minute, so there was no gap above this one then; a writer that stood still may leave its note when there
+    is."""
     return left is not None and left.modified - made.modified < _IN_TIME
 
 

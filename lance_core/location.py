@@ -7,7 +7,7 @@ in it is wanted, and only if it is the table's own, its main line's where it is 
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from urllib.parse import unquote
@@ -60,6 +60,17 @@ class Location:
     def own_store(self) -> Store:
         """Without the places of a version."""
         return self.store.own if isinstance(self.store, BasedStore) else self.store
+
+    @property
+    def key(self) -> Hashable:
+        """Of the same table, reached the same way. With other credentials it is another one; so it is by a store that
+        cannot be compared."""
+        store = self.own_store
+        try:
+            hash(store)
+        except TypeError:
+            return self.uri, id(store)
+        return self.uri, store
 
     def elsewhere(self, uri: str, *, bases: Sequence[str] = ()) -> "Location":
         """Another table, reached the same way; `bases` are allowed besides."""

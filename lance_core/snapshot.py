@@ -5,7 +5,7 @@ to an older version would hide rows that were acknowledged.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lance_core import hint
 from lance_core.data.counts import with_counts
@@ -18,6 +18,7 @@ from lance_core.format.naming import NamingScheme
 from lance_core.format.transaction import Transaction
 from lance_core.limits import MANIFEST_BYTES, TRANSACTION_BYTES
 from lance_core.location import Location
+from lance_core.questions import Questions
 from lance_core.storage.store import read_whole
 from lance_core.transactions.landed import Landed
 
@@ -66,6 +67,20 @@ def exists(location: Location) -> bool:
 
 
 def load_latest(location: Location) -> Snapshot:
+    """As it is now. Threads that look at the same time share a look: one after another they would see the same, and be
+    in each other's way."""
+    found = _looks.ask(location.key, lambda: _load_latest(location))
+    if found.location is location:
+        return found
+    if found.location.access != location.access:
+        return _load_latest(location)
+    return replace(found, location=location.of(found.manifest))
+
+
+_looks: "Questions[Snapshot]" = Questions()
+
+
+def _load_latest(location: Location) -> Snapshot:
     head, scheme = hint.newest(location.own_store) or _listed_last(location)
     try:
         return _load(location, head, scheme)
@@ -73,7 +88,7 @@ def load_latest(location: Location) -> Snapshot:
         # Others may have committed since it was the newest, and a cleanup have taken it.
         if _listed_last(location)[0] <= head:
             raise
-        return load_latest(location)
+        return _load_latest(location)
     except Corrupt as error:
         raise CorruptHead(
             f"the newest version {head} of this table is damaged: {error.what}. No older version is opened in its "

@@ -48,6 +48,7 @@ LOADED_ON_FIRST_USE: Mapping[str, tuple[str, ...]] = {
     ),
     "lance_core.storage.manifests.dynamodb": ("botocore",),
     "lance_core.storage.manifests.sql": ("sqlalchemy",),
+    "lance_core.storage.objects": ("lance_core.storage.buckets.opened",),
 }
 
 OUTSIDE_WORLD = (

@@ -68,7 +68,7 @@ def columns_to_write(incoming: pa.Schema, stored: TableSchema, *, conversion: Co
             expected=", ".join(stored.arrow.names),
             got="nothing",
         )
-    return TableSchema(present, stored.metadata)
+    return stored if len(present) == len(stored.fields) else TableSchema(present, stored.metadata)
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema, *, conversion: Conversion, what: str) -> pa.RecordBatch:

@@ -199,14 +199,15 @@ class LocalStore(TellsLastChange, TakesTurns):
         except OSError as error:
             raise _failed("write", target, error) from error
 
-    def is_last_change(self, path: str) -> bool:
+    def last_change(self, path: str) -> KnownObject | None:
         """A rename notes its moment on the file and on its directory; whatever comes after moves the directory's on,
         and whatever copies a table sets both as it likes, hardly ever alike."""
         target = os.path.join(self.root, path)
         try:
-            return abs(os.stat(os.path.dirname(target)).st_mtime_ns - os.stat(target).st_ctime_ns) <= _SAME_MOMENT_NS
+            directory, found = os.stat(os.path.dirname(target)), os.stat(target)
         except OSError:
-            return False
+            return None
+        return _info(path, found) if abs(directory.st_mtime_ns - found.st_ctime_ns) <= _SAME_MOMENT_NS else None
 
     def turn(self, directory: str) -> AbstractContextManager[bool]:
         return turn(self.inside(directory))
@@ -288,11 +289,14 @@ class LocalStore(TellsLastChange, TakesTurns):
         except FileNotFoundError:
             self._make(Path(directory))
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
+        try:
+            left = memoryview(data)
+            while left:
+                left = left[os.write(descriptor, left) :]
             if durable and self.durable:
-                os.fsync(file.fileno())
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
         return temporary
 
     def _make(self, directory: Path) -> None:

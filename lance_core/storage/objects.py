@@ -16,7 +16,6 @@ from typing import TypeVar
 
 from lance_core.errors import LanceError, NotFound, StorageError, Unsupported
 from lance_core.storage.buckets.bucket import Bucket, Found, Page
-from lance_core.storage.buckets.opened import opened
 from lance_core.storage.options import Settings, hidden
 from lance_core.storage.place import SCHEMES, Place
 from lance_core.storage.references import Options, Told
@@ -218,6 +217,8 @@ class ObjectStore(ListsInOrder):
 
     @property
     def _bucket(self) -> Bucket:
+        from lance_core.storage.buckets.opened import opened  # of services that most processes never meet
+
         return opened(self.place.authority, self.settings)
 
     def _failed(self, what: str, path: str, trouble: Trouble) -> StorageError:

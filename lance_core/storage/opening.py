@@ -111,6 +111,8 @@ def _path_in(rest: str, shown: str) -> str:
 
 def _refuse_file(path: Path) -> None:
     """A table is a directory, below directories, as far as they exist."""
+    if os.path.isdir(path):
+        return
     try:
         nearest = next(place for place in (path, *path.parents) if place.exists())
     except OSError as error:

@@ -126,8 +126,8 @@ class TellsLastChange(ABC):
         """Like `put`, for what may be lost when the power goes."""
 
     @abstractmethod
-    def is_last_change(self, path: str) -> bool:
-        """Whether nothing in this file's directory came, went or was renamed since the file was put there."""
+    def last_change(self, path: str) -> ObjectInfo | None:
+        """The file, if nothing in its directory came, went or was renamed since it was put there."""
 
 
 class TakesTurns(ABC):

@@ -179,9 +179,9 @@ class Telling(Network, TellsLastChange):
         self._call("note", path)
         self._around.stored.note(path, data)
 
-    def is_last_change(self, path: str) -> bool:
+    def last_change(self, path: str) -> ObjectInfo | None:
         self._call("last change", path)
-        return self._around.stored.is_last_change(path)
+        return self._around.stored.last_change(path)
 
 
 KINDS = (Network, InOrder, Telling)

@@ -16,7 +16,7 @@ from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.inventory import named_by
 from lance_core.storage.memory import MemoryStore
-from lance_core.storage.store import Put, TellsLastChange
+from lance_core.storage.store import ObjectInfo, Put, TellsLastChange
 
 BEGINNING = datetime(2026, 10, 1, tzinfo=UTC)
 
@@ -126,5 +126,5 @@ class Stored(MemoryStore, TellsLastChange):
         super().put(path, data)
         self._noted[path] = self._changes[path.rpartition("/")[0]]
 
-    def is_last_change(self, path: str) -> bool:
-        return self._noted.get(path) == self._changes[path.rpartition("/")[0]]
+    def last_change(self, path: str) -> ObjectInfo | None:
+        return self.head(path) if self._noted.get(path) == self._changes[path.rpartition("/")[0]] else None

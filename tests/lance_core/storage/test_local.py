@@ -276,15 +276,15 @@ def test_errors_name_the_file(root: Path) -> None:
 def test_the_last_change_of_a_directory_is_known(root: Path) -> None:
     store = LocalStore(root)
     store.note("d/note", b"1")
-    assert store.is_last_change("d/note")
-    assert not store.is_last_change("d/nothing")
+    assert store.last_change("d/note") == store.head("d/note")
+    assert store.last_change("d/nothing") is None
     time_of_note = (root / "d/note").stat().st_ctime_ns
     for change in (1, -1):  # later, or set by whoever copied the directory
         os.utime(root / "d", ns=(0, time_of_note + change * 10**9))
-        assert not store.is_last_change("d/note")
+        assert store.last_change("d/note") is None
     store.note("d/note", b"2")
     assert store.read("d/note") == b"2"
-    assert store.is_last_change("d/note")
+    assert store.last_change("d/note") == store.head("d/note")
 
 
 def test_a_note_is_not_waited_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
