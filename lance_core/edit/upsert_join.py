@@ -178,7 +178,8 @@ class Conditions:
         return list(dict.fromkeys((*rules.on, *(doomed.columns if doomed else ()), *of_condition, *offsets)))
 
 
-def join(base: Snapshot, source: Source, rules: Rules, seen: Seen) -> Found:
+def join(base: Snapshot, source: Source, rules: Rules, seen: Seen, known: Selection | None = None) -> Found:
+    """Where it is not `known` which rows can have one of the keys, indices are asked."""
     conditions = Conditions.of(base, source.columns, rules)
     doomed, condition, unmatched = conditions.doomed, conditions.matched_if, rules.delete_unmatched
 
@@ -197,11 +198,11 @@ def join(base: Snapshot, source: Source, rules: Rules, seen: Seen) -> Found:
         changed = _offsets(table, places if changes else places[:0])
         return Part(met, changed, rows if changes else rows[:0], _offsets(table, gone))
 
-    known = seen.parts if seen.schema == base.manifest.schema else {}
+    before = seen.parts if seen.schema == base.manifest.schema else {}
     fragments = {fragment.encode(): fragment for fragment in base.manifest.fragments}
-    parts = {key: known[key] for key in fragments if key in known}
+    parts = {key: before[key] for key in fragments if key in before}
     unread = {key: fragment for key, fragment in fragments.items() if key not in parts}
-    candidates = _candidates(base, source, rules) if unread else Selection()
+    candidates = known if known is not None else looked_up(base, source, rules) if unread else Selection()
 
     def rows_in(fragment: Fragment) -> pa.Table:
         picked = fragment.id in candidates.known
@@ -235,7 +236,7 @@ def join(base: Snapshot, source: Source, rules: Rules, seen: Seen) -> Found:
     return found
 
 
-def _candidates(base: Snapshot, source: Source, rules: Rules) -> Selection:
+def looked_up(base: Snapshot, source: Source, rules: Rules) -> Selection:
     """Rows that alone can have one of the keys, as far as indices on them tell. Of few keys only: else every row is
     read, as it is where rows go that nothing matches."""
     few = 0 < source.count <= min(_KEYS_MAX, base.manifest.row_count() // _ROWS_A_KEY)

@@ -39,6 +39,11 @@ class Sent:
 
     fragments: tuple[tuple[int, SentRows], ...] = ()
 
+    @classmethod
+    def of(cls, tasks: Sequence[ScanTask]) -> "Sent":
+        together = zip(tasks, packed(tasks), strict=True)
+        return cls(tuple((task.fragment.id, rows) for task, rows in together if rows is not None))
+
     def selection(self, part: Snapshot) -> Selection:
         """Of the fragments that a worker has."""
         there = {message.id for message in part.manifest.message.fragments}
@@ -49,10 +54,7 @@ class Sent:
 def looked_at(base: Snapshot, predicate: Predicate) -> tuple[Sequence[Fragment], Sent]:
     """The fragments that may have rows that match, in order."""
     plan = plan_scan(base.manifest, columns=(), filter=predicate, select=selecting.select(base))
-    sent = zip(plan.tasks, packed(plan.tasks), strict=True)
-    return [task.fragment for task in plan.tasks], Sent(
-        tuple((task.fragment.id, rows) for task, rows in sent if rows is not None)
-    )
+    return [task.fragment for task in plan.tasks], Sent.of(plan.tasks)
 
 
 def packed(tasks: Iterable[ScanTask]) -> Sequence[SentRows | None]:

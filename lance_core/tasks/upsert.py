@@ -2,6 +2,7 @@
 
     workers   the rows that come, in files of their own (`staged.py`)
     workers   each part of the table finds its rows among those, writes what changes, and says which it met
+              (the driver, where indices leave few rows of the table to be looked at)
     workers   the rows that no part met, written as new ones
               (few of them: by the driver, since a job takes longer)
     driver    one operation for all
@@ -22,6 +23,7 @@ from pyroaring import BitMap, BitMap64
 from lance_core.committed import Committed
 from lance_core.data.blob_writing import schema_as_stored
 from lance_core.data.conform import Conversion
+from lance_core.data.layout import is_blob
 from lance_core.data.write import FileLimits
 from lance_core.edit.deletions import rows_as_bitmap
 from lance_core.edit.rewriting import ids_of, is_cheaper, move_rows, rewrite_columns, write_rows
@@ -36,17 +38,21 @@ from lance_core.edit.upsert import (
     may_stay,
     seeing,
 )
-from lance_core.edit.upsert_join import Conditions, Matched, Rules, Seen, join
+from lance_core.edit.upsert_join import Conditions, Matched, Rules, Seen, join, looked_up
 from lance_core.errors import InvalidInput
 from lance_core.format.deletion_vector import DeletionVector
+from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Update, UpdateMode
 from lance_core.format.schema import TableSchema
 from lance_core.ports import SYSTEM
+from lance_core.scan.plan import ScanTask
+from lance_core.scan.selection import Selection
 from lance_core.snapshot import Snapshot
 from lance_core.tasks import operations
 from lance_core.tasks.changes import How, Where, changed, over_parts
 from lance_core.tasks.kept import Kept
 from lance_core.tasks.parts import Here, Runner
+from lance_core.tasks.selected import Sent
 from lance_core.tasks.staged import Staged, StagedRows, stage_plan, staged_rows
 from lance_core.tasks.update import parts_for
 from lance_core.tasks.write import WriteTask, fragments_of
@@ -54,6 +60,7 @@ from lance_core.tasks.write import WriteTask, fragments_of
 Stage = Callable[[WriteTask], pa.Table]
 """Runs the task over the rows that come; gives back what it gave back."""
 _LOOKED = struct.Struct("<QQ?")
+_LITTLE_BYTES = 1 << 24
 
 
 def upsert(
@@ -90,8 +97,9 @@ class _Upsert:
         if changes_nothing(rules):
             return None
         staged = self._staged_for(base, fields)
-        in_place = self._is_cheaper_in_place(base, staged)
-        met, parts = self._join(base, staged, in_place)
+        table = self._looked_up(base, staged)
+        in_place = self._is_cheaper_in_place(base, staged, table)
+        met, parts = self._join(base, staged, table, in_place)
         whole = Update(fields_assigned=ids_of(schema.fields))
         if in_place:
             changes = map(schema.field, columns_that_change(fields.arrow, schema, rules))
@@ -125,22 +133,36 @@ class _Upsert:
             )
         return staged
 
-    def _is_cheaper_in_place(self, base: Snapshot, staged: Staged) -> bool:
+    def _looked_up(self, base: Snapshot, staged: Staged) -> "_Table":
+        """What indices know of the keys. Where they leave few rows of the whole table, no worker is asked."""
+        rules, fragments = self._rules, base.manifest.fragments
+        known = Selection()
+        if staged.is_small:
+            source = StagedRows(base, staged)
+            known = looked_up(base, source, rules)
+            if known.known:
+                source.check_unique(0, 1)  # else each part of the table finds it out
+        chosen = known.fragments
+        left = [ScanTask(each, chosen=chosen.get(each.id)) for each in fragments if _may_match(each, known)]
+        runner = Here() if _is_little(base, left) else self._runner
+        return _Table([each.fragment for each in left], Sent.of(left), runner)
+
+    def _is_cheaper_in_place(self, base: Snapshot, staged: Staged, table: "_Table") -> bool:
         """For rows with some columns only, from a first look; whole ones are written whole."""
         rules, schema = self._rules, base.manifest.schema
         columns = columns_that_change(staged.fields.arrow, schema, rules)
         if not columns or rules.matched is not Matched.UPDATE or not may_stay(staged.fields.arrow, schema):
             return False
-        results = self._over(base, staged, _Join(staged, rules, self._limits, None), self._looked)
+        results = table.each(base, staged, _Join(staged, rules, self._limits, table.sent, None), self._looked)
         looked = [_LOOKED.unpack(found[1]) for found in results.values()]
         if any(removes for _, _, removes in looked):
             return False
         rows, changed_rows = sum(each[0] for each in looked), sum(each[1] for each in looked)
         return is_cheaper(base, columns, rows=rows, changed=changed_rows)
 
-    def _join(self, base: Snapshot, staged: Staged, in_place: bool) -> tuple[BitMap64, list[Update]]:
+    def _join(self, base: Snapshot, staged: Staged, table: "_Table", in_place: bool) -> tuple[BitMap64, list[Update]]:
         rules = self._rules
-        results = self._over(base, staged, _Join(staged, rules, self._limits, in_place), self._joined)
+        results = table.each(base, staged, _Join(staged, rules, self._limits, table.sent, in_place), self._joined)
         met, parts = BitMap64(), []
         for _part, found in sorted(results.items()):
             met |= BitMap64.deserialize(found[0])
@@ -167,9 +189,30 @@ class _Upsert:
         results = self._inserted.over_fragments(base, todo, parts_for(count, runner), work, runner)
         return [each for each in operations.planned(results) if isinstance(each, Update)]
 
-    def _over(self, base: Snapshot, staged: Staged, work: "_Join", kept: Kept) -> Mapping[int, list[bytes]]:
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Of a version, what may have a row for one that came."""
+
+    fragments: Sequence[Fragment]
+    sent: Sent
+    runner: Runner
+
+    def each(self, base: Snapshot, staged: Staged, work: "_Join", kept: Kept) -> Mapping[int, list[bytes]]:
         rows = sum(fragment.physical_rows for fragment in staged.decoded())
-        return kept.over_fragments(base, base.manifest.fragments, parts_for(rows, self._runner), work, self._runner)
+        return kept.over_fragments(base, self.fragments, parts_for(rows, self.runner), work, self.runner)
+
+
+def _is_little(base: Snapshot, tasks: Sequence[ScanTask]) -> bool:
+    """Whether indices leave so little that reading and writing it is done before a job has begun."""
+    chosen = [(each.fragment, len(each.chosen.rows)) for each in tasks if each.chosen is not None]
+    size = sum(fragment.file_bytes * rows // max(1, fragment.physical_rows) for fragment, rows in chosen)
+    blobs = any(map(is_blob, base.manifest.schema.fields))
+    return len(chosen) == len(tasks) and size <= _LITTLE_BYTES and not blobs
+
+
+def _may_match(fragment: Fragment, known: Selection) -> bool:
+    return fragment.id not in known.known or fragment.id in known.fragments
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,12 +232,13 @@ class _Join:
     staged: Staged
     rules: Rules
     limits: FileLimits
+    sent: Sent
     in_place: bool | None
 
     def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
         rules = self.rules
         source = staged_rows(part, self.staged)
-        found = join(part, source, rules, Seen())
+        found = join(part, source, rules, Seen(), self.sent.selection(part))
         yield bytes(BitMap64(np.flatnonzero(found.met).astype(np.uint64)).serialize())
         changes = changes_of(part, source, found, rules)
         if self.in_place is None:

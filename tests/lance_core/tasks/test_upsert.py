@@ -377,3 +377,83 @@ def test_large_rows_are_read_by_their_number(tmp_path: Path, monkeypatch: pytest
         shutil.rmtree(place)
         place.mkdir()
         check(place, twins(place, ROWS, stable=stable), ALL, {}, stable=stable)
+
+
+def indexed(place: Path, stable: bool, *, uncovered: int = 0) -> str:
+    """Four fragments of 500 rows that an index on the key covers, some rows deleted, and perhaps another one."""
+    uri = str(place / "indexed")
+    numbers = pa.table({"id": range(2000), "v": range(2000), "w": [f"w{n}" for n in range(2000)]})
+    table = Table.create(uri, numbers, max_rows_per_file=500, stable_row_ids=stable, durable=False)
+    table = table.create_index("id", "BTREE").table.delete("id = 7").table
+    if uncovered:
+        table.append(pa.table({"id": range(2000, 2000 + uncovered), "v": range(uncovered), "w": ["u"] * uncovered}))
+    return uri
+
+
+LOOKED_UP = pa.table({"id": [5, 7, 1999, 9999], "v": [50, 70, 5, 99], "w": ["a", "b", None, "c"]})
+
+
+@BOTH
+@pytest.mark.parametrize("data", [LOOKED_UP, LOOKED_UP.select(["id", "v"])], ids=["whole rows", "a column"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"insert": False}, {"matched": "delete"}, {"matched": "ignore"}, {"matched_if": "source.v > target.v"}],
+    ids=str,
+)
+def test_few_keys_are_looked_up_in_an_index(tmp_path: Path, stable: bool, options: Options, data: pa.Table) -> None:
+    """By the driver, and the files of fragments that have none of them are away."""
+    uri = indexed(tmp_path, stable)
+    shutil.copytree(uri, tmp_path / "alone")
+    away = [Path(uri, fragment.files[0].place) for fragment in Table.open(uri).fragments[1:3]]
+    for file in away:
+        file.rename(tmp_path / file.name)
+    loop = Loop(slots=2)
+    ours = run(uri, Rows(data), options, loop=loop)
+    assert loop.ran == []
+    for file in away:
+        (tmp_path / file.name).rename(file)
+    theirs = Table.open(str(tmp_path / "alone"), durable=False).upsert(data, "id", **options)
+    assert (ours.rows_added, ours.rows_removed) == (theirs.rows_added, theirs.rows_removed)
+    did, does = operation_of(ours.table), operation_of(theirs.table)
+    assert (did.mode, did.inserted_keys) == (does.mode, does.inserted_keys)
+    columns = ["id", "v", "w", *(LINEAGE if stable else [])]
+    found = ours.table.to_table(columns).sort_by("id")
+    assert found.equals(theirs.table.to_table(columns).sort_by("id"))
+
+
+def test_rows_that_no_index_knows_are_looked_at_by_workers(tmp_path: Path) -> None:
+    uri = indexed(tmp_path, stable=False, uncovered=100)
+    loop = Loop(slots=2)
+    data = pa.table({"id": [5, 2003], "v": [-1, -1], "w": ["x", "y"]})
+    table = run(uri, Rows(data), {}, loop=loop).table
+    assert table.to_table(["w"], filter="id in (5, 2003)")["w"].to_pylist() == ["x", "y"]
+    assert loop.ran, "rows of the last fragment had to be read"
+    loop = Loop(slots=2)
+    assert run(uri, Rows(data), {"delete_unmatched": "id < 100"}, loop=loop).rows_removed == 98
+    assert loop.ran, "what nothing came for is told by no index"
+
+
+def test_a_key_that_comes_twice_is_named_where_no_row_has_it(tmp_path: Path) -> None:
+    uri = indexed(tmp_path, stable=False)
+    with pytest.raises(InvalidInput, match=r"more than once.*id = 9999"):
+        run(uri, Rows(pa.table({"id": [9999, 9999], "v": [1, 2]})), {})
+    with pytest.raises(InvalidInput, match=r"id = 5\b"):
+        run(uri, Rows(LOOKED_UP), {"matched": "fail"})
+
+
+def test_who_was_in_the_way_is_looked_up_again(tmp_path: Path) -> None:
+    """A row that another moved meanwhile is found where it is now."""
+    uri = indexed(tmp_path, stable=True)
+    others = iter([lambda: Table.open(uri).update({"v": "-5"}, where="id = 5")])
+
+    class Between(Rows):
+        def stage(self, task: WriteTask) -> pa.Table:
+            staged_now = super().stage(task)
+            for other in others:
+                other()
+            return staged_now
+
+    made = run(uri, Between(LOOKED_UP), {})
+    assert made.rebased_over or made.attempts >= 1
+    assert made.table.to_table(["v"], filter="id = 5")["v"].to_pylist() == [50]
+    assert made.table.count_rows() == 2001
