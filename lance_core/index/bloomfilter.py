@@ -1,7 +1,7 @@
 """BLOOMFILTER: for each zone the hashes of its values, in a split-block Bloom filter; and which rows have no value. It
 tells zones in which a value cannot be; that a row is NULL it knows exactly.
 
-Filters take four bytes a row and more. Those of a segment are kept where there is room for all of them (`kept.py`),
+Filters take four bytes a row and more. Those of a segment are kept where there is room for all of them (`shelf.py`),
 else they are read again for each search.
 """
 
@@ -24,8 +24,8 @@ from lance_core.format.xxh64 import Hashes, xxh64, xxh64_of_each
 from lance_core.index import zones
 from lance_core.index.files import Files, all_rows
 from lance_core.index.fitting import is_bytes, is_moment, is_number, is_plain, is_text
-from lance_core.index.kept import BYTES_KEPT, Kept
 from lance_core.index.kind import Certainty, Examined, Found, Leaf, Options, Part, Segment
+from lance_core.index.shelf import BYTES_KEPT, OnShelf
 from lance_core.index.zones import ROWS_PER_ZONE, Mask, Nulls, Zone, Zones, cut, read_nulls
 
 _WRITTEN_BYTES = 256 << 20
@@ -209,7 +209,7 @@ class BloomFilterSearcher:
     def __init__(self, opened: _Opened, zones: Zones) -> None:
         self._opened = opened
         self._zones = zones
-        self._kept: Kept[tuple[_Filters, ...]] = Kept()
+        self._kept: OnShelf[tuple[_Filters, ...]] = OnShelf()
         self._too_many = False
 
     def search(self, leaf: Leaf) -> Found | None:

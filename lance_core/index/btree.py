@@ -40,9 +40,9 @@ from lance_core.index.btree_pages import (
 )
 from lance_core.index.files import Files
 from lance_core.index.fitting import ORDERED, is_ordered, is_plain
-from lance_core.index.kept import Kept
 from lance_core.index.kind import ROW, VALUE, Between, Certainty, Examined, Found, Leaf, Options, Part, Segment
 from lance_core.index.order import Mask, Ordering, Positions, Span, joined, ordering
+from lance_core.index.shelf import OnShelf
 from lance_core.index.sorting import Sorter
 
 _WRITTEN_ROWS = 1 << 18
@@ -209,7 +209,7 @@ class BTreeSearcher:
     _pages: Pages
     _data: FileReader
     _rows_under: RowsUnder
-    _kept: Kept[_Rows] = field(default_factory=Kept)
+    _kept: OnShelf[_Rows] = field(default_factory=OnShelf)
 
     @classmethod
     def of(cls, segment: Segment) -> "BTreeSearcher":

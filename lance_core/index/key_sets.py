@@ -20,9 +20,9 @@ from lance_core.errors import Corrupt, InvalidInput
 from lance_core.format.row_sets import HALF_BITS, LOWER_HALF, Ids, RowSet, bitmap_of
 from lance_core.index.files import Files, all_rows
 from lance_core.index.fitting import is_ordered
-from lance_core.index.kept import Kept
 from lance_core.index.kind import Examined, Segment
 from lance_core.index.order import Key, Ordering, Positions, Span, joined, ordering
+from lance_core.index.shelf import OnShelf
 from lance_core.limits import INDEX_KEYS
 
 FILE = "bitmap_page_lookup.lance"
@@ -167,7 +167,7 @@ class KeySets:
     """And of each key."""
     _file: FileReader
     _segment: Segment
-    _kept: Kept[RowSet] = field(default_factory=Kept)
+    _kept: OnShelf[RowSet] = field(default_factory=OnShelf)
 
     @classmethod
     def of(cls, segment: Segment) -> "KeySets":

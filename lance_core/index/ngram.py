@@ -2,7 +2,7 @@
 piece's trigrams, so it is among the rows that these have in common; whether it does is to be looked at.
 
 What a trigram is, `trigrams.py` knows. The file is one row a trigram; those that are asked for are read, and some of
-them kept (`kept.py`).
+them kept (`shelf.py`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,8 +21,8 @@ from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import HALF_BITS, LOWER_HALF, Ids, RowSet, bitmap_of
 from lance_core.index.files import Files, all_rows
 from lance_core.index.fitting import is_plain, is_text
-from lance_core.index.kept import Kept
 from lance_core.index.kind import ROW, VALUE, Certainty, Examined, Found, Leaf, Options, Part, Segment
+from lance_core.index.shelf import OnShelf
 from lance_core.index.trigrams import NULL_TOKEN, TOKEN_SHIFT, Pairs, pairs_of, spelled, wanted
 
 _FILE = "ngram_postings.lance"
@@ -151,7 +151,7 @@ class NGramSearcher:
         self._segment = segment
         self._order = np.argsort(opened.numbers, kind="stable")
         self._sorted = opened.numbers[self._order]
-        self._kept: Kept[RowSet] = Kept()
+        self._kept: OnShelf[RowSet] = OnShelf()
 
     def search(self, leaf: Leaf) -> Found | None:
         tokens = _asked(leaf)

@@ -92,7 +92,7 @@ class Route:
     """Each with the numbers of the conditions that it is about: two bounds of one column are one step."""
 
     @classmethod
-    def of(cls, tree: Node, indices: "Indices") -> "Route":
+    def of(cls, tree: Node, indices: "ByColumn") -> "Route":
         parts = tree.operands if isinstance(tree, And) else (tree,)
         steps: list[tuple[tuple[int, ...], Step]] = []
         for numbers, part in _paired(parts):
@@ -113,7 +113,7 @@ class Route:
             yield from _asks(step)
 
 
-class Indices:
+class ByColumn:
     """What there is in a version, by the column that it is on."""
 
     def __init__(self, schema: TableSchema, by_name: Mapping[str, Sequence[Standing]]) -> None:
@@ -176,7 +176,7 @@ def _paired(parts: Sequence[Node]) -> Iterator[tuple[tuple[int, ...], Node | Bet
             yield (low, high), Between(first, second)
 
 
-def _routed(node: Node, indices: Indices, negated: bool = False) -> Step:
+def _routed(node: Node, indices: ByColumn, negated: bool = False) -> Step:
     match node:
         case Not(operand=part):
             return _routed(part, indices, not negated)
@@ -198,7 +198,7 @@ def _routed(node: Node, indices: Indices, negated: bool = False) -> Step:
             return _asked(node, negated, indices)
 
 
-def _asked(leaf: Leaf, negated: bool, indices: Indices) -> Ask | Unknown:
+def _asked(leaf: Leaf, negated: bool, indices: ByColumn) -> Ask | Unknown:
     found = indices.on(leaf.path)
     if found is None:
         return Unknown()

@@ -22,9 +22,9 @@ from lance_core.expressions.tree import Comparison, In, IsNull, Node, Op
 from lance_core.format.row_sets import RowSet
 from lance_core.index.coverage import Coverage, Standing
 from lance_core.index.kind import Certainty, Leaf, Searcher
-from lance_core.index.routes import AllOf, Always, AnyOf, Ask, Indices, Route, Share, Step, Unknown
+from lance_core.index.routes import AllOf, Always, AnyOf, Ask, ByColumn, Route, Share, Step, Unknown
 from lance_core.scan.selection import Chosen, Select, Selection
-from lance_core.scan.warm import Kept
+from lance_core.scan.warm import LastFew
 from lance_core.snapshot import Snapshot
 
 _VERSIONS_KEPT = 16
@@ -42,7 +42,7 @@ class Indexed:
     def __init__(self, base: Snapshot) -> None:
         self.base = base
         self.coverage = Coverage(base)
-        self.indices = Indices(base.manifest.schema, self.coverage.by_name)
+        self.indices = ByColumn(base.manifest.schema, self.coverage.by_name)
 
     @classmethod
     def of(cls, base: Snapshot) -> "Indexed":
@@ -64,8 +64,8 @@ class Indexed:
         return Selection(known.fragments, {id: Chosen(rows) for id, rows in known.rows.parts.items()})
 
 
-_versions: "Kept[Indexed]" = Kept(_VERSIONS_KEPT)
-_segments: "Kept[Searcher]" = Kept(_SEGMENTS_KEPT)
+_versions: "LastFew[Indexed]" = LastFew(_VERSIONS_KEPT)
+_segments: "LastFew[Searcher]" = LastFew(_SEGMENTS_KEPT)
 _warned: "set[tuple[str, str]]" = set()
 
 

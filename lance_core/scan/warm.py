@@ -26,7 +26,7 @@ _READINGS_KEPT = 16
 Value = TypeVar("Value")
 
 
-class Kept(Generic[Value]):
+class LastFew(Generic[Value]):
     """The last few that were asked for, for all threads. What two of them make at once, one keeps."""
 
     def __init__(self, most: int) -> None:
@@ -55,8 +55,8 @@ class Warm:
     def __init__(self, location: Location, manifest: Manifest) -> None:
         self._location = location
         self.manifest = manifest
-        self._fragments: Kept[LiveFragment] = Kept(_FRAGMENTS_KEPT)
-        self._readings: Kept[Reading] = Kept(_READINGS_KEPT)
+        self._fragments: LastFew[LiveFragment] = LastFew(_FRAGMENTS_KEPT)
+        self._readings: LastFew[Reading] = LastFew(_READINGS_KEPT)
 
     @classmethod
     def of(cls, location: Location, manifest: Manifest) -> "Warm":
@@ -71,4 +71,4 @@ class Warm:
         return self._readings.of(key, lambda: Reading(self._location, replace(plan.looking_for(residual), tasks=())))
 
 
-_versions: Kept[Warm] = Kept(_VERSIONS_KEPT)
+_versions: LastFew[Warm] = LastFew(_VERSIONS_KEPT)

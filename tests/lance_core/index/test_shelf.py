@@ -7,17 +7,16 @@ import pyarrow as pa
 import pytest
 
 from lance_core.expressions.tree import Call, Comparison, Op
-from lance_core.index import kept
+from lance_core.index import shelf
 from lance_core.index.bloomfilter import BLOOMFILTER
-from lance_core.index.kept import Kept, Shelf
 from lance_core.index.kind import Kind, Leaf
 from lance_core.index.ngram import NGRAM
+from lance_core.index.shelf import OnShelf, Shelf
 from tests.lance_core.index.building import built
 
 
 def test_a_set_of_a_few_bytes_takes_more_than_those() -> None:
-    shelf = Shelf(1 << 20)
-    rows: Kept[int] = Kept(shelf)
+    rows: OnShelf[int] = OnShelf(Shelf(1 << 20))
     for number in range(10_000):
         rows.put(number, number, 20)
     assert rows.get(0) is None
@@ -37,11 +36,11 @@ def test_segments_share_what_they_may_keep(
 ) -> None:
     it = built(kind, values.type, {0: values}, **options)
     searchers = [kind.open(it.segment, it.column) for _ in range(5)]
-    monkeypatch.setattr(kept.SHELF, "_kept", type(kept.SHELF._kept)())
-    monkeypatch.setattr(kept.SHELF, "_size", 0)
-    monkeypatch.setattr(kept.SHELF, "_most", 3000)
+    monkeypatch.setattr(shelf.SHELF, "_kept", type(shelf.SHELF._kept)())
+    monkeypatch.setattr(shelf.SHELF, "_size", 0)
+    monkeypatch.setattr(shelf.SHELF, "_most", 3000)
     for searcher in searchers:
         first, again = searcher.search(leaf), searcher.search(leaf)
         assert first is not None
         assert first == again
-        assert 0 < kept.SHELF._size <= 3000
+        assert 0 < shelf.SHELF._size <= 3000

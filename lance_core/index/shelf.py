@@ -46,7 +46,7 @@ SHELF = Shelf(BYTES_KEPT)
 _owners = itertools.count()
 
 
-class Kept(Generic[Value]):
+class OnShelf(Generic[Value]):
     """Those of one segment, by a number."""
 
     def __init__(self, shelf: Shelf = SHELF) -> None:
