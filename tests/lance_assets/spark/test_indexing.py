@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import lance
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from lance_assets.spark import build_index, compact, optimize_indices
+from lance_assets.spark import build_index, compact, optimize_indices, upsert
 from lance_core import AuditFailed, InvalidInput, Table
 from lance_core.tasks import indexing
 from tests.lance_core.index.asking import OF, check_answers, covers, is_used, rows
@@ -48,6 +49,23 @@ def test_workers_build_what_pylance_uses(
     assert any(each.properties.get("why") == "tidy" for each in table.versions())
     check_answers(table)
     assert table.fsck().is_sound
+
+
+def test_few_keys_are_upserted_without_a_job_for_the_table(spark: SparkSession, tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    Table.create(uri, pa.table({"id": range(2000), "v": range(2000)}), max_rows_per_file=500, durable=False)
+    frame = spark.createDataFrame([(5, -1), (1999, -2), (7000, -3)], "id long, v long")
+
+    def jobs() -> int:
+        before = set(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
+        assert upsert(frame, uri, "id").rows_added == 1
+        Table.open(uri).delete("id >= 2000")
+        return len(set(spark.sparkContext.statusTracker().getJobIdsForGroup(None)) - before)
+
+    without = jobs()
+    build_index(spark, uri, "id", "BTREE")
+    assert jobs() == without - 1
+    assert Table.open(uri).to_table(filter="id in (5, 1999)")["v"].to_pylist() == [-1, -2]
 
 
 def test_what_is_wrong_is_told_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:
