@@ -23,7 +23,7 @@ _LOOK_AGAIN_S = 0.05
 
 
 class Interrupted(BaseException):
-    """As Dagster raises one when a run is to end."""
+    """As Dagster raises one in its handler when a run is to end."""
 
 
 def cancelled(session: SparkSession, folder: str, uri: str) -> int:
@@ -43,7 +43,7 @@ def cancelled(session: SparkSession, folder: str, uri: str) -> int:
         raise Interrupted
 
     rows = session.range(0, 10, 1, 1).mapInArrow(wait, "id long")
-    before = signal.signal(signal.SIGUSR1, interrupt)
+    before = signal.signal(signal.SIGTERM, interrupt)
     striking = threading.Thread(target=_strike, args=(began,))
     striking.start()
     try:
@@ -54,7 +54,7 @@ def cancelled(session: SparkSession, folder: str, uri: str) -> int:
     else:
         raise AssertionError("nobody interrupted it")
     finally:
-        signal.signal(signal.SIGUSR1, before)
+        signal.signal(signal.SIGTERM, before)
         striking.join()
     worker = int(began.read_text())
     _until(lambda: not _lives(worker), "the worker ends")
@@ -66,7 +66,7 @@ def cancelled(session: SparkSession, folder: str, uri: str) -> int:
 
 def _strike(began: Path) -> None:
     _until(began.exists, "the work begins")
-    os.kill(os.getpid(), signal.SIGUSR1)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _lives(process: int) -> bool:
