@@ -39,12 +39,12 @@ def newest(store: Store) -> tuple[Version, NamingScheme] | None:
         for _ in range(_PROBES_MAX):
             following = Version(version + 1)
             if store.head(naming.manifest_path(following, scheme)) is None:
-                return (version, scheme) if _counts(store.last_change(HINT), made) else None
+                return (version, scheme) if _is_fresh(store.last_change(HINT), made) else None
             version = following
     return None
 
 
-def _counts(left: ObjectInfo | None, made: ObjectInfo) -> bool:
+def _is_fresh(left: ObjectInfo | None, made: ObjectInfo) -> bool:
     """Whether the note was the last change, and left soon after its version was made. A cleanup takes no version of
     less than a minute, so there was no gap above this one then; a writer that stood still may leave its note when there
     is."""

@@ -44,7 +44,8 @@ class Questions(Generic[Answer]):
         self._asked: dict[Hashable, _Round[Answer]] = {}
 
     def ask(self, what: Hashable, question: Callable[[], Answer]) -> Answer:
-        """What `question` says, asked by this thread or by another, after this was called."""
+        """What `question` says, asked by this thread or by another, after this was called. Of one thing, everybody's
+        question has to be as good as another's."""
         mine = _Round[Answer](threading.get_ident())
         try:
             joined = self._join(what, mine)
@@ -80,6 +81,7 @@ class Questions(Generic[Answer]):
             return now.following
 
     def _take_over(self, what: Hashable, mine: _Round[Answer]) -> None:
+        """From one who still asks, and whose leaving will then change nothing here."""
         with self._lock:
             self._asked[what] = mine
 

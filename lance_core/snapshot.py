@@ -69,7 +69,7 @@ def exists(location: Location) -> bool:
 def load_latest(location: Location) -> Snapshot:
     """As it is now. Threads that look at the same time share a look: one after another they would see the same, and be
     in each other's way."""
-    found = _looks.ask(location.key, lambda: _load_latest(location))
+    found = _looks.ask((location.key, location.access.bases), lambda: _load_latest(location))
     if found.location is location:
         return found
     if found.location.access != location.access:

@@ -179,7 +179,8 @@ class Conditions:
 
 
 def join(base: Snapshot, source: Source, rules: Rules, seen: Seen, known: Selection | None = None) -> Found:
-    """Where it is not `known` which rows can have one of the keys, indices are asked."""
+    """`known` are the rows that can have one of the keys, as somebody was told by indices; one that is empty says that
+    nothing is known, and all are read. Without it the version's own indices are asked."""
     conditions = Conditions.of(base, source.columns, rules)
     doomed, condition, unmatched = conditions.doomed, conditions.matched_if, rules.delete_unmatched
 
@@ -238,7 +239,7 @@ def join(base: Snapshot, source: Source, rules: Rules, seen: Seen, known: Select
 
 def looked_up(base: Snapshot, source: Source, rules: Rules) -> Selection:
     """Rows that alone can have one of the keys, as far as indices on them tell. Of few keys only: else every row is
-    read, as it is where rows go that nothing matches."""
+    read, as it is where rows go that nothing matches. Few keys may be those of many rows."""
     few = 0 < source.count <= min(_KEYS_MAX, base.manifest.row_count() // _ROWS_A_KEY)
     if not few or rules.delete_unmatched is not False or selecting.select(base) is None:
         return Selection()

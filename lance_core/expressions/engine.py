@@ -42,7 +42,7 @@ class EngineError(Exception):
 def parse(sql: str, schema: pa.Schema) -> "Expr":
     """The expression as written: names resolved, nothing typed or simplified yet."""
     with _told():
-        return _empty(schema).parse_sql_expr(sql)
+        return _kept_empty(schema).parse_sql_expr(sql)
 
 
 def simplify(expr: "Expr", schema: pa.Schema, relation: str | None = None) -> "Expr":
@@ -59,13 +59,13 @@ def simplify(expr: "Expr", schema: pa.Schema, relation: str | None = None) -> "E
 
 def type_of(expr: "Expr", schema: pa.Schema, relation: str | None = None) -> pa.DataType:
     with _told():
-        return _empty(schema, relation).select(expr.alias("it")).schema().field(0).type
+        return _kept_empty(schema, relation).select(expr.alias("it")).schema().field(0).type
 
 
 def can_be_null(expr: "Expr", schema: pa.Schema) -> bool:
     """Whether any row could have no value for it, by the nullability of the columns in `schema`."""
     with _told():
-        return bool(_empty(schema).select(expr.alias("it")).schema().field(0).nullable)
+        return bool(_kept_empty(schema).select(expr.alias("it")).schema().field(0).nullable)
 
 
 def evaluate(
@@ -201,9 +201,13 @@ def replayed(table: pa.Table, relation: str, steps: Sequence[Callable[["DataFram
         return frame.to_arrow_table()
 
 
-@lru_cache(maxsize=_EMPTY_KEPT)
 def _empty(schema: pa.Schema, relation: str | None = None) -> "DataFrame":
+    """For the clock of what is planned upon it, it is now when this is made, however late it is planned."""
     return _called(_planner().read_batch(_no_rows(schema)), relation)
+
+
+_kept_empty = lru_cache(maxsize=_EMPTY_KEPT)(_empty)
+"""For what is asked without planning, which reads no clock."""
 
 
 def _no_rows(schema: pa.Schema) -> pa.RecordBatch:

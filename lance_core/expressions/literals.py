@@ -37,13 +37,8 @@ def _to_boolean(value: pa.Scalar, target: pa.DataType) -> pa.Scalar:
 
 
 def _to_integer(value: pa.Scalar, target: pa.DataType) -> pa.Scalar:
-    if pa.types.is_decimal(value.type):
+    if pa.types.is_integer(value.type) or pa.types.is_decimal(value.type):
         return value
-    if pa.types.is_integer(value.type):
-        try:
-            return value.cast(target)
-        except pa.ArrowInvalid:
-            return value  # beyond all that the column can hold
     if pa.types.is_floating(value.type):
         number = value.as_py()
         if number.is_integer() and abs(number) < 2**53:

@@ -191,7 +191,7 @@ def _binary(expr: "Expr", schema: pa.Schema) -> "Expr":
         return expr
     left, right = expr.rex_call_operands()
     if (target := type_at(column_path(left), schema)) is not None:
-        right = _fitted(right, target)
+        right = _narrowed(_fitted(right, target), target)
     elif (target := type_at(column_path(right), schema)) is not None:
         left = _fitted(left, target)
     else:
@@ -208,6 +208,19 @@ def _fitted(expr: "Expr", target: pa.DataType) -> "Expr":
     if kind == "Cast" and pa.types.is_timestamp(target) and target.unit != "ns":
         return _in_microseconds(expr)
     return expr
+
+
+def _narrowed(expr: "Expr", target: pa.DataType) -> "Expr":
+    """A whole number in the type of its column, as simplifying would have it: then nothing is left to be simplified."""
+    if expr.variant_name() != "Literal" or not pa.types.is_integer(target):
+        return expr
+    value = expr.python_value()
+    if not value.is_valid or value.type == target or not pa.types.is_integer(value.type):
+        return expr
+    try:
+        return engine.literal(value.cast(target))
+    except pa.ArrowInvalid:  # beyond all that the column can hold
+        return expr
 
 
 def _is_literal_arithmetic(expr: "Expr") -> bool:

@@ -180,13 +180,19 @@ class StagedRows:
 
 
 def staged_rows(base: Snapshot, staged: Staged) -> StagedRows:
-    """In a worker, which is given one part of a table after another: what the last one needed, it has."""
+    """For who is given one part of a table after another: what was read for the last one is kept."""
     asked = (base.location.uri, base.manifest.schema, staged)
     for before, rows in _last:
         if before == asked:
             return rows
-    _last[:] = [(asked, StagedRows(base, staged))]
-    return _last[0][1]
+    rows = StagedRows(base, staged)
+    _last[:] = [(asked, rows)]
+    return rows
+
+
+def forget(staged: Staged) -> None:
+    """On a driver, where no part comes after the last one."""
+    _last[:] = [kept for kept in _last if kept[0][2] != staged]
 
 
 _last: list[tuple[tuple[str, TableSchema, Staged], StagedRows]] = []

@@ -14,7 +14,7 @@ first look.
 
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -53,14 +53,16 @@ from lance_core.tasks.changes import How, Where, changed, over_parts
 from lance_core.tasks.kept import Kept
 from lance_core.tasks.parts import Here, Runner
 from lance_core.tasks.selected import Sent
-from lance_core.tasks.staged import Staged, StagedRows, stage_plan, staged_rows
+from lance_core.tasks.staged import Staged, StagedRows, forget, stage_plan, staged_rows
 from lance_core.tasks.update import parts_for
 from lance_core.tasks.write import WriteTask, fragments_of
 
 Stage = Callable[[WriteTask], pa.Table]
 """Runs the task over the rows that come; gives back what it gave back."""
 _LOOKED = struct.Struct("<QQ?")
-_LITTLE_BYTES = 1 << 24
+_LITTLE_ROWS, _LITTLE_BYTES = 1 << 14, 1 << 24
+"""Of the table and of its files. To read and write so much takes less than to begin a job, and any driver has room for
+it, however well the files are compressed."""
 
 
 def upsert(
@@ -97,9 +99,9 @@ class _Upsert:
         if changes_nothing(rules):
             return None
         staged = self._staged_for(base, fields)
-        table = self._looked_up(base, staged)
-        in_place = self._is_cheaper_in_place(base, staged, table)
-        met, parts = self._join(base, staged, table, in_place)
+        reach = self._reach(base, staged)
+        in_place = self._is_cheaper_in_place(base, staged, reach)
+        met, parts = self._join(base, staged, reach, in_place)
         whole = Update(fields_assigned=ids_of(schema.fields))
         if in_place:
             changes = map(schema.field, columns_that_change(fields.arrow, schema, rules))
@@ -116,6 +118,7 @@ class _Upsert:
         if self._staged is not None:
             base, staged = self._staged
             staged.discard(base.location)
+            forget(staged)
 
     def _staged_for(self, base: Snapshot, fields: TableSchema) -> Staged:
         if self._staged is None:
@@ -133,36 +136,36 @@ class _Upsert:
             )
         return staged
 
-    def _looked_up(self, base: Snapshot, staged: Staged) -> "_Table":
-        """What indices know of the keys. Where they leave few rows of the whole table, no worker is asked."""
+    def _reach(self, base: Snapshot, staged: Staged) -> "_Reach":
+        """By what indices know of the keys. Where they leave few rows of the whole table, no worker is asked."""
         rules, fragments = self._rules, base.manifest.fragments
         known = Selection()
         if staged.is_small:
-            source = StagedRows(base, staged)
+            source = staged_rows(base, staged)
             known = looked_up(base, source, rules)
             if known.known:
                 source.check_unique(0, 1)  # else each part of the table finds it out
         chosen = known.fragments
         left = [ScanTask(each, chosen=chosen.get(each.id)) for each in fragments if _may_match(each, known)]
-        runner = Here() if _is_little(base, left) else self._runner
-        return _Table([each.fragment for each in left], Sent.of(left), runner)
+        runner = Here() if known.known and _is_little(base, left) else self._runner
+        return _Reach([each.fragment for each in left], Sent.of(left), runner)
 
-    def _is_cheaper_in_place(self, base: Snapshot, staged: Staged, table: "_Table") -> bool:
+    def _is_cheaper_in_place(self, base: Snapshot, staged: Staged, reach: "_Reach") -> bool:
         """For rows with some columns only, from a first look; whole ones are written whole."""
         rules, schema = self._rules, base.manifest.schema
         columns = columns_that_change(staged.fields.arrow, schema, rules)
         if not columns or rules.matched is not Matched.UPDATE or not may_stay(staged.fields.arrow, schema):
             return False
-        results = table.each(base, staged, _Join(staged, rules, self._limits, table.sent, None), self._looked)
+        results = reach.each(base, staged, _Join(staged, rules, self._limits, None, reach.sent), self._looked)
         looked = [_LOOKED.unpack(found[1]) for found in results.values()]
         if any(removes for _, _, removes in looked):
             return False
         rows, changed_rows = sum(each[0] for each in looked), sum(each[1] for each in looked)
         return is_cheaper(base, columns, rows=rows, changed=changed_rows)
 
-    def _join(self, base: Snapshot, staged: Staged, table: "_Table", in_place: bool) -> tuple[BitMap64, list[Update]]:
+    def _join(self, base: Snapshot, staged: Staged, reach: "_Reach", in_place: bool) -> tuple[BitMap64, list[Update]]:
         rules = self._rules
-        results = table.each(base, staged, _Join(staged, rules, self._limits, table.sent, in_place), self._joined)
+        results = reach.each(base, staged, _Join(staged, rules, self._limits, in_place, reach.sent), self._joined)
         met, parts = BitMap64(), []
         for _part, found in sorted(results.items()):
             met |= BitMap64.deserialize(found[0])
@@ -191,8 +194,8 @@ class _Upsert:
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
-    """Of a version, what may have a row for one that came."""
+class _Reach:
+    """Of a version, what may have a row for one that came, and who looks at it."""
 
     fragments: Sequence[Fragment]
     sent: Sent
@@ -204,11 +207,14 @@ class _Table:
 
 
 def _is_little(base: Snapshot, tasks: Sequence[ScanTask]) -> bool:
-    """Whether indices leave so little that reading and writing it is done before a job has begun."""
-    chosen = [(each.fragment, len(each.chosen.rows)) for each in tasks if each.chosen is not None]
-    size = sum(fragment.file_bytes * rows // max(1, fragment.physical_rows) for fragment, rows in chosen)
-    blobs = any(map(is_blob, base.manifest.schema.fields))
-    return len(chosen) == len(tasks) and size <= _LITTLE_BYTES and not blobs
+    """Of rows that an index knows, and of fragments that none covers, which are read whole."""
+    rows = [each.fragment.physical_rows if each.chosen is None else len(each.chosen.rows) for each in tasks]
+    of = [each.fragment for each in tasks]
+    size = sum(each.file_bytes * some // max(1, each.physical_rows) for each, some in zip(of, rows, strict=True))
+    is_told = all(file.size for each in of for file in each.files) and not any(
+        map(is_blob, base.manifest.schema.fields)
+    )
+    return is_told and sum(rows) <= _LITTLE_ROWS and size <= _LITTLE_BYTES
 
 
 def _may_match(fragment: Fragment, known: Selection) -> bool:
@@ -232,8 +238,9 @@ class _Join:
     staged: Staged
     rules: Rules
     limits: FileLimits
-    sent: Sent
     in_place: bool | None
+    sent: Sent = field(compare=False)
+    """What becomes of a fragment does not depend on it, so that what was done stands when it changes."""
 
     def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
         rules = self.rules

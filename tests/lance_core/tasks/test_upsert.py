@@ -16,9 +16,12 @@ from lance_core import Committed, InvalidInput, Table
 from lance_core.data.write import FileLimits
 from lance_core.edit.upsert import Rules
 from lance_core.errors import SchemaMismatch
+from lance_core.format.fragment import DataFile
 from lance_core.format.operations import Update, UpdateMode
 from lance_core.tasks import staged
+from lance_core.tasks import upsert as upserting
 from lance_core.tasks.changes import How, Where
+from lance_core.tasks.parts import Task
 from lance_core.tasks.upsert import upsert
 from lance_core.tasks.write import WriteTask
 from tests.lance_core.edit.twins import LINEAGE, Twins, twins
@@ -421,7 +424,8 @@ def test_few_keys_are_looked_up_in_an_index(tmp_path: Path, stable: bool, option
     assert found.equals(theirs.table.to_table(columns).sort_by("id"))
 
 
-def test_rows_that_no_index_knows_are_looked_at_by_workers(tmp_path: Path) -> None:
+def test_rows_that_no_index_knows_are_looked_at_by_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upserting, "_LITTLE_ROWS", 50)
     uri = indexed(tmp_path, stable=False, uncovered=100)
     loop = Loop(slots=2)
     data = pa.table({"id": [5, 2003], "v": [-1, -1], "w": ["x", "y"]})
@@ -454,6 +458,61 @@ def test_who_was_in_the_way_is_looked_up_again(tmp_path: Path) -> None:
             return staged_now
 
     made = run(uri, Between(LOOKED_UP), {})
-    assert made.rebased_over or made.attempts >= 1
+    assert (made.attempts, made.version) == (2, 5), "planned twice"
     assert made.table.to_table(["v"], filter="id = 5")["v"].to_pylist() == [50]
     assert made.table.count_rows() == 2001
+
+
+def test_many_small_upserts_stay_with_the_driver(tmp_path: Path) -> None:
+    """Each moves its row into a fragment that no index covers."""
+    uri = indexed(tmp_path, stable=False)
+    for turn in range(3):
+        loop = Loop(slots=2)
+        run(uri, Rows(LOOKED_UP.slice(turn, 1)), {}, loop=loop)
+        assert loop.ran == []
+
+
+@pytest.mark.parametrize("of", ["unknown", "large"])
+def test_files_that_may_be_large_are_left_to_workers(tmp_path: Path, of: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if of == "large":
+        monkeypatch.setattr(upserting, "_LITTLE_BYTES", 10)
+    else:
+        monkeypatch.setattr(DataFile, "size", None)
+    loop = Loop(slots=2)
+    assert run(indexed(tmp_path, stable=False), Rows(LOOKED_UP), {}, loop=loop).rows_added == 2
+    assert loop.ran
+
+
+def test_a_key_of_many_rows_is_left_to_workers(tmp_path: Path) -> None:
+    uri, count = str(tmp_path / "t"), upserting._LITTLE_ROWS + 1
+    table = Table.create(uri, pa.table({"day": [0] * count + [1] * count, "v": [0] * 2 * count}), durable=False)
+    table.create_index("day", "BITMAP")
+    loop = Loop(slots=2)
+    run(uri, Rows(pa.table({"day": [1], "v": [5]})), {"insert": False}, on="day", loop=loop)
+    assert loop.ran
+    assert Table.open(uri).count_rows("v = 5") == count
+
+
+def test_parts_that_nobody_touched_stand_though_an_index_tells_others_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fragment goes in which a key was, so that less is known of the others."""
+    monkeypatch.setattr(upserting, "_LITTLE_ROWS", 50)
+    uri = indexed(tmp_path, stable=False, uncovered=400)
+    for _ in range(3):
+        Table.open(uri).append(pa.table({"id": range(5000, 5400), "v": range(400), "w": ["u"] * 400}))
+
+    class Between(Loop):
+        def run(self, task: Task, parts: int) -> pa.Table:
+            answer = super().run(task, parts)
+            if len(jobs) == 0:
+                Table.open(uri).delete("id < 500")
+            jobs.append(parts)
+            return answer
+
+    jobs: list[int] = []
+    made = run(uri, Rows(pa.table({"id": [5, 700, 1999], "v": [1, 2, 3], "w": ["", "", ""]})), {}, loop=Between(4))
+    assert made.attempts == 2
+    assert jobs[0] > 2
+    assert jobs[1:] == [1], "of the second plan only the part that the fragment was in"
+    assert made.table.to_table(["v"], filter="id in (5, 700, 1999)").sort_by("v")["v"].to_pylist() == [1, 2, 3]
