@@ -14,6 +14,7 @@ import pytest
 
 from lance_core import Committed, InvalidInput, Table
 from lance_core.data.write import FileLimits
+from lance_core.edit import upsert_join
 from lance_core.edit.upsert import Rules
 from lance_core.errors import SchemaMismatch
 from lance_core.format.fragment import DataFile
@@ -192,12 +193,18 @@ def test_it_is_what_one_process_and_pylance_do(
 
 @BOTH
 @pytest.mark.parametrize("seed", range(6))
-def test_random_tables(tmp_path: Path, seed: int, stable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [None, "BTREE", "BITMAP", "BLOOMFILTER"])
+def test_random_tables(
+    tmp_path: Path, seed: int, stable: bool, kind: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upsert_join, "_ROWS_A_KEY", 1)
     random = np.random.default_rng(seed)
     monkeypatch.setattr(staged, "PORTION_ROWS", int(random.integers(1, 40)))
     if seed % 2:
         monkeypatch.setattr(staged, "HELD_ROWS", 0)  # workers write the new rows too
     pair = twins(tmp_path, ROWS, stable=stable)
+    if kind:
+        Table.open(pair.ours, durable=False).create_index("id", kind)
     for step in range(4):
         keys = random.permutation(60)[: random.integers(0, 60)]
         columns = {"id": keys, "v": random.integers(0, 9, len(keys))}
