@@ -155,9 +155,9 @@ VERBS: dict[str, Verb] = {
 }
 FED = ("append", "overwrite", "upsert", "merge_columns", "merge_columns by key", "source", "stream")
 """Rows come to them from Spark: the blow finds them in the middle of those."""
-STAGED = ("upsert", "merge_columns", "merge_columns by key")
-"""Rows that come are put aside until the change has landed."""
-TIDY = ("append", "overwrite", "merge_columns", "merge_columns by key", "source", "stream")
+ASIDE = ("upsert", "merge_columns", "merge_columns by key", "build_index")
+"""Rows that come, or pieces of an index, are put aside until the change has landed."""
+TIDY = ("append", "overwrite", "upsert", "merge_columns", "merge_columns by key", "source", "stream")
 """They may have written nothing yet, since small batches are joined first, or take back what they wrote."""
 
 

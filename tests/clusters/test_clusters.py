@@ -166,8 +166,8 @@ def test_a_killed_driver_and_the_same_again_are_one_version(
     assert Table.open(uri).version == 1 + landed + reserves
     again = places.driver(place).play(killed.again, uri=uri, verb=verb)
     assert again == {"version": 2 + reserves + (reserves and not landed), "landed_before": landed}
-    # What has landed is not written again; rows that had been put aside are still there.
-    faults.holds(uri, verb, leaves=not landed or verb in faults.STAGED)
+    # What has landed is not written again; what had been put aside is still there.
+    faults.holds(uri, verb, leaves=not landed or verb in faults.ASIDE)
 
 
 if EVERYTHING:  # its slice is tests/lance_core/tasks/test_many_fragments.py
