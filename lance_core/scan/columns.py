@@ -78,6 +78,8 @@ def pruned(schema: TableSchema, columns: Iterable[Column]) -> TableSchema:
     for column in columns:
         if column.is_stored:
             paths.setdefault(column.path[0], []).append(column.path[1:])
+    if all(() in below for below in paths.values()):
+        return schema.only(paths)
     return TableSchema(tuple(_pruned(schema.field(top), below) for top, below in paths.items()), schema.metadata)
 
 

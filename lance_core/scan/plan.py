@@ -98,7 +98,8 @@ class ScanPlan:
         return sum(task.rows * sizes.row_bytes(task.fragment) for task in self.tasks)
 
     def piece_sizes(self) -> "PieceSizes":
-        return PieceSizes(*_widths(self.both.arrow), *_widths(self.table.arrow))
+        (first, first_open), (then, then_open) = _widths(self.first.arrow), _widths(self.then.arrow)
+        return PieceSizes(first + then, first_open + then_open, *_widths(self.table.arrow))
 
 
 @dataclass(frozen=True, slots=True)
