@@ -47,7 +47,7 @@ test-ui: $(STAMP) ## look at the demo's pages with a headless Chromium; pictures
 torture: $(STAMP) $(AZURITE) ## every harness at its full size, two processes at a time (ARGS="simulation --size pr" for some)
 	@$(PYTHON) -m tests.torture $(ARGS)
 
-clusters: $(STAMP) ## Spark ops on clusters of real processes, by Spark Connect and on S3, with tasks and drivers killed (an hour)
+clusters: $(STAMP) ## Spark ops on clusters of real processes, by Spark Connect and on S3, with tasks and drivers killed (20 min)
 	@CLUSTERS=all $(PYTHON) -m pytest tests/clusters $(ARGS)
 
 dagster-proofs: $(STAMP) ## runs of Dagster killed at every step, a deployment on PostgreSQL, ten thousand partitions (15 min)
