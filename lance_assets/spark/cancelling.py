@@ -41,11 +41,13 @@ def ending_together(spark: SparkSession) -> Iterator[None]:
         with _told_at_once(lambda: _do(interrupt, tag)) as told:
             yield
     except BaseException as error:
-        _do(interrupt, tag)
+        answers = _do(interrupt, tag)
         if isinstance(error, Exception) and not told:
             remove(tag)
             raise
         _forget_connection(context)
+        if answers:
+            _make_active(spark, context)
         if told and error is not told[0]:  # what Spark said of its cancelled work came over it
             raise told[0] from error
         raise
@@ -53,7 +55,7 @@ def ending_together(spark: SparkSession) -> Iterator[None]:
 
 
 @contextmanager
-def _told_at_once(interrupt: Callable[[], None]) -> Iterator[list[BaseException]]:
+def _told_at_once(interrupt: Callable[[], object]) -> Iterator[list[BaseException]]:
     """Work is interrupted by the signal itself: while the exception passes, PySpark waits for the job that it left.
     Gives what the handlers that were there before have raised."""
     told: list[BaseException] = []
@@ -109,8 +111,19 @@ def _forget_connection(context: SparkContext | None) -> None:
         connection.close()
 
 
-def _do(interrupt: Callable[[str], object], tag: str) -> None:
-    """From a thread of its own: this one's connection may be in use."""
+def _make_active(spark: SparkSession, context: SparkContext | None) -> None:
+    """A new connection is a new thread of Java's, which has no session: there Spark would know no data source of
+    Python's any more, `format("lance")` for one."""
+    if context is None:
+        return
+    try:
+        spark.createDataFrame([], "none int")  # which PySpark does in the thread's own name
+    except (PySparkException, Py4JError, OSError):  # Spark is gone
+        return
+
+
+def _do(interrupt: Callable[[str], object], tag: str) -> bool:
+    """From a thread of its own: this one's connection may be in use. Whether Spark took the word in time."""
 
     def tell() -> None:
         try:
@@ -121,3 +134,4 @@ def _do(interrupt: Callable[[str], object], tag: str) -> None:
     telling = threading.Thread(target=tell, name="lance-interrupt", daemon=True)
     telling.start()
     telling.join(_PATIENCE_S)
+    return not telling.is_alive()

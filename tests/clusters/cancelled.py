@@ -61,7 +61,10 @@ def cancelled(session: SparkSession, folder: str, uri: str) -> int:
     assert not go.exists()
     assert not Table.exists(uri)
     go.touch()
-    return int(append(rows, uri).rows_added or 0)
+    added = append(rows, uri).rows_added
+    session.range(10, 20).write.format("lance").mode("append").save(uri)  # the session still knows what that is
+    assert Table.open(uri).count_rows() == 20
+    return int(added or 0)
 
 
 def _strike(began: Path) -> None:
