@@ -1,6 +1,6 @@
 """What every writer returns: the version that holds the write, and what it took to get there."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lance_core.format.ids import Version
@@ -29,3 +29,15 @@ class Committed:
     """The intent had landed already, here or elsewhere; nothing was written now."""
     uncovered: tuple[str, ...] = ()
     """Compaction: names of indices that cover less after it than before. Queries scan what they do not cover."""
+
+    def followed_by(self, other: "Committed") -> "Committed":
+        """As one, where the same call made a second version."""
+        return replace(
+            self,
+            version=other.version,
+            table=other.table,
+            files=self.files + other.files,
+            bytes=self.bytes + other.bytes,
+            attempts=self.attempts + other.attempts,
+            rebased_over=(*self.rebased_over, *other.rebased_over),
+        )

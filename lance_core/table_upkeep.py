@@ -1,6 +1,5 @@
 """The verbs that keep a table in shape and change none of its rows: compaction, cleanup, indices."""
 
-import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -208,12 +207,4 @@ class TableUpkeep(TableReader, ABC):
             )
         except RetryableConflict:
             return done  # the next one drops them
-        return dataclasses.replace(
-            done,
-            version=trimmed.version,
-            table=trimmed.table,
-            files=done.files + trimmed.files,
-            bytes=done.bytes + trimmed.bytes,
-            attempts=done.attempts + trimmed.attempts,
-            rebased_over=(*done.rebased_over, *trimmed.rebased_over),
-        )
+        return done.followed_by(trimmed)

@@ -134,15 +134,7 @@ def optimize_indices(where: Where, names: Sequence[str] | None, merge: str, *, h
         return done  # the next one drops them
     if not trimmed.attempts:
         return done
-    return dataclasses.replace(
-        done,
-        version=trimmed.version,
-        table=trimmed.table,
-        files=done.files + trimmed.files,
-        bytes=done.bytes + trimmed.bytes,
-        attempts=done.attempts + trimmed.attempts,
-        rebased_over=(*done.rebased_over, *trimmed.rebased_over),
-    )
+    return done.followed_by(trimmed)
 
 
 def _all(base: Snapshot, asked: Asked) -> Work:

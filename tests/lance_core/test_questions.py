@@ -106,6 +106,18 @@ def test_another_question_is_not_waited_for() -> None:
         assert here.comes(lambda: 7, what="something else").result(10) == 7
 
 
+@pytest.fixture
+def nobody_waits_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To lose patience would hide it."""
+
+    def refuse(*given: object) -> None:
+        raise AssertionError("waited for a question that has no end")
+
+    monkeypatch.setattr(questions, "_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(Questions, "_take_over", refuse)
+
+
+@pytest.mark.usefixtures("nobody_waits_in_vain")
 def test_a_question_within_a_question_is_asked() -> None:
     asked: Questions[int] = Questions()
     assert asked.ask("it", lambda: asked.ask("it", lambda: 3) + 1) == 4
@@ -150,13 +162,16 @@ def test_who_is_interrupted_before_its_turn_leaves_nobody_waiting() -> None:
         assert here.first.result(10) == 1
 
 
+@pytest.mark.usefixtures("nobody_waits_in_vain")
 def test_a_forked_process_waits_for_no_thread_of_the_other() -> None:
     with held() as here:
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
-            os.write(writing, b"%d" % here.asked.ask("it", lambda: 4))
-            os._exit(0)
+            try:
+                os.write(writing, b"%d" % here.asked.ask("it", lambda: 4))
+            finally:
+                os._exit(0)
         os.close(writing)
         try:
             assert os.read(reading, 1) == b"4"

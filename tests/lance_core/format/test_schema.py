@@ -156,3 +156,20 @@ def test_what_nobody_could_read_back_is_refused(column: pa.Field, message: str) 
 def test_metadata_is_text() -> None:
     with pytest.raises(InvalidInput, match="the schema's own metadata is not UTF-8"):
         TableSchema.from_arrow(pa.schema([("x", pa.int8())], metadata={b"\xff": "v"}))
+
+
+def test_some_columns_are_what_they_would_be_by_themselves() -> None:
+    arrow = pa.schema(
+        [
+            pa.field("id", pa.int64(), nullable=False, metadata={"k": "v"}),
+            ("js", pa.json_(pa.string())),
+            ("at", pa.struct([("x", pa.list_(pa.float16()))])),
+        ],
+        metadata={"owner": "ada"},
+    )
+    whole = TableSchema.from_arrow(arrow)
+    for names in ([], ["js"], ["at", "id"]):
+        some = whole.only(names)
+        alone = TableSchema(some.fields, some.metadata)
+        assert some == alone
+        assert some.arrow.equals(alone.arrow, check_metadata=True)
