@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from lance_core.errors import InvalidInput
 from lance_core.format.base_path import BasePath
-from lance_core.format.chain import PARENT
 from lance_core.format.config_keys import SET_BY_THE_LIBRARY
+from lance_core.format.hash_chain import PARENT
 from lance_core.format.ids import Version
-from lance_core.format.ingested import FOLLOWS, INGESTED
+from lance_core.format.ingest_records import FOLLOWS, INGESTED
 
 NOT_TURNED_ON = (
     "the table has none: they are given out from the first version on, and are not turned on later. Create a new table "

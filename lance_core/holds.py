@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from typing import TypeGuard, TypeVar
 
 from lance_core.errors import Corrupt, LanceError, NotFound, StorageError
-from lance_core.format import naming, weight
+from lance_core.format import naming, size_guard
 from lance_core.limits import INTENT_BYTES
 from lance_core.ports import Ports
 from lance_core.storage.store import ObjectInfo, Store, read_whole, with_facts
@@ -135,7 +135,7 @@ def _going(store: Store, notice: ObjectInfo, thing: str, what: str) -> StorageEr
 
 def _record(store: Store, path: str) -> dict[str, object]:
     data = read_whole(store, path, INTENT_BYTES)
-    weight.check_json(data, path=path)
+    size_guard.check_json(data, path=path)
     try:
         record = json.loads(data)
     except (ValueError, RecursionError) as error:

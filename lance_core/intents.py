@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
 from lance_core.errors import Corrupt, InvalidInput, NotFound, StorageError
-from lance_core.format import naming, weight
+from lance_core.format import naming, size_guard
 from lance_core.format.ids import Version
 from lance_core.limits import INTENT_BYTES
 from lance_core.storage.store import ObjectInfo, Put, Store, read_whole, with_facts
@@ -146,7 +146,7 @@ def _encode(record: IntentRecord) -> bytes:
 
 
 def _decode(data: bytes, path: str, intent: str | None = None) -> IntentRecord:
-    weight.check_json(data, path=path)
+    size_guard.check_json(data, path=path)
     try:
         members = json.loads(data)
         landing = members.pop("landing")

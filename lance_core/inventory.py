@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from lance_core.errors import NotFound
-from lance_core.format import ingested, naming, refs
+from lance_core.format import ingest_records, naming, refs
 from lance_core.format.manifest import Manifest
 from lance_core.limits import MANIFEST_BYTES
 from lance_core.location import Location
@@ -22,7 +22,7 @@ _ITSELF = re.compile(
     rf"{naming.DATA}/(?:[^/]+/)*[^/]+\.lance"
     rf"|{naming.DELETIONS}/[^/]+\.(?:arrow|bin)"
     rf"|{naming.TRANSACTIONS}/[^/]+\.txn"
-    rf"|{ingested.DIRECTORY}/[^/]+\.arrow"
+    rf"|{ingest_records.DIRECTORY}/[^/]+\.arrow"
 )
 _OF_AN_INDEX = re.compile(rf"({naming.INDICES}/{_UUID})/.+")
 _BESIDE_DATA = re.compile(rf"({naming.DATA}/[^/]+)/[01]{{32}}\.blob")
@@ -30,7 +30,14 @@ _UNFINISHED = re.compile(
     rf"(?:{naming.VERSIONS}|{naming.TRANSACTIONS}|{naming.DELETIONS}|{naming.DATA}(?:/[^/]+)*)/\.tmp[^/]*"
     rf"|{naming.VERSIONS}/[^/]+\.manifest(?:#\d+|-{_UUID})"
 )
-_WALKED = (naming.DATA, naming.DELETIONS, naming.INDICES, naming.TRANSACTIONS, naming.VERSIONS, ingested.DIRECTORY)
+_WALKED = (
+    naming.DATA,
+    naming.DELETIONS,
+    naming.INDICES,
+    naming.TRANSACTIONS,
+    naming.VERSIONS,
+    ingest_records.DIRECTORY,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +76,7 @@ def named_by(manifest: Manifest) -> Named:
             without_files.add(key)
     if manifest.transaction_file:
         own.add(f"{naming.TRANSACTIONS}/{manifest.transaction_file}")
-    for segment in ingested.segments_of(manifest.config, path=manifest.path):
+    for segment in ingest_records.segments_of(manifest.config, path=manifest.path):
         (own if manifest.branch is None else elsewhere).add(segment.path)  # of all lines, they are with the main one
     return Named(frozenset(own), frozenset(elsewhere), frozenset(without_files))
 

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 from lance_core import given
 from lance_core.commit import ATTEMPTS, commit
 from lance_core.errors import AlreadyExists, InvalidInput, NotFound, StorageError
-from lance_core.format import ingested, naming, refs
+from lance_core.format import ingest_records, naming, refs
 from lance_core.format.base_path import BasePath, free_id
 from lance_core.format.ids import Version
 from lance_core.format.operations import Clone
@@ -215,7 +215,7 @@ def _copy_record(source: Snapshot, target: Location) -> None:
     """Of which files were ingested: the clone has their rows, however it reads them. What is missing is told there."""
     manifest = source.manifest
     main = source.location.main_line(manifest.branch)
-    for segment in ingested.segments_of(manifest.config, path=f"{source.location.uri}/{manifest.path}"):
+    for segment in ingest_records.segments_of(manifest.config, path=f"{source.location.uri}/{manifest.path}"):
         with suppress(NotFound):
             copy(main.own_store, segment.path, target.store, segment.path)
 

@@ -6,9 +6,9 @@ version is opened; what is committed after that has all of it in the manifest.
 
 from lance_core.errors import Corrupt, Unsupported
 from lance_core.format import framing, naming
+from lance_core.format.external_lineage import IN_COLUMNS, LineageFile, files_of, inlined, spilled
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
-from lance_core.format.spilled_lineage import IN_COLUMNS, LineageFile, files_of, inlined, spilled
 from lance_core.limits import LINEAGE_BYTES, LINEAGE_BYTES_TOGETHER
 from lance_core.storage.store import Store
 

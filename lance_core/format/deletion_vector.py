@@ -11,7 +11,7 @@ from pyroaring import BitMap
 
 from lance_core.errors import Corrupt
 from lance_core.format import deletion_arrow
-from lance_core.format.distinct import distinct
+from lance_core.format.sorted_unique import distinct
 from lance_core.limits import DELETED_ROWS
 
 _ARRAY_ROWS_MAX = 5000

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from pyroaring import BitMap, BitMap64
 
 from lance_core.errors import Corrupt, Unsupported
-from lance_core.format import weight
+from lance_core.format import size_guard
 from lance_core.format._pb import table_pb2
 from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version
@@ -64,7 +64,7 @@ class FragmentReuse:
     @classmethod
     def decode(cls, data: bytes, *, path: str) -> "FragmentReuse":
         """The content itself, wherever it is kept."""
-        weight.check(data, path=path)
+        size_guard.check(data, path=path)
         try:
             content = _Details.InlineContent.FromString(data)
         except DecodeError as error:

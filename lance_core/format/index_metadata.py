@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from pyroaring import BitMap
 
 from lance_core.errors import Corrupt
-from lance_core.format import naming, weight
+from lance_core.format import naming, size_guard
 from lance_core.format._pb import table_pb2
 from lance_core.format.base_path import located
 from lance_core.format.ids import Version
@@ -250,7 +250,7 @@ class IndexMetadata:
 def decode_section(data: bytes | None, *, path: str) -> tuple[IndexMetadata, ...]:
     if data is None:
         return ()
-    weight.check(data, path=path)
+    size_guard.check(data, path=path)
     try:
         segments = table_pb2.IndexSection.FromString(data).indices
     except DecodeError as error:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from lance_core.format._pb import transaction_pb2
-from lance_core.format.distinct import distinct
+from lance_core.format.sorted_unique import distinct
 from lance_core.format.xxh64 import Hashes, xxh64
 
 _Bytes = npt.NDArray[np.uint8]

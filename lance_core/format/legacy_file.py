@@ -14,7 +14,7 @@ from itertools import pairwise
 from google.protobuf.message import DecodeError
 
 from lance_core.errors import Corrupt, Unsupported
-from lance_core.format import framing, weight
+from lance_core.format import framing, size_guard
 from lance_core.format._pb import file_pb2, table_pb2
 from lance_core.format.schema import TableSchema
 
@@ -54,7 +54,7 @@ class LegacyFile:
 
     @classmethod
     def decode(cls, metadata: bytes, *, size: int, path: str) -> "LegacyFile":
-        weight.check(metadata, path=path)
+        size_guard.check(metadata, path=path)
         try:
             message = file_pb2.Metadata.FromString(metadata)
         except DecodeError as error:
@@ -79,7 +79,7 @@ class LegacySchema:
 
     @classmethod
     def decode(cls, manifest: bytes, *, path: str) -> "LegacySchema":
-        weight.check(manifest, path=path)
+        size_guard.check(manifest, path=path)
         try:
             message = table_pb2.Manifest.FromString(manifest)
         except DecodeError as error:

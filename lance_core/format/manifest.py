@@ -20,11 +20,11 @@ from typing import overload
 from google.protobuf.message import DecodeError
 
 from lance_core.errors import Corrupt, Unsupported
-from lance_core.format import features, framing, outline, weight
+from lance_core.format import features, framing, manifest_header, size_guard
 from lance_core.format._pb import table_pb2
 from lance_core.format.base_path import BasePath, decode_all
-from lance_core.format.chain import Parent
 from lance_core.format.fragment import Fragment, StorageVersion, live_rows
+from lance_core.format.hash_chain import Parent
 from lance_core.format.ids import Version
 from lance_core.format.index_metadata import IndexMetadata, decode_section
 from lance_core.format.schema import TableSchema
@@ -73,9 +73,9 @@ class Manifest:
     def decode(cls, file: bytes, *, path: str, version: Version | None = None) -> "Manifest":
         """Parse a whole manifest file; `version` is what its name promises."""
         body = framing.manifest_message(file, path=path)
-        weight.check(body, path=path)
+        size_guard.check(body, path=path)
         try:
-            message = outline.parse(body)
+            message = manifest_header.parse(body)
         except DecodeError as error:
             raise Corrupt("the manifest message does not parse", path=path, field="manifest") from error
         if message.version < 1 or (version is not None and message.version != version):
@@ -132,20 +132,20 @@ class Manifest:
 
     def header(self) -> bytes:
         """This version as a file, without fragments, indices and transaction: what is true of every part of it."""
-        alone = outline.without_fragments(self._outline)
+        alone = manifest_header.without_fragments(self._outline)
         return Manifest.framed(alone, index_section=None, transaction=None, path=self.path)._file
 
     def with_fragments(self, fragments: Iterable[Fragment]) -> "Manifest":
         """This version, its fragments told better than its file tells them."""
-        outlined = outline.without_fragments(self._outline)
-        outline.add_fragments(outlined, (fragment.message for fragment in fragments))
+        outlined = manifest_header.without_fragments(self._outline)
+        manifest_header.add_fragments(outlined, (fragment.message for fragment in fragments))
         better = Manifest(outlined, self._file, path=self.path)
         better.message = table_pb2.Manifest.FromString(outlined.SerializeToString())
         return better
 
     def edit(self) -> table_pb2.Manifest:
         """A copy of the outline that the maker of the next version may change."""
-        return outline.copy(self._outline)
+        return manifest_header.copy(self._outline)
 
     def encode(self) -> bytes:
         """The bytes of the manifest file."""
@@ -298,7 +298,7 @@ class Manifest:
         if not self._outline.HasField("max_fragment_id"):
             return
         try:
-            last = outline.last_fragment_id(framing.manifest_message(self._file, path=self.path))
+            last = manifest_header.last_fragment_id(framing.manifest_message(self._file, path=self.path))
         except DecodeError as error:
             raise self._broken() from error
         if last is not None and last > self.max_fragment_id:

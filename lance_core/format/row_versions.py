@@ -14,7 +14,7 @@ import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
 from lance_core.errors import Corrupt, InvalidInput
-from lance_core.format import weight
+from lance_core.format import size_guard
 from lance_core.format._pb import rowids_pb2
 from lance_core.format.id_runs import Counts, Positions, checked, clipped, without
 from lance_core.format.id_segments import BadSegment, decode_segment
@@ -44,7 +44,7 @@ class RowVersions:
             raise Corrupt(f"cannot be for {rows} rows: a fragment has {ROWS_MAX} at most", path=path, field=field)
         if data is None:
             return cls.of_one(rows, UNRECORDED)
-        weight.check(data, path=path)
+        size_guard.check(data, path=path)
         try:
             runs = rowids_pb2.RowDatasetVersionSequence.FromString(data).runs
         except DecodeError as error:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
 from lance_core.errors import Corrupt, InvalidInput
-from lance_core.format import weight
+from lance_core.format import size_guard
 from lance_core.format._pb import rowids_pb2
 from lance_core.format.id_runs import (
     END_MAX,
@@ -63,7 +63,7 @@ class RowIdSequence:
     @classmethod
     def decode_partial(cls, data: bytes, *, rows_max: int, path: str, field: str = "row_ids") -> "RowIdSequence":
         """The sequence of a fragment whose last rows may still wait for their ids, as an upsert proposes it."""
-        weight.check(data, path=path)
+        size_guard.check(data, path=path)
         try:
             segments = rowids_pb2.RowIdSequence.FromString(data).segments
         except DecodeError as error:

@@ -13,7 +13,7 @@ from functools import cached_property
 import pyarrow as pa
 
 from lance_core.errors import Corrupt, InvalidInput, Unsupported
-from lance_core.format import keys, logical_types
+from lance_core.format import key_metadata, logical_types
 from lance_core.format._pb import file_pb2
 from lance_core.format.logical_types import EXTENSION_METADATA, EXTENSION_NAME, JSON_EXTENSION, UnknownLogicalType
 from lance_core.limits import FIELDS
@@ -47,7 +47,7 @@ class Field:
     @property
     def is_primary_key(self) -> bool:
         """Whether it is part of the key that its owner declares and nobody enforces."""
-        return keys.is_primary(self.metadata)
+        return key_metadata.is_primary(self.metadata)
 
     def walk(self) -> Iterator["Field"]:
         """This field and all below it, parents first."""
@@ -350,8 +350,8 @@ def _encode(field: Field, parent: int) -> Iterator[file_pb2.Field]:
         extension_name=field.metadata.get(EXTENSION_NAME, b"").decode(errors="replace"),
         metadata=metadata,
         unenforced_primary_key=field.is_primary_key,
-        unenforced_primary_key_position=keys.primary_position(field.metadata),
-        unenforced_clustering_key_position=keys.clustering_position(field.metadata),
+        unenforced_primary_key_position=key_metadata.primary_position(field.metadata),
+        unenforced_clustering_key_position=key_metadata.clustering_position(field.metadata),
     )
     for child in field.children:
         yield from _encode(child, field.id)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from google.protobuf.message import DecodeError
 
 from lance_core.errors import Corrupt
-from lance_core.format import operation_codec, weight
+from lance_core.format import operation_codec, size_guard
 from lance_core.format._pb import transaction_pb2
-from lance_core.format.chain import PARENT, Parent
+from lance_core.format.hash_chain import PARENT, Parent
 from lance_core.format.ids import Version
 from lance_core.format.operations import Operation
 from lance_core.limits import TRANSACTION_BYTES
@@ -55,7 +55,7 @@ class Transaction:
     @classmethod
     def decode(cls, data: bytes, *, path: str) -> "Transaction":
         TRANSACTION_BYTES.check(len(data), path=path)
-        weight.check(data, path=path)
+        size_guard.check(data, path=path)
         try:
             message = transaction_pb2.Transaction.FromString(data)
         except DecodeError as error:

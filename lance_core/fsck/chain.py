@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from itertools import filterfalse
 
 from lance_core.errors import LanceError
-from lance_core.format import draft, naming
-from lance_core.format.chain import Parent
+from lance_core.format import manifest_builder, naming
+from lance_core.format.hash_chain import Parent
 from lance_core.format.ids import Version
 from lance_core.format.operations import Clone
 from lance_core.format.transaction import Transaction
@@ -45,7 +45,7 @@ class Link:
     @classmethod
     def of(cls, snapshot: Snapshot, transaction: Transaction | None) -> "Link":
         manifest = snapshot.manifest
-        signed = manifest.library == draft.LIBRARY and transaction is not None
+        signed = manifest.library == manifest_builder.LIBRARY and transaction is not None
         parent = transaction.parent if signed and transaction is not None else None
         source = None
         if transaction is not None and isinstance(transaction.operation, Clone):

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from lance_core.errors import InvalidInput, Unsupported
-from lance_core.format import base_path, ingested, keys, mem_wal
+from lance_core.format import base_path, ingest_records, key_metadata, mem_wal
 from lance_core.format import operations as op
 from lance_core.format.base_path import BasePath
-from lance_core.format.chain import PARENT_BYTES_MAX
-from lance_core.format.draft import Draft
 from lance_core.format.fragment import StorageVersion
+from lance_core.format.hash_chain import PARENT_BYTES_MAX
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
+from lance_core.format.manifest_builder import Draft
 from lance_core.format.naming import NamingScheme
 from lance_core.format.operations import MapUpdate, Operation
 from lance_core.format.schema import Field, TableSchema
@@ -169,7 +169,7 @@ def _change(draft: Draft, ours: Transaction, occasion: Occasion) -> None:
 
 def _note_ingested(draft: Draft, ours: Transaction) -> None:
     name, version = ours.operation.name, draft.version - 1
-    config = ingested.noted(draft.config, ours.properties, ours=name, version=version)
+    config = ingest_records.noted(draft.config, ours.properties, ours=name, version=version)
     if config is not None:
         draft.set_config(config)
 
@@ -241,7 +241,7 @@ def _with_metadata(schema: TableSchema, operation: op.UpdateConfig) -> TableSche
     if unknown := sorted(set(operation.field_metadata) - known):
         raise InvalidInput(f"there is no field with the id {unknown[0]}; metadata is set on fields that exist")
     changed = TableSchema(tuple(_with_field_metadata(field, operation) for field in schema.fields), metadata)
-    keys.check_update(
+    key_metadata.check_update(
         _metadata_by_id(schema),
         {id: update.entries for id, update in operation.field_metadata.items()},
         _metadata_by_id(changed),

@@ -14,10 +14,10 @@ from lance_core.errors import InvalidInput, RetryableConflict
 from lance_core.format import field_ids
 from lance_core.format import operations as op
 from lance_core.format.deletion_vector import DeletionVector
-from lance_core.format.draft import Draft
 from lance_core.format.fragment import TOMBSTONE, DataFile, Fragment
 from lance_core.format.ids import FragmentId, Version
 from lance_core.format.index_metadata import FRAGMENT_REUSE, IndexMetadata
+from lance_core.format.manifest_builder import Draft
 from lance_core.format.operations import UpdateMode
 from lance_core.format.row_versions import RowVersions
 from lance_core.format.rowids import RowIdSequence

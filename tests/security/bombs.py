@@ -22,7 +22,7 @@ from google.protobuf.internal.encoder import _VarintBytes  # type: ignore[attr-d
 from pyroaring import BitMap
 
 from lance_core import LanceError, Table
-from lance_core.format import deletion_arrow, framing, naming, weight
+from lance_core.format import deletion_arrow, framing, naming, size_guard
 from lance_core.format._pb import table_pb2, transaction_pb2
 from lance_core.format.ids import Version
 from lance_core.limits import SMALL_PARTS
@@ -383,7 +383,7 @@ def _megabytes() -> int:
 def main() -> None:
     place = Path(sys.argv[1])
     place.mkdir(parents=True, exist_ok=True)
-    weight.check(b"", path="")
+    size_guard.check(b"", path="")
     for name in sys.argv[2:] or BOMBS:
         print(json.dumps(asdict(tried(name, place))), flush=True)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lance_core import InvalidInput, Unsupported
-from lance_core.format import deletion_arrow, weight
+from lance_core.format import deletion_arrow, size_guard
 from lance_core.holds import read_hold, read_notice
 from lance_core.intents import read as read_intent
 from lance_core.limits import DELETED_ROWS_AS_ARROW, FRAGMENTS, JSON_PARTS, SMALL_PARTS, Limit
@@ -68,15 +68,15 @@ def test_none_of_them_hurts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [0, 1, 3, 100_003])
 def test_small_parts_are_counted_however_they_are_spelt(part: bytes, is_small: bool, count: int) -> None:
     """Over the ends of the pieces that are looked at, too."""
-    counted = weight.small_parts(np.frombuffer(part * count, dtype=np.uint8))
+    counted = size_guard.small_parts(np.frombuffer(part * count, dtype=np.uint8))
     assert counted >= count if is_small else counted <= count // 10
 
 
 def test_as_much_as_may_be_is_weighed() -> None:
     """Two bytes to a part, and the number of parts that are too many."""
-    weight.check(b"\x12\x00" * SMALL_PARTS.most, path="m")
+    size_guard.check(b"\x12\x00" * SMALL_PARTS.most, path="m")
     with pytest.raises(Unsupported, match="perhaps 2,000,001 parts of less than 16 bytes"):
-        weight.check(b"\x12\x00" * (SMALL_PARTS.most + 1), path="m")
+        size_guard.check(b"\x12\x00" * (SMALL_PARTS.most + 1), path="m")
 
 
 def test_what_is_read_is_measured_first() -> None:

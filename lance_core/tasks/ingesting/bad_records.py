@@ -17,9 +17,9 @@ import pyarrow as pa
 from lance_core import writes
 from lance_core.commit import ATTEMPTS
 from lance_core.errors import AlreadyExists, Corrupt, InvalidInput, NotFound, SchemaMismatch
-from lance_core.format import weight
+from lance_core.format import size_guard
 from lance_core.format.fragment import Fragment, StorageVersion
-from lance_core.format.ingested import DIRECTORY
+from lance_core.format.ingest_records import DIRECTORY
 from lance_core.format.operations import Append, Operation, Overwrite
 from lance_core.format.schema import TableSchema
 from lance_core.identity import TABLE_ID
@@ -150,7 +150,7 @@ def _landed(location: Location, fragments: tuple[Fragment, ...], intent: str) ->
 
 
 def _read(data: bytes, path: str) -> tuple[str, list[bytes]]:
-    weight.check_json(data, path=path)
+    size_guard.check_json(data, path=path)
     try:
         told: Mapping[str, object] = json.loads(data)
         side, fragments = told["table"], told["fragments"]

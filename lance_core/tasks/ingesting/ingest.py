@@ -32,7 +32,7 @@ from lance_core.errors import (
     StorageError,
 )
 from lance_core.format.fragment import StorageVersion
-from lance_core.format.ingested import FOLLOWS, INGESTED, told
+from lance_core.format.ingest_records import FOLLOWS, INGESTED, told
 from lance_core.format.operations import Append, Operation, Overwrite
 from lance_core.format.schema import TableSchema
 from lance_core.identity import TABLE_ID

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import Corrupt, InvalidInput, NotFound
-from lance_core.format.ingested import Segment, segments_of
+from lance_core.format.ingest_records import Segment, segments_of
 from lance_core.limits import INGESTED_BYTES
 from lance_core.location import Location
 from lance_core.snapshot import Snapshot

@@ -12,7 +12,7 @@ import pytest
 from lance_core import Corrupt, LanceError, Table, Unsupported
 from lance_core.format import framing
 from lance_core.format._pb import table_pb2
-from lance_core.format.spilled_lineage import IN_COLUMNS, IN_FILES, spilled
+from lance_core.format.external_lineage import IN_COLUMNS, IN_FILES, spilled
 from lance_core.limits import LINEAGE_BYTES
 
 LINEAGE = ["_row_created_at_version", "_row_last_updated_at_version"]

@@ -13,7 +13,7 @@ import pytest
 from lance_core import AuditFailed, InvalidInput, NotFound, RetryableConflict, StorageError, Table
 from lance_core.data.write import FileLimits
 from lance_core.format.fragment import StorageVersion
-from lance_core.format.ingested import DIRECTORY, INGESTED
+from lance_core.format.ingest_records import DIRECTORY, INGESTED
 from lance_core.format.schema import TableSchema
 from lance_core.tasks.changes import How
 from lance_core.tasks.ingesting import bad_records

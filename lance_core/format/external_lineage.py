@@ -61,7 +61,7 @@ def inlined(fragment: Fragment, sequences: Mapping[str, bytes]) -> Fragment:
 def _declared() -> type[Message]:
     """A manifest of one fragment, which has just these fields, under their real numbers, each as bytes."""
     package = "lance.table.spilled_lineage"
-    file = descriptor_pb2.FileDescriptorProto(name="lance_core/format/spilled_lineage", package=package)
+    file = descriptor_pb2.FileDescriptorProto(name="lance_core/format/external_lineage", package=package)
     fragment, manifest = file.message_type.add(name="Fragment"), file.message_type.add(name="Manifest")
     optional = descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL
     for name in (*IN_FILES, *IN_COLUMNS):

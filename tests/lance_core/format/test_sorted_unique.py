@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from lance_core.format.distinct import distinct
+from lance_core.format.sorted_unique import distinct
 
 
 @pytest.mark.parametrize("kind", [np.uint32, np.int64, np.uint64])

@@ -5,9 +5,9 @@ import pytest
 
 from lance_core.errors import Corrupt
 from lance_core.format._pb import rowids_pb2
-from lance_core.format.draft import Draft
 from lance_core.format.fragment import DataFile, Fragment, StorageVersion
 from lance_core.format.manifest import Manifest
+from lance_core.format.manifest_builder import Draft
 from lance_core.format.naming import NamingScheme
 from lance_core.format.schema import TableSchema
 

@@ -3,7 +3,7 @@
 import pytest
 
 from lance_core.errors import Corrupt
-from lance_core.format import framing, outline
+from lance_core.format import framing, manifest_header
 from lance_core.format._pb import table_pb2
 from lance_core.format.manifest import Manifest
 
@@ -33,7 +33,7 @@ def carried(message: table_pb2.Manifest) -> table_pb2.Manifest:
 
 def test_it_declares_every_field_but_one() -> None:
     real = {field.number: field.name for field in table_pb2.Manifest.DESCRIPTOR.fields}
-    ours = {field.number: field.name for field in outline.empty().DESCRIPTOR.fields}
+    ours = {field.number: field.name for field in manifest_header.empty().DESCRIPTOR.fields}
     assert real.items() - ours.items() == {(2, "fragments")}
     assert ours.items() <= real.items()
 
@@ -41,47 +41,49 @@ def test_it_declares_every_field_but_one() -> None:
 @pytest.mark.parametrize("count", [0, 1, 1000])
 def test_what_goes_in_comes_out(count: int) -> None:
     message = manifest(count)
-    parsed = outline.parse(message.SerializeToString())
+    parsed = manifest_header.parse(message.SerializeToString())
     assert (parsed.version, parsed.config["key"], parsed.fields[0].name) == (3, "value", "id")
-    assert carried(parsed) == message == carried(outline.copy(parsed))
+    assert carried(parsed) == message == carried(manifest_header.copy(parsed))
 
 
 def test_there_are_no_fragments_to_read_by_mistake() -> None:
     with pytest.raises(AttributeError, match="fragments"):
-        _ = outline.parse(manifest(2).SerializeToString()).fragments
+        _ = manifest_header.parse(manifest(2).SerializeToString()).fragments
 
 
 @pytest.mark.parametrize(("count", "more"), [(0, 2), (1000, 1), (3, 0)])
 def test_adding_is_what_extending_the_whole_message_is(count: int, more: int) -> None:
     added = [fragment(number) for number in range(count, count + more)]
-    changed, expected = outline.parse(manifest(count).SerializeToString()), manifest(count)
+    changed, expected = manifest_header.parse(manifest(count).SerializeToString()), manifest(count)
     for message in (changed, expected):
         message.version = 4
         message.ClearField("writer_version")
         message.ClearField("timestamp")
         message.max_fragment_id = count + more
-    outline.add_fragments(changed, added)
+    manifest_header.add_fragments(changed, added)
     expected.fragments.extend(added)
     assert carried(changed) == expected
 
 
 def test_a_copy_is_on_its_own() -> None:
-    first = outline.parse(manifest(1).SerializeToString())
-    second = outline.copy(first)
-    outline.add_fragments(second, [fragment(1)])
+    first = manifest_header.parse(manifest(1).SerializeToString())
+    second = manifest_header.copy(first)
+    manifest_header.add_fragments(second, [fragment(1)])
     second.version = 9
     assert carried(first) == manifest(1)
 
 
 def test_without_fragments() -> None:
-    assert carried(outline.without_fragments(outline.parse(manifest(5).SerializeToString()))) == manifest(0)
+    assert carried(
+        manifest_header.without_fragments(manifest_header.parse(manifest(5).SerializeToString()))
+    ) == manifest(0)
 
 
 def test_fields_of_later_versions_stay() -> None:
     data = manifest(2).SerializeToString() + _FIELD_OF_THE_FUTURE
-    changed = outline.parse(data)
-    outline.add_fragments(changed, [fragment(2)])
-    for message in (changed, outline.without_fragments(changed)):
+    changed = manifest_header.parse(data)
+    manifest_header.add_fragments(changed, [fragment(2)])
+    for message in (changed, manifest_header.without_fragments(changed)):
         assert _FIELD_OF_THE_FUTURE in message.SerializeToString()
 
 

@@ -68,7 +68,9 @@ def _declared() -> type[table_pb2.Manifest]:
     """From the declaration of the real one, so that it cannot fall behind."""
     real = table_pb2.Manifest.DESCRIPTOR
     package = f"{real.file.package}.outline"
-    file = descriptor_pb2.FileDescriptorProto(name="lance_core/format/outline", package=package, syntax="proto3")
+    file = descriptor_pb2.FileDescriptorProto(
+        name="lance_core/format/manifest_header", package=package, syntax="proto3"
+    )
     file.dependency.extend([real.file.name, *(dependency.name for dependency in real.file.dependencies)])
     message = file.message_type.add()
     real.CopyToProto(message)  # type: ignore[no-untyped-call]

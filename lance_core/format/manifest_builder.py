@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from lance_core.errors import Corrupt, InvalidInput
-from lance_core.format import index_metadata, naming, outline
+from lance_core.format import index_metadata, manifest_header, naming
 from lance_core.format._pb import table_pb2
 from lance_core.format.base_path import BasePath, decode_all
 from lance_core.format.features import STICKY, Feature
@@ -44,7 +44,7 @@ class Draft:
     @classmethod
     def born(cls, storage_version: StorageVersion, *, stable_row_ids: bool, version: Version | None = None) -> "Draft":
         """Version 1 of a table; `version` is another number, for one beside the line."""
-        message = outline.empty()
+        message = manifest_header.empty()
         message.version = version or 1
         message.data_format.file_format = "lance"
         message.data_format.version = str(storage_version)
@@ -140,7 +140,7 @@ class Draft:
                 raise Corrupt(f"lists fragment {twice} twice", path=self._path, field="fragments")
             if self._message.HasField("max_fragment_id") and max(self._fragments, default=-1) > self.max_fragment_id:
                 raise not_given_out(max(self._fragments), self.max_fragment_id, path=self._path)
-            self._message = outline.without_fragments(self._message)
+            self._message = manifest_header.without_fragments(self._message)
         return self._fragments
 
     @property
@@ -173,7 +173,7 @@ class Draft:
 
     def replace_contents(self, schema: TableSchema) -> None:
         """No fragments, no indices, another schema. Config, table metadata and all counters stay."""
-        self._message = outline.without_fragments(self._message)
+        self._message = manifest_header.without_fragments(self._message)
         self._fragments = {}
         self._carries_fragments = False
         self._message.ClearField("fields")
@@ -272,7 +272,7 @@ class Draft:
         self._set_flags()
         fragments = [fragment.message for fragment in (self._fragments or {}).values()] + self._fresh
         # Without those that pass through as bytes the order is ours to keep; they lie before what was added.
-        outline.add_fragments(message, sorted(fragments, key=lambda fragment: fragment.id))
+        manifest_header.add_fragments(message, sorted(fragments, key=lambda fragment: fragment.id))
         message.timestamp.seconds, message.timestamp.nanos = divmod(now_ns, 1_000_000_000)
         message.writer_version.library = LIBRARY
         message.writer_version.version = library_version
