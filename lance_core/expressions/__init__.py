@@ -4,7 +4,7 @@ Start at `Predicate` and `Projection`; `tree` holds the nodes that planners read
 predicates from. Pure: no file, no table, no version. DataFusion is loaded by the first use, in `engine` alone.
 """
 
-from lance_core.expressions.batches import METADATA_COLUMNS, with_metadata_columns
+from lance_core.expressions.engine_batches import METADATA_COLUMNS, with_metadata_columns
 from lance_core.expressions.predicate import Predicate
 from lance_core.expressions.projection import Projection
 from lance_core.expressions.tree import (

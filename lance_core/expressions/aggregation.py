@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import InvalidInput
-from lance_core.expressions import batches, engine
+from lance_core.expressions import engine, engine_batches
 from lance_core.expressions.compiled import Compiled
 from lance_core.expressions.engine import EngineError
-from lance_core.expressions.refusals import failure
+from lance_core.expressions.error_messages import failure
 
 if TYPE_CHECKING:
     from datafusion import Expr
@@ -117,7 +117,10 @@ class Aggregation:
         groups = {name: each.expr for name, each in zip(self._names(self.groups, "g"), self.groups, strict=True)}
         try:
             return engine.grouped(
-                groups, self._each(Measure.partial), [batches.shown(batch, names) for batch in rows], self.relation
+                groups,
+                self._each(Measure.partial),
+                [engine_batches.shown(batch, names) for batch in rows],
+                self.relation,
             )
         except EngineError as error:
             raise failure("query", ", ".join(each.sql for each in self._compiled()), str(error)) from error

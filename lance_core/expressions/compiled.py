@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lance_core.errors import InvalidInput
-from lance_core.expressions import batches, engine
+from lance_core.expressions import engine, engine_batches
 from lance_core.expressions.engine import EngineError
-from lance_core.expressions.literals import Misfit
-from lance_core.expressions.refusals import failure, misfit, refusal
+from lance_core.expressions.error_messages import failure, misfit, refusal
+from lance_core.expressions.literal_coercion import Misfit
 from lance_core.expressions.resolve import check, columns_in, is_settled, resolve
 
 if TYPE_CHECKING:
@@ -54,13 +54,13 @@ def compile_sql(what: str, sql: str, schema: pa.Schema, *, cast_to: pa.DataType 
         raise InvalidInput(f"{what} is empty; write a condition over columns, or leave it out")
     if len(sql) > MAX_SQL_LENGTH:
         raise InvalidInput(f"{what} has {len(sql):,} characters; above {MAX_SQL_LENGTH:,} join with a table instead")
-    if (found := batches.joints(sql)) > MAX_JOINTS:
+    if (found := engine_batches.joints(sql)) > MAX_JOINTS:
         raise InvalidInput(
             f"{what} joins {found:,} expressions by AND, OR or arithmetic; at most {MAX_JOINTS:,} can be, write long "
             "lists as `x IN (...)`"
         )
-    spelt = batches.spellings(sql, schema)
-    seen = batches.shown_schema(schema, spelt)
+    spelt = engine_batches.spellings(sql, schema)
+    seen = engine_batches.shown_schema(schema, spelt)
     try:
         expr = engine.parse(sql, seen)
         check(expr)
@@ -82,7 +82,7 @@ def compile_expr(
     cast_to: pa.DataType | None = None,
     relation: str | None = None,
 ) -> Compiled:
-    seen = batches.shown_schema(schema, spelt)
+    seen = engine_batches.shown_schema(schema, spelt)
     try:
         if (
             cast_to is not None
@@ -138,7 +138,7 @@ def _found(what: str, compiled: Mapping[str, Compiled], parts: Sequence[pa.Recor
     missing = sorted(set(names.values()) - set(parts[0].schema.names))
     if missing:
         raise InvalidInput(f"{what} reads column {missing[0]!r}, which the batch does not have")
-    shown = [batches.shown(part, names) for part in parts]
+    shown = [engine_batches.shown(part, names) for part in parts]
     try:
         (relation,) = {each.relation for each in compiled.values()}
         return engine.evaluate({name: each.expr for name, each in compiled.items()}, shown, relation)
@@ -149,7 +149,9 @@ def _found(what: str, compiled: Mapping[str, Compiled], parts: Sequence[pa.Recor
 def can_be_null(compiled: Compiled, schema: pa.Schema) -> bool:
     """Over rows of `schema`, whose own nullability is believed."""
     columns = [schema.field(column) for _, column in compiled.names]
-    seen = batches.shown_schema(pa.schema(columns), {name: column for name, column in compiled.names if name != column})
+    seen = engine_batches.shown_schema(
+        pa.schema(columns), {name: column for name, column in compiled.names if name != column}
+    )
     nullable = {name: schema.field(column).nullable for name, column in compiled.names}
     believed = [field.with_nullable(nullable.get(field.name, True)) for field in seen]
     return engine.can_be_null(compiled.expr, pa.schema(believed))

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.expressions import engine
-from lance_core.expressions.batches import folded_names, reads_no_clock, shown_schema
 from lance_core.expressions.compiled import Compiled, compile_expr, compile_sql, run_condition
 from lance_core.expressions.engine import EngineError
-from lance_core.expressions.literals import Misfit
+from lance_core.expressions.engine_batches import folded_names, reads_no_clock, shown_schema
+from lance_core.expressions.error_messages import misfit, refusal
+from lance_core.expressions.literal_coercion import Misfit
 from lance_core.expressions.membership import Membership, membership
-from lance_core.expressions.refusals import misfit, refusal
 from lance_core.expressions.resolve import check, columns_in, joined, operands, resolve, shown_text
 from lance_core.expressions.tree import Node, read, renamed, write
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from lance_core.expressions import engine
 from lance_core.expressions.json_functions import FUNCTIONS, UnsupportedPath, path
-from lance_core.expressions.literals import Misfit, fit
+from lance_core.expressions.literal_coercion import Misfit, fit
 
 if TYPE_CHECKING:
     from datafusion import Expr

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from lance_core.errors import InvalidInput
 from lance_core.expressions import METADATA_COLUMNS
+from lance_core.expressions.aggregate_queries import TABLE, Query
 from lance_core.expressions.aggregation import Aggregation
-from lance_core.expressions.queries import TABLE, Query
-from lance_core.expressions.selections import Selection, aggregates
+from lance_core.expressions.row_queries import Selection, aggregates
 from lance_core.format.manifest import Manifest
 from lance_core.location import Location
 from lance_core.scan.columns import conditional

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from lance_core.expressions.aggregate_queries import Query
 from lance_core.expressions.aggregation import Aggregation
-from lance_core.expressions.queries import Query
 from lance_core.index import selecting
 from lance_core.scan.columns import conditional
 from lance_core.scan.plan import plan_scan

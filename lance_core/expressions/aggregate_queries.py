@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, TypeAlias
 import pyarrow as pa
 
 from lance_core.errors import InvalidInput
-from lance_core.expressions import batches, engine
+from lance_core.expressions import engine, engine_batches
 from lance_core.expressions.aggregation import FUNCTIONS, Aggregation, Measure
 from lance_core.expressions.compiled import Compiled, compile_expr
 from lance_core.expressions.engine import EngineError
-from lance_core.expressions.literals import Misfit
+from lance_core.expressions.error_messages import misfit, refusal
+from lance_core.expressions.literal_coercion import Misfit
 from lance_core.expressions.predicate import Predicate
-from lance_core.expressions.refusals import misfit, refusal
 from lance_core.expressions.resolve import check, joined, shown_text
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ class Query:
         """Raises `InvalidInput` that says what is wrong, or what cannot be done in parts."""
         if not isinstance(sql, str):
             raise InvalidInput(f"{_WHAT} is {sql!r}; write it as a text of SQL: select count(*) from {TABLE}")
-        spelt = batches.spellings(sql, schema)
+        spelt = engine_batches.spellings(sql, schema)
         try:
-            plan, gives = engine.query(sql, TABLE, batches.shown_schema(schema, spelt))
+            plan, gives = engine.query(sql, TABLE, engine_batches.shown_schema(schema, spelt))
             return _taken_apart(sql, plan, gives, schema, spelt)
         except Misfit as error:
             raise misfit(_WHAT, sql, str(error)) from error
@@ -95,7 +95,7 @@ def _taken_apart(sql: str, plan: "LogicalPlan", gives: pa.Schema, schema: pa.Sch
     groups, measures = exprs_of(node.group_by_exprs()), exprs_of(node.aggregate_exprs())
     if any(each.variant_name() == "GroupingSet" for each in groups):
         raise Misfit(f"grouping sets are not supported; {_SUPPORTED}")
-    told = engine.grouped_schema(groups, measures, batches.shown_schema(schema, spelt), relation)
+    told = engine.grouped_schema(groups, measures, engine_batches.shown_schema(schema, spelt), relation)
 
     def compiled(expr: "Expr") -> Compiled:
         check(expr)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lance_core.expressions import batches, compiled, engine
+from lance_core.expressions import compiled, engine, engine_batches
+from lance_core.expressions.aggregate_queries import TABLE, bounds_of, exprs_of, input_of, kind_of, misnamed, rows_of
 from lance_core.expressions.compiled import Compiled, compile_expr
 from lance_core.expressions.engine import EngineError
-from lance_core.expressions.literals import Misfit
+from lance_core.expressions.error_messages import misfit, refusal
+from lance_core.expressions.literal_coercion import Misfit
 from lance_core.expressions.predicate import Predicate
-from lance_core.expressions.queries import TABLE, bounds_of, exprs_of, input_of, kind_of, misnamed, rows_of
-from lance_core.expressions.refusals import misfit, refusal
 from lance_core.expressions.resolve import check, shown_text
 
 if TYPE_CHECKING:
@@ -47,9 +47,9 @@ class Selection:
     @classmethod
     def parse(cls, sql: str, schema: pa.Schema) -> "Selection":
         """Raises `InvalidInput` that says what is wrong, or what cannot be done row by row."""
-        spelt = batches.spellings(sql, schema)
+        spelt = engine_batches.spellings(sql, schema)
         try:
-            plan, gives = engine.query(sql, TABLE, batches.shown_schema(schema, spelt))
+            plan, gives = engine.query(sql, TABLE, engine_batches.shown_schema(schema, spelt))
             skip, take = 0, None
             if kind_of(plan) == "Limit":
                 skip, take = bounds_of(plan.to_variant())
@@ -101,9 +101,9 @@ def _is_echo(shown: Compiled, name: str, sql: str, spelt: Mapping[str, str]) -> 
 
 def aggregates(sql: str, schema: pa.Schema) -> bool:
     """Whether it is one for `queries.py`."""
-    spelt = batches.spellings(sql, schema)
+    spelt = engine_batches.spellings(sql, schema)
     try:
-        plan, _gives = engine.query(sql, TABLE, batches.shown_schema(schema, spelt))
+        plan, _gives = engine.query(sql, TABLE, engine_batches.shown_schema(schema, spelt))
     except EngineError as error:
         raise misnamed(sql, error) or refusal(_WHAT, sql, str(error), schema) from error
     return _holds(plan, "Aggregate") or _holds(plan, "Distinct")
