@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from lance_core import given
 from lance_core.errors import InvalidInput, LanceError
 from lance_core.format import naming
-from lance_core.storage.opening import TableStore, open_store
+from lance_core.storage.factory import TableStore, open_store
 
 TABLES_MAX = 100_000
 _DEPTH_MAX = 32

@@ -29,8 +29,8 @@ from lance_core.location import Location, check_publishing, published_config
 from lance_core.ports import Ports
 from lance_core.refs import created, find, read_branch, read_branches, read_tags
 from lance_core.snapshot import Snapshot, exists, list_versions, load_at, load_latest, load_transaction
-from lance_core.storage.opening import is_at_or_below
-from lance_core.storage.trees import copy, prune, remove
+from lance_core.storage.factory import is_at_or_below
+from lance_core.storage.tree_operations import copy, prune, remove
 from lance_core.transactions.apply import Offshoot
 from lance_core.writes import check_on_the_line
 

@@ -13,7 +13,7 @@ from unicodedata import category
 from urllib.parse import parse_qsl
 
 from lance_core.errors import InvalidInput
-from lance_core.storage.opening import without_secrets
+from lance_core.storage.factory import without_secrets
 from lance_core.storage.options import bound, is_secret
 
 _PASSWORD = re.compile(r"://[^/@?]*:[^@]*@")

@@ -53,7 +53,7 @@ from lance_core.offshoots import Branches, clone
 from lance_core.ports import SYSTEM
 from lance_core.refs import Tags
 from lance_core.snapshot import Snapshot, exists, load_at
-from lance_core.storage.manifests.manifest_store import ManifestStore
+from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.table_upkeep import TableUpkeep
 from lance_core.transactions.apply import Birth
 from lance_core.writes import Written

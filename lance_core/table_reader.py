@@ -34,7 +34,7 @@ from lance_core.scan.search import Vector, search
 from lance_core.scan.selection import Select
 from lance_core.scan.take import By, RowNumbers
 from lance_core.snapshot import Snapshot, exists, list_versions, load_at, load_latest, load_transaction
-from lance_core.storage.manifests.manifest_store import ManifestStore
+from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 
 
 class TableReader:

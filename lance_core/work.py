@@ -20,7 +20,7 @@ from lance_core.format import naming
 from lance_core.format.fragment import Fragment
 from lance_core.limits import INTENT_BYTES
 from lance_core.storage.store import Put, Store, read_whole, with_facts
-from lance_core.storage.trees import prune
+from lance_core.storage.tree_operations import prune
 
 DIRECTORY = f"{naming.OWN}/work"
 _PLAN = "plan.json"

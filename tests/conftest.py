@@ -11,7 +11,7 @@ collect_ignore = [] if os.environ.get("UI_TESTS") else ["ui"]
 """They need a browser, and are run by `make test-ui`."""
 
 _HERE = Path(__file__).parent
-_TOGETHER = ("lance_assets", "clusters", "lance_core/storage/manifests", "lance_core/storage")
+_TOGETHER = ("lance_assets", "clusters", "lance_core/storage/manifest_stores", "lance_core/storage")
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:

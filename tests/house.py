@@ -46,9 +46,9 @@ LOADED_ON_FIRST_USE: Mapping[str, tuple[str, ...]] = {
         "lance_core.index.ngram",
         "lance_core.index.zonemap",
     ),
-    "lance_core.storage.manifests.dynamodb": ("botocore",),
-    "lance_core.storage.manifests.sql": ("sqlalchemy",),
-    "lance_core.storage.objects": ("lance_core.storage.buckets.opened",),
+    "lance_core.storage.manifest_stores.dynamodb": ("botocore",),
+    "lance_core.storage.manifest_stores.sql": ("sqlalchemy",),
+    "lance_core.storage.object_store": ("lance_core.storage.buckets.client_cache",),
 }
 
 OUTSIDE_WORLD = (

@@ -19,7 +19,7 @@ from lance_core.errors import InvalidInput, Unsupported
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.logical_types import EXTENSION_NAME
 from lance_core.format.schema import Field, TableSchema
-from lance_core.storage.opening import without_secrets
+from lance_core.storage.factory import without_secrets
 
 _FIRST_WITH_V2 = StorageVersion(2, 2)
 _V1 = b"lance-encoding:blob"

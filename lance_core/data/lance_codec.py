@@ -25,8 +25,8 @@ from lance_core.data.dictionaries import with_missing_indices
 from lance_core.errors import NotFound, StorageError, Unsupported
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.naming import blob_file_name
+from lance_core.storage.factory import TableStore
 from lance_core.storage.local import LocalStore
-from lance_core.storage.opening import TableStore
 
 if TYPE_CHECKING:
     import lance.file

@@ -33,7 +33,7 @@ from lance_core.maintenance.protection import of_work_under_way, outlived_intent
 from lance_core.ports import Ports
 from lance_core.snapshot import Snapshot, list_versions
 from lance_core.storage.store import ObjectInfo, Put, read_whole, with_facts
-from lance_core.storage.trees import prune
+from lance_core.storage.tree_operations import prune
 
 GRACE = timedelta(days=7)
 GRACE_FLOOR = timedelta(hours=1)

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from lance_core.errors import NotFound, StorageError
+from lance_core.storage.commit_lock import turn
 from lance_core.storage.store import KnownObject, ObjectInfo, Put, TakesTurns, TellsLastChange
-from lance_core.storage.turns import turn
 
 _TEMPORARY = ".tmp"
 _WITHOUT_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS)

@@ -18,7 +18,7 @@ from lance_core.location import locate
 from lance_core.ports import SYSTEM
 from lance_core.refs import find
 from lance_core.snapshot import Snapshot, load_latest
-from lance_core.storage.manifests.manifest_store import ManifestStore
+from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.table import Audit, audit_of, committed_of
 from lance_core.tasks.parts import PartTask, Runner, Whole, Work, results_of, spread
 

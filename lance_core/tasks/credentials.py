@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from lance_core.errors import InvalidInput
 from lance_core.storage.options import is_secret
-from lance_core.storage.references import is_reference
+from lance_core.storage.secret_references import is_reference
 
 STORAGE, SECRET, MANIFEST_STORE = "storage.", "secret.", "manifest_store"
 _HIDDEN = re.compile("secret|password|token|access[.]?key", re.IGNORECASE)

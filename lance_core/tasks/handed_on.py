@@ -19,7 +19,7 @@ from lance_core.location import locate
 from lance_core.ports import SYSTEM
 from lance_core.snapshot import Snapshot, load_at
 from lance_core.standing import Moment
-from lance_core.storage.manifests.manifest_store import ManifestStore
+from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.tasks.write import RESULT, PlannedWrite, WritePlan, WriteTask
 from lance_core.transactions.apply import Birth
 from lance_core.writes import Begun

@@ -38,7 +38,7 @@ from lance_core.maintenance import index_upkeep
 from lance_core.maintenance.index_upkeep import Merge, Work
 from lance_core.ports import SYSTEM
 from lance_core.snapshot import Snapshot
-from lance_core.storage import trees
+from lance_core.storage import tree_operations
 from lance_core.tasks import segments
 from lance_core.tasks.changes import TASKS_PER_SLOT, How, Where, changed, over_parts, parts_for_reading
 from lance_core.tasks.kept import Kept
@@ -201,7 +201,7 @@ class _Builder:
     def discard(self) -> None:
         for segment, location in self._for_now.items():
             with suppress(StorageError):  # a cleanup will find it
-                trees.remove(location.own_store, f"{naming.INDICES}/{IndexMetadata.decode(segment).uuid}")
+                tree_operations.remove(location.own_store, f"{naming.INDICES}/{IndexMetadata.decode(segment).uuid}")
         self._for_now.clear()
 
     def _alone(self, base: Snapshot, works: Sequence[Work]) -> list[IndexMetadata]:

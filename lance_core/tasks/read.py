@@ -25,7 +25,7 @@ from lance_core.refs import find
 from lance_core.scan.plan import ScanPlan, ScanTask, plan_scan
 from lance_core.scan.read import count, scan
 from lance_core.snapshot import Snapshot, load_at, load_latest
-from lance_core.storage.manifests.manifest_store import ManifestStore
+from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.tasks.parts import PartTask, Runner, Whole, results_of
 from lance_core.tasks.selected import SentRows, packed
 

@@ -32,7 +32,7 @@ from lance_core.location import Location, locate, published_config
 from lance_core.ports import SYSTEM
 from lance_core.refs import line
 from lance_core.snapshot import Snapshot, load_latest
-from lance_core.storage.manifests.manifest_store import ManifestStore
+from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.table import OVERWRITE_SLICE, STORAGE_VERSION, Audit, audit_of, committed_of
 from lance_core.tasks import refusals
 from lance_core.tasks.stamp import Stamp

@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from lance_core.storage.buckets.bucket import Bucket, Found, Page
-from lance_core.storage.buckets.opened import opened
-from lance_core.storage.objects import ObjectStore
-from lance_core.storage.place import Place
-from lance_core.storage.references import Options
+from lance_core.storage.buckets.client_cache import opened
+from lance_core.storage.object_store import ObjectStore
+from lance_core.storage.object_uri import Place
+from lance_core.storage.request_errors import Kind, Patience, Trouble
+from lance_core.storage.secret_references import Options
 from lance_core.storage.store import Put
-from lance_core.storage.trouble import Kind, Patience, Trouble
-from tests.lance_core.storage.manifests.stepping import Steps
+from tests.lance_core.storage.manifest_stores.stepping import Steps
 
 
 @dataclass(frozen=True, slots=True)

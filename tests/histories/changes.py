@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from lance_core import Committed, Table
 from lance_core.format.base_path import BasePath
-from lance_core.storage.manifests.manifest_store import ManifestStore
+from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 
 ROWS = 4
 """In each fragment."""

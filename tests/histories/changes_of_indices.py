@@ -8,7 +8,7 @@ from typing import Literal
 import pyarrow as pa
 
 from lance_core import Table
-from lance_core.storage.manifests.manifest_store import ManifestStore
+from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from tests.histories.changes import WORK, Do, begun, rows, updating
 
 

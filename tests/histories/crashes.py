@@ -24,7 +24,7 @@ from tests.histories.baton import Killed
 from tests.histories.changes import WORK, begun
 from tests.histories.deeds import Deed, Scene
 from tests.histories.places import OnDisk, Place, process
-from tests.lance_core.storage.manifests.stepping import Steps
+from tests.lance_core.storage.manifest_stores.stepping import Steps
 
 STOPS = ("before", "after")
 STOPS_OF_CREATES = (*STOPS, "late", "later", "adrift")

@@ -10,7 +10,7 @@ from lance_core import AlreadyExists, Audit, Committed, LanceError, NotFound, Ta
 from lance_core.format import naming
 from lance_core.format.naming import NamingScheme
 from lance_core.operations import Append
-from lance_core.storage.manifests.manifest_store import ManifestStore
+from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from tests.histories.changes import CHANGES, ROWS, WORK, rows
 from tests.histories.places import Place
 from tests.lance_core.meeting import landed_together

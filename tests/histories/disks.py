@@ -14,7 +14,7 @@ from pathlib import Path
 from lance_core.hint import HINT
 from lance_core.storage.local import LocalStore
 from lance_core.storage.store import ObjectInfo, Put
-from tests.lance_core.storage.manifests.stepping import Steps
+from tests.lance_core.storage.manifest_stores.stepping import Steps
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,19 +19,19 @@ from lance_core import location
 from lance_core.data.codec import DataCodec
 from lance_core.data.ipc_codec import IpcCodec
 from lance_core.data.lance_codec import LanceCodec
-from lance_core.storage import objects
+from lance_core.storage import object_store
 from lance_core.storage.local import LocalStore
-from lance_core.storage.manifests import published
-from lance_core.storage.manifests.manifest_store import ManifestStore
-from lance_core.storage.manifests.sql import SqlManifestStore
+from lance_core.storage.manifest_stores import two_phase
+from lance_core.storage.manifest_stores.manifest_store import ManifestStore
+from lance_core.storage.manifest_stores.sql import SqlManifestStore
 from lance_core.storage.memory import MemoryStore
-from lance_core.storage.objects import ObjectStore
+from lance_core.storage.object_store import ObjectStore
 from lance_core.storage.store import KnownObject, ObjectInfo, Put, Store
 from tests.histories.buckets import MemoryBucket, bucket_store, emulated_store
 from tests.histories.disks import SteppedLocalStore, copied, put_back, rows_of
 from tests.lance_core.storage.gcs_server import Gcs
-from tests.lance_core.storage.manifests.memory import MemoryManifestStore
-from tests.lance_core.storage.manifests.stepping import SteppedManifests, SteppedStore, Steps
+from tests.lance_core.storage.manifest_stores.memory import MemoryManifestStore
+from tests.lance_core.storage.manifest_stores.stepping import SteppedManifests, SteppedStore, Steps
 from tests.lance_core.storage.servers import gcs
 
 K = TypeVar("K")
@@ -68,7 +68,7 @@ def process(place: Place, steps: Steps | None = None) -> Iterator[ManifestStore 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(location, "open_store", opened)
         patch.setattr(location, "LanceCodec", place.codec)
-        for module, known in ((objects, "_proven"), (published, "_without_condition")):
+        for module, known in ((object_store, "_proven"), (two_phase, "_without_condition")):
             patch.setattr(module, known, set())  # a new process knows nothing of the store
         yield None if place.manifests is None else SteppedManifests(place.manifests, counted)
 

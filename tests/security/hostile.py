@@ -28,7 +28,7 @@ from lance_core.format.fragment_reuse import content_of, reuse_entry
 from lance_core.format.ids import Version
 from lance_core.location import locate
 from lance_core.storage.local import LocalStore
-from lance_core.storage.manifests.manifest_store import Entry, checked
+from lance_core.storage.manifest_stores.manifest_store import Entry, checked
 
 CANARY = "canary.lance"
 _DOTS = (

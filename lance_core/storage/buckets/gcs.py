@@ -15,9 +15,9 @@ from urllib.parse import quote
 
 from lance_core.errors import InvalidInput
 from lance_core.storage.buckets.bucket import Found, Page
+from lance_core.storage.optional_packages import package
 from lance_core.storage.options import Settings, hidden
-from lance_core.storage.packages import package
-from lance_core.storage.trouble import Kind, Trouble, kind_of_status
+from lance_core.storage.request_errors import Kind, Trouble, kind_of_status
 
 if TYPE_CHECKING:
     from gcsfs import GCSFileSystem

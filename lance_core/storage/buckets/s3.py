@@ -12,9 +12,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
 from lance_core.storage.buckets.bucket import Found, Page
+from lance_core.storage.optional_packages import package
 from lance_core.storage.options import Settings
-from lance_core.storage.packages import package
-from lance_core.storage.trouble import Kind, Trouble, kind_of_status
+from lance_core.storage.request_errors import Kind, Trouble, kind_of_status
 
 if TYPE_CHECKING:
     from botocore.client import BaseClient

@@ -40,7 +40,7 @@ from lance_core.location import Location, locate, published_config
 from lance_core.pace import Pace
 from lance_core.ports import SYSTEM
 from lance_core.snapshot import Snapshot
-from lance_core.storage.opening import without_secrets
+from lance_core.storage.factory import without_secrets
 from lance_core.storage.options import bound
 from lance_core.table import STORAGE_VERSION, audit_of, committed_of
 from lance_core.tasks.changes import How, Where

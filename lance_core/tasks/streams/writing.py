@@ -22,7 +22,7 @@ from lance_core.errors import InvalidInput, NotFound, RetryableConflict, Storage
 from lance_core.location import Location, locate
 from lance_core.ports import SYSTEM
 from lance_core.snapshot import load_latest
-from lance_core.storage.manifests.manifest_store import ManifestStore
+from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.table import committed_of
 from lance_core.tasks.handed_on import HandedOn, results
 from lance_core.tasks.write import FileLimits, PlannedWrite, begin_append, begin_overwrite, fragments_of

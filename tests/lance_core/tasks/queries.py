@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from lance_core import Committed
-from lance_core.storage.manifests.manifest_store import ManifestStore
+from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.tasks.read import Which
 from lance_core.tasks.streams.offsets import Start
 from lance_core.tasks.streams.reading import Limits, Stream

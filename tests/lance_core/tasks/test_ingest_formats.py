@@ -15,7 +15,7 @@ import pytest
 
 from lance_core import InvalidInput, SchemaMismatch, Table
 from lance_core.format.schema import TableSchema
-from lance_core.storage.opening import open_store
+from lance_core.storage.factory import open_store
 from lance_core.tasks.ingesting import lines
 from lance_core.tasks.ingesting.formats import CsvFormat, Format, Reading
 from lance_core.tasks.ingesting.reading import Bad, Part

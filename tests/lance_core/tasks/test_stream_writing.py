@@ -16,7 +16,7 @@ from lance_core.tasks.streams.writing import BATCH, QUERY, RUN, Batch, StreamedW
 from lance_core.tasks.write import FileLimits
 from tests.histories.baton import Killed
 from tests.histories.places import PLACES, Place, process
-from tests.lance_core.storage.manifests.stepping import Steps
+from tests.lance_core.storage.manifest_stores.stepping import Steps
 from tests.lance_core.tasks.queries import Checkpoint, brought, run, told
 from tests.lance_core.world import cleaned
 

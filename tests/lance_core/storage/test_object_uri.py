@@ -3,8 +3,8 @@
 import pytest
 
 from lance_core import InvalidInput
-from lance_core.storage.opening import is_at_or_below
-from lance_core.storage.place import Place
+from lance_core.storage.factory import is_at_or_below
+from lance_core.storage.object_uri import Place
 
 
 @pytest.mark.parametrize(

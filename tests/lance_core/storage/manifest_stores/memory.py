@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 
 from lance_core.format.ids import Version
-from lance_core.storage.manifests.manifest_store import Entry
+from lance_core.storage.manifest_stores.manifest_store import Entry
 from lance_core.storage.store import Put
 
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from lance_core import NotFound, StorageError
-from lance_core.storage.objects import ObjectStore
-from lance_core.storage.opening import open_store
+from lance_core.storage.factory import open_store
+from lance_core.storage.object_store import ObjectStore
+from lance_core.storage.request_errors import Kind, Patience, Trouble
 from lance_core.storage.store import Put
-from lance_core.storage.trouble import Kind, Patience, Trouble
 from tests.lance_core.storage.chaos import FAULTS_OF_READS, FAULTS_OF_WRITES, Chaos, between
 from tests.lance_core.storage.servers import Server
 

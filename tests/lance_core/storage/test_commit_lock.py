@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from lance_core.storage.commit_lock import turn
 from lance_core.storage.local import LocalStore
 from lance_core.storage.store import TakesTurns
-from lance_core.storage.turns import turn
 
 HOLDS = """
 import sys
 from pathlib import Path
-from lance_core.storage.turns import turn
+from lance_core.storage.commit_lock import turn
 with turn(Path(sys.argv[1])) as mine:
     print(mine, flush=True)
     sys.stdin.read()

@@ -15,8 +15,8 @@ from lance_core import InvalidInput, MissingPiece, NotFound, StorageError, Table
 from lance_core.format import naming
 from lance_core.format.ids import FragmentId, Version
 from lance_core.location import MANIFEST_STORE
-from lance_core.storage.manifests.manifest_store import ManifestStore
-from lance_core.storage.manifests.opening import open_manifest_store, split_uri
+from lance_core.storage.manifest_stores.factory import open_manifest_store, split_uri
+from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.tasks.write import FileLimits, PlannedWrite, WriteTask, begin_append
 from tests.lance_core.world import cleaned
 
@@ -271,7 +271,7 @@ def test_no_error_says_a_secret(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("lance_core.storage.manifests.dynamodb._TRIES", 1)
+    monkeypatch.setattr("lance_core.storage.manifest_stores.dynamodb._TRIES", 1)
     caplog.set_level(logging.INFO)
     with pytest.raises((InvalidInput, StorageError, Unsupported, MissingPiece)) as raised:
         Table.create(tmp_path / "orders", ROWS, manifest_store=manifest_store, storage_options=options)

@@ -16,11 +16,11 @@ from typing import TypeVar
 
 from lance_core.errors import LanceError, NotFound, StorageError, Unsupported
 from lance_core.storage.buckets.bucket import Bucket, Found, Page
+from lance_core.storage.object_uri import SCHEMES, Place
 from lance_core.storage.options import Settings, hidden
-from lance_core.storage.place import SCHEMES, Place
-from lance_core.storage.references import Options, Told
+from lance_core.storage.request_errors import Kind, Patience, Trouble
+from lance_core.storage.secret_references import Options, Told
 from lance_core.storage.store import KnownObject, ListsInOrder, ObjectInfo, Put
-from lance_core.storage.trouble import Kind, Patience, Trouble
 
 _A = TypeVar("_A")
 _AGAIN = frozenset((Kind.UNREACHED, Kind.BUSY, Kind.LOST))
@@ -217,7 +217,7 @@ class ObjectStore(ListsInOrder):
 
     @property
     def _bucket(self) -> Bucket:
-        from lance_core.storage.buckets.opened import opened  # of services that most processes never meet
+        from lance_core.storage.buckets.client_cache import opened  # of services that most processes never meet
 
         return opened(self.place.authority, self.settings)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lance_core.storage.quiet import keep_out_of_logs
+from lance_core.storage.log_redaction import keep_out_of_logs
 
 SECRET = "quiet-canary-1"
 

@@ -9,9 +9,9 @@ from urllib.parse import unquote
 
 from lance_core.errors import InvalidInput, Unsupported
 from lance_core.storage.local import LocalStore
-from lance_core.storage.objects import ObjectStore
-from lance_core.storage.packages import package
-from lance_core.storage.place import SCHEMES, Place, is_in_object_store
+from lance_core.storage.object_store import ObjectStore
+from lance_core.storage.object_uri import SCHEMES, Place, is_in_object_store
+from lance_core.storage.optional_packages import package
 
 TableStore: TypeAlias = LocalStore | ObjectStore
 """What can hold a table: Lance's codec finds its way to data files there by itself."""

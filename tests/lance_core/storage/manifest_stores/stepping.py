@@ -8,7 +8,7 @@ from typing import NoReturn, TypeVar
 
 from lance_core.errors import StorageError
 from lance_core.format.ids import Version
-from lance_core.storage.manifests.manifest_store import Entry, ManifestStore
+from lance_core.storage.manifest_stores.manifest_store import Entry, ManifestStore
 from lance_core.storage.store import ObjectInfo, Put, Store
 from tests.histories.baton import Killed
 

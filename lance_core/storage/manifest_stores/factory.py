@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from urllib.parse import parse_qsl
 
 from lance_core.errors import InvalidInput
-from lance_core.storage.manifests.dynamodb import DynamoDBManifestStore
-from lance_core.storage.manifests.manifest_store import ManifestStore
-from lance_core.storage.manifests.sql import SqlManifestStore
-from lance_core.storage.opening import without_secrets
-from lance_core.storage.references import looked_up
+from lance_core.storage.factory import without_secrets
+from lance_core.storage.manifest_stores.dynamodb import DynamoDBManifestStore
+from lance_core.storage.manifest_stores.manifest_store import ManifestStore
+from lance_core.storage.manifest_stores.sql import SqlManifestStore
+from lance_core.storage.secret_references import looked_up
 
 _IN_THE_URI = "s3+ddb://"
 _QUERY = "ddbTableName"

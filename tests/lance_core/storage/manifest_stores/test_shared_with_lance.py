@@ -17,12 +17,12 @@ from lance import LanceOperation
 from lance_core import Table
 from lance_core.format import naming
 from lance_core.format.ids import Version
-from lance_core.storage.manifests.dynamodb import DynamoDBManifestStore
-from lance_core.storage.manifests.manifest_store import Entry
-from lance_core.storage.manifests.published import PublishedStore
-from lance_core.storage.opening import open_store
+from lance_core.storage.factory import open_store
+from lance_core.storage.manifest_stores.dynamodb import DynamoDBManifestStore
+from lance_core.storage.manifest_stores.manifest_store import Entry
+from lance_core.storage.manifest_stores.two_phase import PublishedStore
 from tests.histories.baton import Killed
-from tests.lance_core.storage.manifests.stepping import SteppedManifests, SteppedStore, Steps
+from tests.lance_core.storage.manifest_stores.stepping import SteppedManifests, SteppedStore, Steps
 from tests.lance_core.world import World, cleaned
 
 BUCKET = "lake"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from lance_core.format.ids import Version
-from lance_core.storage.manifests.manifest_store import Entry, ManifestStore
-from lance_core.storage.manifests.opening import open_manifest_store
+from lance_core.storage.manifest_stores.factory import open_manifest_store
+from lance_core.storage.manifest_stores.manifest_store import Entry, ManifestStore
 from lance_core.storage.store import Put
 
 
@@ -89,8 +89,8 @@ def test_one_of_many_threads_reserves_a_version(manifests: ManifestStore) -> Non
 _RACER = """
 import sys
 from lance_core.format.ids import Version
-from lance_core.storage.manifests.manifest_store import Entry
-from lance_core.storage.manifests.opening import open_manifest_store
+from lance_core.storage.manifest_stores.manifest_store import Entry
+from lance_core.storage.manifest_stores.factory import open_manifest_store
 given, who = sys.argv[1], sys.argv[2]
 manifests = open_manifest_store(given, None)
 sys.stdin.readline()

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from lance_core import InvalidInput, Table
-from lance_core.storage import references
-from lance_core.storage.objects import ObjectStore
+from lance_core.storage import secret_references
+from lance_core.storage.object_store import ObjectStore
 from lance_core.storage.options import bound
 from lance_core.tasks.handed_on import HandedOn
 from lance_core.tasks.parts import Whole
@@ -37,9 +37,9 @@ PROVIDER = {"provider": f"{__name__}:provider"}
 def forgotten() -> Iterator[None]:
     asked.clear()
     answers.clear()
-    references._provided.clear()
+    secret_references._provided.clear()
     yield
-    references._provided.clear()
+    secret_references._provided.clear()
 
 
 @pytest.fixture

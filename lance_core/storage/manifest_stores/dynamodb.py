@@ -18,9 +18,9 @@ from typing import NotRequired, Protocol, TypedDict, cast
 
 from lance_core.errors import InvalidInput, LanceError, MissingPiece, NotFound, StorageError, Unsupported
 from lance_core.format.ids import Version
-from lance_core.storage.manifests.manifest_store import COMMITTER, Entry
-from lance_core.storage.quiet import keep_out_of_logs
-from lance_core.storage.references import resolved
+from lance_core.storage.log_redaction import keep_out_of_logs
+from lance_core.storage.manifest_stores.manifest_store import COMMITTER, Entry
+from lance_core.storage.secret_references import resolved
 from lance_core.storage.store import Put
 
 KIND = "dynamodb"

@@ -10,8 +10,8 @@ from lance_core.storage.buckets.azure import AzureBucket
 from lance_core.storage.buckets.bucket import Bucket
 from lance_core.storage.buckets.gcs import GcsBucket
 from lance_core.storage.buckets.s3 import S3Bucket
+from lance_core.storage.log_redaction import keep_out_of_logs
 from lance_core.storage.options import Settings
-from lance_core.storage.quiet import keep_out_of_logs
 
 _KINDS: Mapping[str, Callable[[str, Settings], Bucket]] = {
     "s3": S3Bucket.open,

@@ -15,7 +15,7 @@ from lance_core.format.ids import Version
 from lance_core.operations import Append, BasePath
 from lance_core.storage.buckets.bucket import Page
 from lance_core.storage.buckets.s3 import S3Bucket
-from lance_core.storage.manifests.dynamodb import DynamoDBManifestStore
+from lance_core.storage.manifest_stores.dynamodb import DynamoDBManifestStore
 from tests.lance_core.world import cleaned
 
 BUCKET = "verbs"

@@ -13,9 +13,9 @@ import pytest
 from botocore.session import get_session
 from moto.server import ThreadedMotoServer
 
-from lance_core.storage.manifests.manifest_store import ManifestStore
-from lance_core.storage.manifests.opening import open_manifest_store
-from tests.lance_core.storage.manifests.memory import MemoryManifestStore
+from lance_core.storage.manifest_stores.factory import open_manifest_store
+from lance_core.storage.manifest_stores.manifest_store import ManifestStore
+from tests.lance_core.storage.manifest_stores.memory import MemoryManifestStore
 from tests.postgres import postgres_server
 
 KEYS = {"aws_access_key_id": "AKIDTESTS", "aws_secret_access_key": "secret-of-tests", "aws_region": "eu-west-1"}

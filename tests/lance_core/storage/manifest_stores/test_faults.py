@@ -9,8 +9,8 @@ import pytest
 
 from lance_core import CommitUndecided, LanceError, NotFound, StorageError, Table, Unsupported
 from lance_core.format.ids import Version
-from lance_core.storage.manifests.dynamodb import DynamoDBManifestStore
-from lance_core.storage.manifests.manifest_store import Entry
+from lance_core.storage.manifest_stores.dynamodb import DynamoDBManifestStore
+from lance_core.storage.manifest_stores.manifest_store import Entry
 from lance_core.storage.store import Put
 from tests.lance_core.storage.chaos import between
 from tests.lance_core.storage.gcs_server import Gcs
@@ -93,7 +93,7 @@ def test_an_answer_of_dynamodb_is_lost(tmp_path: Path, aws: dict[str, str], dyna
 def test_a_reservation_that_is_never_answered_is_not_known(
     monkeypatch: pytest.MonkeyPatch, aws: dict[str, str], dynamodb_table: str, fault: str
 ) -> None:
-    monkeypatch.setattr("lance_core.storage.manifests.dynamodb._TRIES", 2)
+    monkeypatch.setattr("lance_core.storage.manifest_stores.dynamodb._TRIES", 2)
     faults = itertools.chain([None], itertools.repeat(fault))  # it is described once
     with between(aws["dynamodb_endpoint"], lambda method, path: next(faults)) as chaos:
         store = DynamoDBManifestStore(dynamodb_table, {**aws, "dynamodb_endpoint": chaos.endpoint})
@@ -114,7 +114,7 @@ def test_a_database_that_goes_away_leaves_the_commit_undecided_or_undone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aws: dict[str, str], dynamodb_table: str
 ) -> None:
     """From any of the requests on, nothing is answered; when it is back, what was said about the commit is true."""
-    monkeypatch.setattr("lance_core.storage.manifests.dynamodb._TRIES", 1)
+    monkeypatch.setattr("lance_core.storage.manifest_stores.dynamodb._TRIES", 1)
     place, given = tmp_path / "orders", f"dynamodb://{dynamodb_table}"
     Table.create(place, ROWS, storage_options=aws, manifest_store=given)
     outcomes = set()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from lance_core.errors import NotFound, StorageError
 from lance_core.storage.local import LocalStore
-from lance_core.storage.manifests.published import PublishedStore
-from lance_core.storage.objects import ObjectStore
+from lance_core.storage.manifest_stores.two_phase import PublishedStore
+from lance_core.storage.object_store import ObjectStore
 from lance_core.storage.store import Store
 
 

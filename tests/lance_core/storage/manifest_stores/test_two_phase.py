@@ -15,14 +15,14 @@ from lance_core.errors import CommitUndecided, Corrupt, LanceError, RetryableCon
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.snapshot import exists, list_versions
-from lance_core.storage.manifests.manifest_store import Entry, ManifestStore
-from lance_core.storage.manifests.published import PublishedStore
+from lance_core.storage.manifest_stores.manifest_store import Entry, ManifestStore
+from lance_core.storage.manifest_stores.two_phase import PublishedStore
 from lance_core.storage.memory import MemoryStore
 from lance_core.storage.store import Put
 from tests.histories.baton import Baton, Killed
 from tests.lance_core.storage.contract import StoreContract
-from tests.lance_core.storage.manifests.memory import MemoryManifestStore
-from tests.lance_core.storage.manifests.stepping import SteppedManifests, SteppedStore, Steps
+from tests.lance_core.storage.manifest_stores.memory import MemoryManifestStore
+from tests.lance_core.storage.manifest_stores.stepping import SteppedManifests, SteppedStore, Steps
 from tests.lance_core.world import World
 
 KEY = "lake/orders"

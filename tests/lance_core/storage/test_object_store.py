@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from lance_core import InvalidInput, NotFound, StorageError, Unsupported
-from lance_core.storage.objects import ObjectStore
-from lance_core.storage.opening import open_store
+from lance_core.storage.factory import open_store
+from lance_core.storage.object_store import ObjectStore
+from lance_core.storage.request_errors import Patience
 from lance_core.storage.store import ListsInOrder, Put
-from lance_core.storage.trouble import Patience
 from tests.lance_core.storage.chaos import between
 from tests.lance_core.storage.contract import StoreContract
 from tests.lance_core.storage.gcs_server import Gcs
@@ -65,7 +65,7 @@ class TestObjects(StoreContract):
         assert list(store.first("nothing", 2)) == []
 
     def test_a_listing_has_all_its_pages(self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("lance_core.storage.objects._PAGE", 3)
+        monkeypatch.setattr("lance_core.storage.object_store._PAGE", 3)
         names = [f"{number:02}" for number in range(11)]
         for name in names:
             store.put(f"d/{name}", b"")
@@ -142,7 +142,7 @@ def test_after_a_fork_a_process_has_clients_of_its_own(server: Server) -> None:
     bucket = server.bucket()
     program = """
 import json, os, sys
-from lance_core.storage.opening import open_store
+from lance_core.storage.factory import open_store
 uri, options = sys.argv[1], json.loads(sys.argv[2])
 store = open_store(uri, storage_options=options)
 print(store.create("parent", b"1").name, flush=True)

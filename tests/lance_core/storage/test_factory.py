@@ -6,7 +6,7 @@ import pytest
 
 from lance_core import InvalidInput, Unsupported
 from lance_core.location import locate
-from lance_core.storage.opening import local_path, open_store, without_secrets
+from lance_core.storage.factory import local_path, open_store, without_secrets
 
 
 @pytest.mark.parametrize(

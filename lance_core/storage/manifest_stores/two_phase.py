@@ -22,7 +22,7 @@ from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.naming import NamingScheme
 from lance_core.limits import MANIFEST_BYTES
-from lance_core.storage.manifests.manifest_store import Entry, ManifestStore, checked
+from lance_core.storage.manifest_stores.manifest_store import Entry, ManifestStore, checked
 from lance_core.storage.store import ListsInOrder, ObjectInfo, Put, Store, read_whole
 
 _PUTS_MAX = 5

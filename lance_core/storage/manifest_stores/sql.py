@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from lance_core.errors import InvalidInput, MissingPiece, StorageError, Unsupported
 from lance_core.format.ids import Version
-from lance_core.storage.manifests.manifest_store import COMMITTER, Entry
+from lance_core.storage.manifest_stores.manifest_store import COMMITTER, Entry
 from lance_core.storage.options import hidden
 from lance_core.storage.store import Put
 

@@ -8,7 +8,7 @@ from lance_core import NotFound
 from lance_core.storage.local import LocalStore
 from lance_core.storage.memory import MemoryStore
 from lance_core.storage.store import Store
-from lance_core.storage.trees import copy, remove
+from lance_core.storage.tree_operations import copy, remove
 from tests.lance_core.storage.recorder import Recorder
 
 
