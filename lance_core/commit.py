@@ -36,9 +36,9 @@ from lance_core.snapshot import History, Snapshot, history_since, load_at
 from lance_core.standing import Moment, Watch, in_a_gap, what_is_wrong
 from lance_core.storage.store import Put, TakesTurns
 from lance_core.transactions.apply import Birth, Occasion, Offshoot, apply, filed
+from lance_core.transactions.committed_transaction import Landed
 from lance_core.transactions.conflicts import Finding, judge
 from lance_core.transactions.fold import found_in, parts_of
-from lance_core.transactions.landed import Landed
 from lance_core.transactions.rebase import Fetched, Rebased, Wanted, needs, rebase
 from lance_core.transactions.verdicts import Verdict
 

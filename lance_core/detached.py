@@ -23,7 +23,7 @@ from lance_core.ports import Ports
 from lance_core.snapshot import Snapshot, load_at, load_transaction
 from lance_core.standing import Moment
 from lance_core.transactions.apply import Birth
-from lance_core.transactions.figures import files_written
+from lance_core.transactions.change_stats import files_written
 from lance_core.writes import Begun, Written, check_on_the_line, finish, written
 
 

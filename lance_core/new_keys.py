@@ -18,7 +18,7 @@ from lance_core.format.ids import Version
 from lance_core.format.operations import Append, Operation, RowsMeant, Update, UpdateMode
 from lance_core.format.transaction import Transaction
 from lance_core.snapshot import Snapshot
-from lance_core.transactions.landed import Landed
+from lance_core.transactions.committed_transaction import Landed
 
 
 class NewKeys:

@@ -20,7 +20,7 @@ from lance_core.limits import MANIFEST_BYTES, TRANSACTION_BYTES
 from lance_core.location import Location
 from lance_core.questions import Questions
 from lance_core.storage.store import read_whole
-from lance_core.transactions.landed import Landed
+from lance_core.transactions.committed_transaction import Landed
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from lance_core.ports import Ports
 from lance_core.snapshot import Snapshot
 from lance_core.standing import Moment
 from lance_core.transactions.apply import Birth
-from lance_core.transactions.figures import files_written
+from lance_core.transactions.change_stats import files_written
 from lance_core.transactions.fold import Shared, can_fold, fold, parts_of
 
 _OF_ONE = (

@@ -31,7 +31,7 @@ from lance_core.ports import Ports
 from lance_core.snapshot import Snapshot, history_since, load_at, load_latest, load_transaction
 from lance_core.standing import Moment, what_is_wrong
 from lance_core.transactions.apply import Birth
-from lance_core.transactions.figures import RowsChanged, files_written, rows_changed, segments_written
+from lance_core.transactions.change_stats import RowsChanged, files_written, rows_changed, segments_written
 from lance_core.transactions.fold import found_in
 
 

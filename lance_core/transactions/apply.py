@@ -22,7 +22,7 @@ from lance_core.format.naming import NamingScheme
 from lance_core.format.operations import MapUpdate, Operation
 from lance_core.format.schema import Field, TableSchema
 from lance_core.format.transaction import INLINE_BYTES_MAX, Transaction
-from lance_core.transactions import apply_rows, arrivals, invariants
+from lance_core.transactions import apply_rows, fragment_checks, invariants
 
 _OURS = "lance_assets."
 
@@ -78,7 +78,7 @@ def apply(
     if not isinstance(head, Offshoot):
         _check_arrivals(before, ours.operation)
         if not draft.has_stable_row_ids:
-            arrivals.check_no_row_ids(op.new_fragments(ours.operation))
+            fragment_checks.check_no_row_ids(op.new_fragments(ours.operation))
         _change(draft, ours, occasion)
         _note_ingested(draft, ours)
     record = _told(ours, head).encode()
@@ -116,14 +116,14 @@ def _check_arrivals(head: Manifest | None, operation: Operation) -> None:
     if isinstance(operation, op.Append):
         if head:
             head.check_given_out()
-        arrivals.check_fields(operation.fragments, head.schema if head else TableSchema((), {}))
-        arrivals.check_files_once(operation.fragments, head)
+        fragment_checks.check_fields(operation.fragments, head.schema if head else TableSchema((), {}))
+        fragment_checks.check_files_once(operation.fragments, head)
     elif isinstance(operation, op.Merge | op.Project):
         operation.schema.check_keys()
     elif isinstance(operation, op.Overwrite):
-        arrivals.check_schema(operation.schema)
-        arrivals.check_fields(operation.fragments, operation.schema)
-        arrivals.check_files_once(operation.fragments, None)
+        fragment_checks.check_schema(operation.schema)
+        fragment_checks.check_fields(operation.fragments, operation.schema)
+        fragment_checks.check_files_once(operation.fragments, None)
 
 
 def _change(draft: Draft, ours: Transaction, occasion: Occasion) -> None:

@@ -33,6 +33,7 @@ from lance_core.format.operations import (
 )
 from lance_core.format.schema import TableSchema
 from lance_core.format.transaction import Transaction
+from lance_core.transactions.committed_transaction import Landed
 from lance_core.transactions.index_rules import (
     columns_of_an_index,
     indexed_rows_moved,
@@ -44,7 +45,6 @@ from lance_core.transactions.index_rules import (
     same_shard,
     values_under_an_index,
 )
-from lance_core.transactions.landed import Landed
 from lance_core.transactions.rules import (
     both_compact,
     both_replace,

@@ -9,7 +9,7 @@ from pyroaring import BitMap
 from lance_core.format import operations as op
 from lance_core.format.index_metadata import FRAGMENT_REUSE, MEM_WAL, SYSTEM_INDICES, IndexMetadata
 from lance_core.format.operations import Operation
-from lance_core.transactions.touching import live_ids, names, progress, replaces_one, touched, uuids
+from lance_core.transactions.footprint import live_ids, names, progress, replaces_one, touched, uuids
 from lance_core.transactions.verdicts import Verdict, incompatible_if, retry_if
 
 _NGRAM = "ngramindexdetails"

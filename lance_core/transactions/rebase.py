@@ -24,9 +24,9 @@ from lance_core.format.manifest import Manifest
 from lance_core.format.operations import Operation
 from lance_core.format.schema import Field, TableSchema
 from lance_core.format.transaction import PLANNED_ON, Transaction
+from lance_core.transactions.committed_transaction import Landed
+from lance_core.transactions.footprint import in_state, rewrites_columns
 from lance_core.transactions.index_coverage import Alive, without_fragments
-from lance_core.transactions.landed import Landed
-from lance_core.transactions.touching import in_state, rewrites_columns
 
 
 @dataclass(frozen=True, slots=True)

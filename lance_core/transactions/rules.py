@@ -8,7 +8,7 @@ removed, is found where the change is made to fit (`rebase.py`).
 from lance_core.format import key_filter
 from lance_core.format import operations as op
 from lance_core.format.operations import MapUpdate, Operation, UpdateMode
-from lance_core.transactions.touching import (
+from lance_core.transactions.footprint import (
     affected,
     config_of,
     in_state,

@@ -32,8 +32,8 @@ from lance_core.ports import Ports
 from lance_core.snapshot import History, Snapshot, history_since
 from lance_core.storage.store import Put, Store
 from lance_core.transactions import rebase
+from lance_core.transactions.committed_transaction import Landed
 from lance_core.transactions.conflicts import RULES
-from lance_core.transactions.landed import Landed
 from lance_core.transactions.rebase import Fetched, Rebased, Wanted
 from lance_core.transactions.rules import compatible
 from lance_core.writes import Begun

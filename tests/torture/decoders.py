@@ -39,8 +39,8 @@ from lance_core.format.transaction import Transaction
 from lance_core.fsck import manifests as fsck
 from lance_core.storage.memory import MemoryStore
 from lance_core.transactions.apply import Occasion, apply
+from lance_core.transactions.committed_transaction import Landed
 from lance_core.transactions.conflicts import judge
-from lance_core.transactions.landed import Landed
 
 Judge = Callable[[bytes], object]
 UUID = "6ba7b810-9dad-41d1-80b4-00c04fd430c8"

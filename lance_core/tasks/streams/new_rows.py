@@ -16,7 +16,7 @@ from lance_core.format.ids import FragmentId
 from lance_core.format.manifest import Manifest
 from lance_core.format.transaction import Transaction
 from lance_core.snapshot import Snapshot
-from lance_core.transactions.landed import Landed
+from lance_core.transactions.committed_transaction import Landed
 
 _BRINGS_NOTHING = (
     op.Rewrite,

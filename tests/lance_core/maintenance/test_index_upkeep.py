@@ -248,7 +248,7 @@ def test_an_index_and_the_end_of_notes_do_not_meet(tmp_path: Path) -> None:
     from lance_core.format.ids import Version
     from lance_core.format.operations import CreateIndex
     from lance_core.format.transaction import Transaction
-    from lance_core.transactions.landed import Landed
+    from lance_core.transactions.committed_transaction import Landed
 
     table = made(tmp_path).compact(remap="reuse").table
     entry = reuse_entry(table.indices)

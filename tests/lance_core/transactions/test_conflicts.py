@@ -44,8 +44,8 @@ from lance_core.format.operations import (
 from lance_core.format.schema import TableSchema
 from lance_core.format.transaction import Transaction
 from lance_core.transactions import conflicts
+from lance_core.transactions.committed_transaction import Landed
 from lance_core.transactions.conflicts import KINDS, RULES, judge
-from lance_core.transactions.landed import Landed
 from lance_core.transactions.verdicts import Verdict
 from tools.conflicts import grid
 

@@ -16,9 +16,9 @@ from lance_core.format.operations import CreateIndex, Rewrite, RewriteGroup, Upd
 from lance_core.format.rowids import RowIdSequence
 from lance_core.format.schema import TableSchema
 from lance_core.format.transaction import Transaction
+from lance_core.transactions.committed_transaction import Landed
 from lance_core.transactions.conflicts import judge
 from lance_core.transactions.index_coverage import Alive, grown, retained, without_fragments
-from lance_core.transactions.landed import Landed
 from lance_core.transactions.verdicts import Verdict
 
 SCHEMA = TableSchema.from_arrow(
