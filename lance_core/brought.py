@@ -9,7 +9,7 @@ file with whom is decided in `gathering.py`. Start with `check_files`.
 from collections.abc import Callable, Sequence
 
 from lance_core import intents
-from lance_core.data.write import HeldRows, RollingWriter
+from lance_core.datafiles.fragment_writer import HeldRows, RollingWriter
 from lance_core.errors import NotFound, StorageError
 from lance_core.format.fragment import DataFile, Fragment
 from lance_core.format.index_metadata import IndexMetadata

@@ -11,7 +11,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 
 from lance_core import hint
-from lance_core.data.read import load_deletions
+from lance_core.datafiles.fragment_reader import load_deletions
 from lance_core.errors import (
     AlreadyExists,
     CommitUndecided,

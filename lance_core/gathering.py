@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from lance_core.brought import Room
 from lance_core.commit import Outcome
-from lance_core.data.write import HeldRows
+from lance_core.datafiles.fragment_writer import HeldRows
 from lance_core.format.ids import Version
 from lance_core.format.transaction import Transaction
 from lance_core.intents import IntentRecord

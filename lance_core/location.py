@@ -13,9 +13,9 @@ from functools import cache
 from urllib.parse import unquote
 
 from lance_core import given
-from lance_core.data.bases import BasedCodec, BasedStore, OpenBase
-from lance_core.data.codec import DataCodec
-from lance_core.data.lance_codec import LanceCodec
+from lance_core.datafiles.bases import BasedCodec, BasedStore, OpenBase
+from lance_core.datafiles.codec import DataCodec
+from lance_core.datafiles.lance_codec import LanceCodec
 from lance_core.errors import Corrupt, InvalidInput
 from lance_core.format import refs
 from lance_core.format.base_path import BasePath, by_id

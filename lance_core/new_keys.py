@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from lance_core.data.read import read_fragment
+from lance_core.datafiles.fragment_reader import read_fragment
 from lance_core.errors import LanceError
 from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from lance_core import hint
-from lance_core.data.counts import with_counts
-from lance_core.data.lineage import with_lineage
+from lance_core.datafiles.row_counts import with_counts
+from lance_core.datafiles.row_lineage import with_lineage
 from lance_core.errors import Corrupt, CorruptHead, NotFound, Unsupported
 from lance_core.format import naming
 from lance_core.format.ids import Version

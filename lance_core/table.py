@@ -13,11 +13,10 @@ from lance_core import given, writes
 from lance_core.audits import Look
 from lance_core.commit import ATTEMPTS
 from lance_core.committed import Committed
-from lance_core.data.blob_writing import stored_schema
-from lance_core.data.conform import Conversion
-from lance_core.data.incoming import Incoming, Rows, incoming
-from lance_core.data.layout import check_storable
-from lance_core.data.write import (
+from lance_core.datafiles.blob_writing import stored_schema
+from lance_core.datafiles.column_layout import check_storable
+from lance_core.datafiles.conform import Conversion
+from lance_core.datafiles.fragment_writer import (
     BYTES_PER_FILE_MAX,
     ROWS_PER_FILE_MAX,
     FileLimits,
@@ -25,6 +24,7 @@ from lance_core.data.write import (
     hold_rows,
     write_fragments,
 )
+from lance_core.datafiles.inputs import Incoming, Rows, incoming
 from lance_core.detached import commit_detached, publish
 from lance_core.edit import attempts, evolve, settings
 from lance_core.edit import columns as edit_columns

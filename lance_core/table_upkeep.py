@@ -8,7 +8,7 @@ from typing import Literal
 from lance_core import given, writes
 from lance_core.commit import ATTEMPTS
 from lance_core.committed import Committed
-from lance_core.data.write import ROWS_PER_FILE_MAX
+from lance_core.datafiles.fragment_writer import ROWS_PER_FILE_MAX
 from lance_core.edit import attempts
 from lance_core.edit import indices as edit_indices
 from lance_core.errors import RetryableConflict

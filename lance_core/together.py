@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from lance_core.brought import check_files, told, write_together
 from lance_core.commit import Outcome, commit
-from lance_core.data.write import HeldRows
+from lance_core.datafiles.fragment_writer import HeldRows
 from lance_core.errors import CommitUndecided, LanceError
 from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from lance_core import audits, brought, intents
 from lance_core.audits import Look
 from lance_core.commit import Outcome, commit
-from lance_core.data.write import HeldRows
+from lance_core.datafiles.fragment_writer import HeldRows
 from lance_core.errors import AuditFailed, CommitUndecided, InvalidInput, LanceError, NotFound, StorageError
 from lance_core.format import naming
 from lance_core.format.ids import Version

@@ -17,7 +17,7 @@ from functools import cached_property
 PRODUCT = ("lance_core", "lance_assets")
 PURE_ROOMS = ("lance_core.format", "lance_core.transactions")
 GENERATED = "lance_core.format._pb"
-CODEC = "lance_core.data.lance_codec"
+CODEC = "lance_core.datafiles.lance_codec"
 
 # Loaded by a name that no import statement holds: the shell, Dagster's workspace.yaml, users.
 ENTRY_POINTS = (
@@ -29,7 +29,7 @@ ENTRY_POINTS = (
 )
 
 # Ports that only tests fill: what commits and histories run on in memory.
-FOR_TESTS = ("lance_core.data.ipc_codec", "lance_core.storage.memory")
+FOR_TESTS = ("lance_core.datafiles.ipc_codec", "lance_core.storage.memory")
 
 # What users of the core may name besides its front door.
 OPEN_ROOMS = ("lance_core.operations", "lance_core.shell", "lance_core.tasks")

@@ -20,7 +20,7 @@ from benchmarks import inputs
 from benchmarks.harness import Case, Entrant, Runner, Scale, Side, Stage
 from benchmarks.report import Facts
 from lance_core import Table
-from lance_core.data.write import ROWS_PER_FILE_MAX
+from lance_core.datafiles.fragment_writer import ROWS_PER_FILE_MAX
 
 _LINEITEMS: Mapping[Scale, int] = {Scale.SMOKE: 2_000, Scale.DEFAULT: 1_200_000, Scale.FULL: 6_000_000}
 _ROWS_TO_TAKE_FROM: Mapping[Scale, int] = {Scale.SMOKE: 5_000, Scale.DEFAULT: 2_000_000, Scale.FULL: 10_000_000}

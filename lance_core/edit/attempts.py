@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from lance_core import writes
 from lance_core.audits import Look
-from lance_core.data.write import HeldRows
+from lance_core.datafiles.fragment_writer import HeldRows
 from lance_core.errors import RetryableConflict
 from lance_core.format.operations import Operation
 from lance_core.pace import Pace

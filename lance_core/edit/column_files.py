@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.data.blob_files import is_v2
-from lance_core.data.codec import BATCH_ROWS
-from lance_core.data.conform import Conversion, afresh
-from lance_core.data.read import read_fragment
-from lance_core.data.write import write_columns
+from lance_core.datafiles.blob_files import is_v2
+from lance_core.datafiles.codec import BATCH_ROWS
+from lance_core.datafiles.conform import Conversion, afresh
+from lance_core.datafiles.fragment_reader import read_fragment
+from lance_core.datafiles.fragment_writer import write_columns
 from lance_core.errors import InvalidInput
 from lance_core.format.fragment import Fragment
 from lance_core.format.schema import TableSchema

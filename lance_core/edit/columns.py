@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from lance_core import given
-from lance_core.data.blob_files import is_v2
-from lance_core.data.blob_writing import stored_schema
-from lance_core.data.conform import Conversion, conform
-from lance_core.data.incoming import Incoming
-from lance_core.data.layout import check_storable
+from lance_core.datafiles.blob_files import is_v2
+from lance_core.datafiles.blob_writing import stored_schema
+from lance_core.datafiles.column_layout import check_storable
+from lance_core.datafiles.conform import Conversion, conform
+from lance_core.datafiles.inputs import Incoming
 from lance_core.edit.column_files import Placed, live_rows, with_columns
 from lance_core.edit.joining import NOTHING, SourceKeys, check_key_type
 from lance_core.errors import InvalidInput, SchemaMismatch

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
-from lance_core.data.read import load_deletions
+from lance_core.datafiles.fragment_reader import load_deletions
 from lance_core.format.deletion_vector import DeletionVector
 from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from lance_core import given
-from lance_core.data.blob_places import nulls
-from lance_core.data.conform import Conversion
-from lance_core.data.layout import is_blob
+from lance_core.datafiles.blob_locations import nulls
+from lance_core.datafiles.column_layout import is_blob
+from lance_core.datafiles.conform import Conversion
 from lance_core.edit.column_files import live_rows, with_columns
 from lance_core.errors import InvalidInput, SchemaMismatch
 from lance_core.format import field_ids

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from lance_core.data.read import load_deletions, read_fragment
+from lance_core.datafiles.fragment_reader import load_deletions, read_fragment
 from lance_core.errors import InvalidInput
 from lance_core.expressions import Predicate
 from lance_core.format.field_paths import near

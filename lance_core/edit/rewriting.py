@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.data.blob_writing import as_stored
-from lance_core.data.conform import Conversion, conform
-from lance_core.data.layout import is_blob
-from lance_core.data.read import FragmentReader, load_deletions
-from lance_core.data.write import FileLimits, write_fragments
+from lance_core.datafiles.blob_writing import as_stored
+from lance_core.datafiles.column_layout import is_blob
+from lance_core.datafiles.conform import Conversion, conform
+from lance_core.datafiles.fragment_reader import FragmentReader, load_deletions
+from lance_core.datafiles.fragment_writer import FileLimits, write_fragments
 from lance_core.edit.column_files import Placed, with_columns
 from lance_core.edit.deletions import rows_as_bitmap, with_deleted
 from lance_core.errors import InvalidInput

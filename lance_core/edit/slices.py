@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from lance_core.data.blob_view import described
-from lance_core.data.blob_writing import schema_as_stored
-from lance_core.data.conform import Conversion, columns_to_write
-from lance_core.data.incoming import Incoming
-from lance_core.data.layout import is_blob
-from lance_core.data.write import FileLimits, write_fragments
+from lance_core.datafiles.blob_view import described
+from lance_core.datafiles.blob_writing import schema_as_stored
+from lance_core.datafiles.column_layout import is_blob
+from lance_core.datafiles.conform import Conversion, columns_to_write
+from lance_core.datafiles.fragment_writer import FileLimits, write_fragments
+from lance_core.datafiles.inputs import Incoming
 from lance_core.edit.delete import delete
 from lance_core.edit.rewriting import ids_of
 from lance_core.errors import IncompatibleConflict, InvalidInput

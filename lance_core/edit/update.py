@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core import given
-from lance_core.data.layout import is_blob
-from lance_core.data.write import FileLimits
+from lance_core.datafiles.column_layout import is_blob
+from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.edit.matching import check_columns, matching
 from lance_core.edit.rewriting import Change, Changes, ids_of, is_cheaper_in_place, move_rows, rewrite_columns
 from lance_core.errors import InvalidInput

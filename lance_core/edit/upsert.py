@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.data.blob_writing import as_stored, schema_as_stored
-from lance_core.data.comparable import comparable
-from lance_core.data.conform import Conversion, afresh, columns_to_write, conform
-from lance_core.data.incoming import Incoming
-from lance_core.data.write import FileLimits
+from lance_core.datafiles.blob_writing import as_stored, schema_as_stored
+from lance_core.datafiles.conform import Conversion, afresh, columns_to_write, conform
+from lance_core.datafiles.fragment_writer import FileLimits
+from lance_core.datafiles.inputs import Incoming
+from lance_core.datafiles.key_normalization import comparable
 from lance_core.edit.joining import check_key_type
 from lance_core.edit.matching import check_columns
 from lance_core.edit.rewriting import (

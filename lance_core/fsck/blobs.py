@@ -5,9 +5,9 @@ Only where blobs are is read, of each column of each data file once. What lies o
 
 from collections.abc import Iterator
 
-from lance_core.data.blob_places import BlobPlaces
-from lance_core.data.layout import is_blob
-from lance_core.data.read import FragmentReader
+from lance_core.datafiles.blob_locations import BlobPlaces
+from lance_core.datafiles.column_layout import is_blob
+from lance_core.datafiles.fragment_reader import FragmentReader
 from lance_core.errors import Corrupt, LanceError
 from lance_core.format.fragment import DataFile, Fragment
 from lance_core.format.manifest import Manifest

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from lance_core.data.read import count_file_rows, read_deletions
+from lance_core.datafiles.fragment_reader import count_file_rows, read_deletions
 from lance_core.errors import Corrupt, InvalidInput, LanceError, NotFound, Unsupported
 from lance_core.format.fragment import DataFile, DeletionFile, Fragment
 from lance_core.format.ids import RowId

@@ -17,7 +17,7 @@ from pyroaring import BitMap
 
 from lance_core import writes
 from lance_core.commit import ATTEMPTS
-from lance_core.data.read import read_deletions
+from lance_core.datafiles.fragment_reader import read_deletions
 from lance_core.errors import ConflictError, Corrupt, InvalidInput, LanceError, NotFound
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.operations import CreateIndex

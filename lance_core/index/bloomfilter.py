@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from lance_core.data.codec import FileReader, FileWriter
+from lance_core.datafiles.codec import FileReader, FileWriter
 from lance_core.errors import Corrupt, InvalidInput
 from lance_core.expressions.tree import Comparison, In, IsNull, Op
 from lance_core.format.index_metadata import IndexMetadata

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from lance_core.data.codec import FileReader
+from lance_core.datafiles.codec import FileReader
 from lance_core.errors import InvalidInput
 from lance_core.expressions.tree import Comparison, In, IsNull, Like
 from lance_core.format.index_metadata import IndexMetadata

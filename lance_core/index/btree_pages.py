@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from lance_core.data.codec import FileReader
+from lance_core.datafiles.codec import FileReader
 from lance_core.errors import Corrupt
 from lance_core.format.row_sets import RowSet
 from lance_core.index.files import all_rows, some_rows

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from lance_core.data.codec import FileReader, FileWriter
+from lance_core.datafiles.codec import FileReader, FileWriter
 from lance_core.format import naming
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.index_metadata import IndexMetadata, SegmentFile

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from lance_core.data.codec import FileReader
+from lance_core.datafiles.codec import FileReader
 from lance_core.errors import Corrupt, InvalidInput
 from lance_core.format.row_sets import HALF_BITS, LOWER_HALF, Ids, RowSet, bitmap_of
 from lance_core.index.files import Files, all_rows

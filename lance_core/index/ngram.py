@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
-from lance_core.data.codec import FileReader
+from lance_core.datafiles.codec import FileReader
 from lance_core.errors import Corrupt, InvalidInput
 from lance_core.expressions.tree import Call, Comparison, Like, Op
 from lance_core.format import treemap

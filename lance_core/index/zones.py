@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
-from lance_core.data.codec import FileReader, FileWriter
+from lance_core.datafiles.codec import FileReader, FileWriter
 from lance_core.errors import Corrupt
 from lance_core.format.row_sets import HALF_BITS, LOWER_HALF, Ids, RowSet, RowsUnder, bitmap_of
 from lance_core.index.kind import ROW, VALUE, Certainty, Found, Moves, Segment

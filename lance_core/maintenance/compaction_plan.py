@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pyroaring import BitMap
 
-from lance_core.data.write import BYTES_PER_FILE_MAX
+from lance_core.datafiles.fragment_writer import BYTES_PER_FILE_MAX
 from lance_core.format.fragment import Fragment
 
 Group = tuple[Fragment, ...]

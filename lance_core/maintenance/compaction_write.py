@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.data.conform import Conversion
-from lance_core.data.joined import joined
-from lance_core.data.read import load_deletions
-from lance_core.data.write import FileLimits, write_fragments
+from lance_core.datafiles.coalesce_batches import joined
+from lance_core.datafiles.conform import Conversion
+from lance_core.datafiles.fragment_reader import load_deletions
+from lance_core.datafiles.fragment_writer import FileLimits, write_fragments
 from lance_core.format.fragment import Fragment
 from lance_core.format.row_versions import RowVersions
 from lance_core.format.rowids import RowIdSequence

@@ -9,8 +9,8 @@ from typing import SupportsIndex
 
 import numpy as np
 
-from lance_core.data.blob_places import BELOW_BASE, BlobPlaces, Outside, Place
-from lance_core.data.layout import is_blob
+from lance_core.datafiles.blob_locations import BELOW_BASE, BlobPlaces, Outside, Place
+from lance_core.datafiles.column_layout import is_blob
 from lance_core.errors import Corrupt, InvalidInput, NotFound
 from lance_core.format import naming
 from lance_core.format.fragment import DataFile, Fragment

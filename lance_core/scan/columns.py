@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.data.blob_view import described
-from lance_core.data.layout import is_blob
+from lance_core.datafiles.blob_view import described
+from lance_core.datafiles.column_layout import is_blob
 from lance_core.errors import InvalidInput
 from lance_core.expressions import METADATA_COLUMNS, with_metadata_columns
 from lance_core.format.field_paths import find, unknown

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lance_core.data.open_fragment import OpenFragment
-from lance_core.data.read import FragmentReader, load_deletions
+from lance_core.datafiles.fragment_reader import FragmentReader, load_deletions
+from lance_core.datafiles.open_fragment import OpenFragment
 from lance_core.expressions import Predicate
 from lance_core.format.deletion_vector import DeletionVector
 from lance_core.format.fragment import Fragment

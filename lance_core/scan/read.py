@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from lance_core.data.blob_view import described
+from lance_core.datafiles.blob_view import described
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
 from lance_core.location import Location

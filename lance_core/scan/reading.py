@@ -14,9 +14,9 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from lance_core.data.codec import BATCH_ROWS
-from lance_core.data.open_fragment import LiveRows, rows_without_columns
-from lance_core.data.read import FragmentReader
+from lance_core.datafiles.codec import BATCH_ROWS
+from lance_core.datafiles.fragment_reader import FragmentReader
+from lance_core.datafiles.open_fragment import LiveRows, rows_without_columns
 from lance_core.expressions import METADATA_COLUMNS
 from lance_core.format.fragment import Fragment
 from lance_core.format.schema import TableSchema

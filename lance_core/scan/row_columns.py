@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.data.open_fragment import LiveRows
+from lance_core.datafiles.open_fragment import LiveRows
 from lance_core.errors import Corrupt
 from lance_core.expressions import METADATA_COLUMNS
 from lance_core.format.fragment import Fragment

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.data.open_fragment import rows_without_columns
+from lance_core.datafiles.open_fragment import rows_without_columns
 from lance_core.errors import Corrupt, InvalidInput
 from lance_core.format.manifest import Manifest
 from lance_core.format.row_id_index import FragmentRowIds, RowIdIndex

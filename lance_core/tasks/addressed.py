@@ -17,9 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from lance_core.data.codec import BATCH_ROWS
-from lance_core.data.conform import Conversion, conform
-from lance_core.data.read import load_deletions
+from lance_core.datafiles.codec import BATCH_ROWS
+from lance_core.datafiles.conform import Conversion, conform
+from lance_core.datafiles.fragment_reader import load_deletions
 from lance_core.edit.column_files import Placed, live_rows, with_columns
 from lance_core.edit.columns import new_fields
 from lance_core.errors import InvalidInput, SchemaMismatch, StorageError

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from lance_core import given, writes
 from lance_core.committed import Committed
-from lance_core.data.write import ROWS_PER_FILE_MAX
+from lance_core.datafiles.fragment_writer import ROWS_PER_FILE_MAX
 from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Rewrite
 from lance_core.format.schema import TableSchema

@@ -13,8 +13,8 @@ from contextlib import suppress
 import numpy as np
 import pyarrow as pa
 
-from lance_core.data.layout import columns_of
-from lance_core.data.read import load_deletions
+from lance_core.datafiles.column_layout import columns_of
+from lance_core.datafiles.fragment_reader import load_deletions
 from lance_core.edit.columns import merged, new_fields
 from lance_core.errors import Corrupt, NotFound
 from lance_core.format.fragment import DataFile, Fragment, StorageVersion

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.data.codec import BATCH_ROWS
-from lance_core.data.read import FragmentReader
+from lance_core.datafiles.codec import BATCH_ROWS
+from lance_core.datafiles.fragment_reader import FragmentReader
 from lance_core.edit.column_files import live_rows
 from lance_core.edit.joining import NOTHING, SourceKeys
 from lance_core.errors import InvalidInput, SchemaMismatch

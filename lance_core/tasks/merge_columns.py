@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from lance_core import given
 from lance_core.committed import Committed
-from lance_core.data.blob_writing import schema_as_stored
-from lance_core.data.conform import Conversion, columns_to_write
-from lance_core.data.conversions import obstacle
+from lance_core.datafiles.blob_writing import schema_as_stored
+from lance_core.datafiles.conform import Conversion, columns_to_write
+from lance_core.datafiles.conversions import obstacle
 from lance_core.edit.columns import new_fields
 from lance_core.edit.joining import check_key_type
 from lance_core.errors import IncompatibleConflict, InvalidInput, SchemaMismatch

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from lance_core import given
-from lance_core.data.conform import Conversion, conform
+from lance_core.datafiles.conform import Conversion, conform
 from lance_core.errors import Unsupported
 from lance_core.expressions import Predicate
 from lance_core.format.fragment import Fragment

@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from lance_core import given
 from lance_core.committed import Committed
-from lance_core.data.blob_writing import schema_as_stored
-from lance_core.data.conform import Conversion, columns_to_write
-from lance_core.data.write import FileLimits
+from lance_core.datafiles.blob_writing import schema_as_stored
+from lance_core.datafiles.conform import Conversion, columns_to_write
+from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.edit.slices import Slice, SliceRows
 from lance_core.errors import NotFound
 from lance_core.expressions import Predicate

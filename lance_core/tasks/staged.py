@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from lance_core.data.comparable import comparable
-from lance_core.data.read import FragmentReader
-from lance_core.data.write import FileLimits
+from lance_core.datafiles.fragment_reader import FragmentReader
+from lance_core.datafiles.fragment_writer import FileLimits
+from lance_core.datafiles.key_normalization import comparable
 from lance_core.edit.joining import Numbers, SourceKeys
 from lance_core.edit.rewriting import in_one_piece
 from lance_core.errors import StorageError

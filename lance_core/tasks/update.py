@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from lance_core.committed import Committed
-from lance_core.data.write import FileLimits
+from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.edit import update as in_one_process
 from lance_core.edit.matching import matching
 from lance_core.edit.rewriting import ids_of, is_cheaper

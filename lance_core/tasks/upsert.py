@@ -21,10 +21,10 @@ import pyarrow as pa
 from pyroaring import BitMap, BitMap64
 
 from lance_core.committed import Committed
-from lance_core.data.blob_writing import schema_as_stored
-from lance_core.data.conform import Conversion
-from lance_core.data.layout import is_blob
-from lance_core.data.write import FileLimits
+from lance_core.datafiles.blob_writing import schema_as_stored
+from lance_core.datafiles.column_layout import is_blob
+from lance_core.datafiles.conform import Conversion
+from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.edit.deletions import rows_as_bitmap
 from lance_core.edit.rewriting import ids_of, is_cheaper, move_rows, rewrite_columns, write_rows
 from lance_core.edit.upsert import (

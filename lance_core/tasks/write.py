@@ -17,11 +17,11 @@ import pyarrow as pa
 from lance_core import given, writes
 from lance_core.commit import ATTEMPTS
 from lance_core.committed import Committed
-from lance_core.data.blob_writing import schema_as_stored, stored_schema
-from lance_core.data.conform import Conversion, columns_to_write
-from lance_core.data.joined import joined
-from lance_core.data.layout import check_storable
-from lance_core.data.write import BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits, write_fragments
+from lance_core.datafiles.blob_writing import schema_as_stored, stored_schema
+from lance_core.datafiles.coalesce_batches import joined
+from lance_core.datafiles.column_layout import check_storable
+from lance_core.datafiles.conform import Conversion, columns_to_write
+from lance_core.datafiles.fragment_writer import BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits, write_fragments
 from lance_core.edit.slices import Slice
 from lance_core.errors import AlreadyExists, InvalidInput, NotFound, RetryableConflict
 from lance_core.format.fragment import Fragment, StorageVersion

@@ -16,7 +16,7 @@ import pytest
 from pyroaring import BitMap
 
 from lance_core import LanceError, StorageError, brought, commit, hint, intents, writes
-from lance_core.data.write import HeldRows
+from lance_core.datafiles.fragment_writer import HeldRows
 from lance_core.edit import attempts
 from lance_core.edit.attempts import Change
 from lance_core.format import key_filter

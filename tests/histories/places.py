@@ -16,9 +16,9 @@ from typing import Protocol, TypeVar
 import pytest
 
 from lance_core import location
-from lance_core.data.codec import DataCodec
-from lance_core.data.ipc_codec import IpcCodec
-from lance_core.data.lance_codec import LanceCodec
+from lance_core.datafiles.codec import DataCodec
+from lance_core.datafiles.ipc_codec import IpcCodec
+from lance_core.datafiles.lance_codec import LanceCodec
 from lance_core.storage import object_store
 from lance_core.storage.local import LocalStore
 from lance_core.storage.manifest_stores import two_phase

@@ -8,7 +8,7 @@ import pytest
 from lance_core import LanceError, commit, together
 from lance_core.brought import write_together
 from lance_core.commit import Outcome
-from lance_core.data.write import HeldRows, RollingWriter
+from lance_core.datafiles.fragment_writer import HeldRows, RollingWriter
 from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Append
 from lance_core.format.transaction import Transaction

@@ -15,8 +15,8 @@ import pyarrow as pa
 from lance_core import CommitUndecided, LanceError, together
 from lance_core.brought import Room, check_files
 from lance_core.commit import Outcome
-from lance_core.data.conform import Conversion
-from lance_core.data.write import FileLimits, HeldRows, hold_rows
+from lance_core.datafiles.conform import Conversion
+from lance_core.datafiles.fragment_writer import FileLimits, HeldRows, hold_rows
 from lance_core.format.operations import Append
 from lance_core.format.transaction import Transaction
 from lance_core.snapshot import list_versions, load_latest, load_transaction

@@ -21,7 +21,7 @@ from lance_core import (
     NotFound,
     StorageError,
 )
-from lance_core.data.ipc_codec import IpcCodec
+from lance_core.datafiles.ipc_codec import IpcCodec
 from lance_core.format import naming
 from lance_core.format.manifest import Manifest
 from lance_core.format.operations import ReserveFragments

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_core import writes
-from lance_core.data.read import load_deletions
+from lance_core.datafiles.fragment_reader import load_deletions
 from lance_core.edit.deletions import rows_as_bitmap, with_deleted
 from lance_core.edit.upsert import Brought
 from lance_core.edit.upsert_join import Held

@@ -23,9 +23,9 @@ from lance_core import (
 )
 from lance_core.brought import Room
 from lance_core.commit import ATTEMPTS
-from lance_core.data.conform import Conversion
-from lance_core.data.ipc_codec import IpcCodec
-from lance_core.data.write import FileLimits, HeldRows, hold_rows
+from lance_core.datafiles.conform import Conversion
+from lance_core.datafiles.fragment_writer import FileLimits, HeldRows, hold_rows
+from lance_core.datafiles.ipc_codec import IpcCodec
 from lance_core.format import naming
 from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version

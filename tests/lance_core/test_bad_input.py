@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from lance_core import Corrupt, InvalidInput, LanceError, NotFound, SchemaMismatch, Table, Unsupported
-from lance_core.data.conform import Conversion
-from lance_core.data.write import FileLimits, write_fragments
+from lance_core.datafiles.conform import Conversion
+from lance_core.datafiles.fragment_writer import FileLimits, write_fragments
 from lance_core.format import framing, naming
 from lance_core.format._pb import table_pb2
 from lance_core.format.config_keys import TABLE_ID

@@ -12,7 +12,7 @@ import pytest
 from lance.blob import blob_array, blob_field
 
 from lance_core import Corrupt, InvalidInput, Table, Unsupported
-from lance_core.data import blob_files
+from lance_core.datafiles import blob_files
 from lance_core.format.fragment import StorageVersion
 
 VERSIONS = ["2.0", "2.1", "2.2"]

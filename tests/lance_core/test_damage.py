@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import Corrupt, InvalidInput, LanceError, StorageError, Table, Unsupported
-from lance_core.data.lance_codec import LanceCodec
+from lance_core.datafiles.lance_codec import LanceCodec
 from lance_core.format import framing
 from lance_core.format._pb import table_pb2
 from lance_core.format.fragment import StorageVersion

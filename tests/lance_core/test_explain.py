@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from lance_core import InvalidInput, Table, table_reader
-from lance_core.data.codec import Rows
-from lance_core.data.lance_codec import LanceFileReader
+from lance_core.datafiles.codec import Rows
+from lance_core.datafiles.lance_codec import LanceFileReader
 from lance_core.format.manifest import Manifest
 from lance_core.location import Location, locate
 from lance_core.scan.explain import explained

@@ -16,8 +16,8 @@ from lance_core import (
     gathering,
     intents,
 )
-from lance_core.data.ipc_codec import IpcCodec
-from lance_core.data.write import FileLimits
+from lance_core.datafiles.fragment_writer import FileLimits
+from lance_core.datafiles.ipc_codec import IpcCodec
 from lance_core.format import naming
 from lance_core.format.fragment import StorageVersion
 from lance_core.snapshot import load_transaction

@@ -14,7 +14,7 @@ import pytest
 
 from lance_core import StorageError, Table
 from lance_core.commit import ATTEMPTS
-from lance_core.data.ipc_codec import IpcCodec
+from lance_core.datafiles.ipc_codec import IpcCodec
 from lance_core.format import naming
 from lance_core.format.fragment import DataFile, Fragment, StorageVersion
 from lance_core.format.ids import Version

@@ -21,7 +21,7 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from lance_core import LanceError, Table
-from lance_core.data import blob_places
+from lance_core.datafiles import blob_locations
 from lance_core.format import framing, refs
 from lance_core.format._pb import table_pb2
 from lance_core.format.fragment_reuse import content_of, reuse_entry
@@ -271,7 +271,7 @@ def _blob(subject: Subject, name: str) -> object:
 
 def _blob_below(subject: Subject, name: str) -> object:
     """One that is said to be below a base path, which is the table's own directory here."""
-    blob_places.check_below(name, path="m")
+    blob_locations.check_below(name, path="m")
     return LocalStore(Path(subject.table.uri)).read(name)
 
 

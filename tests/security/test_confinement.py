@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import LanceError, StorageError, Table
-from lance_core.data import blob_places
+from lance_core.datafiles import blob_locations
 from lance_core.format._pb import table_pb2
 from lance_core.location import locate
 from lance_core.storage.local import LocalStore
@@ -198,4 +198,4 @@ def test_a_blob_sends_nobody_anywhere(table: Table) -> None:
             with pytest.raises(LanceError):
                 location.outside(uri, None)
     assert heard == []
-    assert not blob_places.is_below("../film")
+    assert not blob_locations.is_below("../film")

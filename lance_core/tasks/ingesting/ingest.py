@@ -19,9 +19,9 @@ import pyarrow as pa
 
 from lance_core import given, writes
 from lance_core.committed import Committed
-from lance_core.data.blob_writing import stored_schema
-from lance_core.data.layout import check_storable
-from lance_core.data.write import FileLimits
+from lance_core.datafiles.blob_writing import stored_schema
+from lance_core.datafiles.column_layout import check_storable
+from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.errors import (
     AlreadyExists,
     InvalidInput,

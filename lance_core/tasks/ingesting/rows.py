@@ -11,8 +11,8 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from lance_core.data.blob_writing import as_stored, schema_as_stored
-from lance_core.data.conform import Conversion, columns_to_write, conform
+from lance_core.datafiles.blob_writing import as_stored, schema_as_stored
+from lance_core.datafiles.conform import Conversion, columns_to_write, conform
 from lance_core.errors import InvalidInput, SchemaMismatch
 from lance_core.format.schema import TableSchema
 from lance_core.tasks.ingesting.columns import Picker

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from lance_core.data.conform import Conversion
-from lance_core.data.write import FileLimits, write_fragments
+from lance_core.datafiles.conform import Conversion
+from lance_core.datafiles.fragment_writer import FileLimits, write_fragments
 from lance_core.errors import InvalidInput
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.schema import TableSchema

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
-from lance_core.data.conform import Conversion, conform
+from lance_core.datafiles.conform import Conversion, conform
 from lance_core.errors import InvalidInput
 from lance_core.format import field_paths
 from lance_core.format.fragment import Fragment

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import Table
-from lance_core.data.write import FileLimits
+from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.edit.rewriting import Change, Changes, move_rows, rewrite_columns
 from lance_core.ports import SYSTEM
 from lance_core.snapshot import load_latest

@@ -11,8 +11,8 @@ import pytest
 from pyroaring import BitMap
 
 from lance_core import Committed, InvalidInput, Table
-from lance_core.data.incoming import incoming
-from lance_core.data.write import FileLimits
+from lance_core.datafiles.fragment_writer import FileLimits
+from lance_core.datafiles.inputs import incoming
 from lance_core.edit.upsert import Rules, Seen, upsert
 from lance_core.errors import SchemaMismatch
 from lance_core.format.operations import Update, UpdateMode

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
-from lance_core.data.ipc_codec import IpcCodec
+from lance_core.datafiles.ipc_codec import IpcCodec
 from lance_core.expressions.predicate import Predicate
 from lance_core.expressions.tree import Call, Comparison, In, IsNull, Like
 from lance_core.format._pb import table_pb2

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.data.ipc_codec import IpcCodec
+from lance_core.datafiles.ipc_codec import IpcCodec
 from lance_core.expressions.predicate import Predicate
 from lance_core.expressions.tree import And, Node
 from lance_core.format._pb import table_pb2

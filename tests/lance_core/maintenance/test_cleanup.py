@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import Corrupt, InvalidInput, NotFound, StorageError, Table, holds
-from lance_core.data.lance_codec import LanceCodec
+from lance_core.datafiles.lance_codec import LanceCodec
 from lance_core.format.fragment import DataFile, Fragment
 from lance_core.format.ids import Version
 from lance_core.format.operations import Append, Progress, UpdateMemWalState

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import InvalidInput, Table
-from lance_core.data.lance_codec import LanceFileReader
+from lance_core.datafiles.lance_codec import LanceFileReader
 
 POINT = pa.struct([("x", pa.int64()), ("y", pa.struct([("z", pa.string()), ("w", pa.float64())]))])
 ROWS = pa.table(

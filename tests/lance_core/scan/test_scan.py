@@ -15,7 +15,7 @@ import pytest
 from pyroaring import BitMap
 
 from lance_core import Corrupt, InvalidInput, NotFound, StorageError, Table
-from lance_core.data.lance_codec import LanceFileReader
+from lance_core.datafiles.lance_codec import LanceFileReader
 from lance_core.expressions import Predicate
 from lance_core.scan.parallel import THREADS
 from lance_core.scan.plan import plan_scan

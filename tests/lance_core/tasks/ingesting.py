@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from lance_core import Committed
-from lance_core.data.write import FileLimits
+from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.tasks.changes import How, Where
 from lance_core.tasks.ingesting.ingest import Changed, CsvFormat, Extra, Reading, What, ingest
 from lance_core.tasks.parts import Runner

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import ConflictError, SchemaMismatch, Table
-from lance_core.data.write import FileLimits
+from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.tasks.handed_on import HandedOn, results
 from lance_core.tasks.write import PlannedWrite, begin_append, begin_overwrite
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import AuditFailed, InvalidInput, NotFound, RetryableConflict, StorageError, Table
-from lance_core.data.write import FileLimits
+from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.ingest_records import DIRECTORY, INGESTED
 from lance_core.format.schema import TableSchema

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import Table
-from lance_core.data.write import FileLimits
+from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.expressions import Predicate
 from lance_core.scan.columns import conditional
 from lance_core.tasks import selected

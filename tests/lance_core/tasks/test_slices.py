@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import Committed, InvalidInput, NotFound, RetryableConflict, SchemaMismatch, Table
-from lance_core.data.write import FileLimits
+from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.edit.slices import Slice
 from lance_core.format.schema import TableSchema
 from lance_core.tasks.changes import How, Where

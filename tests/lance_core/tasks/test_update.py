@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import InvalidInput, Table
-from lance_core.data.write import FileLimits
+from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.format.operations import Update, UpdateMode
 from lance_core.tasks.changes import How, Where
 from lance_core.tasks.update import update

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import Committed, InvalidInput, Table
-from lance_core.data.write import FileLimits
+from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.edit import upsert_join
 from lance_core.edit.upsert import Rules
 from lance_core.errors import SchemaMismatch

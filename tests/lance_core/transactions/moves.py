@@ -12,9 +12,9 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core import Table
-from lance_core.data.conform import Conversion
-from lance_core.data.incoming import incoming
-from lance_core.data.write import FileLimits, write_columns, write_fragments
+from lance_core.datafiles.conform import Conversion
+from lance_core.datafiles.fragment_writer import FileLimits, write_columns, write_fragments
+from lance_core.datafiles.inputs import incoming
 from lance_core.edit import columns, evolve, settings
 from lance_core.edit.delete import delete
 from lance_core.edit.update import update

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.data import jsonb
-from lance_core.data.conform import afresh
-from lance_core.data.layout import Path
+from lance_core.datafiles import jsonb
+from lance_core.datafiles.column_layout import Path
+from lance_core.datafiles.conform import afresh
 from lance_core.errors import Corrupt, Unsupported
 from lance_core.format.logical_types import is_json
 from lance_core.format.schema import Field

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from lance_core.data.codec import BATCH_ROWS, Rows
+from lance_core.datafiles.codec import BATCH_ROWS, Rows
 from lance_core.errors import StorageError, Unsupported
 from lance_core.format.fragment import StorageVersion
 from lance_core.storage.store import Store

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from lance_core import InvalidInput, SchemaMismatch, Unsupported
-from lance_core.data.conform import Conversion
-from lance_core.data.ipc_codec import IpcCodec
-from lance_core.data.write import FileLimits, HeldRows, hold_rows, write_fragments
+from lance_core.datafiles.conform import Conversion
+from lance_core.datafiles.fragment_writer import FileLimits, HeldRows, hold_rows, write_fragments
+from lance_core.datafiles.ipc_codec import IpcCodec
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.schema import TableSchema
 from lance_core.storage.memory import MemoryStore

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from lance_core import InvalidInput
-from lance_core.data.bases import BasedCodec, BasedStore, OpenBase
-from lance_core.data.ipc_codec import IpcCodec
+from lance_core.datafiles.bases import BasedCodec, BasedStore, OpenBase
+from lance_core.datafiles.ipc_codec import IpcCodec
 from lance_core.format.fragment import StorageVersion
 from lance_core.storage.memory import MemoryStore
 from tests.lance_core.storage.contract import StoreContract

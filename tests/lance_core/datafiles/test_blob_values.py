@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lance_core import Corrupt, NotFound, Unsupported
-from lance_core.data import blob_values
-from lance_core.data.blob_places import BlobPlaces
-from lance_core.data.blob_values import BlobValues, cut, read_values
-from lance_core.data.blob_view import DESCRIPTOR_2
+from lance_core.datafiles import blob_values
+from lance_core.datafiles.blob_locations import BlobPlaces
+from lance_core.datafiles.blob_values import BlobValues, cut, read_values
+from lance_core.datafiles.blob_view import DESCRIPTOR_2
 from lance_core.format.fragment import DataFile, StorageVersion
 from lance_core.storage.memory import MemoryStore
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.data.codec import BATCH_ROWS, Rows
+from lance_core.datafiles.codec import BATCH_ROWS, Rows
 from lance_core.errors import Corrupt, NotFound, Unsupported
 from lance_core.format import legacy_file
 from lance_core.format.legacy_file import LegacyFile, LegacySchema, Page, PageTable

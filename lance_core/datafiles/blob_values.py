@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.data.blob_places import BlobPlaces, Outside
+from lance_core.datafiles.blob_locations import BlobPlaces, Outside
 from lance_core.errors import Corrupt, NotFound, Unsupported
 from lance_core.format.fragment import DataFile
 from lance_core.storage.store import Store

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from lance_core.data.file_tail import FOOTER as _FOOTER
-from lance_core.data.file_tail import MAGIC as _MAGIC
-from lance_core.data.file_tail import SPAN as _SPAN
-from lance_core.data.layout import columns_of, is_blob
+from lance_core.datafiles.column_layout import columns_of, is_blob
+from lance_core.datafiles.file_footer import FOOTER as _FOOTER
+from lance_core.datafiles.file_footer import MAGIC as _MAGIC
+from lance_core.datafiles.file_footer import SPAN as _SPAN
 from lance_core.errors import Corrupt
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.schema import Field, TableSchema

@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from lance_core.data.assemble import Part, assembled
-from lance_core.data.layout import Path
+from lance_core.datafiles.assemble import Part, assembled
+from lance_core.datafiles.column_layout import Path
 from lance_core.format.schema import Field, TableSchema
 
 

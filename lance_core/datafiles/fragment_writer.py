@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from lance_core import given
-from lance_core.data.blob_writing import as_stored
-from lance_core.data.codec import DataCodec, FileWriter
-from lance_core.data.conform import Conversion, check_no_null_structs, columns_to_write, conform
-from lance_core.data.layout import check_storable, columns_of
+from lance_core.datafiles.blob_writing import as_stored
+from lance_core.datafiles.codec import DataCodec, FileWriter
+from lance_core.datafiles.column_layout import check_storable, columns_of
+from lance_core.datafiles.conform import Conversion, check_no_null_structs, columns_to_write, conform
 from lance_core.errors import InvalidInput
 from lance_core.format import naming
 from lance_core.format.fragment import DataFile, Fragment, StorageVersion

@@ -6,8 +6,8 @@ an unsigned manifest every count is read anew, once, when it is opened. Whatever
 committed after it, has them then.
 """
 
-from lance_core.data.codec import DataCodec
-from lance_core.data.read import count_file_rows, read_deletions
+from lance_core.datafiles.codec import DataCodec
+from lance_core.datafiles.fragment_reader import count_file_rows, read_deletions
 from lance_core.errors import Corrupt
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.data.assemble import Part, assembled
-from lance_core.data.blob_values import BlobValues
-from lance_core.data.codec import BATCH_ROWS, DataCodec, FileReader, Rows
-from lance_core.data.layout import Path
-from lance_core.data.legacy_codec import LegacyFileReader
+from lance_core.datafiles.assemble import Part, assembled
+from lance_core.datafiles.blob_values import BlobValues
+from lance_core.datafiles.codec import BATCH_ROWS, DataCodec, FileReader, Rows
+from lance_core.datafiles.column_layout import Path
+from lance_core.datafiles.legacy_codec import LegacyFileReader
 from lance_core.format.deletion_vector import DeletionVector
 from lance_core.format.fragment import DataFile, StorageVersion
 from lance_core.format.schema import Field

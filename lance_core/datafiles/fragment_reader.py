@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from lance_core.data.assemble import Part, is_in_place
-from lance_core.data.blob_values import BlobValues
-from lance_core.data.blob_view import described
-from lance_core.data.codec import DataCodec, Rows
-from lance_core.data.layout import Path, check_legacy_ids, is_blob, legacy_paths_of, paths_of, stored_ids
-from lance_core.data.legacy_codec import LegacyFileReader
-from lance_core.data.open_fragment import Layout, LiveRows, OpenFragment, Shape, Source, reader_of
+from lance_core.datafiles.assemble import Part, is_in_place
+from lance_core.datafiles.blob_values import BlobValues
+from lance_core.datafiles.blob_view import described
+from lance_core.datafiles.codec import DataCodec, Rows
+from lance_core.datafiles.column_layout import Path, check_legacy_ids, is_blob, legacy_paths_of, paths_of, stored_ids
+from lance_core.datafiles.legacy_codec import LegacyFileReader
+from lance_core.datafiles.open_fragment import Layout, LiveRows, OpenFragment, Shape, Source, reader_of
 from lance_core.errors import Corrupt, Unsupported
 from lance_core.format.deletion_vector import DeletionVector
 from lance_core.format.field_paths import is_quoted

@@ -4,8 +4,8 @@ import pyarrow as pa
 import pytest
 
 from lance_core import Corrupt, Unsupported
-from lance_core.data.blob_places import BELOW_BASE, BlobPlaces, Outside, Place, nulls
-from lance_core.data.blob_view import DESCRIPTOR_1, DESCRIPTOR_2
+from lance_core.datafiles.blob_locations import BELOW_BASE, BlobPlaces, Outside, Place, nulls
+from lance_core.datafiles.blob_view import DESCRIPTOR_1, DESCRIPTOR_2
 from lance_core.format.fragment import DataFile, StorageVersion
 
 FILE = DataFile.of(path="x.lance", field_ids=[1], column_indices=[0], version=StorageVersion(2, 2), size=1)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from lance_core.data.codec import DataCodec, FileReader, FileWriter
+from lance_core.datafiles.codec import DataCodec, FileReader, FileWriter
 from lance_core.errors import InvalidInput
 from lance_core.format.base_path import split
 from lance_core.format.fragment import StorageVersion

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import Corrupt, Table
-from lance_core.data.jsonb import to_text
+from lance_core.datafiles.jsonb import to_text
 
 TEXTS = [
     "null", "true", "false", "0", "-0.0", "1", "-1", "127", "-128", "128", "255", "256", "65536", "-32769",

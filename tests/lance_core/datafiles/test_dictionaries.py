@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import Table
-from lance_core.data.dictionaries import with_missing_indices
+from lance_core.datafiles.dictionaries import with_missing_indices
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.data.blob_places import BELOW_BASE, DEDICATED, EXTERNAL, INLINE, PACKED
+from lance_core.datafiles.blob_locations import BELOW_BASE, DEDICATED, EXTERNAL, INLINE, PACKED
 from lance_core.errors import InvalidInput
 from lance_core.format.logical_types import EXTENSION_NAME
 

@@ -12,9 +12,9 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.data.blob_files import V2, is_v2
-from lance_core.data.blob_places import BELOW_BASE
-from lance_core.data.layout import is_blob
+from lance_core.datafiles.blob_files import V2, is_v2
+from lance_core.datafiles.blob_locations import BELOW_BASE
+from lance_core.datafiles.column_layout import is_blob
 from lance_core.errors import InvalidInput, Unsupported
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.logical_types import EXTENSION_NAME

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from lance_core import Table
-from lance_core.data import legacy_codec
-from lance_core.data.legacy_codec import LegacyFileReader
+from lance_core.datafiles import legacy_codec
+from lance_core.datafiles.legacy_codec import LegacyFileReader
 from lance_core.errors import Corrupt, LanceError, NotFound, Unsupported
 from lance_core.format import legacy_file
 from lance_core.format.legacy_file import Page, PageTable

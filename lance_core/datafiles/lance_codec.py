@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lance_core.data import blob_view, file_tail
-from lance_core.data.blob_files import BlobFiles, Sidecar
-from lance_core.data.codec import BATCH_ROWS, Rows
-from lance_core.data.conform import afresh
-from lance_core.data.dictionaries import with_missing_indices
+from lance_core.datafiles import blob_view, file_footer
+from lance_core.datafiles.blob_files import BlobFiles, Sidecar
+from lance_core.datafiles.codec import BATCH_ROWS, Rows
+from lance_core.datafiles.conform import afresh
+from lance_core.datafiles.dictionaries import with_missing_indices
 from lance_core.errors import NotFound, StorageError, Unsupported
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.naming import blob_file_name
@@ -153,7 +153,7 @@ class LanceFileReader:
     def _said(self) -> "_Said":
         """Asking the codec takes several times as long as looking whether the file says what another one said."""
         if self._says is None:
-            key = file_tail.schema_bytes(self._place)
+            key = file_footer.schema_bytes(self._place)
             says = None if key is None else _said.get(key)
             if says is None:
                 with _told_apart(self._store, self._place):

@@ -11,7 +11,7 @@ import enum
 
 import pyarrow as pa
 
-from lance_core.data.conversions import Unfit, may_round, means_the_same, obstacle, rounded, unfit
+from lance_core.datafiles.conversions import Unfit, may_round, means_the_same, obstacle, rounded, unfit
 from lance_core.errors import InvalidInput, SchemaMismatch
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.schema import TableSchema

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from lance_core.data.joined import joined
+from lance_core.datafiles.coalesce_batches import joined
 
 
 def test_rows_stay_in_order_and_a_type_of_its_own_is_a_batch_of_its_own() -> None:

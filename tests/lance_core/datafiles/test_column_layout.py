@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import Corrupt, Unsupported
-from lance_core.data.layout import check_storable, columns_of, paths_of, stored_ids
+from lance_core.datafiles.column_layout import check_storable, columns_of, paths_of, stored_ids
 from lance_core.format.fragment import DataFile, StorageVersion
 from lance_core.format.schema import TableSchema
 

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from lance_core import Corrupt, NotFound, Unsupported
-from lance_core.data.ipc_codec import IpcCodec
-from lance_core.data.read import FragmentReader, read_fragment
+from lance_core.datafiles.fragment_reader import FragmentReader, read_fragment
+from lance_core.datafiles.ipc_codec import IpcCodec
 from lance_core.format.deletion_vector import DeletionVector
 from lance_core.format.fragment import DataFile, Fragment, StorageVersion
 from lance_core.format.ids import Version
