@@ -26,13 +26,13 @@ from lance_core.refs import find
 from lance_core.scan import take as scan_take
 from lance_core.scan.blobs import BlobFile, blobs
 from lance_core.scan.changes import changes
+from lance_core.scan.executor import count, scan
 from lance_core.scan.explain import explained
 from lance_core.scan.plan import plan_scan
 from lance_core.scan.query import query
-from lance_core.scan.read import count, scan
-from lance_core.scan.search import Vector, search
 from lance_core.scan.selection import Select
 from lance_core.scan.take import By, RowNumbers
+from lance_core.scan.vector_search import Vector, search
 from lance_core.snapshot import Snapshot, exists, list_versions, load_at, load_latest, load_transaction
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 

@@ -15,12 +15,12 @@ from lance_core.format.field_paths import near
 from lance_core.format.fragment import Fragment
 from lance_core.format.schema import TableSchema
 from lance_core.index import selecting
-from lance_core.scan.pieces import LiveFragment
+from lance_core.scan.executor import matching_rows
+from lance_core.scan.morsels import LiveFragment
 from lance_core.scan.plan import plan_columns, plan_scan
-from lance_core.scan.read import matching_rows
-from lance_core.scan.reading import Reading
-from lance_core.scan.row_columns import ROW_COLUMNS, RowFacts
+from lance_core.scan.row_reader import Reading
 from lance_core.scan.selection import Chosen, Offsets, Selection
+from lance_core.scan.system_columns import ROW_COLUMNS, RowFacts
 from lance_core.snapshot import Snapshot
 
 

@@ -20,7 +20,7 @@ from lance_core.expressions import Predicate, Projection
 from lance_core.format.operations import Update
 from lance_core.format.schema import Field
 from lance_core.ports import Ports
-from lance_core.scan.columns import check_condition, conditional
+from lance_core.scan.column_resolution import check_condition, conditional
 from lance_core.scan.selection import Selection
 from lance_core.snapshot import Snapshot
 

@@ -23,9 +23,9 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.ids import FragmentId
 from lance_core.format.schema import TableSchema
 from lance_core.index import selecting
-from lance_core.scan.columns import check_condition, conditional
-from lance_core.scan.row_columns import ROW_OFFSET
+from lance_core.scan.column_resolution import check_condition, conditional
 from lance_core.scan.selection import Offsets, Selection
+from lance_core.scan.system_columns import ROW_OFFSET
 from lance_core.snapshot import Snapshot
 
 _ROWS_AT_ONCE = 1 << 20

@@ -24,10 +24,10 @@ from lance_core.index.coverage import Coverage
 from lance_core.index.files import NewSegment
 from lance_core.index.kind import ROW, VALUE, Kind, Options, Part
 from lance_core.ports import Ports
-from lance_core.scan.columns import resolved
+from lance_core.scan.column_resolution import resolved
+from lance_core.scan.executor import scan
 from lance_core.scan.plan import ScanTask, plan_columns
-from lance_core.scan.read import scan
-from lance_core.scan.row_columns import ROW_ADDRESS, ROW_ID
+from lance_core.scan.system_columns import ROW_ADDRESS, ROW_ID
 from lance_core.snapshot import Snapshot
 
 

@@ -34,7 +34,7 @@ from lance_core.format.schema import Field, TableSchema
 from lance_core.index.coverage import Standing
 from lance_core.index.fitting import is_text
 from lance_core.index.kind import Between, Certainty, Leaf
-from lance_core.scan.columns import resolved
+from lance_core.scan.column_resolution import resolved
 
 _NUMBERS = (pa.types.is_integer, pa.types.is_floating)
 _FLIPPED = {Op.LT: Op.GE, Op.GE: Op.LT, Op.GT: Op.LE, Op.LE: Op.GT}

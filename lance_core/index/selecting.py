@@ -23,8 +23,8 @@ from lance_core.format.row_sets import RowSet
 from lance_core.index.coverage import Coverage, Standing
 from lance_core.index.kind import Certainty, Leaf, Searcher
 from lance_core.index.routes import AllOf, Always, AnyOf, Ask, ByColumn, Route, Share, Step, Unknown
+from lance_core.scan.reader_cache import LastFew
 from lance_core.scan.selection import Chosen, Select, Selection
-from lance_core.scan.warm import LastFew
 from lance_core.snapshot import Snapshot
 
 _VERSIONS_KEPT = 16

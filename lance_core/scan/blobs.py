@@ -17,11 +17,11 @@ from lance_core.format.fragment import DataFile, Fragment
 from lance_core.format.manifest import Manifest
 from lance_core.format.schema import Field
 from lance_core.location import Location
-from lance_core.scan.columns import unknown_column
+from lance_core.scan.column_resolution import unknown_column
+from lance_core.scan.morsels import LiveFragment
 from lance_core.scan.parallel import in_order
-from lance_core.scan.pieces import LiveFragment
 from lance_core.scan.plan import plan_columns
-from lance_core.scan.reading import Reading
+from lance_core.scan.row_reader import Reading
 from lance_core.scan.selection import Offsets
 from lance_core.scan.take import By, RowNumbers, by_fragment, keyed, placed
 from lance_core.storage.store import Store

@@ -15,12 +15,12 @@ import pyarrow as pa
 from lance_core.errors import InvalidInput
 from lance_core.format.manifest import Manifest
 from lance_core.format.schema import TableSchema
+from lance_core.scan.morsels import LiveFragment
 from lance_core.scan.parallel import in_order
-from lance_core.scan.pieces import LiveFragment
 from lance_core.scan.plan import plan_columns
-from lance_core.scan.reading import Reading
-from lance_core.scan.row_columns import CREATED_AT, LAST_UPDATED_AT, ROW_ID
+from lance_core.scan.row_reader import Reading
 from lance_core.scan.selection import Offsets
+from lance_core.scan.system_columns import CREATED_AT, LAST_UPDATED_AT, ROW_ID
 from lance_core.snapshot import Snapshot
 
 Ids = npt.NDArray[np.uint64]

@@ -16,7 +16,7 @@ from lance_core.expressions import Predicate
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
 from lance_core.format.schema import TableSchema
-from lance_core.scan.columns import Column, check_condition, conditional, pruned, resolved
+from lance_core.scan.column_resolution import Column, check_condition, conditional, pruned, resolved
 from lance_core.scan.selection import Chosen, Select, Selection
 
 _PIECE_ROWS_MAX = 1_048_576

@@ -15,9 +15,9 @@ from lance_core.expressions.aggregation import Aggregation
 from lance_core.expressions.row_queries import Selection, aggregates
 from lance_core.format.manifest import Manifest
 from lance_core.location import Location
-from lance_core.scan.columns import conditional
+from lance_core.scan.column_resolution import conditional
+from lance_core.scan.executor import scan, window
 from lance_core.scan.plan import plan_scan
-from lance_core.scan.read import scan, window
 from lance_core.scan.selection import Select
 
 _ROWS_AT_ONCE = 1_048_576

@@ -25,7 +25,7 @@ from lance_core.edit.columns import new_fields
 from lance_core.errors import InvalidInput, SchemaMismatch, StorageError
 from lance_core.format.fragment import Fragment
 from lance_core.ports import SYSTEM
-from lance_core.scan.row_columns import ROW_ADDRESS
+from lance_core.scan.system_columns import ROW_ADDRESS
 from lance_core.snapshot import Snapshot
 from lance_core.tasks import refusals
 from lance_core.tasks.parts import RESULT, Whole

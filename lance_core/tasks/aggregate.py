@@ -12,10 +12,10 @@ import pyarrow as pa
 from lance_core.expressions.aggregate_queries import Query
 from lance_core.expressions.aggregation import Aggregation
 from lance_core.index import selecting
-from lance_core.scan.columns import conditional
+from lance_core.scan.column_resolution import conditional
+from lance_core.scan.executor import scan
 from lance_core.scan.plan import plan_scan
 from lance_core.scan.query import partials
-from lance_core.scan.read import scan
 from lance_core.snapshot import Snapshot
 from lance_core.tasks.parts import Runner
 from lance_core.tasks.read import Ranges, Wanted, over_cut

@@ -9,7 +9,7 @@ from lance_core.edit import delete as in_one_process
 from lance_core.expressions import Predicate
 from lance_core.format.operations import Delete, Operation
 from lance_core.ports import SYSTEM
-from lance_core.scan.columns import conditional
+from lance_core.scan.column_resolution import conditional
 from lance_core.snapshot import Snapshot
 from lance_core.tasks import operations
 from lance_core.tasks.changes import How, Where, changed, over_fragments

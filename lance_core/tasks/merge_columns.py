@@ -27,7 +27,7 @@ from lance_core.format.field_paths import unknown
 from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version
 from lance_core.format.operations import Merge, Operation, UpdateMode
-from lance_core.scan.row_columns import ROW_ADDRESS
+from lance_core.scan.system_columns import ROW_ADDRESS
 from lance_core.snapshot import Snapshot, history_since, load_at
 from lance_core.tasks.addressed import FillTask, KeysTask, Missing, lacking, unpacks
 from lance_core.tasks.changes import How, Where, changed, parts_for_reading

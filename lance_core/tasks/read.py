@@ -22,8 +22,8 @@ from lance_core.format.fragment import Fragment
 from lance_core.index import selecting
 from lance_core.location import locate
 from lance_core.refs import find
+from lance_core.scan.executor import count, scan
 from lance_core.scan.plan import ScanPlan, ScanTask, plan_scan
-from lance_core.scan.read import count, scan
 from lance_core.snapshot import Snapshot, load_at, load_latest
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.tasks.parts import PartTask, Runner, Whole, results_of

@@ -22,7 +22,7 @@ from lance_core.format.operations import Delete, Update
 from lance_core.format.schema import TableSchema
 from lance_core.location import locate
 from lance_core.refs import line
-from lance_core.scan.columns import conditional
+from lance_core.scan.column_resolution import conditional
 from lance_core.snapshot import Snapshot
 from lance_core.table import OVERWRITE_SLICE
 from lance_core.tasks import operations

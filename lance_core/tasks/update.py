@@ -21,7 +21,7 @@ from lance_core.edit.update import Asked
 from lance_core.expressions import Predicate
 from lance_core.format.operations import Update, UpdateMode
 from lance_core.ports import SYSTEM
-from lance_core.scan.columns import conditional
+from lance_core.scan.column_resolution import conditional
 from lance_core.snapshot import Snapshot
 from lance_core.tasks import operations
 from lance_core.tasks.changes import TASKS_PER_SLOT, How, Where, changed, parts_for_reading

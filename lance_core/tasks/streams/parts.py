@@ -16,8 +16,8 @@ from lance_core.errors import InvalidInput
 from lance_core.format import field_paths
 from lance_core.format.fragment import Fragment
 from lance_core.format.schema import TableSchema
+from lance_core.scan.executor import scan
 from lance_core.scan.plan import plan_scan
-from lance_core.scan.read import scan
 from lance_core.snapshot import Snapshot
 from lance_core.tasks.parts import Whole
 from lance_core.tasks.read import Wanted

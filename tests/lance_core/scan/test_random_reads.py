@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lance_core import Table
-from lance_core.scan import plan, reading
+from lance_core.scan import plan, row_reader
 
 Mask = Callable[[pa.Table], pa.ChunkedArray]
 Version = Literal["2.0", "2.1", "2.2"]
@@ -205,7 +205,7 @@ def test_scans(made: Made, reads: list[Read], way: tuple[int, int]) -> None:
     """Each way of reading what a condition leaves: at once, late in one go, late and picked."""
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patched:
         patched.setattr(plan, "SMALL_BYTES", way[0])
-        patched.setattr(reading, "PICKED_SHARE", way[1])
+        patched.setattr(row_reader, "PICKED_SHARE", way[1])
         table, everything = _make(made, f"{place}/t")
         theirs = lance.dataset(table.uri)
         for read in reads:

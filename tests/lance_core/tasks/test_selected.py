@@ -9,7 +9,7 @@ import pytest
 from lance_core import Table
 from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.expressions import Predicate
-from lance_core.scan.columns import conditional
+from lance_core.scan.column_resolution import conditional
 from lance_core.tasks import selected
 from lance_core.tasks.aggregate import aggregate
 from lance_core.tasks.changes import How, Where

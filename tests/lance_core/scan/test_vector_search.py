@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import InvalidInput, Table
-from lance_core.scan import search as module
+from lance_core.scan import vector_search as module
 
 ROWS, SIZE = 400, 7
 RNG = np.random.default_rng(11)

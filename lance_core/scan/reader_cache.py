@@ -15,9 +15,9 @@ from lance_core.expressions import Predicate
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
 from lance_core.location import Location
-from lance_core.scan.pieces import LiveFragment
+from lance_core.scan.morsels import LiveFragment
 from lance_core.scan.plan import ScanPlan
-from lance_core.scan.reading import Reading
+from lance_core.scan.row_reader import Reading
 
 _VERSIONS_KEPT = 4
 _FRAGMENTS_KEPT = 32
