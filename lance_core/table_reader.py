@@ -19,7 +19,8 @@ from lance_core.format.transaction import Transaction
 from lance_core.fsck import Extent, Report, examine
 from lance_core.history import VersionInfo, version_info, version_infos
 from lance_core.identity import table_id
-from lance_core.index import explaining, selecting
+from lance_core.index import explain as explain_module
+from lance_core.index import lookup
 from lance_core.index.statistics import IndexStatistics, statistics
 from lance_core.location import Location, locate
 from lance_core.refs import find
@@ -306,7 +307,7 @@ class TableReader:
             with_row_id=with_row_id,
             with_row_address=with_row_address,
         )
-        indices = explaining.explained(
+        indices = explain_module.explained(
             self._snapshot, plan.predicate, use_indices=given.flag(use_indices, "use_indices")
         )
         return explained(self._location, plan, indices)
@@ -347,7 +348,7 @@ class TableReader:
         return _examined(location, versions)
 
     def _select(self, use_indices: bool) -> Select | None:
-        return selecting.select(self._snapshot) if given.flag(use_indices, "use_indices") else None
+        return lookup.select(self._snapshot) if given.flag(use_indices, "use_indices") else None
 
     @property
     def _location(self) -> Location:

@@ -38,7 +38,7 @@ OPEN_ROOMS = ("lance_core.operations", "lance_core.shell", "lance_core.tasks")
 LOADED_ON_FIRST_USE: Mapping[str, tuple[str, ...]] = {
     CODEC: ("lance.file",),
     "lance_core.expressions.engine": ("datafusion",),
-    "lance_core.index.kinds": (
+    "lance_core.index.registry": (
         "lance_core.index.bitmap",
         "lance_core.index.bloomfilter",
         "lance_core.index.btree",

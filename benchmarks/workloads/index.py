@@ -21,7 +21,7 @@ from lance_core import Table
 from lance_core.expressions.predicate import Predicate
 from lance_core.expressions.tree import And, Comparison, In, Node
 from lance_core.index.coverage import Coverage
-from lance_core.index.kind import Between, Leaf
+from lance_core.index.index_type import Between, Leaf
 from lance_core.location import locate
 from lance_core.snapshot import load_latest
 

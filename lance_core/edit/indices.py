@@ -16,8 +16,8 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.index_metadata import SYSTEM_INDICES, IndexMetadata
 from lance_core.format.operations import CreateIndex
 from lance_core.format.schema import TableSchema
-from lance_core.index import building, kinds
-from lance_core.index.building import Wanted
+from lance_core.index import build, registry
+from lance_core.index.build import Wanted
 from lance_core.ports import Ports
 from lance_core.snapshot import Snapshot
 
@@ -45,16 +45,16 @@ def create(base: Snapshot, asked: Asked, *, ports: Ports) -> CreateIndex:
     wanted, removed = planned(base, asked)
     fragments = chosen(base, asked.fragments)
     covers = BitMap(fragment.id for fragment in fragments)
-    return CreateIndex((building.build(base, wanted, fragments, covers=covers, ports=ports),), removed)
+    return CreateIndex((build.build(base, wanted, fragments, covers=covers, ports=ports),), removed)
 
 
 def planned(base: Snapshot, asked: Asked) -> tuple[Wanted, tuple[IndexMetadata, ...]]:
     """The index, and the segments that give way to it. Before a byte is written."""
     uri, schema = base.location.uri, base.manifest.schema
-    kind = kinds.named(asked.kind)
-    chain = building.column_of(schema, asked.column, uri=uri)
+    kind = registry.named(asked.kind)
+    chain = build.column_of(schema, asked.column, uri=uri)
     path = field_paths.spelt(chain)
-    kinds.check_fits(kind, building.arrow_of(schema, chain), path=path, uri=uri)
+    registry.check_fits(kind, build.arrow_of(schema, chain), path=path, uri=uri)
     options = kind.options(asked.params)
     name = asked.name if asked.name is not None else _free_name(base, path, chain[-1].id, kind.name)
     there = tuple(index for index in base.manifest.indices if index.name == name)
@@ -108,8 +108,8 @@ def described(schema: TableSchema, segments: Sequence[IndexMetadata]) -> str:
     """ "a BTREE on column 'id'", for messages."""
     found = []
     for index in segments:
-        kind = kinds.of(index)
-        chain = building.chain_of(schema, index.field_ids[0]) if index.field_ids else None
+        kind = registry.of(index)
+        chain = build.chain_of(schema, index.field_ids[0]) if index.field_ids else None
         on = "a column that is gone" if chain is None else f"column {field_paths.spelt(chain)!r}"
         found.append(f"a {index.kind or 'nameless kind' if kind is None else kind.name} on {on}")
     return " and ".join(dict.fromkeys(found))
@@ -121,7 +121,7 @@ def _free_name(base: Snapshot, path: str, field_id: int, kind: str) -> str:
     name, number = f"{path}_idx", 1
     while True:
         there = [index for index in base.manifest.indices if index.name == name]
-        known = [kinds.of(index) for index in there]
+        known = [registry.of(index) for index in there]
         if all(index.field_ids == (field_id,) for index in there) and all(
             each is not None and each.name == kind for each in known
         ):

@@ -14,7 +14,7 @@ from lance_core.expressions import Predicate
 from lance_core.format.field_paths import near
 from lance_core.format.fragment import Fragment
 from lance_core.format.schema import TableSchema
-from lance_core.index import selecting
+from lance_core.index import lookup
 from lance_core.scan.executor import matching_rows
 from lance_core.scan.morsels import LiveFragment
 from lance_core.scan.plan import plan_columns, plan_scan
@@ -35,7 +35,7 @@ def matching(
             rows = fragment.physical_rows
             yield fragment, np.arange(rows) if deleted is None else np.flatnonzero(deleted.alive(0, rows))
         return
-    select = selecting.select(base) if selection is None else lambda _predicate: selection
+    select = lookup.select(base) if selection is None else lambda _predicate: selection
     yield from matching_rows(base.location, plan_scan(base.manifest, columns=(), filter=predicate, select=select))
 
 

@@ -22,7 +22,7 @@ from lance_core.expressions import And, In, Predicate
 from lance_core.format.fragment import Fragment
 from lance_core.format.ids import FragmentId
 from lance_core.format.schema import TableSchema
-from lance_core.index import selecting
+from lance_core.index import lookup
 from lance_core.scan.column_resolution import check_condition, conditional
 from lance_core.scan.selection import Offsets, Selection
 from lance_core.scan.system_columns import ROW_OFFSET
@@ -241,11 +241,11 @@ def looked_up(base: Snapshot, source: Source, rules: Rules) -> Selection:
     """Rows that alone can have one of the keys, as far as indices on them tell. Of few keys only: else every row is
     read, as it is where rows go that nothing matches. Few keys may be those of many rows."""
     few = 0 < source.count <= min(_KEYS_MAX, base.manifest.row_count() // _ROWS_A_KEY)
-    if not few or rules.delete_unmatched is not False or selecting.select(base) is None:
+    if not few or rules.delete_unmatched is not False or lookup.select(base) is None:
         return Selection()
     keys = source.take(np.arange(source.count), rules.on)
     lists = tuple(In((name,), tuple(keys[name].unique().drop_null())) for name in rules.on if _is_told(keys[name].type))
-    return selecting.Indexed.of(base).candidates(And(lists)) if lists else Selection()
+    return lookup.Indexed.of(base).candidates(And(lists)) if lists else Selection()
 
 
 def _is_told(arrow: pa.DataType) -> bool:

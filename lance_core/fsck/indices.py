@@ -24,9 +24,9 @@ from lance_core.format.operations import CreateIndex
 from lance_core.format.row_sets import HALF_BITS, RowSet
 from lance_core.fsck.manifests import error, warning
 from lance_core.fsck.report import Finding, Kind, Mend, Severity
-from lance_core.index import building
+from lance_core.index import build
 from lance_core.index.coverage import Coverage, Standing
-from lance_core.index.kind import Examined
+from lance_core.index.index_type import Examined
 from lance_core.location import Location
 from lance_core.ports import SYSTEM
 from lance_core.snapshot import Snapshot, load_latest
@@ -169,10 +169,10 @@ def _of_notes(base: Snapshot, coverage: Coverage, standing: Standing, acting: Lo
 def _examined(base: Snapshot, coverage: Coverage, standing: Standing) -> Examined | None:
     """None for a column that is gone, which is told of the version."""
     index = standing.metadata
-    chain = building.chain_of(base.manifest.schema, index.field_ids[0]) if len(index.field_ids) == 1 else None
+    chain = build.chain_of(base.manifest.schema, index.field_ids[0]) if len(index.field_ids) == 1 else None
     if chain is None or standing.kind is None:
         return None
-    return standing.kind.examine(coverage.segment(index), building.arrow_of(base.manifest.schema, chain))
+    return standing.kind.examine(coverage.segment(index), build.arrow_of(base.manifest.schema, chain))
 
 
 def _by_id(base: Snapshot, index: IndexMetadata) -> bool:

@@ -15,12 +15,12 @@ from lance_core.expressions.predicate import Predicate
 from lance_core.expressions.tree import Comparison, In, IsNull, Like
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import RowSet
-from lance_core.index import order as orders
-from lance_core.index.files import Files
-from lance_core.index.fitting import ORDERED, is_ordered, is_plain
-from lance_core.index.key_sets import Gathered, KeySets, every_set, examine
-from lance_core.index.kind import ROW, VALUE, Between, Certainty, Examined, Found, Leaf, Options, Part, Segment
-from lance_core.index.order import Key, Span, ordering
+from lance_core.index import ordering as orders
+from lance_core.index.index_type import ROW, VALUE, Between, Certainty, Examined, Found, Leaf, Options, Part, Segment
+from lance_core.index.ordering import Key, Span, ordering
+from lance_core.index.segment_files import Files
+from lance_core.index.supported_types import ORDERED, is_ordered, is_plain
+from lance_core.index.value_bitmaps import Gathered, KeySets, every_set, examine
 
 
 @dataclass(frozen=True, slots=True)

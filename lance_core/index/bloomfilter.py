@@ -22,10 +22,10 @@ from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import RowSet
 from lance_core.format.xxh64 import Hashes, xxh64, xxh64_of_each
 from lance_core.index import zones
-from lance_core.index.files import Files, all_rows
-from lance_core.index.fitting import is_bytes, is_moment, is_number, is_plain, is_text
-from lance_core.index.kind import Certainty, Examined, Found, Leaf, Options, Part, Segment
-from lance_core.index.shelf import BYTES_KEPT, OnShelf
+from lance_core.index.index_type import Certainty, Examined, Found, Leaf, Options, Part, Segment
+from lance_core.index.page_cache import BYTES_KEPT, OnShelf
+from lance_core.index.segment_files import Files, all_rows
+from lance_core.index.supported_types import is_bytes, is_moment, is_number, is_plain, is_text
 from lance_core.index.zones import ROWS_PER_ZONE, Mask, Nulls, Zone, Zones, cut, read_nulls
 
 _WRITTEN_BYTES = 256 << 20

@@ -19,7 +19,7 @@ from lance_core.expressions.tree import Comparison, In, IsNull, Like
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import Ids, RowSet, RowsUnder
 from lance_core.index import btree_pages
-from lance_core.index import order as orders
+from lance_core.index import ordering as orders
 from lance_core.index.btree_pages import (
     COLUMNS,
     DATA,
@@ -38,12 +38,12 @@ from lance_core.index.btree_pages import (
     pages_of,
     type_of,
 )
-from lance_core.index.files import Files
-from lance_core.index.fitting import ORDERED, is_ordered, is_plain
-from lance_core.index.kind import ROW, VALUE, Between, Certainty, Examined, Found, Leaf, Options, Part, Segment
-from lance_core.index.order import Mask, Ordering, Positions, Span, joined, ordering
-from lance_core.index.shelf import OnShelf
-from lance_core.index.sorting import Sorter
+from lance_core.index.external_sort import Sorter
+from lance_core.index.index_type import ROW, VALUE, Between, Certainty, Examined, Found, Leaf, Options, Part, Segment
+from lance_core.index.ordering import Mask, Ordering, Positions, Span, joined, ordering
+from lance_core.index.page_cache import OnShelf
+from lance_core.index.segment_files import Files
+from lance_core.index.supported_types import ORDERED, is_ordered, is_plain
 
 _WRITTEN_ROWS = 1 << 18
 _FEW_PAGES = 256

@@ -14,10 +14,10 @@ import pyarrow as pa
 from lance_core.datafiles.codec import FileReader
 from lance_core.errors import Corrupt
 from lance_core.format.row_sets import RowSet
-from lance_core.index.files import all_rows, some_rows
-from lance_core.index.fitting import is_ordered
-from lance_core.index.kind import Examined, Segment
-from lance_core.index.order import Key, Ordering, Positions, Span, joined, ordering
+from lance_core.index.index_type import Examined, Segment
+from lance_core.index.ordering import Key, Ordering, Positions, Span, joined, ordering
+from lance_core.index.segment_files import all_rows, some_rows
+from lance_core.index.supported_types import is_ordered
 
 DATA, LOOKUP = "page_data.lance", "page_lookup.lance"
 VALUES, IDS = "values", "ids"

@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from lance_core.index.btree_pages import COLUMNS, DATA, IDS, LOOKUP, MIN, VALUES, Pages, corrupt, pages_of, type_of
-from lance_core.index.files import some_rows
-from lance_core.index.kind import ROW, VALUE, Part, Segment
-from lance_core.index.order import Key, Mask, Ordering, Span, joined, ordering
-from lance_core.index.sorting import in_order, merged
+from lance_core.index.external_sort import in_order, merged
+from lance_core.index.index_type import ROW, VALUE, Part, Segment
+from lance_core.index.ordering import Key, Mask, Ordering, Span, joined, ordering
+from lance_core.index.segment_files import some_rows
 
 CUT_BYTES_MAX = 1 << 10
 """Of a value that ranges are cut at: there are others."""

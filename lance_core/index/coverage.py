@@ -19,10 +19,10 @@ from lance_core.format.fragment_reuse import ExternalContent, FragmentReuse, con
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_id_index import RowIdIndex
 from lance_core.format.row_sets import HALF_BITS, LOWER_HALF
-from lance_core.index import kinds
-from lance_core.index.files import OpenSegment
-from lance_core.index.kind import Kind, Moves, Part, Segment
-from lance_core.index.moves import Follow, KeepIds, Locate, Notes, Stay
+from lance_core.index import registry
+from lance_core.index.index_type import Kind, Moves, Part, Segment
+from lance_core.index.row_remap import Follow, KeepIds, Locate, Notes, Stay
+from lance_core.index.segment_files import OpenSegment
 from lance_core.limits import INDEX_DETAILS_BYTES
 from lance_core.scan.take import row_id_index
 from lance_core.snapshot import Snapshot
@@ -131,9 +131,9 @@ class Coverage:
         return f"{self._base.location.uri}/{self._base.manifest.path}"
 
     def _standing(self, index: IndexMetadata) -> Standing:
-        kind = kinds.of(index)
+        kind = registry.of(index)
         if kind is None:
-            return Standing(index, None, BitMap(), kinds.why_unknown(index))
+            return Standing(index, None, BitMap(), registry.why_unknown(index))
         try:
             covered = self._covered(index)
         except LanceError as error:

@@ -20,11 +20,11 @@ from lance_core.expressions.tree import Call, IsNull
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import RowSet
 from lance_core.index.bitmap import NoOptions, add_parts, no_options
-from lance_core.index.files import Files
-from lance_core.index.fitting import ORDERED, is_bytes, is_ordered, is_plain, is_text
-from lance_core.index.key_sets import Gathered, KeySets, examine, kept_beside
-from lance_core.index.kind import ROW, VALUE, Certainty, Examined, Found, Leaf, Options, Part, Segment
-from lance_core.index.order import Key, Ordering, ordering
+from lance_core.index.index_type import ROW, VALUE, Certainty, Examined, Found, Leaf, Options, Part, Segment
+from lance_core.index.ordering import Key, Ordering, ordering
+from lance_core.index.segment_files import Files
+from lance_core.index.supported_types import ORDERED, is_bytes, is_ordered, is_plain, is_text
+from lance_core.index.value_bitmaps import Gathered, KeySets, examine, kept_beside
 
 _NULL_LISTS = "lance:label_list_nulls"
 _NOWHERE: Key = 1 << 64

@@ -19,10 +19,10 @@ from lance_core.expressions.tree import Call, Comparison, Like, Op
 from lance_core.format import treemap
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import HALF_BITS, LOWER_HALF, Ids, RowSet, bitmap_of
-from lance_core.index.files import Files, all_rows
-from lance_core.index.fitting import is_plain, is_text
-from lance_core.index.kind import ROW, VALUE, Certainty, Examined, Found, Leaf, Options, Part, Segment
-from lance_core.index.shelf import OnShelf
+from lance_core.index.index_type import ROW, VALUE, Certainty, Examined, Found, Leaf, Options, Part, Segment
+from lance_core.index.page_cache import OnShelf
+from lance_core.index.segment_files import Files, all_rows
+from lance_core.index.supported_types import is_plain, is_text
 from lance_core.index.trigrams import NULL_TOKEN, TOKEN_SHIFT, Pairs, pairs_of, spelled, wanted
 
 _FILE = "ngram_postings.lance"

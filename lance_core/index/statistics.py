@@ -14,7 +14,7 @@ from lance_core.format import field_paths
 from lance_core.format.fragment import live_rows
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
-from lance_core.index import building, kinds
+from lance_core.index import build, registry
 from lance_core.index.coverage import Coverage, Standing, led_on, together
 from lance_core.snapshot import Snapshot
 
@@ -126,7 +126,7 @@ def _of(
 ) -> IndexStatistics:
     newest = max(segments, key=lambda each: (each.metadata.dataset_version, each.metadata.message.created_at))
     field_ids = newest.metadata.field_ids
-    chain = building.chain_of(base.manifest.schema, field_ids[0]) if field_ids else None
+    chain = build.chain_of(base.manifest.schema, field_ids[0]) if field_ids else None
     covered = together(segments)
     told = tuple(_segment(each, count) for each in segments)
     return IndexStatistics(
@@ -159,7 +159,7 @@ def _segment(standing: Standing, count: RowCounts) -> SegmentStatistics:
         created_at=index.created_at,
         dataset_version=index.dataset_version,
         unused=standing.unused,
-        is_known=kinds.of(index) is not None,
+        is_known=registry.of(index) is not None,
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.index.fitting import is_bytes, is_decimal, is_moment, is_text
+from lance_core.index.supported_types import is_bytes, is_decimal, is_moment, is_text
 
 Keys = npt.NDArray[Any]
 

@@ -21,9 +21,9 @@ from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import RowSet
 from lance_core.format.zone_map_details import ZoneMapDetails
 from lance_core.index import zones
-from lance_core.index.files import Files, all_rows
-from lance_core.index.fitting import ORDERED, is_moment, is_number, is_ordered, is_plain
-from lance_core.index.kind import Between, Certainty, Examined, Found, Leaf, Options, Part, Segment
+from lance_core.index.index_type import Between, Certainty, Examined, Found, Leaf, Options, Part, Segment
+from lance_core.index.segment_files import Files, all_rows
+from lance_core.index.supported_types import ORDERED, is_moment, is_number, is_ordered, is_plain
 from lance_core.index.zone_keys import Keys, key_of, keys_of
 from lance_core.index.zones import ROWS_PER_ZONE, Mask, Nulls, Zone, Zones, cut, read_nulls
 

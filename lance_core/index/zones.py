@@ -17,7 +17,7 @@ from pyroaring import BitMap
 from lance_core.datafiles.codec import FileReader, FileWriter
 from lance_core.errors import Corrupt
 from lance_core.format.row_sets import HALF_BITS, LOWER_HALF, Ids, RowSet, RowsUnder, bitmap_of
-from lance_core.index.kind import ROW, VALUE, Certainty, Found, Moves, Segment
+from lance_core.index.index_type import ROW, VALUE, Certainty, Found, Moves, Segment
 
 ROWS_PER_ZONE = 8192
 ZONES_MAX = 1 << 24

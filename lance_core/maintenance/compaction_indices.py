@@ -23,11 +23,11 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.fragment_reuse import FragmentReuse, Reused
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import Ids, RowSet
-from lance_core.index import building
-from lance_core.index.building import Wanted
+from lance_core.index import build
+from lance_core.index.build import Wanted
 from lance_core.index.coverage import Coverage, Standing, led_on
-from lance_core.index.kind import Moves, Part
-from lance_core.index.moves import Follow, Notes, Stay, Still
+from lance_core.index.index_type import Moves, Part
+from lance_core.index.row_remap import Follow, Notes, Stay, Still
 from lance_core.ports import Ports
 from lance_core.snapshot import Snapshot
 
@@ -150,12 +150,12 @@ def _anew(
     try:
         if index.is_of_zones:
             parts = [Part(segment, Stay(stays))]
-            return building.build(_of(base, new), wanted, new, parts=parts, covers=covers, ports=ports)
+            return build.build(_of(base, new), wanted, new, parts=parts, covers=covers, ports=ports)
         moves = Then(of.coverage.moves(standing), Follow(step, covers))
-        return building.build(base, wanted, (), parts=[Part(segment, moves)], covers=covers, ports=ports)
-    except building.UNREADABLE:
+        return build.build(base, wanted, (), parts=[Part(segment, moves)], covers=covers, ports=ports)
+    except build.UNREADABLE:
         whole = [*(fragment for fragment in base.manifest.fragments if fragment.id in stays), *new]
-        return building.build(_of(base, whole), wanted, whole, covers=covers, ports=ports)
+        return build.build(_of(base, whole), wanted, whole, covers=covers, ports=ports)
 
 
 def _of(base: Snapshot, fragments: Sequence[Fragment]) -> Snapshot:
@@ -186,7 +186,7 @@ def _wanted(base: Snapshot, coverage: Coverage, standing: Standing) -> Wanted | 
         return None
     if standing.metadata.message.index_version != kind.version(stable_row_ids=base.manifest.has_stable_row_ids):
         return None
-    return building.wanted_again(base, coverage, standing.metadata)
+    return build.wanted_again(base, coverage, standing.metadata)
 
 
 def _cannot(base: Snapshot, index: IndexMetadata, why: str, *, stable: bool) -> Unsupported:

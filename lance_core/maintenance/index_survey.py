@@ -11,7 +11,7 @@ from pyroaring import BitMap
 
 from lance_core.errors import LanceError
 from lance_core.format import field_paths
-from lance_core.index import building
+from lance_core.index import build
 from lance_core.index.coverage import Coverage, Standing, led_on, together
 from lance_core.index.statistics import RowCounts, is_behind
 from lance_core.maintenance.index_upkeep import small_beside
@@ -58,8 +58,8 @@ def _of(base: Snapshot, coverage: Coverage, name: str, segments: Sequence[Standi
         return None
     newest = max(usable, key=lambda each: each.metadata.dataset_version)
     kind, field_ids = newest.kind, newest.metadata.field_ids
-    chain = building.chain_of(base.manifest.schema, field_ids[0]) if len(field_ids) == 1 else None
-    if kind is None or chain is None or not kind.fits(building.arrow_of(base.manifest.schema, chain)):
+    chain = build.chain_of(base.manifest.schema, field_ids[0]) if len(field_ids) == 1 else None
+    if kind is None or chain is None or not kind.fits(build.arrow_of(base.manifest.schema, chain)):
         return None
     ours = [each for each in usable if each.kind is kind and each.metadata.field_ids == field_ids]
     others = [each for each in segments if each not in ours]

@@ -22,11 +22,11 @@ from lance_core.format.fragment_reuse import ExternalContent, content_of, reuse_
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.operations import CreateIndex
 from lance_core.format.row_versions import RowVersions
-from lance_core.index import building
-from lance_core.index.building import Wanted
+from lance_core.index import build
+from lance_core.index.build import Wanted
 from lance_core.index.coverage import Coverage, Standing, led_on, together
-from lance_core.index.kind import Examined, Part
-from lance_core.index.moves import Stay
+from lance_core.index.index_type import Examined, Part
+from lance_core.index.row_remap import Stay
 from lance_core.index.statistics import RowCounts
 from lance_core.ports import Ports
 from lance_core.snapshot import Snapshot, load_at
@@ -128,7 +128,7 @@ def _work(base: Snapshot, coverage: Coverage, segments: Sequence[Standing], merg
     if not usable:
         return segments[0].unused or "is not known here"
     template = max(usable, key=lambda each: each.metadata.dataset_version)
-    wanted = building.wanted_again(base, coverage, template.metadata)
+    wanted = build.wanted_again(base, coverage, template.metadata)
     if wanted is None:
         return "is on a column that is gone, or that its kind does not fit any more; drop it"
     ours = [each for each in usable if _is_alike(each, template)]
@@ -185,12 +185,12 @@ def small_beside(gathered: int, sizes: Sequence[int]) -> list[int]:
 def _done(base: Snapshot, coverage: Coverage, work: Work, ports: Ports) -> IndexMetadata:
     parts = [part_of(base, coverage, each) for each in work.merged]
     try:
-        return building.build(base, work.wanted, work.fragments, parts=parts, covers=work.covers, ports=ports)
-    except building.UNREADABLE:
+        return build.build(base, work.wanted, work.fragments, parts=parts, covers=work.covers, ports=ports)
+    except build.UNREADABLE:
         if not parts:
             raise
         fragments = [fragment for fragment in base.manifest.fragments if fragment.id in work.covers]
-        return building.build(base, work.wanted, fragments, covers=work.covers, ports=ports)
+        return build.build(base, work.wanted, fragments, covers=work.covers, ports=ports)
 
 
 def part_of(base: Snapshot, coverage: Coverage, standing: Standing) -> Part:
@@ -231,7 +231,7 @@ def _may_answer_for(base: Snapshot, coverage: Coverage, standing: Standing, open
         return False
     try:
         examined = _examined(base, coverage, standing)
-    except building.UNREADABLE:
+    except build.UNREADABLE:
         return True
     return examined is not None and not BitMap(examined.rows.parts).isdisjoint(BitMap(suspects))
 
@@ -274,13 +274,13 @@ def _followed(base: Snapshot, coverage: Coverage, standing: Standing) -> Iterato
     try:
         if not standing.metadata.is_of_zones and (examined := _examined(base, coverage, standing)) is not None:
             fragments = fragments | BitMap(examined.rows.parts)
-    except building.UNREADABLE:
+    except build.UNREADABLE:
         return  # nobody finds rows by it, wherever notes lead
     yield from _noted(coverage, standing, fragments)
 
 
 def _examined(base: Snapshot, coverage: Coverage, standing: Standing) -> Examined | None:
-    chain = building.chain_of(base.manifest.schema, (*standing.metadata.field_ids, -1)[0])
+    chain = build.chain_of(base.manifest.schema, (*standing.metadata.field_ids, -1)[0])
     if standing.kind is None or chain is None:
         return None
-    return standing.kind.examine(coverage.segment(standing.metadata), building.arrow_of(base.manifest.schema, chain))
+    return standing.kind.examine(coverage.segment(standing.metadata), build.arrow_of(base.manifest.schema, chain))

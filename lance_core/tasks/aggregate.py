@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lance_core.expressions.aggregate_queries import Query
 from lance_core.expressions.aggregation import Aggregation
-from lance_core.index import selecting
+from lance_core.index import lookup
 from lance_core.scan.column_resolution import conditional
 from lance_core.scan.executor import scan
 from lance_core.scan.plan import plan_scan
@@ -26,7 +26,7 @@ def aggregate(base: Snapshot, sql: str, *, runner: Callable[[], Runner]) -> pa.T
     grouped = query.aggregation
     if grouped.only_counts_rows and query.where is None:
         return query.answer(grouped.counted(base.manifest.row_count()))
-    plan = plan_scan(base.manifest, columns=grouped.columns, filter=query.where, select=selecting.select(base))
+    plan = plan_scan(base.manifest, columns=grouped.columns, filter=query.where, select=lookup.select(base))
     results = over_cut(base, plan, _Grouped(Wanted(grouped.columns, query.where), grouped), runner())
     partials = [_decoded(each) for _number, part in sorted(results.items()) for each in part]
     return query.answer(grouped.together([grouped.nothing(), *partials]))

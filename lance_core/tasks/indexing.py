@@ -28,10 +28,10 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.fragment_reuse import reuse_entry
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.operations import CreateIndex
-from lance_core.index import btree_runs, building, kinds
+from lance_core.index import btree_runs, build, registry
 from lance_core.index.coverage import Coverage
-from lance_core.index.order import joined, ordering
-from lance_core.index.sorting import splitters
+from lance_core.index.external_sort import splitters
+from lance_core.index.ordering import joined, ordering
 from lance_core.index.statistics import RowCounts
 from lance_core.location import Location
 from lance_core.maintenance import index_upkeep
@@ -77,7 +77,7 @@ class Only(enum.Enum):
 
 def check(asked: Asked) -> None:
     """What is wrong with it whatever the table is."""
-    kinds.named(asked.kind).options(asked.params)
+    registry.named(asked.kind).options(asked.params)
 
 
 def build_index(where: Where, asked: Asked, only: str, *, how: How, runner: Runner) -> Committed:
@@ -247,7 +247,7 @@ class _Builder:
     def _cuts(self, base: Snapshot, work: Work, rows: int, of_pieces: Sequence[pa.Array]) -> pa.Array:
         every, coverage = self._pieces[work.wanted.name][0].every, Coverage(base)
         cuts = [*of_pieces, *(btree_runs.cuts_of(coverage.segment(each), every) for each in _merged(work))]
-        order = ordering(building.arrow_of(base.manifest.schema, work.wanted.chain).type)
+        order = ordering(build.arrow_of(base.manifest.schema, work.wanted.chain).type)
         slots = self._runner.slots
         return splitters(order, joined(cuts, order.type), max(slots, min(slots * TASKS_PER_SLOT, rows // RANGE_ROWS)))
 
@@ -263,7 +263,7 @@ def _readable(base: Snapshot, work: Work) -> Work:
         try:
             for name in each.metadata.file_names:
                 coverage.segment(each.metadata).files.open(name)
-        except building.UNREADABLE:
+        except build.UNREADABLE:
             lost |= each.covered
     if not lost:
         return work

@@ -19,7 +19,7 @@ from lance_core.datafiles.conform import Conversion, conform
 from lance_core.errors import Unsupported
 from lance_core.expressions import Predicate
 from lance_core.format.fragment import Fragment
-from lance_core.index import selecting
+from lance_core.index import lookup
 from lance_core.location import locate
 from lance_core.refs import find
 from lance_core.scan.executor import count, scan
@@ -204,7 +204,7 @@ def _planned(
         filter=filter,
         with_row_id=with_row_id,
         with_row_address=with_row_address,
-        select=selecting.select(base),
+        select=lookup.select(base),
     )
     if not all(column.is_stored for column in plan.output) and base.manifest.max_fragment_id >= _SIGNED_FRAGMENTS:
         raise Unsupported(
@@ -302,7 +302,7 @@ def count_rows(base: Snapshot, filter: str | None, *, runner: Callable[[], Runne
     """From the manifest alone, unless only rows that match are wanted."""
     if filter is None:
         return base.manifest.row_count()
-    plan = plan_scan(base.manifest, columns=(), filter=filter, select=selecting.select(base))
+    plan = plan_scan(base.manifest, columns=(), filter=filter, select=lookup.select(base))
     known = tuple(task for task in plan.tasks if task.chosen is not None and task.chosen.residual is None)
     rest = replace(plan, tasks=tuple(task for task in plan.tasks if task.chosen is None or task.chosen.residual))
     found = count(base.location, replace(plan, tasks=known))

@@ -19,15 +19,15 @@ from pyroaring import BitMap
 from lance_core.format.fragment import Fragment
 from lance_core.format.index_metadata import IndexMetadata, encode_section
 from lance_core.format.manifest import Manifest
-from lance_core.index import btree, btree_runs, building
+from lance_core.index import btree, btree_runs, build
 from lance_core.index.btree import BTREE, BTreeOptions
 from lance_core.index.btree_pages import COLUMNS, DATA
-from lance_core.index.building import Wanted
+from lance_core.index.build import Wanted
 from lance_core.index.coverage import Coverage
-from lance_core.index.files import NewSegment
-from lance_core.index.kind import ROW, VALUE, Part
-from lance_core.index.moves import Unmoved
-from lance_core.index.order import ordering
+from lance_core.index.index_type import ROW, VALUE, Part
+from lance_core.index.ordering import ordering
+from lance_core.index.row_remap import Unmoved
+from lance_core.index.segment_files import NewSegment
 from lance_core.location import locate
 from lance_core.maintenance.index_upkeep import part_of
 from lance_core.ports import SYSTEM
@@ -80,11 +80,11 @@ class BuildAlone:
         order, read = self.orders[number], BitMap.deserialize(self.read[number])
         covers, parts = BitMap.deserialize(order.covers), order.there.parts(part)
         try:
-            made = building.build(part, order.wanted, _of(part, read), parts=parts, covers=covers, ports=SYSTEM)
-        except building.UNREADABLE:
+            made = build.build(part, order.wanted, _of(part, read), parts=parts, covers=covers, ports=SYSTEM)
+        except build.UNREADABLE:
             if not parts:
                 raise
-            made = building.build(part, order.wanted, _of(part, covers), covers=covers, ports=SYSTEM)
+            made = build.build(part, order.wanted, _of(part, covers), covers=covers, ports=SYSTEM)
         yield made.encode()
 
 
@@ -98,7 +98,7 @@ class BuildPiece:
     def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
         fragments = tuple(part.manifest.fragments)
         covers = BitMap(fragment.id for fragment in fragments)
-        made = building.build(for_now(part), self.wanted, fragments, covers=covers, ports=SYSTEM)
+        made = build.build(for_now(part), self.wanted, fragments, covers=covers, ports=SYSTEM)
         yield made.encode()
         if is_in_order(self.wanted):
             cuts = btree_runs.cuts_of(Coverage(part).segment(made), self.every)
@@ -129,7 +129,7 @@ class WriteRange:
             return b""
 
         covers = BitMap.deserialize(self.order.covers)
-        yield building.written(base, self.order.wanted, write, covers=covers, ports=SYSTEM).encode()
+        yield build.written(base, self.order.wanted, write, covers=covers, ports=SYSTEM).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class JoinRanges:
             return b""
 
         covers = BitMap.deserialize(self.order.covers)
-        yield building.written(part, self.order.wanted, write, covers=covers, ports=SYSTEM).encode()
+        yield build.written(part, self.order.wanted, write, covers=covers, ports=SYSTEM).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class JoinPieces:
     def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
         parts = [*just_made(part, self.pieces), *self.order.there.parts(part)]
         covers = BitMap.deserialize(self.order.covers)
-        yield building.build(part, self.order.wanted, (), parts=parts, covers=covers, ports=SYSTEM).encode()
+        yield build.build(part, self.order.wanted, (), parts=parts, covers=covers, ports=SYSTEM).encode()
 
 
 def _of(base: Snapshot, fragments: BitMap) -> list[Fragment]:

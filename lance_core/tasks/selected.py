@@ -13,7 +13,7 @@ from pyroaring import BitMap
 
 from lance_core.expressions import Predicate
 from lance_core.format.fragment import Fragment
-from lance_core.index import selecting
+from lance_core.index import lookup
 from lance_core.scan.plan import ScanTask, plan_scan
 from lance_core.scan.selection import Chosen, Selection
 from lance_core.snapshot import Snapshot
@@ -53,7 +53,7 @@ class Sent:
 
 def looked_at(base: Snapshot, predicate: Predicate) -> tuple[Sequence[Fragment], Sent]:
     """The fragments that may have rows that match, in order."""
-    plan = plan_scan(base.manifest, columns=(), filter=predicate, select=selecting.select(base))
+    plan = plan_scan(base.manifest, columns=(), filter=predicate, select=lookup.select(base))
     return [task.fragment for task in plan.tasks], Sent.of(plan.tasks)
 
 

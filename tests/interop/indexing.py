@@ -18,10 +18,10 @@ from lance_core.expressions.tree import Call, Comparison, In, IsNull, Like
 from lance_core.format._pb import table_pb2
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import RowSet
-from lance_core.index import kinds
+from lance_core.index import registry
 from lance_core.index.coverage import Coverage
-from lance_core.index.files import NewSegment
-from lance_core.index.kind import ROW, VALUE, Certainty, Found, Kind, Options
+from lance_core.index.index_type import ROW, VALUE, Certainty, Found, Kind, Options
+from lance_core.index.segment_files import NewSegment
 from lance_core.location import locate
 from lance_core.snapshot import load_latest
 
@@ -131,5 +131,5 @@ def options_of(uri: str, column: str) -> Options:
     """Those that a segment of either library says it was built with."""
     coverage = Coverage(load_latest(locate(uri, durable=False)))
     (standing,) = coverage.by_name[f"{column}_idx"]
-    assert standing.kind is kinds.named(standing.kind.name if standing.kind else "")
+    assert standing.kind is registry.named(standing.kind.name if standing.kind else "")
     return standing.kind.options_of(coverage.segment(standing.metadata))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lance.file import LanceFileReader
 from pyroaring import BitMap64
 
-from lance_core.index.kind import Certainty
+from lance_core.index.index_type import Certainty
 from lance_core.index.ngram import NGRAM
 from lance_core.index.trigrams import pairs_of
 from tests.interop.indexing import by_plan, check_theirs, commit_ours

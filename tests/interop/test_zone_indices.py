@@ -14,7 +14,7 @@ from lance.indices import IndexConfig
 
 from lance_core import Table
 from lance_core.index.bloomfilter import BLOOMFILTER
-from lance_core.index.kind import Certainty
+from lance_core.index.index_type import Certainty
 from lance_core.index.zonemap import ZONEMAP
 from tests.interop.indexing import by_plan, check_theirs, commit_ours, options_of
 

@@ -17,12 +17,12 @@ from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.manifest import Manifest
 from lance_core.format.operations import CreateIndex
 from lance_core.fsck import Finding, Severity
-from lance_core.index import kinds
-from lance_core.index.files import all_rows
+from lance_core.index import registry
+from lance_core.index.segment_files import all_rows
 from tests.lance_core.index.asking import FILTERS, check_answers, rows
 
 COLUMNS = {"BTREE": "id", "BITMAP": "word", "ZONEMAP": "id", "BLOOMFILTER": "id", "LABEL_LIST": "tags", "NGRAM": "word"}
-KINDS = [kind.name for kind in kinds.every() if kind.name in COLUMNS]
+KINDS = [kind.name for kind in registry.every() if kind.name in COLUMNS]
 KEEP_EVERY_ROW = {"BTREE", "BITMAP", "ZONEMAP", "BLOOMFILTER"}
 STABLE = pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
 

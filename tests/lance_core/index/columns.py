@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from lance_core.expressions.tree import Comparison, In, IsNull, Like, Op
-from lance_core.index.kind import VALUE, Between, Leaf
+from lance_core.index.index_type import VALUE, Between, Leaf
 
 NEGATIVE_NAN = struct.unpack("<d", struct.pack("<Q", 0xFFF8000000000000))[0]
 _FLOATS = [0.0, -0.0, 1.5, -1.5, math.inf, -math.inf, math.nan, NEGATIVE_NAN, 1e-300, 2.0]

@@ -17,8 +17,8 @@ from lance_core.expressions.tree import And, Node
 from lance_core.format._pb import table_pb2
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import Ids, RowSet
-from lance_core.index.files import NewSegment, OpenSegment
-from lance_core.index.kind import ROW, VALUE, Between, Certainty, Kind, Leaf, Part, Searcher, Segment
+from lance_core.index.index_type import ROW, VALUE, Between, Certainty, Kind, Leaf, Part, Searcher, Segment
+from lance_core.index.segment_files import NewSegment, OpenSegment
 from lance_core.location import Location, locate
 from lance_core.storage.memory import MemoryStore
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from lance_core.errors import InvalidInput, Unsupported
 from lance_core.expressions.tree import Like
-from lance_core.index import key_sets
+from lance_core.index import value_bitmaps
 from lance_core.index.bitmap import BITMAP
-from lance_core.index.kind import VALUE, Part
+from lance_core.index.index_type import VALUE, Part
 from lance_core.limits import INDEX_KEYS
 from tests.lance_core.index import columns
 from tests.lance_core.index.segments import Moved, Unmoved, check, rows_of, write
@@ -74,10 +74,10 @@ def test_rows_in_any_order_and_of_many_fragments() -> None:
 @pytest.mark.parametrize("batch", [3, 1000])
 def test_too_many_values_are_refused_with_the_way_out(monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
     values = pa.array(range(20))
-    monkeypatch.setattr(key_sets, "INDEX_KEYS", replace(INDEX_KEYS, most=20))
+    monkeypatch.setattr(value_bitmaps, "INDEX_KEYS", replace(INDEX_KEYS, most=20))
     segment = write(None, BITMAP, pa.field(VALUE, values.type), rows_of(values, batch=batch))
     BITMAP.open(segment, pa.field(VALUE, values.type))
-    monkeypatch.setattr(key_sets, "INDEX_KEYS", replace(INDEX_KEYS, most=19))
+    monkeypatch.setattr(value_bitmaps, "INDEX_KEYS", replace(INDEX_KEYS, most=19))
     with pytest.raises(InvalidInput, match=r"more than 19 different values.* build a BTREE"):
         write(None, BITMAP, pa.field(VALUE, values.type), rows_of(values, batch=batch))
     with pytest.raises(Unsupported, match="LANCE_ASSETS_INDEX_KEYS_MAX"):

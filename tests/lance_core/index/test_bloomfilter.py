@@ -15,10 +15,10 @@ from lance_core.errors import Corrupt, InvalidInput, LanceError
 from lance_core.expressions.tree import Comparison, In, Op
 from lance_core.format._pb import table_pb2
 from lance_core.format.row_sets import RowSet
-from lance_core.index import bloomfilter, kinds
+from lance_core.index import bloomfilter, registry
 from lance_core.index.bloomfilter import BLOOMFILTER, BloomFilterOptions
-from lance_core.index.files import all_rows
-from lance_core.index.kind import Certainty
+from lance_core.index.index_type import Certainty
+from lance_core.index.segment_files import all_rows
 from tests.lance_core.index.building import Built, Fragments, asked, built, check, leaf_of, live_rows, rewritten
 from tests.lance_core.index.values import HALF, POOLS, columns, deletions, leaves
 
@@ -122,7 +122,7 @@ def test_what_it_says_of_itself() -> None:
     assert KIND.options_of(it.segment) == BloomFilterOptions(FEW, 0.25)
     notes = it.segment.files.open(FILE).notes
     assert (notes["bloomfilter_item"], notes["bloomfilter_probability"]) == (str(FEW), "0.25")
-    assert kinds.of(it.segment.metadata) is KIND
+    assert registry.of(it.segment.metadata) is KIND
     rewritten(it, FILE, table_of(it), {"bloomfilter_item": "many"})
     assert KIND.options_of(it.segment) == BloomFilterOptions()
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lance_core.index.btree import BTREE
-from lance_core.index.kind import VALUE, Part
+from lance_core.index.index_type import VALUE, Part
 from tests.lance_core.index import columns
 from tests.lance_core.index.segments import Moved, Unmoved, check, rows_of, write
 

@@ -15,9 +15,9 @@ from lance_core.expressions.tree import Call, Comparison, In, IsNull, Op
 from lance_core.format.row_sets import RowSet
 from lance_core.index.bitmap import BITMAP
 from lance_core.index.btree import BTREE
-from lance_core.index.files import NewSegment
-from lance_core.index.kind import VALUE, Kind, Leaf, Part, Segment
+from lance_core.index.index_type import VALUE, Kind, Leaf, Part, Segment
 from lance_core.index.label_list import LABEL_LIST
+from lance_core.index.segment_files import NewSegment
 from lance_core.location import locate
 from tests.lance_core.index.segments import ROWS_UNDER, Unmoved, rows_of, write
 

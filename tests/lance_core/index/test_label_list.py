@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from lance_core.expressions.predicate import Predicate
 from lance_core.expressions.tree import Call, IsNull, Not
-from lance_core.index.kind import VALUE, Condition, Part
+from lance_core.index.index_type import VALUE, Condition, Part
 from lance_core.index.label_list import LABEL_LIST
 from tests.lance_core.index import columns
 from tests.lance_core.index.segments import Moved, Unmoved, check, matching, rows_of, write

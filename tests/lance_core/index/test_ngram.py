@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from lance_core.errors import InvalidInput, LanceError
 from lance_core.expressions.tree import Call, Comparison, Like, Op
 from lance_core.format import treemap
-from lance_core.index import kinds
-from lance_core.index.files import all_rows
-from lance_core.index.kind import Certainty, Condition
+from lance_core.index import registry
+from lance_core.index.index_type import Certainty, Condition
 from lance_core.index.ngram import NGRAM
+from lance_core.index.segment_files import all_rows
 from lance_core.index.trigrams import spelled, wanted
 from tests.lance_core.index.building import Built, Fragments, asked, built, check, leaf_of, rewritten
 
@@ -148,7 +148,7 @@ def test_what_is_in_the_file() -> None:
         "e12": {first | 3},
     }
     assert list(lists(it)) == sorted(lists(it))
-    assert kinds.of(it.segment.metadata) is KIND
+    assert registry.of(it.segment.metadata) is KIND
     assert it.segment.details == b""
 
 

@@ -8,7 +8,7 @@ import pytest
 from lance_core.expressions.tree import Comparison, In, Op
 from lance_core.index.bitmap import BITMAP
 from lance_core.index.btree import BTREE
-from lance_core.index.kind import VALUE, Between, Certainty, Kind
+from lance_core.index.index_type import VALUE, Between, Certainty, Kind
 from tests.lance_core.index.columns import NEGATIVE_NAN
 from tests.lance_core.index.segments import check, rows_of, write
 

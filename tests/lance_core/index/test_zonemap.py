@@ -15,9 +15,9 @@ from lance_core.errors import Corrupt, InvalidInput, LanceError
 from lance_core.expressions.tree import Call, Comparison, Like, Op
 from lance_core.format._pb import table_pb2
 from lance_core.format.row_sets import RowSet
-from lance_core.index import kinds, zonemap
-from lance_core.index.files import all_rows
-from lance_core.index.kind import Certainty
+from lance_core.index import registry, zonemap
+from lance_core.index.index_type import Certainty
+from lance_core.index.segment_files import all_rows
 from lance_core.index.zonemap import ZONEMAP
 from tests.lance_core.index.building import Built, Fragments, asked, built, check, leaf_of, live_rows, rewritten
 from tests.lance_core.index.values import HALF, POOLS, array_of, columns, deletions, leaves
@@ -83,7 +83,7 @@ def test_what_it_says_of_itself() -> None:
     assert details.has_null_bitmap
     assert KIND.options_of(it.segment) == KIND.options({"rows_per_zone": FEW})
     assert it.segment.files.open("zonemap.lance").notes["rows_per_zone"] == str(FEW)
-    assert kinds.of(it.segment.metadata).name == "ZONEMAP"  # type: ignore[union-attr]
+    assert registry.of(it.segment.metadata).name == "ZONEMAP"  # type: ignore[union-attr]
 
 
 def test_zones_that_cannot_match_are_left_out() -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from lance_core.expressions.tree import Comparison, In, IsNull, Op
-from lance_core.index.kind import Condition
+from lance_core.index.index_type import Condition
 from tests.lance_core.index.building import Fragments
 
 NEGATIVE_NAN = struct.unpack("<d", struct.pack("<Q", 0xFFF8000000000000))[0]

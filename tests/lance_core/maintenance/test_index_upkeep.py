@@ -10,7 +10,7 @@ from lance.file import LanceFileWriter
 
 from lance_core import InvalidInput, Table, Unsupported
 from lance_core.format.fragment_reuse import FragmentReuse, content_of, reuse_entry
-from lance_core.index import kinds
+from lance_core.index import registry
 from lance_core.maintenance import index_upkeep
 from lance_core.ports import SYSTEM
 from lance_core.transactions.conflicts import judge
@@ -25,7 +25,7 @@ COLUMNS = {
     "BLOOMFILTER": "id",
     "NGRAM": "word",
 }
-KINDS = [kind.name for kind in kinds.every() if kind.name in COLUMNS]
+KINDS = [kind.name for kind in registry.every() if kind.name in COLUMNS]
 STABLE = pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
 
 

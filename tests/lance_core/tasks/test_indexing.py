@@ -13,9 +13,9 @@ import pytest
 from lance_core import Committed, InvalidInput, Table
 from lance_core.edit.indices import Asked
 from lance_core.format.index_metadata import IndexMetadata
-from lance_core.index import kinds
+from lance_core.index import registry
 from lance_core.index.coverage import Coverage
-from lance_core.index.files import all_rows
+from lance_core.index.segment_files import all_rows
 from lance_core.tasks import indexing
 from lance_core.tasks.changes import How, Where, changed
 from lance_core.tasks.indexing import build_index, optimize_indices
@@ -114,7 +114,7 @@ def test_an_index_is_that_of_one_process(tmp_path: Path, stable: bool) -> None:
 
 def _check_same(ours: IndexMetadata, table: Table) -> None:
     coverage = Coverage(table._snapshot)
-    kind, theirs = kinds.of(ours), table.indices[-1]
+    kind, theirs = registry.of(ours), table.indices[-1]
     assert kind is not None
     assert theirs.name == "alone"
     for name in ours.file_names:

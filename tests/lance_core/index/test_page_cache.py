@@ -7,11 +7,11 @@ import pyarrow as pa
 import pytest
 
 from lance_core.expressions.tree import Call, Comparison, Op
-from lance_core.index import shelf
+from lance_core.index import page_cache
 from lance_core.index.bloomfilter import BLOOMFILTER
-from lance_core.index.kind import Kind, Leaf
+from lance_core.index.index_type import Kind, Leaf
 from lance_core.index.ngram import NGRAM
-from lance_core.index.shelf import OnShelf, Shelf
+from lance_core.index.page_cache import OnShelf, Shelf
 from tests.lance_core.index.building import built
 
 
@@ -36,11 +36,11 @@ def test_segments_share_what_they_may_keep(
 ) -> None:
     it = built(kind, values.type, {0: values}, **options)
     searchers = [kind.open(it.segment, it.column) for _ in range(5)]
-    monkeypatch.setattr(shelf.SHELF, "_kept", type(shelf.SHELF._kept)())
-    monkeypatch.setattr(shelf.SHELF, "_size", 0)
-    monkeypatch.setattr(shelf.SHELF, "_most", 3000)
+    monkeypatch.setattr(page_cache.SHELF, "_kept", type(page_cache.SHELF._kept)())
+    monkeypatch.setattr(page_cache.SHELF, "_size", 0)
+    monkeypatch.setattr(page_cache.SHELF, "_most", 3000)
     for searcher in searchers:
         first, again = searcher.search(leaf), searcher.search(leaf)
         assert first is not None
         assert first == again
-        assert 0 < shelf.SHELF._size <= 3000
+        assert 0 < page_cache.SHELF._size <= 3000

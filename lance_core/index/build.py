@@ -19,10 +19,10 @@ from lance_core.format.field_paths import Chain
 from lance_core.format.fragment import Fragment
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.schema import Field, TableSchema
-from lance_core.index import kinds
+from lance_core.index import registry
 from lance_core.index.coverage import Coverage
-from lance_core.index.files import NewSegment
-from lance_core.index.kind import ROW, VALUE, Kind, Options, Part
+from lance_core.index.index_type import ROW, VALUE, Kind, Options, Part
+from lance_core.index.segment_files import NewSegment
 from lance_core.ports import Ports
 from lance_core.scan.column_resolution import resolved
 from lance_core.scan.executor import scan
@@ -128,7 +128,7 @@ UNREADABLE = (NotFound, StorageError, Corrupt)
 
 def wanted_again(base: Snapshot, coverage: Coverage, segment: IndexMetadata) -> Wanted | None:
     """What a segment that is there is of; None where nobody here can build such a one, or its column is gone."""
-    kind = kinds.of(segment)
+    kind = registry.of(segment)
     if kind is None or len(segment.field_ids) != 1:
         return None
     chain = chain_of(base.manifest.schema, segment.field_ids[0])

@@ -32,8 +32,8 @@ from lance_core.expressions.tree import (
 from lance_core.format import field_paths
 from lance_core.format.schema import Field, TableSchema
 from lance_core.index.coverage import Standing
-from lance_core.index.fitting import is_text
-from lance_core.index.kind import Between, Certainty, Leaf
+from lance_core.index.index_type import Between, Certainty, Leaf
+from lance_core.index.supported_types import is_text
 from lance_core.scan.column_resolution import resolved
 
 _NUMBERS = (pa.types.is_integer, pa.types.is_floating)

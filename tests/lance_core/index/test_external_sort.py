@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as draws
 
-from lance_core.index.kind import ROW, VALUE
-from lance_core.index.order import Ordering, ordering, sorted_positions
-from lance_core.index.sorting import Sorter, merged, splitters
+from lance_core.index.external_sort import Sorter, merged, splitters
+from lance_core.index.index_type import ROW, VALUE
+from lance_core.index.ordering import Ordering, ordering, sorted_positions
 from tests.lance_core.index import columns
 from tests.lance_core.index.segments import rows_of
 

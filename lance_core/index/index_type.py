@@ -22,7 +22,7 @@ import pyarrow as pa
 from lance_core.expressions.tree import Call, Comparison, In, IsNull, Like
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import Ids, RowSet, RowsUnder
-from lance_core.index.files import Files, Reader
+from lance_core.index.segment_files import Files, Reader
 
 VALUE, ROW = "value", "row"
 """The columns that a kind is built from: the values, and the number of each row, in the order of a scan."""

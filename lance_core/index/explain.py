@@ -8,10 +8,10 @@ from pyroaring import BitMap
 
 from lance_core.errors import LanceError
 from lance_core.expressions import Predicate
+from lance_core.index.access_path import AllOf, AnyOf, Ask, Route, Step, Unknown, told
 from lance_core.index.coverage import Standing
-from lance_core.index.kind import Certainty
-from lance_core.index.routes import AllOf, AnyOf, Ask, Route, Step, Unknown, told
-from lance_core.index.selecting import Indexed, reached
+from lance_core.index.index_type import Certainty
+from lance_core.index.lookup import Indexed, reached
 from lance_core.scan.explain import Indices, runs
 from lance_core.snapshot import Snapshot
 

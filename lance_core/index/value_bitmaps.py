@@ -18,11 +18,11 @@ import pyarrow as pa
 from lance_core.datafiles.codec import FileReader
 from lance_core.errors import Corrupt, InvalidInput
 from lance_core.format.row_sets import HALF_BITS, LOWER_HALF, Ids, RowSet, bitmap_of
-from lance_core.index.files import Files, all_rows
-from lance_core.index.fitting import is_ordered
-from lance_core.index.kind import Examined, Segment
-from lance_core.index.order import Key, Ordering, Positions, Span, joined, ordering
-from lance_core.index.shelf import OnShelf
+from lance_core.index.index_type import Examined, Segment
+from lance_core.index.ordering import Key, Ordering, Positions, Span, joined, ordering
+from lance_core.index.page_cache import OnShelf
+from lance_core.index.segment_files import Files, all_rows
+from lance_core.index.supported_types import is_ordered
 from lance_core.limits import INDEX_KEYS
 
 FILE = "bitmap_page_lookup.lance"

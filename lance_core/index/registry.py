@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from lance_core.errors import InvalidInput
 from lance_core.format.index_metadata import IndexMetadata
-from lance_core.index.kind import Kind
+from lance_core.index.index_type import Kind
 
 _PACKAGES = frozenset({"lance.table", "lance.index.pb"})
 """A kind is named under either; releases moved some from one to the other."""

@@ -20,9 +20,9 @@ from lance_core.errors import Corrupt, IndexIgnored, LanceError
 from lance_core.expressions import Predicate
 from lance_core.expressions.tree import Comparison, In, IsNull, Node, Op
 from lance_core.format.row_sets import RowSet
+from lance_core.index.access_path import AllOf, Always, AnyOf, Ask, ByColumn, Route, Share, Step, Unknown
 from lance_core.index.coverage import Coverage, Standing
-from lance_core.index.kind import Certainty, Leaf, Searcher
-from lance_core.index.routes import AllOf, Always, AnyOf, Ask, ByColumn, Route, Share, Step, Unknown
+from lance_core.index.index_type import Certainty, Leaf, Searcher
 from lance_core.scan.reader_cache import LastFew
 from lance_core.scan.selection import Chosen, Select, Selection
 from lance_core.snapshot import Snapshot

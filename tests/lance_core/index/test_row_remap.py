@@ -14,7 +14,7 @@ from lance_core.format.ids import FragmentId, Version
 from lance_core.format.row_id_index import FragmentRowIds, RowIdIndex
 from lance_core.format.row_sets import RowSet
 from lance_core.format.rowids import RowIdSequence
-from lance_core.index.moves import Follow, KeepIds, Locate, Notes, Stay, within
+from lance_core.index.row_remap import Follow, KeepIds, Locate, Notes, Stay, within
 
 
 def fragment(number: int, rows: int) -> Fragment:

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.expressions.tree import Comparison, In, Like, Op
-from lance_core.index.fitting import is_moment
-from lance_core.index.kind import Between, Certainty, Leaf
+from lance_core.index.index_type import Between, Certainty, Leaf
+from lance_core.index.supported_types import is_moment
 
 Key: TypeAlias = Any
 """An int, bytes or a Decimal: all keys of a column are of one kind."""

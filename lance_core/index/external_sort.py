@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from lance_core.index.kind import ROW, VALUE
-from lance_core.index.order import Key, Ordering, joined
+from lance_core.index.index_type import ROW, VALUE
+from lance_core.index.ordering import Key, Ordering, joined
 
 BUDGET = 512 << 20
 """Bytes of values and row numbers that are held at once; while they are sorted it is about three times as much."""
