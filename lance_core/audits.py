@@ -17,7 +17,7 @@ from lance_core.format import naming
 from lance_core.format.transaction import Transaction
 from lance_core.holds import Hold, hold, release
 from lance_core.location import Location
-from lance_core.ports import Ports
+from lance_core.runtime import Ports
 from lance_core.snapshot import Snapshot
 from lance_core.standing import Moment
 from lance_core.transactions.apply import Birth

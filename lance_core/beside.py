@@ -9,10 +9,10 @@ from lance_core.errors import StorageError
 from lance_core.format import naming
 from lance_core.format.operations import Restore
 from lance_core.format.transaction import Transaction
-from lance_core.library_version import LIBRARY_VERSION
 from lance_core.location import Location
 from lance_core.pace import Pace
-from lance_core.ports import Ports
+from lance_core.package_version import LIBRARY_VERSION
+from lance_core.runtime import Ports
 from lance_core.snapshot import Snapshot, load_at
 from lance_core.standing import Moment, Watch
 from lance_core.storage.store import Put

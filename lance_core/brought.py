@@ -15,7 +15,7 @@ from lance_core.format.fragment import DataFile, Fragment
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.intents import IntentRecord
 from lance_core.location import Location
-from lance_core.ports import Ports
+from lance_core.runtime import Ports
 from lance_core.standing import several_at_once
 
 SHARED_BYTES_MAX = 16 * 1024**2

@@ -27,11 +27,11 @@ from lance_core.format.manifest import Manifest
 from lance_core.format.naming import NamingScheme
 from lance_core.format.operations import Operation, Restore, Rewrite
 from lance_core.format.transaction import Transaction
-from lance_core.library_version import LIBRARY_VERSION
 from lance_core.location import Location
 from lance_core.new_keys import NewKeys
 from lance_core.pace import Pace
-from lance_core.ports import Ports
+from lance_core.package_version import LIBRARY_VERSION
+from lance_core.runtime import Ports
 from lance_core.snapshot import History, Snapshot, history_since, load_at
 from lance_core.standing import Moment, Watch, in_a_gap, what_is_wrong
 from lance_core.storage.store import Put, TakesTurns

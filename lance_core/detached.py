@@ -19,7 +19,7 @@ from lance_core.format.operations import Merge, Operation, Overwrite
 from lance_core.format.schema import TableSchema
 from lance_core.format.transaction import Transaction
 from lance_core.location import Location
-from lance_core.ports import Ports
+from lance_core.runtime import Ports
 from lance_core.snapshot import Snapshot, load_at, load_transaction
 from lance_core.standing import Moment
 from lance_core.transactions.apply import Birth

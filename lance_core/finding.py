@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from lance_core import given
+from lance_core import validation
 from lance_core.errors import InvalidInput, LanceError
 from lance_core.format import naming
 from lance_core.storage.factory import TableStore, open_store
@@ -50,8 +50,8 @@ def find_tables(
     """The tables at and below `prefix`, at any depth. `exclude` are patterns of paths from there, as in `staging/*`;
     what they fit is neither listed nor told. More than `tables_max` are an error, since a part of them would look like
     all."""
-    given.whole_number(tables_max, "tables_max", at_least=1, too_small="it is how many tables there may be")
-    patterns = given.names(exclude, "exclude")
+    validation.whole_number(tables_max, "tables_max", at_least=1, too_small="it is how many tables there may be")
+    patterns = validation.names(exclude, "exclude")
     store = open_store(prefix, storage_options=storage_options)
     tables: list[str] = []
     skipped: dict[str, str] = {}

@@ -25,7 +25,7 @@ from lance_core.format.ids import Version
 from lance_core.format.transaction import Transaction
 from lance_core.intents import IntentRecord
 from lance_core.location import Location
-from lance_core.ports import Ports
+from lance_core.runtime import Ports
 from lance_core.snapshot import Snapshot
 from lance_core.standing import Moment
 from lance_core.together import Waiting, alone, lead

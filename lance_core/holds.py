@@ -20,7 +20,7 @@ from typing import TypeGuard, TypeVar
 from lance_core.errors import Corrupt, LanceError, NotFound, StorageError
 from lance_core.format import naming, size_guard
 from lance_core.limits import INTENT_BYTES
-from lance_core.ports import Ports
+from lance_core.runtime import Ports
 from lance_core.storage.store import ObjectInfo, Store, read_whole, with_facts
 
 REMEMBERED = timedelta(days=30)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from urllib.parse import unquote
 
-from lance_core import given
+from lance_core import validation
 from lance_core.datafiles.bases import BasedCodec, BasedStore, OpenBase
 from lance_core.datafiles.codec import DataCodec
 from lance_core.datafiles.lance_codec import LanceCodec
@@ -172,10 +172,10 @@ def locate(
     bases: Sequence[str] = (),
     manifest_store: ManifestStore | str | None = None,
 ) -> Location:
-    allowed = given.places(bases, "bases")
+    allowed = validation.places(bases, "bases")
     if storage_options is not None:
-        given.mapping(storage_options, "storage_options")
-    durable = given.flag(durable, "durable")
+        validation.mapping(storage_options, "storage_options")
+    durable = validation.flag(durable, "durable")
     place, named = split_uri(uri) if isinstance(uri, str) else (uri, None)
     if named is not None and manifest_store is not None:
         raise InvalidInput("the URI names a manifest store (ddbTableName), and so does manifest_store=; keep one")

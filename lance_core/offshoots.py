@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from lance_core import given
+from lance_core import validation
 from lance_core.commit import ATTEMPTS, commit
 from lance_core.errors import AlreadyExists, InvalidInput, NotFound, StorageError
 from lance_core.format import ingest_records, naming, refs
@@ -26,8 +26,8 @@ from lance_core.format.transaction import Transaction
 from lance_core.holds import Hold, check_stays, hold, release
 from lance_core.identity import TABLE_ID
 from lance_core.location import Location, check_publishing, published_config
-from lance_core.ports import Ports
 from lance_core.refs import created, find, read_branch, read_branches, read_tags
+from lance_core.runtime import Ports
 from lance_core.snapshot import Snapshot, exists, list_versions, load_at, load_latest, load_transaction
 from lance_core.storage.factory import is_at_or_below
 from lance_core.storage.tree_operations import copy, prune, remove
@@ -64,7 +64,7 @@ class Branches(Generic[T]):
         source = self._snapshot
         if tag is not None:
             source = find(self._main, tag=tag)
-        elif version is not None and (number := given.version_number(version)) != source.version:
+        elif version is not None and (number := validation.version_number(version)) != source.version:
             source = load_at(source.location, number)
         return self._opened(_branch(self._main, source, name, ports=self._ports))
 
@@ -102,9 +102,9 @@ class Branches(Generic[T]):
 
 def clone(source: Snapshot, uri: str | os.PathLike[str], *, shallow: bool, ports: Ports) -> Snapshot:
     """The table that begins as this version."""
-    shallow = given.flag(shallow, "shallow")
+    shallow = validation.flag(shallow, "shallow")
     places = source.location.places(source.manifest.branch)
-    target = source.location.elsewhere(given.uri(uri), bases=places if shallow else ())
+    target = source.location.elsewhere(validation.uri(uri), bases=places if shallow else ())
     if exists(target):
         raise AlreadyExists(f"there is a table at {target.uri} already; clone to a place without one")
     if any(is_at_or_below(target.uri, place) for place in places):

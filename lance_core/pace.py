@@ -5,7 +5,7 @@ millisecond, beyond an ocean a second. Who has lost often waits less, so that th
 starves; a random part keeps two that lost together from meeting again.
 """
 
-from lance_core.ports import Ports
+from lance_core.runtime import Ports
 
 _TURNS_FIRST = 4.0
 """How many turns the first wait takes at most; each further one takes half as many."""

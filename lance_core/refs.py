@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from lance_core import given
+from lance_core import validation
 from lance_core.errors import AlreadyExists, Corrupt, InvalidInput, NotFound, StorageError
 from lance_core.format import refs
 from lance_core.format.ids import Version
@@ -18,7 +18,7 @@ from lance_core.format.refs import Branch, Tag
 from lance_core.holds import Hold, check_stays
 from lance_core.limits import REFERENCE_BYTES
 from lance_core.location import Location
-from lance_core.ports import Ports
+from lance_core.runtime import Ports
 from lance_core.snapshot import Snapshot, list_versions, load_at, load_latest
 from lance_core.storage.store import Put, Store, read_whole
 
@@ -117,7 +117,7 @@ class Tags:
     ) -> None:
         """For this version, or another one of this line, or of another branch (`"main"` for the main line)."""
         tag = self._tag(version, branch)
-        tag = replace(tag, created=tag.updated, metadata=given.texts(metadata, "metadata"))
+        tag = replace(tag, created=tag.updated, metadata=validation.texts(metadata, "metadata"))
         path, data = refs.tag_path(name), refs.encode_tag(tag)
         if not created(self._main.store, path, data):
             raise AlreadyExists(
@@ -156,8 +156,8 @@ class Tags:
         meant = self._snapshot
         if branch is not None:
             here = line(self._main, branch)
-            meant = load_latest(here) if version is None else load_at(here, given.version_number(version))
-        elif version is not None and (number := given.version_number(version)) != meant.version:
+            meant = load_latest(here) if version is None else load_at(here, validation.version_number(version))
+        elif version is not None and (number := validation.version_number(version)) != meant.version:
             meant = load_at(meant.location, number)
         return Tag(
             branch=meant.manifest.branch,
@@ -209,7 +209,7 @@ def read_clone(store: Store, path: str) -> tuple[Version, str]:
 
 def _load_as_of(location: Location, timestamp: datetime) -> Snapshot:
     """The newest version made at that time or before. Clocks of committers may run backwards: the numbers decide."""
-    timestamp = given.moment(timestamp, "timestamp")
+    timestamp = validation.moment(timestamp, "timestamp")
     numbers = list_versions(location).numbers
     if not numbers:
         load_latest(location)

@@ -24,7 +24,7 @@ from lance_core.holds import Hold
 from lance_core.inventory import is_there, named_by
 from lance_core.limits import MANIFEST_BYTES
 from lance_core.location import Location
-from lance_core.ports import Ports
+from lance_core.runtime import Ports
 from lance_core.storage.store import read_whole, with_facts
 
 _AT_WORK_NS = 20 * 10**9

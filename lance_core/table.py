@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
-from lance_core import given, writes
+from lance_core import validation, writes
 from lance_core.audits import Look
 from lance_core.commit import ATTEMPTS
 from lance_core.committed import Committed
@@ -50,8 +50,8 @@ from lance_core.identity import TABLE_ID
 from lance_core.location import Location, locate, published_config
 from lance_core.manifest_names import migrate
 from lance_core.offshoots import Branches, clone
-from lance_core.ports import SYSTEM
 from lance_core.refs import Tags
+from lance_core.runtime import SYSTEM
 from lance_core.snapshot import Snapshot, exists, load_at
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.table_upkeep import TableUpkeep
@@ -102,10 +102,10 @@ class Table(TableUpkeep):
     ) -> "Table":
         """A new table, at version 1, with these rows; with none, where `data` is a schema. `manifest_store` is where
         its versions are to be reserved, by every writer: `sqlite:///...`, `postgresql://...`, `dynamodb://table`."""
-        given.check(intent=intent, retries=retries)
-        properties, config = given.properties(properties), given.config(config)
+        validation.check(intent=intent, retries=retries)
+        properties, config = validation.properties(properties), validation.config(config)
         location = locate(uri, storage_options=storage_options, durable=durable, manifest_store=manifest_store)
-        birth = Birth(_storage_version(storage_version), given.flag(stable_row_ids, "stable_row_ids"))
+        birth = Birth(_storage_version(storage_version), validation.flag(stable_row_ids, "stable_row_ids"))
         begun = writes.begin(location, birth, verb="create", intent=intent, ports=SYSTEM)
         if isinstance(begun, Written):
             return cls(begun.snapshot)
@@ -180,13 +180,13 @@ class Table(TableUpkeep):
         `where`, a condition in Lance's SQL, overwrites a slice: the rows that match go, and those that come, all of
         which have to match it too, take their place. The schema stays, and so do indices. The slice is what was given,
         whatever others write into it meanwhile."""
-        given.same_row_ids(stable_row_ids, self.manifest.has_stable_row_ids, what=self.uri)
+        validation.same_row_ids(stable_row_ids, self.manifest.has_stable_row_ids, what=self.uri)
         limits = FileLimits(max_rows_per_file, max_bytes_per_file)
-        settings = given.config(config)
+        settings = validation.config(config)
         if where is not None:
             if settings:
                 raise InvalidInput("config= is set by an overwrite of all rows; with where=, use set_config()")
-            given.text(where, "where")
+            validation.text(where, "where")
             plan = edit_slices.in_one_process(incoming(data), where, limits=limits, ports=SYSTEM)
             return self._changed(OVERWRITE_SLICE, plan, intent, properties, retries, audit=audit)
         return self._changed(
@@ -458,19 +458,19 @@ class Table(TableUpkeep):
         if not isinstance(operation, Operation):
             raise InvalidInput(f"an operation is one of lance_core.operations, not a {type(operation).__name__}")
         if isinstance(operation, Overwrite):
-            given.config(operation.config_upserts)
+            validation.config(operation.config_upserts)
         if isinstance(operation, UpdateConfig) and operation.config:
-            given.check_config_keys(operation.config.entries)
+            validation.check_config_keys(operation.config.entries)
         base = self._snapshot
         if read_version is not None and read_version != base.version:
-            base = load_at(self._location, given.version_number(read_version))
-        if given.flag(detached, "detached"):
-            given.check(intent=intent, retries=retries)
+            base = load_at(self._location, validation.version_number(read_version))
+        if validation.flag(detached, "detached"):
+            validation.check(intent=intent, retries=retries)
             if audit is not None:
                 raise InvalidInput("a detached version is not audited: look at it, then publish it")
             if intent is not None:
                 raise InvalidInput("a detached version has no intent; it lands once when it is published")
-            noted = given.properties(properties)
+            noted = validation.properties(properties)
             return committed_of(commit_detached(base, operation, properties=noted, ports=SYSTEM))
         return Table(base)._changed(
             f"commit {operation.name}",
@@ -486,7 +486,7 @@ class Table(TableUpkeep):
     def publish(self, detached_version: int, *, retries: int = ATTEMPTS) -> Committed:
         """Commit what a detached version did, unless what was committed since is in its way."""
         return committed_of(
-            publish(self._location, given.version_number(detached_version), attempts=retries, ports=SYSTEM)
+            publish(self._location, validation.version_number(detached_version), attempts=retries, ports=SYSTEM)
         )
 
     def restore(
@@ -500,7 +500,7 @@ class Table(TableUpkeep):
     ) -> Committed:
         """Make an older version of this line the newest: rows, schema, indices and config come back as they were then.
         What came between stays in the history."""
-        number = given.version_number(version)
+        number = validation.version_number(version)
         return self._changed(
             "restore",
             lambda _base: Restore(load_at(self._location, number).version),
@@ -525,7 +525,7 @@ class Table(TableUpkeep):
         retries: int = ATTEMPTS,
     ) -> Committed:
         """Places where files of the table may lie, besides its own."""
-        new = given.bases(bases)
+        new = validation.bases(bases)
         return self._changed("add_bases", lambda _base: UpdateBases(new), intent, properties, retries, again=False)
 
     def migrate_manifest_names(self) -> "Table":
@@ -549,8 +549,8 @@ class Table(TableUpkeep):
         """What every verb does. `plan` writes its files; None where there is nothing to change, for which the caller
         names the `operation` that would have been. `again` says that it may be planned once more on a newer version,
         `brought` that its files were there before."""
-        given.check(intent=intent, retries=retries)
-        noted = given.properties(properties)
+        validation.check(intent=intent, retries=retries)
+        noted = validation.properties(properties)
         self.manifest.check_writable()
         change = attempts.Change(verb, plan, operation or Append.name, again, brought, audit_of(audit))
         return committed_of(

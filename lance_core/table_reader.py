@@ -11,7 +11,7 @@ from typing import Literal, Self
 
 import pyarrow as pa
 
-from lance_core import given
+from lance_core import validation
 from lance_core.format.ids import Version
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.manifest import Fragments, Manifest
@@ -68,8 +68,10 @@ class TableReader:
             uri, storage_options=storage_options, durable=durable, bases=bases, manifest_store=manifest_store
         )
         if tag is None and branch is None and timestamp is None:
-            return cls(load_latest(location) if version is None else load_at(location, given.version_number(version)))
-        number = None if version is None else given.version_number(version)
+            return cls(
+                load_latest(location) if version is None else load_at(location, validation.version_number(version))
+            )
+        number = None if version is None else validation.version_number(version)
         return cls(find(location, version=number, tag=tag, branch=branch, timestamp=timestamp))
 
     @staticmethod
@@ -85,8 +87,8 @@ class TableReader:
     def at(self, version: int | None = None, *, tag: str | None = None, timestamp: datetime | None = None) -> Self:
         """Another version: of this line, or of the line that a tag is on."""
         if version is not None and tag is None and timestamp is None:
-            return type(self)(load_at(self._location, given.version_number(version)))
-        number = None if version is None else given.version_number(version)
+            return type(self)(load_at(self._location, validation.version_number(version)))
+        number = None if version is None else validation.version_number(version)
         if tag is None:
             return type(self)(find(self._location, version=number, timestamp=timestamp))
         main = self._location.main_line(self.branch)
@@ -159,7 +161,7 @@ class TableReader:
 
     def versions(self, since: int = 0) -> list[VersionInfo]:
         """Every version that exists, or every one after `since`, oldest first."""
-        from_ = given.whole_number(since, "since", at_least=0, too_small="versions count from 1")
+        from_ = validation.whole_number(since, "since", at_least=0, too_small="versions count from 1")
         return version_infos(self._location, from_)
 
     def version_numbers(self) -> tuple[Version, ...]:
@@ -169,12 +171,14 @@ class TableReader:
     def version_info(self, version: int | None = None) -> VersionInfo:
         """What `versions()` says of this version, or of the one that is named, whatever became of others."""
         return version_info(
-            self._snapshot if version is None else load_at(self._location, given.version_number(version))
+            self._snapshot if version is None else load_at(self._location, validation.version_number(version))
         )
 
     def transaction(self, version: int | None = None) -> Transaction | None:
         """What made this version, or the one that is named; None where its writer left no record."""
-        manifest = self.manifest if version is None else load_at(self._location, given.version_number(version)).manifest
+        manifest = (
+            self.manifest if version is None else load_at(self._location, validation.version_number(version)).manifest
+        )
         return load_transaction(self._location, manifest)
 
     # Reading
@@ -282,8 +286,8 @@ class TableReader:
     def changes(self, since: int, until: int | None = None) -> pa.Table:
         """The rows that differ between two versions, `until` this one if it is not named: a column `_change` says
         "insert", "update" or "delete". The table needs stable row ids, by which that is told."""
-        later = self._snapshot if until is None else load_at(self._location, given.version_number(until))
-        return changes(load_at(self._location, given.version_number(since)), later)
+        later = self._snapshot if until is None else load_at(self._location, validation.version_number(until))
+        return changes(load_at(self._location, validation.version_number(since)), later)
 
     def explain(
         self,
@@ -308,7 +312,7 @@ class TableReader:
             with_row_address=with_row_address,
         )
         indices = explain_module.explained(
-            self._snapshot, plan.predicate, use_indices=given.flag(use_indices, "use_indices")
+            self._snapshot, plan.predicate, use_indices=validation.flag(use_indices, "use_indices")
         )
         return explained(self._location, plan, indices)
 
@@ -324,7 +328,9 @@ class TableReader:
         """What a query gives, such as `select city, avg(age) from dataset where age > 17 group by city`, or, of rows as
         they are, `select id from dataset where age < 0`. The table is called `dataset` in it, as in Lance, and of the
         answer at most `limit` rows are made. Rows go through it; only groups are held."""
-        rows = None if limit is None else given.whole_number(limit, "limit", at_least=0, too_small="it counts rows")
+        rows = (
+            None if limit is None else validation.whole_number(limit, "limit", at_least=0, too_small="it counts rows")
+        )
         return query(self._location, self.manifest, sql, limit=rows, select=self._select(True))
 
     # Judging
@@ -348,7 +354,7 @@ class TableReader:
         return _examined(location, versions)
 
     def _select(self, use_indices: bool) -> Select | None:
-        return lookup.select(self._snapshot) if given.flag(use_indices, "use_indices") else None
+        return lookup.select(self._snapshot) if validation.flag(use_indices, "use_indices") else None
 
     @property
     def _location(self) -> Location:
@@ -356,4 +362,4 @@ class TableReader:
 
 
 def _examined(location: Location, versions: str) -> Report:
-    return examine(location, given.choice(Extent, versions, "versions"))
+    return examine(location, validation.choice(Extent, versions, "versions"))

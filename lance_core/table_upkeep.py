@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
-from lance_core import given, writes
+from lance_core import validation, writes
 from lance_core.commit import ATTEMPTS
 from lance_core.committed import Committed
 from lance_core.datafiles.fragment_writer import ROWS_PER_FILE_MAX
@@ -19,7 +19,7 @@ from lance_core.maintenance import survey as surveying
 from lance_core.maintenance.cleanup import CleanupReport, Retention
 from lance_core.maintenance.compaction_indices import Remap
 from lance_core.maintenance.survey import Survey
-from lance_core.ports import SYSTEM
+from lance_core.runtime import SYSTEM
 from lance_core.snapshot import Snapshot
 from lance_core.table_reader import TableReader
 
@@ -64,7 +64,7 @@ class TableUpkeep(TableReader, ABC):
         it is refused where row ids are stable and an index stores addresses; `"none"`, queries scan instead.
         """
         wanted = None if remap is None else Remap.of(remap)
-        noted = given.properties(properties)
+        noted = validation.properties(properties)
         return self._changed(
             "compact",
             lambda base: compaction.compact(
@@ -118,9 +118,9 @@ class TableUpkeep(TableReader, ABC):
         small = (
             target_rows
             if small_rows is None
-            else given.whole_number(small_rows, "small_rows", at_least=1, too_small=_HAS_ROWS)
+            else validation.whole_number(small_rows, "small_rows", at_least=1, too_small=_HAS_ROWS)
         )
-        moment = datetime.now(UTC) if now is None else given.moment(now, "now")
+        moment = datetime.now(UTC) if now is None else validation.moment(now, "now")
         retention = Retention(older_than, keep, protected=protected or {})
         return surveying.survey(self._snapshot, retention, target_rows=target_rows, small_rows=small, now=moment)
 
@@ -143,7 +143,7 @@ class TableUpkeep(TableReader, ABC):
 
         Its name is that of the column with `_idx`, unless told. One that is taken is an error; `replace` builds the
         index anew under it."""
-        chosen = None if fragments is None else given.numbers(fragments, "fragments")
+        chosen = None if fragments is None else validation.numbers(fragments, "fragments")
         asked = edit_indices.Asked(column, kind, name, replace, chosen, params)
         return self._changed(
             "create_index",
@@ -186,7 +186,7 @@ class TableUpkeep(TableReader, ABC):
 
         `merge` says which segments of an index become one with what is new: `"small"` ones, so that there are few and
         each row is written a few times in all; `"all"`; or `"none"`. Where all is in shape there is no new version."""
-        wanted = None if names is None else given.names(names, "names")
+        wanted = None if names is None else validation.names(names, "names")
         how = index_upkeep.Merge.of(merge)
         fresh: list[IndexMetadata] = []
 

@@ -27,7 +27,7 @@ from lance_core.gathering import commit_append
 from lance_core.holds import Hold, hold, release
 from lance_core.intents import IntentRecord, Landing
 from lance_core.location import Location, check_publishing
-from lance_core.ports import Ports
+from lance_core.runtime import Ports
 from lance_core.snapshot import Snapshot, history_since, load_at, load_latest, load_transaction
 from lance_core.standing import Moment, what_is_wrong
 from lance_core.transactions.apply import Birth

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from lance_core import given
+from lance_core import validation
 from lance_core.datafiles.blob_writing import as_stored
 from lance_core.datafiles.codec import DataCodec, FileWriter
 from lance_core.datafiles.column_layout import check_storable, columns_of
@@ -32,7 +32,7 @@ class FileLimits:
     bytes_max: int = BYTES_PER_FILE_MAX
 
     def __post_init__(self) -> None:
-        given.file_limits(self.rows_max, self.bytes_max)
+        validation.file_limits(self.rows_max, self.bytes_max)
 
 
 def write_fragments(

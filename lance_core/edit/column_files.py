@@ -19,7 +19,7 @@ from lance_core.datafiles.fragment_writer import write_columns
 from lance_core.errors import InvalidInput
 from lance_core.format.fragment import Fragment
 from lance_core.format.schema import TableSchema
-from lance_core.ports import Ports
+from lance_core.runtime import Ports
 from lance_core.scan.system_columns import ROW_COLUMNS, RowFacts
 from lance_core.snapshot import Snapshot
 

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from lance_core import given
+from lance_core import validation
 from lance_core.datafiles.blob_files import is_v2
 from lance_core.datafiles.blob_writing import stored_schema
 from lance_core.datafiles.column_layout import check_storable
@@ -26,7 +26,7 @@ from lance_core.format.field_paths import unknown, with_children
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.operations import Merge
 from lance_core.format.schema import Field, TableSchema
-from lance_core.ports import Ports
+from lance_core.runtime import Ports
 from lance_core.snapshot import Snapshot
 
 Compute: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch | pa.Table]
@@ -44,20 +44,22 @@ def add_columns(
     read_columns: Sequence[str] | None,
     ports: Ports,
 ) -> Merge:
-    schema = None if schema is None else given.schema(schema, "schema")
+    schema = None if schema is None else validation.schema(schema, "schema")
     if isinstance(columns, Mapping):
         return _by_sql(base, columns, ports)
     if isinstance(columns, pa.Field):
         return _all_null(base, pa.schema([columns]))
     if callable(columns):
         return _by_function(base, columns, schema, read_columns, ports)
-    return _all_null(base, columns if isinstance(columns, pa.Schema) else pa.schema(given.fields(columns, "columns")))
+    return _all_null(
+        base, columns if isinstance(columns, pa.Schema) else pa.schema(validation.fields(columns, "columns"))
+    )
 
 
 def merge_columns(base: Snapshot, data: Incoming, on: str | Sequence[str], *, ports: Ports) -> Merge:
     """A left join: rows without a partner get null, and null keys have none. `data` is held in memory."""
     what, stored = base.location.uri, base.manifest.schema
-    keys = given.keys(on, "on")
+    keys = validation.keys(on, "on")
     added = pa.schema([field for field in data.columns if field.name not in keys])
     for name in keys:
         for side, names in (("the table", stored.arrow.names), ("the data", data.columns.names)):
@@ -106,7 +108,7 @@ def _by_function(
 ) -> Merge:
     stored = base.manifest.schema
     readable = with_metadata_columns(stored.arrow)
-    columns = stored.arrow.names if read_columns is None else list(given.names(read_columns, "read_columns"))
+    columns = stored.arrow.names if read_columns is None else list(validation.names(read_columns, "read_columns"))
     for name in columns:
         if name not in readable.names:
             raise InvalidInput(unknown(name, stored.arrow.names))

@@ -4,7 +4,7 @@ from lance_core.edit.deletions import rows_as_bitmap, with_deleted
 from lance_core.edit.matching import matching
 from lance_core.expressions import Predicate
 from lance_core.format.operations import Delete
-from lance_core.ports import Ports
+from lance_core.runtime import Ports
 from lance_core.scan.column_resolution import check_condition, conditional
 from lance_core.scan.selection import Selection
 from lance_core.snapshot import Snapshot

@@ -12,7 +12,7 @@ from lance_core.format.deletion_vector import DeletionVector
 from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version
 from lance_core.location import Location
-from lance_core.ports import Ports
+from lance_core.runtime import Ports
 
 
 def with_deleted(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from lance_core import given
+from lance_core import validation
 from lance_core.datafiles.blob_locations import nulls
 from lance_core.datafiles.column_layout import is_blob
 from lance_core.datafiles.conform import Conversion
@@ -20,7 +20,7 @@ from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.logical_types import EXTENSION_METADATA, EXTENSION_NAME
 from lance_core.format.operations import Merge, Project
 from lance_core.format.schema import Field, TableSchema
-from lance_core.ports import Ports
+from lance_core.runtime import Ports
 from lance_core.snapshot import Snapshot
 
 _FIRST_WITH_LEAF_COLUMNS = StorageVersion(2, 1)
@@ -29,7 +29,7 @@ _FIRST_WITH_LEAF_COLUMNS = StorageVersion(2, 1)
 def drop_columns(base: Snapshot, columns: Sequence[str], *, ports: Ports) -> Project | Merge:
     """A parent of which nothing is left goes too. Files keep what is in them until they are written anew."""
     schema = base.manifest.schema
-    if not (paths := given.names(columns, "columns")):
+    if not (paths := validation.names(columns, "columns")):
         raise InvalidInput(f"{base.location.uri}: drop_columns takes a list of columns, at least one")
     gone: set[int] = set()
     for path in paths:
@@ -59,7 +59,7 @@ def _with_a_file(base: Snapshot, fragment: Fragment, schema: TableSchema, ports:
 def reorder_columns(base: Snapshot, columns: Sequence[str]) -> Project:
     """All of them, in the order they are to have."""
     schema = base.manifest.schema
-    columns = given.names(columns, "columns")
+    columns = validation.names(columns, "columns")
     names = [field.name for field in schema.fields]
     for name in columns:
         if name not in names:
@@ -82,10 +82,10 @@ def alter_column(
 ) -> Project | Merge:
     if rename is None and type is None and nullable is None:
         raise InvalidInput(f"say what becomes of column {path!r}: rename=, type= or nullable=")
-    path = given.text(path, "name")
-    rename = None if rename is None else given.text(rename, "rename")
-    type = None if type is None else given.data_type(type, "type")
-    nullable = None if nullable is None else given.flag(nullable, "nullable")
+    path = validation.text(path, "name")
+    rename = None if rename is None else validation.text(rename, "rename")
+    type = None if type is None else validation.data_type(type, "type")
+    nullable = None if nullable is None else validation.flag(nullable, "nullable")
     schema = base.manifest.schema
     chain = find(schema, path)
     old = chain[-1]

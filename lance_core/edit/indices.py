@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from pyroaring import BitMap
 
-from lance_core import given
+from lance_core import validation
 from lance_core.errors import InvalidInput
 from lance_core.format import field_paths
 from lance_core.format.fragment import Fragment
@@ -18,7 +18,7 @@ from lance_core.format.operations import CreateIndex
 from lance_core.format.schema import TableSchema
 from lance_core.index import build, registry
 from lance_core.index.build import Wanted
-from lance_core.ports import Ports
+from lance_core.runtime import Ports
 from lance_core.snapshot import Snapshot
 
 
@@ -34,8 +34,8 @@ class Asked:
     params: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        given.text(self.column, "column")
-        given.flag(self.replace, "replace")
+        validation.text(self.column, "column")
+        validation.flag(self.replace, "replace")
         if self.name is not None:
             check_name(self.name)
 
@@ -83,7 +83,7 @@ def drop(base: Snapshot, name: str) -> CreateIndex:
 
 
 def check_name(name: str) -> None:
-    given.text(name, "name")
+    validation.text(name, "name")
     if not name or name in SYSTEM_INDICES:
         what = "an index has a name" if not name else f"the index {name!r} is the library's own"
         raise InvalidInput(f"name={name!r}: {what}; choose another")

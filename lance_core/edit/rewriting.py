@@ -25,7 +25,7 @@ from lance_core.format.ids import FragmentId
 from lance_core.format.operations import Update, UpdateMode
 from lance_core.format.rowids import RowIdSequence
 from lance_core.format.schema import Field, TableSchema
-from lance_core.ports import Ports
+from lance_core.runtime import Ports
 from lance_core.scan.selection import Offsets
 from lance_core.scan.system_columns import RowFacts
 from lance_core.snapshot import Snapshot

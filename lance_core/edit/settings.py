@@ -5,7 +5,7 @@ Entries are set, or deleted where the value is None; with `replace` whatever is 
 
 from collections.abc import Mapping
 
-from lance_core import given
+from lance_core import validation
 from lance_core.errors import InvalidInput
 from lance_core.format.field_paths import find
 from lance_core.format.operations import MapUpdate, UpdateConfig
@@ -18,7 +18,7 @@ _OURS = "lance_assets."
 
 def set_config(base: Snapshot, values: Values, *, replace: bool) -> UpdateConfig:
     update = _update(values, replace=replace)
-    given.check_config_keys(update.entries)
+    validation.check_config_keys(update.entries)
     if update.replace:
         ours = {key: value for key, value in base.manifest.config.items() if key.startswith(_OURS)}
         update = MapUpdate({**ours, **update.entries}, replace=True)
@@ -34,20 +34,20 @@ def set_schema_metadata(values: Values, *, replace: bool) -> UpdateConfig:
 
 
 def set_field_metadata(base: Snapshot, columns: Mapping[str, Values], *, replace: bool) -> UpdateConfig:
-    given.mapping(columns, "columns")
+    validation.mapping(columns, "columns")
     if not columns:
         raise InvalidInput("no column is given; say which one's metadata to set: {column: {key: value}}")
     schema = base.manifest.schema
     return UpdateConfig(
         field_metadata={
-            find(schema, given.text(path, "a name in columns"))[-1].id: _update(values, replace=replace)
+            find(schema, validation.text(path, "a name in columns"))[-1].id: _update(values, replace=replace)
             for path, values in columns.items()
         }
     )
 
 
 def _update(values: Values, *, replace: bool) -> MapUpdate:
-    entries = given.entries(values, "entries")
-    if not entries and not given.flag(replace, "replace"):
+    entries = validation.entries(values, "entries")
+    if not entries and not validation.flag(replace, "replace"):
         raise InvalidInput("no entry is given; with replace=True that would delete all of them")
-    return MapUpdate(entries, given.flag(replace, "replace"))
+    return MapUpdate(entries, validation.flag(replace, "replace"))

@@ -26,7 +26,7 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version
 from lance_core.format.operations import Delete, Update
 from lance_core.format.schema import Field, TableSchema
-from lance_core.ports import Ports
+from lance_core.runtime import Ports
 from lance_core.snapshot import Snapshot
 
 _SHOWN_MAX = 60

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core import given
+from lance_core import validation
 from lance_core.datafiles.column_layout import is_blob
 from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.edit.matching import check_columns, matching
@@ -19,7 +19,7 @@ from lance_core.errors import InvalidInput
 from lance_core.expressions import Predicate, Projection
 from lance_core.format.operations import Update
 from lance_core.format.schema import Field
-from lance_core.ports import Ports
+from lance_core.runtime import Ports
 from lance_core.scan.column_resolution import check_condition, conditional
 from lance_core.scan.selection import Selection
 from lance_core.snapshot import Snapshot
@@ -37,8 +37,8 @@ class Asked:
     @classmethod
     def of(cls, base: Snapshot, values: Mapping[str, str], where: str | None) -> "Asked":
         schema, what = base.manifest.schema, base.location.uri
-        given.mapping(values, "values")
-        given.names(list(values), "values")
+        validation.mapping(values, "values")
+        validation.names(list(values), "values")
         if not values:
             raise InvalidInput(f"{what}: an update names no column; give at least one, as in {{'price': 'price * 2'}}")
         check_columns(values, schema, what=what, where="the update")

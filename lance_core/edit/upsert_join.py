@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core import given
+from lance_core import validation
 from lance_core.edit.joining import Numbers, SourceKeys
 from lance_core.edit.matching import picked_rows_of, rows_of
 from lance_core.edit.rewriting import in_one_piece
@@ -64,17 +64,17 @@ class Rules:
         insert: bool,
         delete_unmatched: bool | str | None,
     ) -> "Rules":
-        keys = given.keys(on, "on")
+        keys = validation.keys(on, "on")
         if not keys or len(set(keys)) != len(keys):
             raise InvalidInput(f"on={list(keys)}: name the columns that tell rows apart, each once")
-        rule = given.choice(Matched, matched, "matched")
+        rule = validation.choice(Matched, matched, "matched")
         if matched_if is not None and rule not in (Matched.UPDATE, Matched.DELETE):
             raise InvalidInput(f"matched_if= says which rows to update or delete, and matched={matched!r} does neither")
         if delete_unmatched is None:
             delete_unmatched = False
         elif not isinstance(delete_unmatched, str):
-            delete_unmatched = given.flag(delete_unmatched, "delete_unmatched")
-        return cls(keys, rule, matched_if, given.flag(insert, "insert"), delete_unmatched)
+            delete_unmatched = validation.flag(delete_unmatched, "delete_unmatched")
+        return cls(keys, rule, matched_if, validation.flag(insert, "insert"), delete_unmatched)
 
 
 class Source(Protocol):

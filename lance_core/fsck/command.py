@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from lance_core import given, shell
+from lance_core import shell, validation
 from lance_core.errors import InvalidInput, LanceError
 from lance_core.format.ids import Version
 from lance_core.fsck.examine import Extent, examine
@@ -96,7 +96,7 @@ def _location(arguments: argparse.Namespace, environment: Mapping[str, str]) -> 
 
 def _extent(arguments: argparse.Namespace) -> Extent | Version:
     if arguments.version is not None:
-        return given.version_number(arguments.version)
+        return validation.version_number(arguments.version)
     return Extent.HEAD if arguments.head else Extent.ALL
 
 

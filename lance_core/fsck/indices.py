@@ -28,7 +28,7 @@ from lance_core.index import build
 from lance_core.index.coverage import Coverage, Standing
 from lance_core.index.index_type import Examined
 from lance_core.location import Location
-from lance_core.ports import SYSTEM
+from lance_core.runtime import SYSTEM
 from lance_core.snapshot import Snapshot, load_latest
 
 _SHOWN = 5

@@ -14,7 +14,7 @@ from lance_core.format.transaction import Transaction
 from lance_core.fsck.report import Finding, Kind, Mend, Severity
 from lance_core.intents import IntentRecord
 from lance_core.location import Location
-from lance_core.ports import SYSTEM
+from lance_core.runtime import SYSTEM
 from lance_core.snapshot import Snapshot, list_versions, load_latest
 from lance_core.storage.store import Store, TellsLastChange
 from lance_core.writes import Begun, landed_before

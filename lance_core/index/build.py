@@ -23,7 +23,7 @@ from lance_core.index import registry
 from lance_core.index.coverage import Coverage
 from lance_core.index.index_type import ROW, VALUE, Kind, Options, Part
 from lance_core.index.segment_files import NewSegment
-from lance_core.ports import Ports
+from lance_core.runtime import Ports
 from lance_core.scan.column_resolution import resolved
 from lance_core.scan.executor import scan
 from lance_core.scan.plan import ScanTask, plan_columns

@@ -15,7 +15,7 @@ from lance_core.format.manifest import Manifest
 from lance_core.inventory import is_there, named_by
 from lance_core.limits import MANIFEST_BYTES
 from lance_core.location import Location
-from lance_core.ports import Ports
+from lance_core.runtime import Ports
 from lance_core.storage.store import read_whole
 
 VERSIONS = 3

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from lance_core import given, work
+from lance_core import validation, work
 from lance_core.errors import InvalidInput, NotFound, StorageError
 from lance_core.format import naming
 from lance_core.format.ids import Version
@@ -30,7 +30,7 @@ from lance_core.limits import MANIFEST_BYTES
 from lance_core.location import Location, check_publishing
 from lance_core.maintenance import aftermath
 from lance_core.maintenance.protection import of_work_under_way, outlived_intents, outlived_work, reasons
-from lance_core.ports import Ports
+from lance_core.runtime import Ports
 from lance_core.snapshot import Snapshot, list_versions
 from lance_core.storage.store import ObjectInfo, Put, read_whole, with_facts
 from lance_core.storage.tree_operations import prune
@@ -57,18 +57,18 @@ class Retention:
 
     def __post_init__(self) -> None:
         stays = "the newest version always stays, so it is at least 1"
-        given.whole_number(self.keep, "keep", at_least=1, too_small=stays)
-        if given.duration(self.older_than, "older_than") < timedelta(0):
+        validation.whole_number(self.keep, "keep", at_least=1, too_small=stays)
+        if validation.duration(self.older_than, "older_than") < timedelta(0):
             raise InvalidInput(f"older_than={self.older_than}: no version is younger than new")
-        if given.duration(self.orphan_grace, "orphan_grace") < GRACE_FLOOR:
+        if validation.duration(self.orphan_grace, "orphan_grace") < GRACE_FLOOR:
             raise InvalidInput(
                 f"orphan_grace={self.orphan_grace}: a file that no version names may belong to a write that is under "
                 f"way, and stays for {GRACE_FLOOR} at least"
             )
-        given.mapping(self.protected, "protected")
+        validation.mapping(self.protected, "protected")
         for number, why in self.protected.items():
-            given.version_number(number)
-            given.text(why, f"protected[{number}]")
+            validation.version_number(number)
+            validation.text(why, f"protected[{number}]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def outlived(base: Snapshot, retention: Retention, *, now: datetime) -> Choice:
 
 def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, ports: Ports) -> CleanupReport:
     """`base` is the version the caller has seen: it and whatever is newer stays."""
-    dry_run, force = given.flag(dry_run, "dry_run"), given.flag(force, "force")
+    dry_run, force = validation.flag(dry_run, "dry_run"), validation.flag(force, "force")
     check_publishing(base.location, base.manifest)
     line = line_of(base)
     location = line.location
@@ -211,7 +211,7 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, p
 def _named_by_somebody(line: Line, retention: Retention, *, now: datetime) -> dict[Version, list[str]]:
     found = reasons(line, now=now)
     for number, why in retention.protected.items():
-        found.setdefault(given.version_number(number), []).append(why)
+        found.setdefault(validation.version_number(number), []).append(why)
     return found
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pyroaring import BitMap
 
-from lance_core import given, writes
+from lance_core import validation, writes
 from lance_core.commit import ATTEMPTS
 from lance_core.format import naming
 from lance_core.format.fragment import Fragment
@@ -25,7 +25,7 @@ from lance_core.index.coverage import covered_today
 from lance_core.maintenance.compaction_indices import Remap, fates, written_anew
 from lance_core.maintenance.compaction_plan import Group, plan_groups
 from lance_core.maintenance.compaction_write import deleted_rows, written
-from lance_core.ports import Ports
+from lance_core.runtime import Ports
 from lance_core.snapshot import Snapshot
 
 
@@ -64,10 +64,10 @@ def planned(
     base: Snapshot, *, target_rows: int, materialize_deletions: bool, among: Sequence[Fragment] | None = None
 ) -> tuple[Group, ...]:
     """What is worth being written anew, of the whole version or `among` some of its fragments."""
-    target_rows = given.whole_number(
+    target_rows = validation.whole_number(
         target_rows, "target_rows", at_least=1, too_small="a fragment has at least one row"
     )
-    materialize_deletions = given.flag(materialize_deletions, "materialize_deletions")
+    materialize_deletions = validation.flag(materialize_deletions, "materialize_deletions")
     _check_ids(base.manifest)
     return plan_groups(
         base.manifest.fragments if among is None else among,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from pyroaring import BitMap
 
-from lance_core import given
+from lance_core import validation
 from lance_core.errors import Unsupported
 from lance_core.format.fragment import Fragment
 from lance_core.format.fragment_reuse import FragmentReuse, Reused
@@ -28,7 +28,7 @@ from lance_core.index.build import Wanted
 from lance_core.index.coverage import Coverage, Standing, led_on
 from lance_core.index.index_type import Moves, Part
 from lance_core.index.row_remap import Follow, Notes, Stay, Still
-from lance_core.ports import Ports
+from lance_core.runtime import Ports
 from lance_core.snapshot import Snapshot
 
 
@@ -45,7 +45,7 @@ class Remap(enum.Enum):
 
     @classmethod
     def of(cls, text: str) -> "Remap":
-        return given.choice(cls, text, "remap")
+        return validation.choice(cls, text, "remap")
 
 
 class Fate(enum.Enum):

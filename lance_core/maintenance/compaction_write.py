@@ -16,7 +16,7 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.row_versions import RowVersions
 from lance_core.format.rowids import RowIdSequence
 from lance_core.maintenance.compaction_plan import Group, row_counts
-from lance_core.ports import Ports
+from lance_core.runtime import Ports
 from lance_core.scan.executor import rows_of
 from lance_core.snapshot import Snapshot
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from pyroaring import BitMap
 
-from lance_core import given
+from lance_core import validation
 from lance_core.errors import InvalidInput, LanceError, Unsupported
 from lance_core.format import field_paths, naming
 from lance_core.format.fragment import Fragment
@@ -28,7 +28,7 @@ from lance_core.index.coverage import Coverage, Standing, led_on, together
 from lance_core.index.index_type import Examined, Part
 from lance_core.index.row_remap import Stay
 from lance_core.index.statistics import RowCounts
-from lance_core.ports import Ports
+from lance_core.runtime import Ports
 from lance_core.snapshot import Snapshot, load_at
 
 SMALL_ROWS = 1_048_576
@@ -48,7 +48,7 @@ class Merge(enum.Enum):
 
     @classmethod
     def of(cls, text: str) -> "Merge":
-        return given.choice(cls, text, "merge")
+        return validation.choice(cls, text, "merge")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core import given
+from lance_core import validation
 from lance_core.errors import InvalidInput
 from lance_core.format.manifest import Manifest
 from lance_core.location import Location
@@ -76,12 +76,12 @@ def search(
     columns: Sequence[str] | None,
     select: Select | None = None,
 ) -> pa.Table:
-    k = given.whole_number(k, "k", at_least=1, too_small="a search is for at least one row")
+    k = validation.whole_number(k, "k", at_least=1, too_small="a search is for at least one row")
     for number, what in ((nprobes, "nprobes"), (refine, "refine")):
         if number is not None:
-            given.whole_number(number, what, at_least=1, too_small="it counts from 1")
+            validation.whole_number(number, what, at_least=1, too_small="it counts from 1")
     shown = _shown(manifest, columns)
-    stored = _vector_type(manifest, given.text(column, "column"))
+    stored = _vector_type(manifest, validation.text(column, "column"))
     how = _metric(metric, stored.value_type, column)
     wanted = _query(vector, stored, column)
     best = Best(np.empty(0), np.empty(0, dtype=np.uint64))
@@ -108,7 +108,7 @@ def _shown(manifest: Manifest, columns: Sequence[str] | None) -> list[str]:
             f"the table has a column {DISTANCE!r}, which is what a search calls its distances; give it another name "
             f"with alter_column({DISTANCE!r}, rename=...)"
         )
-    asked = list(names if columns is None else given.names(columns, "columns"))
+    asked = list(names if columns is None else validation.names(columns, "columns"))
     return asked if DISTANCE in asked else [*asked, DISTANCE]
 
 
@@ -126,7 +126,7 @@ def _metric(asked: str | None, values: pa.DataType, column: str) -> Metric:
     possible = _METRICS[values]
     if asked is None:
         return possible[0]
-    found = given.choice(Metric, asked, "metric")
+    found = validation.choice(Metric, asked, "metric")
     if found not in possible:
         words = " or ".join(each.value for each in possible)
         raise InvalidInput(f"metric={asked!r}: vectors of {values}, which {column!r} holds, are compared by {words}")

@@ -24,7 +24,7 @@ from lance_core.edit.column_files import Placed, live_rows, with_columns
 from lance_core.edit.columns import new_fields
 from lance_core.errors import InvalidInput, SchemaMismatch, StorageError
 from lance_core.format.fragment import Fragment
-from lance_core.ports import SYSTEM
+from lance_core.runtime import SYSTEM
 from lance_core.scan.system_columns import ROW_ADDRESS
 from lance_core.snapshot import Snapshot
 from lance_core.tasks import refusals

@@ -8,15 +8,15 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lance_core import given
+from lance_core import validation
 from lance_core.commit import ATTEMPTS
 from lance_core.committed import Committed
 from lance_core.edit import attempts
 from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Operation
 from lance_core.location import locate
-from lance_core.ports import SYSTEM
 from lance_core.refs import find
+from lance_core.runtime import SYSTEM
 from lance_core.snapshot import Snapshot, load_latest
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.table import Audit, audit_of, committed_of
@@ -69,8 +69,8 @@ def changed(
 ) -> Committed:
     """`operation` names what would have been, where there is nothing to change. `again` says that it may be planned
     once more on a newer version."""
-    given.check(intent=how.intent, retries=how.retries)
-    noted = given.properties(how.properties)
+    validation.check(intent=how.intent, retries=how.retries)
+    noted = validation.properties(how.properties)
     base = where.newest()
     base.manifest.check_writable()
     change = attempts.Change(verb, plan, operation, again, audit=audit_of(how.audit))

@@ -8,7 +8,7 @@ planned and written once more. Fragments that come meanwhile are left for the ne
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from lance_core import given, writes
+from lance_core import validation, writes
 from lance_core.committed import Committed
 from lance_core.datafiles.fragment_writer import ROWS_PER_FILE_MAX
 from lance_core.format.fragment import Fragment
@@ -20,7 +20,7 @@ from lance_core.maintenance.compaction import Written
 from lance_core.maintenance.compaction_indices import Remap
 from lance_core.maintenance.compaction_plan import Group, mixes
 from lance_core.maintenance.compaction_write import written
-from lance_core.ports import SYSTEM
+from lance_core.runtime import SYSTEM
 from lance_core.snapshot import Snapshot
 from lance_core.table import committed_of
 from lance_core.tasks.changes import How, Where, changed, over_parts
@@ -44,8 +44,8 @@ def compact(
 ) -> Committed:
     """The intent is that of the last batch: a run that was cut short is gone on with by repeating it."""
     shape = Shape(target_rows, materialize_deletions, None if remap is None else Remap.of(remap))
-    batch = given.whole_number(batch, "batch", at_least=1, too_small="a commit has at least one group")
-    given.check(intent=how.intent, retries=how.retries)
+    batch = validation.whole_number(batch, "batch", at_least=1, too_small="a commit has at least one group")
+    validation.check(intent=how.intent, retries=how.retries)
     base = where.newest()
     base.manifest.check_writable()
     groups = shape.groups(base)
@@ -58,7 +58,7 @@ def compact(
     done: list[Committed] = []
     for number, some in enumerate(batches):
         its = how if number == len(batches) - 1 else replace(how, intent=None)
-        plan = Batch(some, shape, given.properties(how.properties), runner).plan
+        plan = Batch(some, shape, validation.properties(how.properties), runner).plan
         done.append(changed(where, its, VERB, plan, operation=Rewrite.name))
     return _together(done)
 

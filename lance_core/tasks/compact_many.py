@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from lance_core import given, writes
+from lance_core import validation, writes
 from lance_core.committed import Committed
 from lance_core.edit import attempts
 from lance_core.errors import InvalidInput, LanceError, StorageError
@@ -26,7 +26,7 @@ from lance_core.format.operations import Rewrite
 from lance_core.maintenance import compaction
 from lance_core.maintenance.compaction_plan import Group
 from lance_core.maintenance.compaction_write import written
-from lance_core.ports import SYSTEM
+from lance_core.runtime import SYSTEM
 from lance_core.snapshot import Snapshot
 from lance_core.table import committed_of
 from lance_core.tasks import refusals
@@ -79,7 +79,7 @@ class _Planned:
 def compact_many(wanted: Sequence[Wanted], runner: Runner) -> tuple[Outcome, ...]:
     """In the order of `wanted`. One job, or none where nothing is to be written."""
     for each in wanted:
-        given.check(intent=each.how.intent, retries=each.how.retries)
+        validation.check(intent=each.how.intent, retries=each.how.retries)
     begun = _each(wanted, _begun)
     planned = [each for each in begun if isinstance(each, _Planned)]
     _write(planned, runner)
@@ -108,7 +108,7 @@ def _ended(planned: _Planned) -> Outcome:
         return Outcome(None, planned.error)
     how = planned.wanted.how
     try:
-        noted = given.properties(how.properties)
+        noted = validation.properties(how.properties)
         shape = Shape(planned.wanted.target_rows, materialize_deletions=True, remap=None)
         done = [compaction.Written(planned.groups[number], new) for number, new in sorted(planned.files.items())]
         batch = Batch(tuple(each.old for each in done), shape, noted, runner=None)

@@ -8,7 +8,7 @@ from lance_core.committed import Committed
 from lance_core.edit import delete as in_one_process
 from lance_core.expressions import Predicate
 from lance_core.format.operations import Delete, Operation
-from lance_core.ports import SYSTEM
+from lance_core.runtime import SYSTEM
 from lance_core.scan.column_resolution import conditional
 from lance_core.snapshot import Snapshot
 from lance_core.tasks import operations

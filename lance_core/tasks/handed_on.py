@@ -16,7 +16,7 @@ import pyarrow as pa
 from lance_core.format.ids import Version
 from lance_core.intents import IntentRecord
 from lance_core.location import locate
-from lance_core.ports import SYSTEM
+from lance_core.runtime import SYSTEM
 from lance_core.snapshot import Snapshot, load_at
 from lance_core.standing import Moment
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore

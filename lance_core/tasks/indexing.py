@@ -18,7 +18,7 @@ from contextlib import suppress
 import pyarrow as pa
 from pyroaring import BitMap
 
-from lance_core import given
+from lance_core import validation
 from lance_core.committed import Committed
 from lance_core.edit import indices as in_one_process
 from lance_core.edit.indices import Asked
@@ -36,7 +36,7 @@ from lance_core.index.statistics import RowCounts
 from lance_core.location import Location
 from lance_core.maintenance import index_upkeep
 from lance_core.maintenance.index_upkeep import Merge, Work
-from lance_core.ports import SYSTEM
+from lance_core.runtime import SYSTEM
 from lance_core.snapshot import Snapshot
 from lance_core.storage import tree_operations
 from lance_core.tasks import segments
@@ -81,7 +81,7 @@ def check(asked: Asked) -> None:
 
 
 def build_index(where: Where, asked: Asked, only: str, *, how: How, runner: Runner) -> Committed:
-    chosen = given.choice(Only, only, "only")
+    chosen = validation.choice(Only, only, "only")
     if chosen is not Only.ALL and asked.replace:
         raise InvalidInput(
             f"replace=True builds an index of all fragments anew, and only={chosen.value!r} builds on; say one"
@@ -107,7 +107,7 @@ def build_index(where: Where, asked: Asked, only: str, *, how: How, runner: Runn
 
 def optimize_indices(where: Where, names: Sequence[str] | None, merge: str, *, how: How, runner: Runner) -> Committed:
     """As `Table.optimize_indices`."""
-    wanted = None if names is None else given.names(names, "names")
+    wanted = None if names is None else validation.names(names, "names")
     merging = Merge.of(merge)
     builder = _Builder(runner)
     fresh: list[IndexMetadata] = []

@@ -17,7 +17,7 @@ from threading import Event
 
 import pyarrow as pa
 
-from lance_core import given, work
+from lance_core import validation, work
 from lance_core.committed import Committed
 from lance_core.edit.columns import Compute, add_columns, new_fields
 from lance_core.errors import InvalidInput, StorageError
@@ -26,7 +26,7 @@ from lance_core.format.field_paths import unknown
 from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Merge
 from lance_core.holds import Hold, hold, release
-from lance_core.ports import SYSTEM
+from lance_core.runtime import SYSTEM
 from lance_core.snapshot import Snapshot
 from lance_core.storage.store import Store
 from lance_core.tasks.changes import How, Where, changed, over_parts
@@ -52,8 +52,8 @@ class Computation:
     def checked(self) -> "Computation":
         if not callable(self.compute):
             raise InvalidInput(f"fn is a function from a record batch to one of new columns, not {type(self.compute)}")
-        read = None if self.read_columns is None else given.names(self.read_columns, "read_columns")
-        return Computation(self.compute, read, given.schema(self.schema, "schema"))
+        read = None if self.read_columns is None else validation.names(self.read_columns, "read_columns")
+        return Computation(self.compute, read, validation.schema(self.schema, "schema"))
 
 
 def map_columns(

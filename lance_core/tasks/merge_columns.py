@@ -14,7 +14,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from lance_core import given
+from lance_core import validation
 from lance_core.committed import Committed
 from lance_core.datafiles.blob_writing import schema_as_stored
 from lance_core.datafiles.conform import Conversion, columns_to_write
@@ -85,7 +85,7 @@ class Wanted:
 
     @classmethod
     def of(cls, on: object, schema: pa.Schema | None, missing: str | None, version: int | None) -> "Wanted":
-        keys = given.keys(on, "on")
+        keys = validation.keys(on, "on")
         by_address = keys == (ROW_ADDRESS,)
         if missing not in (None, "error", "null"):
             raise InvalidInput(f"missing={missing!r}: it is 'error', or 'null' for rows without a value")
@@ -95,8 +95,8 @@ class Wanted:
             raise InvalidInput(f"missing='error' and version= are for rows with their {ROW_ADDRESS}, not for keys")
         default: Missing = "error" if by_address else "null"
         chosen: Missing = default if missing is None else "null" if missing == "null" else "error"
-        checked = None if schema is None else given.schema(schema, "schema")
-        return cls(keys, checked, chosen, None if version is None else given.version_number(version))
+        checked = None if schema is None else validation.schema(schema, "schema")
+        return cls(keys, checked, chosen, None if version is None else validation.version_number(version))
 
     @property
     def by_address(self) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from lance_core import given
+from lance_core import validation
 from lance_core.datafiles.conform import Conversion, conform
 from lance_core.errors import Unsupported
 from lance_core.expressions import Predicate
@@ -63,7 +63,7 @@ class Which:
         location = locate(
             self.uri, storage_options=self.storage_options, bases=self.bases, manifest_store=self.manifest_store
         )
-        number = None if self.version is None else given.version_number(self.version)
+        number = None if self.version is None else validation.version_number(self.version)
         if self.tag is None and self.branch is None:
             return load_latest(location) if number is None else load_at(location, number)
         return find(location, version=number, tag=self.tag, branch=self.branch)

@@ -30,7 +30,7 @@ from lance_core.index.row_remap import Unmoved
 from lance_core.index.segment_files import NewSegment
 from lance_core.location import locate
 from lance_core.maintenance.index_upkeep import part_of
-from lance_core.ports import SYSTEM
+from lance_core.runtime import SYSTEM
 from lance_core.snapshot import Snapshot
 
 

@@ -9,7 +9,7 @@ A table that is not there begins with the slice.
 
 import pyarrow as pa
 
-from lance_core import given
+from lance_core import validation
 from lance_core.committed import Committed
 from lance_core.datafiles.blob_writing import schema_as_stored
 from lance_core.datafiles.conform import Conversion, columns_to_write
@@ -47,7 +47,7 @@ def overwrite_slice(
     runner: Runner,
 ) -> Committed:
     """`incoming` is what a table would store of the rows that come."""
-    given.text(condition, "where")
+    validation.text(condition, "where")
     try:
         where.newest()
     except NotFound:

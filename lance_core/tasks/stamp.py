@@ -11,7 +11,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from lance_core.errors import InvalidInput
-from lance_core.library_version import PACKAGE_VERSION
+from lance_core.package_version import PACKAGE_VERSION
 
 _PARTS = {"pyarrow": 1, "pylance": 1, "datafusion": 1, "numpy": 1, "pandas": 1, "pyspark": 2}
 """How many parts of the version count."""

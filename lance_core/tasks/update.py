@@ -20,7 +20,7 @@ from lance_core.edit.rewriting import ids_of, is_cheaper
 from lance_core.edit.update import Asked
 from lance_core.expressions import Predicate
 from lance_core.format.operations import Update, UpdateMode
-from lance_core.ports import SYSTEM
+from lance_core.runtime import SYSTEM
 from lance_core.scan.column_resolution import conditional
 from lance_core.snapshot import Snapshot
 from lance_core.tasks import operations

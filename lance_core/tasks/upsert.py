@@ -44,7 +44,7 @@ from lance_core.format.deletion_vector import DeletionVector
 from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Update, UpdateMode
 from lance_core.format.schema import TableSchema
-from lance_core.ports import SYSTEM
+from lance_core.runtime import SYSTEM
 from lance_core.scan.plan import ScanTask
 from lance_core.scan.selection import Selection
 from lance_core.snapshot import Snapshot

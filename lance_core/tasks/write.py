@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from lance_core import given, writes
+from lance_core import validation, writes
 from lance_core.commit import ATTEMPTS
 from lance_core.committed import Committed
 from lance_core.datafiles.blob_writing import schema_as_stored, stored_schema
@@ -29,8 +29,8 @@ from lance_core.format.operations import Append, Overwrite
 from lance_core.format.schema import TableSchema
 from lance_core.identity import TABLE_ID
 from lance_core.location import Location, locate, published_config
-from lance_core.ports import SYSTEM
 from lance_core.refs import line
+from lance_core.runtime import SYSTEM
 from lance_core.snapshot import Snapshot, load_latest
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.table import OVERWRITE_SLICE, STORAGE_VERSION, Audit, audit_of, committed_of
@@ -105,8 +105,8 @@ class PlannedWrite:
         audit: Audit | None = None,
     ) -> Committed:
         """`results` is all that the workers gave back, in any order."""
-        given.check(retries=retries)
-        properties = given.properties(properties)
+        validation.check(retries=retries)
+        properties = validation.properties(properties)
         written = tuple(map(Fragment.decode, fragments_of(results)))
         creates = isinstance(self.begun.base, Birth)
         if self.replaces or creates:
@@ -237,7 +237,7 @@ def _begin(
     durable: bool,
     only: Slice | None = None,
 ) -> PlannedWrite | Committed:
-    given.check(intent=intent)
+    validation.check(intent=intent)
     if isinstance(base, Snapshot):
         base.manifest.check_writable()
     version = _storage_version(base)

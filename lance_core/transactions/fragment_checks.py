@@ -12,7 +12,7 @@ from lance_core.errors import Corrupt, InvalidInput, Unsupported
 from lance_core.format.fragment import DataFile, Fragment
 from lance_core.format.manifest import Manifest
 from lance_core.format.schema import TableSchema
-from lance_core.given import NOT_TURNED_ON
+from lance_core.validation import NOT_TURNED_ON
 
 _SEARCHES_MAX = 32
 """Up to here looking for each name in the manifest's bytes is cheaper than to parse all that it names."""

@@ -28,7 +28,7 @@ from lance_core.format.operations import Delete, Operation, Update
 from lance_core.format.transaction import Transaction
 from lance_core.intents import IntentRecord, Landing
 from lance_core.location import Location
-from lance_core.ports import Ports
+from lance_core.runtime import Ports
 from lance_core.snapshot import History, Snapshot, history_since
 from lance_core.storage.store import Put, Store
 from lance_core.transactions import rebase

@@ -16,7 +16,7 @@ from lance_core.inventory import Line
 from lance_core.location import Location
 from lance_core.maintenance import cleanup, protection
 from lance_core.maintenance.cleanup import CleanupReport
-from lance_core.ports import Ports
+from lance_core.runtime import Ports
 from lance_core.standing import Watch
 from lance_core.storage.store import Store
 from tests.histories.baton import me

@@ -23,7 +23,7 @@ from lance_core.format.operations import Overwrite, ReserveFragments
 from lance_core.format.transaction import Transaction
 from lance_core.fsck import manifests
 from lance_core.location import Location
-from lance_core.ports import Ports
+from lance_core.runtime import Ports
 from lance_core.snapshot import Snapshot, list_versions, load_latest, load_transaction
 from lance_core.storage.store import Store
 from lance_core.transactions.apply import Birth

@@ -9,8 +9,8 @@ from lance_core.format import refs
 from lance_core.format.refs import Branch
 from lance_core.format.transaction import Transaction
 from lance_core.location import Location
-from lance_core.ports import Ports
 from lance_core.refs import created
+from lance_core.runtime import Ports
 from lance_core.snapshot import Snapshot
 from lance_core.transactions.apply import Offshoot
 from tests.histories.crashes import Stage

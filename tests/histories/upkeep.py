@@ -32,8 +32,8 @@ from lance_core.maintenance import cleanup
 from lance_core.maintenance.cleanup import GRACE_FLOOR, Retention
 from lance_core.maintenance.protection import INTENT_MEMORY
 from lance_core.offshoots import Branches
-from lance_core.ports import Ports
 from lance_core.refs import Tags
+from lance_core.runtime import Ports
 from lance_core.snapshot import Snapshot, list_versions, load_at, load_latest, load_transaction
 from lance_core.storage.store import ObjectInfo, Put, Store
 from tests.histories.baton import Baton, Killed

@@ -27,7 +27,7 @@ from lance_core.format.operations import MapUpdate, Operation, UpdateMode
 from lance_core.format.rowids import RowIdSequence
 from lance_core.format.schema import TableSchema
 from lance_core.location import Location
-from lance_core.ports import Ports
+from lance_core.runtime import Ports
 from lance_core.snapshot import Snapshot
 from tests.lance_core.world import VERSION
 

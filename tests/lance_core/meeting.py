@@ -31,7 +31,7 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version
 from lance_core.format.operations import Append
 from lance_core.format.transaction import Transaction
-from lance_core.ports import SYSTEM
+from lance_core.runtime import SYSTEM
 from lance_core.snapshot import Snapshot, load_transaction
 from lance_core.standing import Moment
 from lance_core.together import Waiting, alone, lead

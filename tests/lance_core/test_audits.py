@@ -30,7 +30,7 @@ from lance_core import (
 from lance_core.format import naming
 from lance_core.format.operations import Append, Overwrite
 from lance_core.holds import Notice, give_notice, release
-from lance_core.ports import SYSTEM
+from lance_core.runtime import SYSTEM
 from lance_core.snapshot import load_transaction
 from lance_core.storage.local import LocalStore
 from lance_core.transactions.fold import parts_of

@@ -23,7 +23,7 @@ from lance_core.format.schema import TableSchema
 from lance_core.location import Location
 from lance_core.maintenance import cleanup
 from lance_core.maintenance.cleanup import CleanupReport
-from lance_core.ports import Ports
+from lance_core.runtime import Ports
 from lance_core.snapshot import Snapshot, load_at, load_latest
 from lance_core.storage.memory import MemoryStore
 from lance_core.storage.store import ObjectInfo, Put, Store

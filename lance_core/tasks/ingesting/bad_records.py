@@ -25,7 +25,7 @@ from lance_core.format.schema import TableSchema
 from lance_core.identity import TABLE_ID
 from lance_core.limits import INTENT_BYTES
 from lance_core.location import Location, published_config
-from lance_core.ports import SYSTEM
+from lance_core.runtime import SYSTEM
 from lance_core.snapshot import Snapshot, load_latest
 from lance_core.storage.store import read_whole
 from lance_core.table import STORAGE_VERSION

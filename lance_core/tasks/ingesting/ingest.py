@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from lance_core import given, writes
+from lance_core import validation, writes
 from lance_core.committed import Committed
 from lance_core.datafiles.blob_writing import stored_schema
 from lance_core.datafiles.column_layout import check_storable
@@ -38,7 +38,7 @@ from lance_core.format.schema import TableSchema
 from lance_core.identity import TABLE_ID
 from lance_core.location import Location, locate, published_config
 from lance_core.pace import Pace
-from lance_core.ports import SYSTEM
+from lance_core.runtime import SYSTEM
 from lance_core.snapshot import Snapshot
 from lance_core.storage.factory import without_secrets
 from lance_core.storage.options import bound
@@ -86,11 +86,11 @@ class What:
 
 
 def ingest(where: Where, what: What, *, how: How, runner: Runner) -> Committed:
-    given.check(intent=how.intent, retries=how.retries)
-    properties = given.properties(how.properties)
+    validation.check(intent=how.intent, retries=how.retries)
+    properties = validation.properties(how.properties)
     if what.changed not in ("fail", "again", "skip"):
         raise InvalidInput(f"changed={what.changed!r}: files that changed since are 'fail', 'again' or 'skip'")
-    given.text(what.on_bad_record, "on_bad_record")
+    validation.text(what.on_bad_record, "on_bad_record")
     return committed_of(_Ingest(where, what, how, runner, properties).run())
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from io import BufferedReader, FileIO, RawIOBase
 from pathlib import Path
 
-from lance_core import given
+from lance_core import validation
 from lance_core.errors import InvalidInput, NotFound, StorageError
 from lance_core.storage.factory import local_path, open_store, without_secrets
 from lance_core.storage.object_store import ObjectStore
@@ -55,7 +55,7 @@ def named(files: object) -> tuple[str, ...]:
         files = [files]
     if isinstance(files, bytes) or not isinstance(files, Collection):
         raise InvalidInput(f"files= is a path, a directory or a glob, or a list of them, not a {type(files).__name__}")
-    return given.places([os.fspath(each) if isinstance(each, os.PathLike) else each for each in files], "files")
+    return validation.places([os.fspath(each) if isinstance(each, os.PathLike) else each for each in files], "files")
 
 
 def _on_disk(text: str) -> Iterator[SourceFile]:

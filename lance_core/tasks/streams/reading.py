@@ -19,15 +19,15 @@ from lance_core import hint
 from lance_core.errors import InvalidInput, LanceError, NotFound
 from lance_core.format.ids import Version
 from lance_core.format.refs import MAIN
-from lance_core.given import moment
 from lance_core.identity import table_id
-from lance_core.ports import SYSTEM, Ports
+from lance_core.runtime import SYSTEM, Ports
 from lance_core.snapshot import Snapshot, list_versions, load_at, load_latest, load_transaction, ranges
 from lance_core.storage.store import TellsLastChange
 from lance_core.tasks.read import Which, plan_read
 from lance_core.tasks.streams.new_rows import Brought, OnChange, brought
 from lance_core.tasks.streams.offsets import NOT_BEGUN, Offset, Start
 from lance_core.tasks.streams.parts import Followed, Piece, StreamPart, remaining, together
+from lance_core.validation import moment
 
 _VERSIONS_KEPT, _SNAPSHOTS_KEPT = 1024, 2
 _NO_END = 1 << 62

@@ -20,7 +20,7 @@ from lance_core.commit import ATTEMPTS
 from lance_core.committed import Committed
 from lance_core.errors import InvalidInput, NotFound, RetryableConflict, StorageError
 from lance_core.location import Location, locate
-from lance_core.ports import SYSTEM
+from lance_core.runtime import SYSTEM
 from lance_core.snapshot import load_latest
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.table import committed_of

@@ -17,7 +17,7 @@ from lance_core.__main__ import main as fsck
 from lance_core.format.ids import Version
 from lance_core.format.naming import manifest_path
 from lance_core.operations import CreateIndex, IndexMetadata
-from lance_core.ports import SYSTEM
+from lance_core.runtime import SYSTEM
 from tests.lance_assets.cli.conftest import Shell, rows
 
 

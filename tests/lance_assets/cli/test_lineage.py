@@ -14,7 +14,7 @@ from lance_assets.lineage import ancestry_of
 from lance_core import Table
 from lance_core.format.ids import Version
 from lance_core.format.naming import manifest_path
-from lance_core.ports import SYSTEM
+from lance_core.runtime import SYSTEM
 from tests.lance_assets.cli.conftest import FROM_RUN, RUN, Shell, reading, rows
 
 _DIAMOND = """\

@@ -18,7 +18,7 @@ from lance_core.errors import SchemaMismatch
 from lance_core.format.operations import Update, UpdateMode
 from lance_core.format.row_versions import RowVersions
 from lance_core.location import locate
-from lance_core.ports import SYSTEM
+from lance_core.runtime import SYSTEM
 from lance_core.snapshot import load_latest
 from tests.lance_core.edit.twins import Twins, twins
 

@@ -23,7 +23,7 @@ from lance_core.holds import Hold, Notice, give_notice, hold, release
 from lance_core.location import Location
 from lance_core.maintenance import cleanup
 from lance_core.maintenance.cleanup import CleanupReport, Retention, choose
-from lance_core.ports import SYSTEM
+from lance_core.runtime import SYSTEM
 from lance_core.snapshot import load_at, load_latest
 from lance_core.storage.local import LocalStore
 from lance_core.writes import Begun, begin, finish

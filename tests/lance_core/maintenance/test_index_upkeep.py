@@ -12,7 +12,7 @@ from lance_core import InvalidInput, Table, Unsupported
 from lance_core.format.fragment_reuse import FragmentReuse, content_of, reuse_entry
 from lance_core.index import registry
 from lance_core.maintenance import index_upkeep
-from lance_core.ports import SYSTEM
+from lance_core.runtime import SYSTEM
 from lance_core.transactions.conflicts import judge
 from lance_core.transactions.verdicts import Verdict
 from tests.lance_core.index.asking import OF, check_answers, covers, is_used, rows

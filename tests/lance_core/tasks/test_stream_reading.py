@@ -17,7 +17,7 @@ from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.naming import NamingScheme
 from lance_core.operations import Update
-from lance_core.ports import SYSTEM
+from lance_core.runtime import SYSTEM
 from lance_core.tasks.read import Which
 from lance_core.tasks.streams import parts as stream_parts
 from lance_core.tasks.streams.new_rows import OnChange
