@@ -6,6 +6,7 @@ The names in `__all__` are the front door; everything else may move.
 """
 
 from lance_core.committed import Committed
+from lance_core.coordination.idempotency import FOR_GOOD
 from lance_core.errors import (
     AlreadyExists,
     AuditFailed,
@@ -27,7 +28,6 @@ from lance_core.errors import (
 from lance_core.finding import FoundTables, find_tables
 from lance_core.history import VersionInfo
 from lance_core.index.statistics import IndexStatistics, SegmentStatistics
-from lance_core.intents import FOR_GOOD
 from lance_core.maintenance.cleanup import CleanupReport
 from lance_core.maintenance.index_survey import IndexSurvey
 from lance_core.maintenance.survey import Survey

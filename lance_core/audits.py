@@ -12,10 +12,10 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from lance_core.beside import put_beside
+from lance_core.coordination.leases import Hold, hold, release
 from lance_core.errors import AuditFailed, LanceError, StorageError
 from lance_core.format import naming
 from lance_core.format.transaction import Transaction
-from lance_core.holds import Hold, hold, release
 from lance_core.location import Location
 from lance_core.runtime import Ports
 from lance_core.snapshot import Snapshot

@@ -5,12 +5,12 @@ in `detached.py`, where callers make one by themselves, and in `audits.py`.
 """
 
 from lance_core.commit import Outcome
+from lance_core.coordination.backoff import Pace
 from lance_core.errors import StorageError
 from lance_core.format import naming
 from lance_core.format.operations import Restore
 from lance_core.format.transaction import Transaction
 from lance_core.location import Location
-from lance_core.pace import Pace
 from lance_core.package_version import LIBRARY_VERSION
 from lance_core.runtime import Ports
 from lance_core.snapshot import Snapshot, load_at

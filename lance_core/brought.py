@@ -8,12 +8,12 @@ file with whom is decided in `gathering.py`. Start with `check_files`.
 
 from collections.abc import Callable, Sequence
 
-from lance_core import intents
+from lance_core.coordination import idempotency
+from lance_core.coordination.idempotency import IntentRecord
 from lance_core.datafiles.fragment_writer import HeldRows, RollingWriter
 from lance_core.errors import NotFound, StorageError
 from lance_core.format.fragment import DataFile, Fragment
 from lance_core.format.index_metadata import IndexMetadata
-from lance_core.intents import IntentRecord
 from lance_core.location import Location
 from lance_core.runtime import Ports
 from lance_core.standing import several_at_once
@@ -66,7 +66,7 @@ def told(
     """The intention learns of its files and index segments, which then have to be there."""
     if record:
         paths = sorted((*(file.path for file in files), *(segment.place for segment in segments)))
-        intents.beat(location.store, record, files=paths, now_ns=ports.now_ns())
+        idempotency.beat(location.store, record, files=paths, now_ns=ports.now_ns())
     check_files(location, files)
     check_segments(location, segments)
 

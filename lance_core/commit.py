@@ -11,6 +11,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 
 from lance_core import hint
+from lance_core.coordination.backoff import Pace
 from lance_core.datafiles.fragment_reader import load_deletions
 from lance_core.errors import (
     AlreadyExists,
@@ -29,7 +30,6 @@ from lance_core.format.operations import Operation, Restore, Rewrite
 from lance_core.format.transaction import Transaction
 from lance_core.location import Location
 from lance_core.new_keys import NewKeys
-from lance_core.pace import Pace
 from lance_core.package_version import LIBRARY_VERSION
 from lance_core.runtime import Ports
 from lance_core.snapshot import History, Snapshot, history_since, load_at

@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 
 from lance_core.brought import Room
 from lance_core.commit import Outcome
+from lance_core.coordination.idempotency import IntentRecord
 from lance_core.datafiles.fragment_writer import HeldRows
 from lance_core.format.ids import Version
 from lance_core.format.transaction import Transaction
-from lance_core.intents import IntentRecord
 from lance_core.location import Location
 from lance_core.runtime import Ports
 from lance_core.snapshot import Snapshot

@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 
 from lance_core import validation
 from lance_core.commit import ATTEMPTS, commit
+from lance_core.coordination.leases import Hold, check_stays, hold, release
 from lance_core.errors import AlreadyExists, InvalidInput, NotFound, StorageError
 from lance_core.format import ingest_records, naming, refs
 from lance_core.format.base_path import BasePath, free_id
@@ -23,7 +24,6 @@ from lance_core.format.ids import Version
 from lance_core.format.operations import Clone
 from lance_core.format.refs import Branch
 from lance_core.format.transaction import Transaction
-from lance_core.holds import Hold, check_stays, hold, release
 from lance_core.identity import TABLE_ID
 from lance_core.location import Location, check_publishing, published_config
 from lance_core.refs import created, find, read_branch, read_branches, read_tags

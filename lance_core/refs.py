@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from lance_core import validation
+from lance_core.coordination.leases import Hold, check_stays
 from lance_core.errors import AlreadyExists, Corrupt, InvalidInput, NotFound, StorageError
 from lance_core.format import refs
 from lance_core.format.ids import Version
 from lance_core.format.refs import Branch, Tag
-from lance_core.holds import Hold, check_stays
 from lance_core.limits import REFERENCE_BYTES
 from lance_core.location import Location
 from lance_core.runtime import Ports

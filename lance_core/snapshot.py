@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from lance_core import hint
+from lance_core.coordination.single_flight import Questions
 from lance_core.datafiles.row_counts import with_counts
 from lance_core.datafiles.row_lineage import with_lineage
 from lance_core.errors import Corrupt, CorruptHead, NotFound, Unsupported
@@ -18,7 +19,6 @@ from lance_core.format.naming import NamingScheme
 from lance_core.format.transaction import Transaction
 from lance_core.limits import MANIFEST_BYTES, TRANSACTION_BYTES
 from lance_core.location import Location
-from lance_core.questions import Questions
 from lance_core.storage.store import read_whole
 from lance_core.transactions.committed_transaction import Landed
 

@@ -14,13 +14,13 @@ from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
-from lance_core import holds
+from lance_core.coordination import leases
+from lance_core.coordination.leases import Hold
 from lance_core.errors import CommitUndecided, LanceError, NotFound
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.naming import NamingScheme
-from lance_core.holds import Hold
 from lance_core.inventory import is_there, named_by
 from lance_core.limits import MANIFEST_BYTES
 from lance_core.location import Location
@@ -81,7 +81,7 @@ class Watch:
     ) -> None:
         is_decided = error is None or (isinstance(error, LanceError) and not isinstance(error, CommitUndecided))
         for held in self._held if is_decided else ():
-            holds.release(self._location.own_store, held)
+            leases.release(self._location.own_store, held)
 
     def looks(self) -> bool:
         """A turn begins. Whether the one before took so long that what it put may have been cleaned up."""
@@ -100,7 +100,7 @@ class Watch:
         added = named.own - (named_by(before).own if before else frozenset()) - self._assured
         old = sorted(name for name in added if self._written.get(name, self._begun).is_past(_YOUNG_NS, self._ports))
         for part in Hold("this commit", files=tuple(old)).parts() if old else ():
-            self._held.append(holds.hold(self._location.own_store, part, self._ports))
+            self._held.append(leases.hold(self._location.own_store, part, self._ports))
         self._check_files([name for name in old if name in named.there])
         self._assured.update(old)
         return not old
@@ -139,7 +139,7 @@ def what_is_wrong(location: Location, manifest: Manifest, scheme: NamingScheme) 
     named = named_by(manifest)
     added = named.own - _named_before(location, manifest, scheme)
     # A cleanup that is under way may have looked for names before there was this one, and removes afterwards.
-    holds.check_stays(location.own_store, Hold("relying on it", files=tuple(added)))
+    leases.check_stays(location.own_store, Hold("relying on it", files=tuple(added)))
     if missing := _missing(location, sorted(added & named.there)):
         return (
             f"a cleanup took {len(missing)} of its files, {missing[0]} for one, which no version had named for so "

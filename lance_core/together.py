@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 
 from lance_core.brought import check_files, told, write_together
 from lance_core.commit import Outcome, commit
+from lance_core.coordination.idempotency import IntentRecord
 from lance_core.datafiles.fragment_writer import HeldRows
 from lance_core.errors import CommitUndecided, LanceError
 from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version
 from lance_core.format.operations import Append
 from lance_core.format.transaction import Transaction
-from lance_core.intents import IntentRecord
 from lance_core.location import Location
 from lance_core.runtime import Ports
 from lance_core.snapshot import Snapshot

@@ -13,9 +13,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from lance_core import audits, brought, intents
+from lance_core import audits, brought
 from lance_core.audits import Look
 from lance_core.commit import Outcome, commit
+from lance_core.coordination import idempotency
+from lance_core.coordination.idempotency import IntentRecord, Landing
+from lance_core.coordination.leases import Hold, hold, release
 from lance_core.datafiles.fragment_writer import HeldRows
 from lance_core.errors import AuditFailed, CommitUndecided, InvalidInput, LanceError, NotFound, StorageError
 from lance_core.format import naming
@@ -24,8 +27,6 @@ from lance_core.format.manifest import Manifest
 from lance_core.format.operations import Append, Operation, Restore, Rewrite
 from lance_core.format.transaction import Transaction
 from lance_core.gathering import commit_append
-from lance_core.holds import Hold, hold, release
-from lance_core.intents import IntentRecord, Landing
 from lance_core.location import Location, check_publishing
 from lance_core.runtime import Ports
 from lance_core.snapshot import Snapshot, history_since, load_at, load_latest, load_transaction
@@ -83,7 +84,7 @@ def begin(
     if intent is None:
         return Begun(location, base, uuid, None, ports, moment)
     read_version = base.version if isinstance(base, Snapshot) else Version(0)
-    record = intents.claim(location.store, intent, verb=verb, base=read_version, uuid=uuid, now_ns=ports.now_ns())
+    record = idempotency.claim(location.store, intent, verb=verb, base=read_version, uuid=uuid, now_ns=ports.now_ns())
     begun = Begun(location, base, record.transaction_uuid, record, ports, moment)
     if record.landing:
         return _remembered(location, record, record.landing)
@@ -230,7 +231,7 @@ def nothing_to_write(begun: Begun, operation: str = Append.name) -> Written:
     assert isinstance(begun.base, Snapshot)
     landing = Landing(begun.base.version, operation, rows_added=0, rows_removed=0, files=0, bytes=0)
     if begun.record:
-        intents.move_base(begun.location.store, begun.record, begun.base.version)
+        idempotency.move_base(begun.location.store, begun.record, begun.base.version)
     return Written(begun.base, landing, attempts=0, rebased_over=(), landed_before=False)
 
 
@@ -284,7 +285,7 @@ def _note(begun: Begun, landing: Landing) -> None:
         return
     location = begun.location
     try:
-        intents.note_landing(location.store, begun.record, landing, now_ns=begun.ports.now_ns())
+        idempotency.note_landing(location.store, begun.record, landing, now_ns=begun.ports.now_ns())
     except StorageError as error:
         raise CommitUndecided(
             f"{location.uri}: this {landing.operation} landed as version {landing.version}, but that could not be "

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 from lance_core import writes
 from lance_core.audits import Look
+from lance_core.coordination.backoff import Pace
 from lance_core.datafiles.fragment_writer import HeldRows
 from lance_core.errors import RetryableConflict
 from lance_core.format.operations import Operation
-from lance_core.pace import Pace
 from lance_core.runtime import Ports
 from lance_core.snapshot import Snapshot, load_latest
 from lance_core.standing import Moment

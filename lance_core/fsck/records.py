@@ -5,14 +5,15 @@ files, the hint. Rows do not depend on them; a repetition, an older engine or th
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-from lance_core import hint, holds, intents
+from lance_core import hint
+from lance_core.coordination import idempotency, leases
+from lance_core.coordination.idempotency import IntentRecord
 from lance_core.errors import Corrupt, LanceError, NotFound
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.transaction import Transaction
 from lance_core.fsck.report import Finding, Kind, Mend, Severity
-from lance_core.intents import IntentRecord
 from lance_core.location import Location
 from lance_core.runtime import SYSTEM
 from lance_core.snapshot import Snapshot, list_versions, load_latest
@@ -27,9 +28,9 @@ _ELSEWHERE = (
 def of_intents(location: Location, made: Mapping[str, Version], newest: Snapshot) -> Iterator[Finding]:
     """`made` says which transaction, or part of one, is in which version, of all versions that can be read."""
     kept = set(made.values())
-    for info in location.store.list(intents.DIRECTORY):
+    for info in location.store.list(idempotency.DIRECTORY):
         try:
-            record = intents.read(location.store, info.path)
+            record = idempotency.read(location.store, info.path)
         except NotFound:
             continue
         except LanceError as error:
@@ -58,8 +59,8 @@ def of_intents(location: Location, made: Mapping[str, Version], newest: Snapshot
 def of_work_under_way(location: Location) -> Iterator[Finding]:
     """What those who remove and those who use have told each other (`holds.py`)."""
     reading: Mapping[str, Callable[[Store, str], object]] = {
-        holds.HOLDS: holds.read_hold,
-        holds.NOTICES: holds.read_notice,
+        leases.HOLDS: leases.read_hold,
+        leases.NOTICES: leases.read_notice,
     }
     store = location.store
     for directory, read in reading.items():
@@ -118,7 +119,7 @@ def of_hint(store: Store, newest: Version, location: Location) -> Iterator[Findi
 
 def _note(location: Location, newest: Snapshot, record: IntentRecord) -> str:
     try:
-        current = intents.read(location.store, intents.path_of(record.intent))
+        current = idempotency.read(location.store, idempotency.path_of(record.intent))
     except NotFound:
         return "the record is gone already"
     if current.landing is not None:

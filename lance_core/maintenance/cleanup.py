@@ -19,12 +19,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from lance_core import validation, work
+from lance_core import validation
+from lance_core.coordination import progress
+from lance_core.coordination.leases import REMEMBERED, Notice, give_notice, notices, release
 from lance_core.errors import InvalidInput, NotFound, StorageError
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
-from lance_core.holds import REMEMBERED, Notice, give_notice, notices, release
 from lance_core.inventory import Line, key_of, line_of, listed, named_by, named_by_other_lines
 from lance_core.limits import MANIFEST_BYTES
 from lance_core.location import Location, check_publishing
@@ -190,7 +191,7 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, p
     for path in (*_in_order(report.files), *report.orphans, *report.intents):
         if path not in spared:
             location.store.delete(path)
-            if path.startswith((naming.INDICES, work.DIRECTORY)) or path.endswith(".blob"):
+            if path.startswith((naming.INDICES, progress.DIRECTORY)) or path.endswith(".blob"):
                 prune(location.store, path.rpartition("/")[0])
     _take_back_notices(location, given_notice, now=now)
     removed = {path for path in (*report.files, *report.orphans) if path not in spared}

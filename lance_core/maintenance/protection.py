@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime, timedelta
 
-from lance_core import intents, work
+from lance_core.coordination import idempotency, progress
+from lance_core.coordination.leases import held
 from lance_core.errors import NotFound
 from lance_core.format import refs
 from lance_core.format.ids import Version
-from lance_core.holds import held
 from lance_core.inventory import Line
 from lance_core.refs import read_branches, read_clone, read_tags
 from lance_core.storage.store import ObjectInfo, Store
@@ -41,12 +41,12 @@ def of_work_under_way(store: Store, *, now: datetime, patience: timedelta) -> se
     """Files that are about to be named, and those of intentions that have not landed, and of work that may be gone on
     with, which were heard of within `patience`."""
     found = {file for hold in held(store, now=now) for file in hold.files}
-    for _listed, record in intents.records(store, lambda listed: now - listed.modified < patience):
+    for _listed, record in idempotency.records(store, lambda listed: now - listed.modified < patience):
         if record.landing is None:
             found |= record.keys
-    for directory, last in work.heard_of(store).items():
+    for directory, last in progress.heard_of(store).items():
         if now - last < patience:
-            found |= {file.place for each in work.done(store, directory) for file in each.files[-1:]}
+            found |= {file.place for each in progress.done(store, directory) for file in each.files[-1:]}
     return found
 
 
@@ -54,14 +54,14 @@ def outlived_intents(store: Store, *, now: datetime) -> list[str]:
     """Records that landed so long ago that nobody will repeat them, but for those that are remembered for good."""
 
     def is_old(listed: ObjectInfo) -> bool:
-        return not intents.is_kept(listed.path) and now - listed.modified > INTENT_MEMORY
+        return not idempotency.is_kept(listed.path) and now - listed.modified > INTENT_MEMORY
 
-    return [listed.path for listed, record in intents.records(store, is_old) if record.landing is not None]
+    return [listed.path for listed, record in idempotency.records(store, is_old) if record.landing is not None]
 
 
 def outlived_work(store: Store, *, now: datetime) -> list[str]:
     """Records of work that nobody went on with for so long that nobody will."""
-    old = [directory for directory, last in work.heard_of(store).items() if now - last > INTENT_MEMORY]
+    old = [directory for directory, last in progress.heard_of(store).items() if now - last > INTENT_MEMORY]
     return [info.path for directory in old for info in store.list(directory)]
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from lance_core.coordination.idempotency import IntentRecord
 from lance_core.format.ids import Version
-from lance_core.intents import IntentRecord
 from lance_core.location import locate
 from lance_core.runtime import SYSTEM
 from lance_core.snapshot import Snapshot, load_at

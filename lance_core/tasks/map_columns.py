@@ -1,7 +1,7 @@
 """Columns that a function computes from others, by workers: fragment by fragment, each noted when it is done.
 
     begin     under a `resume_key`: what an earlier run has noted, as far as it still fits
-    run       a task for each fragment that is left; its worker writes the file, then the record (`lance_core/work.py`)
+    run       a task for each fragment that is left; its worker writes the file, then the record (`lance_core/coordination/progress.py`)
     commit    one version with the whole columns; where others were in the way, only what is new to them is run again
 
 Nothing of it is seen before it is finished (`001-a-column-appears-whole.md`).
@@ -17,15 +17,16 @@ from threading import Event
 
 import pyarrow as pa
 
-from lance_core import validation, work
+from lance_core import validation
 from lance_core.committed import Committed
+from lance_core.coordination import progress as progress_module
+from lance_core.coordination.leases import Hold, hold, release
 from lance_core.edit.columns import Compute, add_columns, new_fields
 from lance_core.errors import InvalidInput, StorageError
 from lance_core.expressions import with_metadata_columns
 from lance_core.format.field_paths import unknown
 from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Merge
-from lance_core.holds import Hold, hold, release
 from lance_core.runtime import SYSTEM
 from lance_core.snapshot import Snapshot
 from lance_core.storage.store import Store
@@ -68,7 +69,7 @@ def map_columns(
     """A resume key lands once, like an intent, and is one if none is given."""
     computation = computation.checked()
     if resume_key is not None:
-        work.check_key(resume_key)
+        progress_module.check_key(resume_key)
         how = how if how.intent is not None else replace(how, intent=f"map_columns {resume_key}")
     run = _Run(computation, resume_key, progress, runner)
     committed = changed(where, how, "map_columns", run.plan, operation=Merge.name)
@@ -117,9 +118,9 @@ class _Run:
             return
         store = self.store or where.newest().location.own_store
         if self.resume_key is not None:
-            work.sweep(store, work.directory_of(self.resume_key))
+            progress_module.sweep(store, progress_module.directory_of(self.resume_key))
         elif self.directory is not None:
-            work.sweep(store, self.directory)
+            progress_module.sweep(store, self.directory)
         if self.holds is not None:
             release(store, self.holds)
 
@@ -139,14 +140,14 @@ class _Run:
         self.store = store
         if self.resume_key is None:
             # Who waits is told by the records too.
-            self.directory = None if self.progress is None else work.directory_of(str(uuid.uuid4()))
+            self.directory = None if self.progress is None else progress_module.directory_of(str(uuid.uuid4()))
             return
-        self.directory = work.directory_of(self.resume_key)
+        self.directory = progress_module.directory_of(self.resume_key)
         columns = base64.b64encode(computation.schema.serialize()).decode()
         read = computation.read_columns or ()
         told = {"read_columns": ", ".join(read), "storage_version": str(base.manifest.storage_version)}
-        work.claim(store, self.resume_key, {"schema": columns, **told})
-        noted = {each.id: each for each in work.done(store, self.directory) if each.files}
+        progress_module.claim(store, self.resume_key, {"schema": columns, **told})
+        noted = {each.id: each for each in progress_module.done(store, self.directory) if each.files}
         if noted:
             paths = tuple(each.files[-1].place for each in noted.values())
             self.holds = hold(store, Hold("going on with new columns", files=paths), SYSTEM)  # before it is looked for
@@ -157,7 +158,7 @@ class _Run:
             if is_whole and each.id in there and fits(base, unfilled(each), there[each.id], read):
                 self.filled[each.id] = each
             else:
-                work.forget(store, self.directory, each.id)
+                progress_module.forget(store, self.directory, each.id)
 
     @contextmanager
     def _watched(self, store: Store, left: list[int]) -> Iterator[None]:
@@ -173,7 +174,7 @@ class _Run:
             progress(told, done + len(left))
             while not over.wait(_LOOK_SECONDS):
                 with suppress(StorageError):
-                    found = done + len(work.numbers(store, directory) & wanted)
+                    found = done + len(progress_module.numbers(store, directory) & wanted)
                     if found > told:
                         progress(found, done + len(left))
                         told = found
@@ -201,7 +202,7 @@ class _Part:
         ).fragments
         for each in filled:
             if self.directory is not None:
-                work.note(part.location.own_store, self.directory, each)
+                progress_module.note(part.location.own_store, self.directory, each)
             yield each.encode()
 
 

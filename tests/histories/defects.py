@@ -15,7 +15,9 @@ import pyarrow as pa
 import pytest
 from pyroaring import BitMap
 
-from lance_core import LanceError, StorageError, brought, commit, hint, intents, writes
+from lance_core import LanceError, StorageError, brought, commit, hint, writes
+from lance_core.coordination import idempotency
+from lance_core.coordination.idempotency import IntentRecord, Landing
 from lance_core.datafiles.fragment_writer import HeldRows
 from lance_core.edit import attempts
 from lance_core.edit.attempts import Change
@@ -26,7 +28,6 @@ from lance_core.format.manifest import Manifest
 from lance_core.format.naming import NamingScheme
 from lance_core.format.operations import Delete, Operation, Update
 from lance_core.format.transaction import Transaction
-from lance_core.intents import IntentRecord, Landing
 from lance_core.location import Location
 from lance_core.runtime import Ports
 from lance_core.snapshot import History, Snapshot, history_since
@@ -78,8 +79,8 @@ def _no_memory_of_intents(monkeypatch: pytest.MonkeyPatch) -> None:
     def claim(store: object, intent: str, *, verb: str, base: Version, uuid: str, now_ns: int) -> IntentRecord:
         return IntentRecord(intent, verb, base, uuid, begun_ns=now_ns, heartbeat_ns=now_ns)
 
-    monkeypatch.setattr(intents, "claim", claim)
-    monkeypatch.setattr(intents, "beat", lambda *args, **named: None)
+    monkeypatch.setattr(idempotency, "claim", claim)
+    monkeypatch.setattr(idempotency, "beat", lambda *args, **named: None)
 
 
 def _searched_since_the_base_of_the_repetition(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,12 +216,12 @@ def _files_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _landing_noted_under_the_next_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = intents.note_landing
+    real = idempotency.note_landing
 
     def note(store: Store, record: IntentRecord, landing: Landing, *, now_ns: int) -> None:
         real(store, record, replace(landing, version=landing.version + 1), now_ns=now_ns)
 
-    monkeypatch.setattr(intents, "note_landing", note)
+    monkeypatch.setattr(idempotency, "note_landing", note)
 
 
 def _landing_noted_before_it_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,9 +229,9 @@ def _landing_noted_before_it_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def beat(store: Store, record: IntentRecord, *, files: Sequence[str], now_ns: int) -> None:
         landing = Landing(record.base_version + 1, record.verb, rows_added=0, rows_removed=0, files=0, bytes=0)
-        intents.note_landing(store, record, landing, now_ns=now_ns)
+        idempotency.note_landing(store, record, landing, now_ns=now_ns)
 
-    monkeypatch.setattr(intents, "beat", beat)
+    monkeypatch.setattr(idempotency, "beat", beat)
 
 
 def _hint_believed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from lance_core import offshoots, refs, writes
+from lance_core.coordination.leases import Hold, Notice
 from lance_core.format import naming
 from lance_core.format.ids import Version
-from lance_core.holds import Hold, Notice
 from lance_core.inventory import Line
 from lance_core.location import Location
 from lance_core.maintenance import cleanup, protection

@@ -21,11 +21,11 @@ from lance_core import (
     NotFound,
     StorageError,
 )
+from lance_core.coordination.leases import notices
 from lance_core.datafiles.ipc_codec import IpcCodec
 from lance_core.format import naming
 from lance_core.format.manifest import Manifest
 from lance_core.format.operations import ReserveFragments
-from lance_core.holds import notices
 from lance_core.inventory import listed, named_by
 from lance_core.location import Location
 from lance_core.maintenance import cleanup

@@ -27,9 +27,9 @@ from lance_core import (
     StorageError,
     Table,
 )
+from lance_core.coordination.leases import Notice, give_notice, release
 from lance_core.format import naming
 from lance_core.format.operations import Append, Overwrite
-from lance_core.holds import Notice, give_notice, release
 from lance_core.runtime import SYSTEM
 from lance_core.snapshot import load_transaction
 from lance_core.storage.local import LocalStore

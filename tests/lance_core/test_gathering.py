@@ -20,7 +20,7 @@ from lance_core import (
     Table,
     gathering,
 )
-from lance_core.holds import HOLDS
+from lance_core.coordination.leases import HOLDS
 from lance_core.snapshot import load_transaction
 from lance_core.together import Waiting
 from lance_core.transactions.invariants import InvariantViolation
@@ -64,7 +64,7 @@ def test_each_intent_is_found_in_the_version_that_it_shares(monkeypatch: pytest.
 def test_an_intent_is_found_though_its_record_knows_of_no_landing(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the process had been killed right after the put."""
     with meeting(monkeypatch, 2) as held:
-        monkeypatch.setattr("lance_core.intents.note_landing", lambda *args, **named: None)
+        monkeypatch.setattr("lance_core.coordination.idempotency.note_landing", lambda *args, **named: None)
         for name in ("a", "b"):
             held.append(name, intent=name)
     monkeypatch.undo()

@@ -8,14 +8,8 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lance_core import (
-    CommitUndecided,
-    StorageError,
-    Table,
-    brought,
-    gathering,
-    intents,
-)
+from lance_core import CommitUndecided, StorageError, Table, brought, gathering
+from lance_core.coordination import idempotency
 from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.datafiles.ipc_codec import IpcCodec
 from lance_core.format import naming
@@ -133,7 +127,7 @@ def test_a_file_takes_so_many_bytes_as_others_can_wait_for(monkeypatch: pytest.M
 def test_who_shares_a_file_is_found_by_its_intent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Though no record knows of the file or of the landing, as if the process had been killed right after the put."""
     with meeting(monkeypatch, 2) as held:
-        monkeypatch.setattr("lance_core.intents.note_landing", lambda *args, **named: None)
+        monkeypatch.setattr("lance_core.coordination.idempotency.note_landing", lambda *args, **named: None)
         held.append("", rows=[1], intent="a")
         held.append("", rows=[2, 3], intent="b")
     monkeypatch.undo()
@@ -208,7 +202,7 @@ def test_who_writes_for_itself_tells_its_intention_of_the_file() -> None:
     assert isinstance(begun, Begun)
     with pytest.raises(StorageError):
         finish_append(begun, held_rows({"id": [1]}), properties={}, attempts=1)
-    (file,) = intents.read(store, intents.path_of("a")).files
+    (file,) = idempotency.read(store, idempotency.path_of("a")).files
     assert store.head(f"{naming.DATA}/{file}")
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from lance_core import InvalidInput, Unsupported
+from lance_core.coordination.idempotency import read as read_intent
+from lance_core.coordination.leases import read_hold, read_notice
 from lance_core.format import deletion_arrow, size_guard
-from lance_core.holds import read_hold, read_notice
-from lance_core.intents import read as read_intent
 from lance_core.limits import DELETED_ROWS_AS_ARROW, FRAGMENTS, JSON_PARTS, SMALL_PARTS, Limit
 from lance_core.storage.memory import MemoryStore
 from lance_core.storage.store import read_whole

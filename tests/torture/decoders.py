@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import pairwise
 
-from lance_core import LanceError, intents
+from lance_core import LanceError
+from lance_core.coordination import idempotency
 from lance_core.format import refs
 from lance_core.format.base_path import by_id
 from lance_core.format.deletion_vector import DeletionVector
@@ -141,10 +142,10 @@ def branch(data: bytes) -> None:
 
 def intent(data: bytes) -> None:
     store = MemoryStore()
-    store.put(intents.path_of("monday"), data)
+    store.put(idempotency.path_of("monday"), data)
     _all_of(
-        lambda: intents.records(store, lambda _listed: True),
-        lambda: intents.claim(store, "monday", verb="append", base=Version(1), uuid=UUID, now_ns=1),
+        lambda: idempotency.records(store, lambda _listed: True),
+        lambda: idempotency.claim(store, "monday", verb="append", base=Version(1), uuid=UUID, now_ns=1),
     )
 
 

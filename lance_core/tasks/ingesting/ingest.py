@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from lance_core import validation, writes
 from lance_core.committed import Committed
+from lance_core.coordination.backoff import Pace
 from lance_core.datafiles.blob_writing import stored_schema
 from lance_core.datafiles.column_layout import check_storable
 from lance_core.datafiles.fragment_writer import FileLimits
@@ -37,7 +38,6 @@ from lance_core.format.operations import Append, Operation, Overwrite
 from lance_core.format.schema import TableSchema
 from lance_core.identity import TABLE_ID
 from lance_core.location import Location, locate, published_config
-from lance_core.pace import Pace
 from lance_core.runtime import SYSTEM
 from lance_core.snapshot import Snapshot
 from lance_core.storage.factory import without_secrets

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from lance_core import intents, writes
+from lance_core import writes
 from lance_core.commit import ATTEMPTS
 from lance_core.committed import Committed
+from lance_core.coordination import idempotency
 from lance_core.errors import InvalidInput, NotFound, RetryableConflict, StorageError
 from lance_core.location import Location, locate
 from lance_core.runtime import SYSTEM
@@ -208,6 +209,6 @@ def _batch_of(told: Sequence[Told], number: int, uri: str) -> Batch:
 
 def _has_landed(location: Location, batch: Batch) -> bool:
     try:
-        return intents.read(location.store, intents.path_of(batch.intent)).landing is not None
+        return idempotency.read(location.store, idempotency.path_of(batch.intent)).landing is not None
     except NotFound:
         return False

@@ -22,10 +22,10 @@ import pyarrow as pa
 import pytest
 
 from lance_core import Committed, IncompatibleConflict, InvalidInput, RetryableConflict, Table
+from lance_core.coordination.backoff import Pace
+from lance_core.coordination.idempotency import path_of
 from lance_core.edit.attempts import Change, land
 from lance_core.format.operations import Append, Delete, MapUpdate, Merge, Operation, Update, UpdateConfig, UpdateMode
-from lance_core.intents import path_of
-from lance_core.pace import Pace
 from lance_core.runtime import SYSTEM
 from lance_core.snapshot import Snapshot
 from tests.lance_core.world import World, cleaned, ports

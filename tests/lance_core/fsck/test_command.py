@@ -12,10 +12,10 @@ import pytest
 
 from lance_core import CommitUndecided, Corrupt, CorruptHead, Table
 from lance_core.__main__ import main
+from lance_core.coordination.idempotency import path_of
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.hint import HINT
-from lance_core.intents import path_of
 from tests.lance_core.world import cleaned
 
 SECRET = "s3cr3t-of-everybody"

@@ -14,12 +14,13 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lance_core import Corrupt, InvalidInput, NotFound, StorageError, Table, holds
+from lance_core import Corrupt, InvalidInput, NotFound, StorageError, Table
+from lance_core.coordination import leases
+from lance_core.coordination.leases import Hold, Notice, give_notice, hold, release
 from lance_core.datafiles.lance_codec import LanceCodec
 from lance_core.format.fragment import DataFile, Fragment
 from lance_core.format.ids import Version
 from lance_core.format.operations import Append, Progress, UpdateMemWalState
-from lance_core.holds import Hold, Notice, give_notice, hold, release
 from lance_core.location import Location
 from lance_core.maintenance import cleanup
 from lance_core.maintenance.cleanup import CleanupReport, Retention, choose
@@ -519,12 +520,12 @@ def test_a_listing_that_misses_the_newest_harms_nothing(place: str) -> None:
 
 def test_what_is_too_much_for_one_notice_is_told_in_several(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has to read them can."""
-    monkeypatch.setattr(holds, "_IN_ONE", 2)
+    monkeypatch.setattr(leases, "_IN_ONE", 2)
     names = tuple(orphan(place, f"data/00001111000011110000111{number}ab.lance", 30 * DAY) for number in range(5))
     told: list[Notice] = []
 
     def look() -> None:
-        told.extend(notice for _info, notice in holds.notices(LocalStore(Path(place))))
+        told.extend(notice for _info, notice in leases.notices(LocalStore(Path(place))))
 
     report = clean(place, Fault(calling("delete", "_versions"), "", look), keep=1)
     assert report.orphans == names
@@ -619,7 +620,7 @@ def test_a_hold_that_goes_because_its_version_came_is_no_gap(place: str) -> None
         finish(begun, Append((made,)), properties={}, attempts=10)
         release(local, held[0])
 
-    faults = [Fault(calling("walk", "data"), "", begins), Fault(calling("read", holds.HOLDS), "", lands)]
+    faults = [Fault(calling("walk", "data"), "", begins), Fault(calling("read", leases.HOLDS), "", lands)]
     location = Location(place, FaultyStore(local, faults), LanceCodec(local))
     report = cleanup.clean(load_latest(location), Retention(14 * DAY, 10), dry_run=False, force=True, ports=SYSTEM)
     assert held

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from lance_core import InvalidInput, RetryableConflict, SchemaMismatch, Table, work
+from lance_core import InvalidInput, RetryableConflict, SchemaMismatch, Table
+from lance_core.coordination import progress as progress_module
 from lance_core.tasks.changes import How, Where
 from lance_core.tasks.map_columns import Computation, Progress, map_columns
 from lance_core.tasks.parts import Task
@@ -172,7 +173,7 @@ def test_work_that_was_killed_goes_on_where_it_was(tmp_path: Path) -> None:
     assert len(loop.ran) == 1
     expected = [-1 if number >= 90 else 2 * number for number in range(100)]
     assert table.to_table()["twice"].to_pylist() == expected
-    assert not (Path(uri) / work.directory_of("k")).exists()
+    assert not (Path(uri) / progress_module.directory_of("k")).exists()
     assert not list((Path(uri) / "_lance_assets" / "holds").glob("*"))
     assert lance.dataset(uri).to_table()["twice"].to_pylist() == expected
 
@@ -198,10 +199,12 @@ def test_records_that_do_not_fit_are_done_again(tmp_path: Path) -> None:
     uri = made(tmp_path / "t")
     with pytest.raises(KeyboardInterrupt):
         run(uri, key="k", runner=Killed(after=8))
-    directory = Path(uri) / work.directory_of("k")
+    directory = Path(uri) / progress_module.directory_of("k")
     (directory / "fragment-0.bin").write_bytes(b"\xff\xff")
     (directory / "fragment-1.bin").write_bytes((directory / "fragment-2.bin").read_bytes())
-    gone = next(iter(work.done(Table.open(uri)._location.store, work.directory_of("k")))).files[-1]
+    gone = next(iter(progress_module.done(Table.open(uri)._location.store, progress_module.directory_of("k")))).files[
+        -1
+    ]
     (Path(uri) / gone.place).unlink()
     table = Table.open(uri, durable=False)
     table.update({"x": "0.5"}, where="id = 35")
@@ -329,7 +332,7 @@ def test_a_cleanup_takes_work_that_nobody_went_on_with(tmp_path: Path) -> None:
     uri = made(tmp_path / "t")
     with pytest.raises(KeyboardInterrupt):
         run(uri, key="k", runner=Killed(after=4))
-    directory = Path(uri) / work.directory_of("k")
+    directory = Path(uri) / progress_module.directory_of("k")
     aged(directory, days=40)
     aged(Path(uri) / "data", days=40)
     report = Table.open(uri, durable=False).cleanup(older_than=timedelta(0))

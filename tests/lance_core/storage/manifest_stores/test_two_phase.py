@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from lance_core import intents
+from lance_core.coordination import idempotency
 from lance_core.errors import CommitUndecided, Corrupt, LanceError, RetryableConflict, Unsupported
 from lance_core.format import naming
 from lance_core.format.ids import Version
@@ -430,7 +430,7 @@ def test_where_the_store_has_no_conditions_everything_is_reserved(careless: Plac
     careless.world().append("b", intent="b")
     assert careless.world().append("b", intent="b").landed_before
     assert careless.world().names() == ["a", "b"]
-    record = intents.path_of("b")
+    record = idempotency.path_of("b")
     entry = careless.manifests.find(f"{KEY}/{record}", Version(0))
     assert entry is not None
     assert entry.path == record

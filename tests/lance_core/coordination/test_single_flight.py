@@ -11,9 +11,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lance_core import Table, questions, snapshot
+from lance_core import Table, snapshot
+from lance_core.coordination import single_flight
+from lance_core.coordination.single_flight import Answer, Questions
 from lance_core.location import Location
-from lance_core.questions import Answer, Questions
 from lance_core.snapshot import Snapshot
 
 
@@ -26,7 +27,7 @@ class Watched(Questions[Answer]):
         self.stops: threading.Event | None = None
         """Whoever comes next is stopped when this is set."""
 
-    def _join(self, what: Hashable, mine: "questions._Round[Answer]") -> "questions._Round[Answer] | None":
+    def _join(self, what: Hashable, mine: "single_flight._Round[Answer]") -> "single_flight._Round[Answer] | None":
         if self.stops:
             mine.begins, self.stops = Stopped(self.stops), None
         try:
@@ -113,7 +114,7 @@ def nobody_waits_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*given: object) -> None:
         raise AssertionError("waited for a question that has no end")
 
-    monkeypatch.setattr(questions, "_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(single_flight, "_PATIENCE_SECONDS", 0.1)
     monkeypatch.setattr(Questions, "_take_over", refuse)
 
 
@@ -138,7 +139,7 @@ def test_an_error_is_that_of_who_asked() -> None:
 
 
 def test_a_question_without_an_end_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(questions, "_PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(single_flight, "_PATIENCE_SECONDS", 0.05)
     with held() as here:
         assert here.comes(lambda: 8).result(10) == 8
         assert here.comes(lambda: 9).result(10) == 9, "and those who come later do not wait for it again"

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 from lance_core import FOR_GOOD, AlreadyExists, CommitUndecided, Corrupt, InvalidInput, StorageError, Table
+from lance_core.coordination.idempotency import path_of
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.operations import Append
-from lance_core.intents import path_of
 from lance_core.snapshot import list_versions
 from tests.lance_core.world import Fault, FaultyStore, World, calling, creating
 
