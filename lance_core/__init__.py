@@ -25,13 +25,13 @@ from lance_core.errors import (
     StorageError,
     Unsupported,
 )
-from lance_core.finding import FoundTables, find_tables
-from lance_core.history import VersionInfo
 from lance_core.index.statistics import IndexStatistics, SegmentStatistics
 from lance_core.maintenance.cleanup import CleanupReport
 from lance_core.maintenance.index_survey import IndexSurvey
 from lance_core.maintenance.survey import Survey
 from lance_core.table import Audit, Table
+from lance_core.versions.history import VersionInfo
+from lance_core.versions.table_listing import FoundTables, find_tables
 
 __all__ = [
     "FOR_GOOD",

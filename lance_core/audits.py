@@ -16,11 +16,11 @@ from lance_core.coordination.leases import Hold, hold, release
 from lance_core.errors import AuditFailed, LanceError, StorageError
 from lance_core.format import naming
 from lance_core.format.transaction import Transaction
-from lance_core.location import Location
 from lance_core.runtime import Ports
-from lance_core.snapshot import Snapshot
 from lance_core.standing import Moment
 from lance_core.transactions.apply import Birth
+from lance_core.versions.location import Location
+from lance_core.versions.snapshot import Snapshot
 
 Look = Callable[[Snapshot, Snapshot | None], object]
 """Given the change as a version, and the version that it was made upon; None where there is no table yet. It refuses by

@@ -10,13 +10,13 @@ from lance_core.errors import StorageError
 from lance_core.format import naming
 from lance_core.format.operations import Restore
 from lance_core.format.transaction import Transaction
-from lance_core.location import Location
 from lance_core.package_version import LIBRARY_VERSION
 from lance_core.runtime import Ports
-from lance_core.snapshot import Snapshot, load_at
 from lance_core.standing import Moment, Watch
 from lance_core.storage.store import Put
 from lance_core.transactions.apply import Birth, Occasion, apply, filed
+from lance_core.versions.location import Location
+from lance_core.versions.snapshot import Snapshot, load_at
 
 _CREATES_MAX = 5
 

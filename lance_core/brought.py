@@ -14,9 +14,9 @@ from lance_core.datafiles.fragment_writer import HeldRows, RollingWriter
 from lance_core.errors import NotFound, StorageError
 from lance_core.format.fragment import DataFile, Fragment
 from lance_core.format.index_metadata import IndexMetadata
-from lance_core.location import Location
 from lance_core.runtime import Ports
 from lance_core.standing import several_at_once
+from lance_core.versions.location import Location
 
 SHARED_BYTES_MAX = 16 * 1024**2
 """As Arrow holds them. Whoever comes first waits for what others bring."""

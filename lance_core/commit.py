@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 
-from lance_core import hint
 from lance_core.coordination.backoff import Pace
 from lance_core.datafiles.fragment_reader import load_deletions
 from lance_core.errors import (
@@ -28,11 +27,9 @@ from lance_core.format.manifest import Manifest
 from lance_core.format.naming import NamingScheme
 from lance_core.format.operations import Operation, Restore, Rewrite
 from lance_core.format.transaction import Transaction
-from lance_core.location import Location
 from lance_core.new_keys import NewKeys
 from lance_core.package_version import LIBRARY_VERSION
 from lance_core.runtime import Ports
-from lance_core.snapshot import History, Snapshot, history_since, load_at
 from lance_core.standing import Moment, Watch, in_a_gap, what_is_wrong
 from lance_core.storage.store import Put, TakesTurns
 from lance_core.transactions.apply import Birth, Occasion, Offshoot, apply, filed
@@ -41,6 +38,9 @@ from lance_core.transactions.conflicts import Finding, judge
 from lance_core.transactions.fold import found_in, parts_of
 from lance_core.transactions.rebase import Fetched, Rebased, Wanted, needs, rebase
 from lance_core.transactions.verdicts import Verdict
+from lance_core.versions import version_hint
+from lance_core.versions.location import Location
+from lance_core.versions.snapshot import History, Snapshot, history_since, load_at
 
 ATTEMPTS = 100
 """Puts until it is given up; before that, usually, the time is over (`pace.py`). To lose a race costs two calls."""
@@ -159,7 +159,7 @@ def _commit(
             raise _undecided(location, ours, slot, f"putting it again failed: {error}") from error
         if put is Put.CREATED:
             watch.landed(manifest, scheme)
-            hint.leave(location.own_store, manifest.version)
+            version_hint.leave(location.own_store, manifest.version)
             return Outcome(
                 snapshot=Snapshot(location.of(manifest), manifest, scheme),
                 operation=rebased.transaction.operation,

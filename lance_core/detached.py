@@ -18,12 +18,12 @@ from lance_core.format.ids import Version
 from lance_core.format.operations import Merge, Operation, Overwrite
 from lance_core.format.schema import TableSchema
 from lance_core.format.transaction import Transaction
-from lance_core.location import Location
 from lance_core.runtime import Ports
-from lance_core.snapshot import Snapshot, load_at, load_transaction
 from lance_core.standing import Moment
 from lance_core.transactions.apply import Birth
 from lance_core.transactions.change_stats import files_written
+from lance_core.versions.location import Location
+from lance_core.versions.snapshot import Snapshot, load_at, load_transaction
 from lance_core.writes import Begun, Written, check_on_the_line, finish, written
 
 

@@ -24,13 +24,13 @@ from lance_core.coordination.idempotency import IntentRecord
 from lance_core.datafiles.fragment_writer import HeldRows
 from lance_core.format.ids import Version
 from lance_core.format.transaction import Transaction
-from lance_core.location import Location
 from lance_core.runtime import Ports
-from lance_core.snapshot import Snapshot
 from lance_core.standing import Moment
 from lance_core.together import Waiting, alone, lead
 from lance_core.transactions.apply import Birth
 from lance_core.transactions.fold import PARTS_MAX
+from lance_core.versions.location import Location
+from lance_core.versions.snapshot import Snapshot
 
 _PATIENCE_SECONDS = 60.0
 

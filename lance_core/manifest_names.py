@@ -8,8 +8,8 @@ from lance_core.errors import Corrupt, StorageError
 from lance_core.format import naming
 from lance_core.format.naming import NamingScheme
 from lance_core.limits import MANIFEST_BYTES
-from lance_core.location import Location
 from lance_core.storage.store import Put, read_whole
+from lance_core.versions.location import Location
 
 
 def migrate(location: Location) -> int:

@@ -17,8 +17,8 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version
 from lance_core.format.operations import Append, Operation, RowsMeant, Update, UpdateMode
 from lance_core.format.transaction import Transaction
-from lance_core.snapshot import Snapshot
 from lance_core.transactions.committed_transaction import Landed
+from lance_core.versions.snapshot import Snapshot
 
 
 class NewKeys:

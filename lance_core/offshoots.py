@@ -24,14 +24,14 @@ from lance_core.format.ids import Version
 from lance_core.format.operations import Clone
 from lance_core.format.refs import Branch
 from lance_core.format.transaction import Transaction
-from lance_core.identity import TABLE_ID
-from lance_core.location import Location, check_publishing, published_config
-from lance_core.refs import created, find, read_branch, read_branches, read_tags
 from lance_core.runtime import Ports
-from lance_core.snapshot import Snapshot, exists, list_versions, load_at, load_latest, load_transaction
 from lance_core.storage.factory import is_at_or_below
 from lance_core.storage.tree_operations import copy, prune, remove
 from lance_core.transactions.apply import Offshoot
+from lance_core.versions.location import Location, check_publishing, published_config
+from lance_core.versions.refs import created, find, read_branch, read_branches, read_tags
+from lance_core.versions.snapshot import Snapshot, exists, list_versions, load_at, load_latest, load_transaction
+from lance_core.versions.table_id import TABLE_ID
 from lance_core.writes import check_on_the_line
 
 T = TypeVar("T")

@@ -21,11 +21,11 @@ from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.naming import NamingScheme
-from lance_core.inventory import is_there, named_by
 from lance_core.limits import MANIFEST_BYTES
-from lance_core.location import Location
 from lance_core.runtime import Ports
 from lance_core.storage.store import read_whole, with_facts
+from lance_core.versions.file_inventory import is_there, named_by
+from lance_core.versions.location import Location
 
 _AT_WORK_NS = 20 * 10**9
 """A third of the age at which cleanup touches a version."""

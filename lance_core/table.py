@@ -46,16 +46,16 @@ from lance_core.format.operations import (
     UpdateConfig,
 )
 from lance_core.format.schema import TableSchema
-from lance_core.identity import TABLE_ID
-from lance_core.location import Location, locate, published_config
 from lance_core.manifest_names import migrate
 from lance_core.offshoots import Branches, clone
-from lance_core.refs import Tags
 from lance_core.runtime import SYSTEM
-from lance_core.snapshot import Snapshot, exists, load_at
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.table_upkeep import TableUpkeep
 from lance_core.transactions.apply import Birth
+from lance_core.versions.location import Location, locate, published_config
+from lance_core.versions.refs import Tags
+from lance_core.versions.snapshot import Snapshot, exists, load_at
+from lance_core.versions.table_id import TABLE_ID
 from lance_core.writes import Written
 
 STORAGE_VERSION = "2.2"

@@ -17,13 +17,9 @@ from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.manifest import Fragments, Manifest
 from lance_core.format.transaction import Transaction
 from lance_core.fsck import Extent, Report, examine
-from lance_core.history import VersionInfo, version_info, version_infos
-from lance_core.identity import table_id
 from lance_core.index import explain as explain_module
 from lance_core.index import lookup
 from lance_core.index.statistics import IndexStatistics, statistics
-from lance_core.location import Location, locate
-from lance_core.refs import find
 from lance_core.scan import take as scan_take
 from lance_core.scan.blobs import BlobFile, blobs
 from lance_core.scan.changes import changes
@@ -34,8 +30,12 @@ from lance_core.scan.query import query
 from lance_core.scan.selection import Select
 from lance_core.scan.take import By, RowNumbers
 from lance_core.scan.vector_search import Vector, search
-from lance_core.snapshot import Snapshot, exists, list_versions, load_at, load_latest, load_transaction
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
+from lance_core.versions.history import VersionInfo, version_info, version_infos
+from lance_core.versions.location import Location, locate
+from lance_core.versions.refs import find
+from lance_core.versions.snapshot import Snapshot, exists, list_versions, load_at, load_latest, load_transaction
+from lance_core.versions.table_id import table_id
 
 
 class TableReader:

@@ -20,8 +20,8 @@ from lance_core.maintenance.cleanup import CleanupReport, Retention
 from lance_core.maintenance.compaction_indices import Remap
 from lance_core.maintenance.survey import Survey
 from lance_core.runtime import SYSTEM
-from lance_core.snapshot import Snapshot
 from lance_core.table_reader import TableReader
+from lance_core.versions.snapshot import Snapshot
 
 _HAS_ROWS = "a small fragment has at least one row"
 

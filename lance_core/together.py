@@ -20,13 +20,13 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version
 from lance_core.format.operations import Append
 from lance_core.format.transaction import Transaction
-from lance_core.location import Location
 from lance_core.runtime import Ports
-from lance_core.snapshot import Snapshot
 from lance_core.standing import Moment
 from lance_core.transactions.apply import Birth
 from lance_core.transactions.change_stats import files_written
 from lance_core.transactions.fold import Shared, can_fold, fold, parts_of
+from lance_core.versions.location import Location
+from lance_core.versions.snapshot import Snapshot
 
 _OF_ONE = (
     LanceError,

@@ -27,13 +27,13 @@ from lance_core.format.manifest import Manifest
 from lance_core.format.operations import Append, Operation, Restore, Rewrite
 from lance_core.format.transaction import Transaction
 from lance_core.gathering import commit_append
-from lance_core.location import Location, check_publishing
 from lance_core.runtime import Ports
-from lance_core.snapshot import Snapshot, history_since, load_at, load_latest, load_transaction
 from lance_core.standing import Moment, what_is_wrong
 from lance_core.transactions.apply import Birth
 from lance_core.transactions.change_stats import RowsChanged, files_written, rows_changed, segments_written
 from lance_core.transactions.fold import found_in
+from lance_core.versions.location import Location, check_publishing
+from lance_core.versions.snapshot import Snapshot, history_since, load_at, load_latest, load_transaction
 
 
 @dataclass(frozen=True, slots=True)

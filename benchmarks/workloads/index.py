@@ -22,8 +22,8 @@ from lance_core.expressions.predicate import Predicate
 from lance_core.expressions.tree import And, Comparison, In, Node
 from lance_core.index.coverage import Coverage
 from lance_core.index.index_type import Between, Leaf
-from lance_core.location import locate
-from lance_core.snapshot import load_latest
+from lance_core.versions.location import locate
+from lance_core.versions.snapshot import load_latest
 
 _ROWS: Mapping[Scale, int] = {Scale.SMOKE: 20_000, Scale.DEFAULT: 2_000_000, Scale.FULL: 10_000_000}
 _REPETITIONS: Mapping[Scale, int] = {Scale.SMOKE: 1, Scale.DEFAULT: 5, Scale.FULL: 7}

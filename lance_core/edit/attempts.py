@@ -17,8 +17,8 @@ from lance_core.datafiles.fragment_writer import HeldRows
 from lance_core.errors import RetryableConflict
 from lance_core.format.operations import Operation
 from lance_core.runtime import Ports
-from lance_core.snapshot import Snapshot, load_latest
 from lance_core.standing import Moment
+from lance_core.versions.snapshot import Snapshot, load_latest
 from lance_core.writes import Begun, Written
 
 Plan = Callable[[Snapshot], Operation | HeldRows | None]

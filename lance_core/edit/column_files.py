@@ -21,7 +21,7 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.schema import TableSchema
 from lance_core.runtime import Ports
 from lance_core.scan.system_columns import ROW_COLUMNS, RowFacts
-from lance_core.snapshot import Snapshot
+from lance_core.versions.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.operations import Merge
 from lance_core.format.schema import Field, TableSchema
 from lance_core.runtime import Ports
-from lance_core.snapshot import Snapshot
+from lance_core.versions.snapshot import Snapshot
 
 Compute: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch | pa.Table]
 NewColumns: TypeAlias = Mapping[str, str] | pa.Field | Sequence[pa.Field] | pa.Schema | Compute

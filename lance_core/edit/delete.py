@@ -7,7 +7,7 @@ from lance_core.format.operations import Delete
 from lance_core.runtime import Ports
 from lance_core.scan.column_resolution import check_condition, conditional
 from lance_core.scan.selection import Selection
-from lance_core.snapshot import Snapshot
+from lance_core.versions.snapshot import Snapshot
 
 
 def delete(base: Snapshot, sql: str, *, ports: Ports, selection: Selection | None = None) -> Delete:

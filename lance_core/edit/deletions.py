@@ -11,8 +11,8 @@ from lance_core.datafiles.fragment_reader import load_deletions
 from lance_core.format.deletion_vector import DeletionVector
 from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version
-from lance_core.location import Location
 from lance_core.runtime import Ports
+from lance_core.versions.location import Location
 
 
 def with_deleted(

@@ -21,7 +21,7 @@ from lance_core.format.logical_types import EXTENSION_METADATA, EXTENSION_NAME
 from lance_core.format.operations import Merge, Project
 from lance_core.format.schema import Field, TableSchema
 from lance_core.runtime import Ports
-from lance_core.snapshot import Snapshot
+from lance_core.versions.snapshot import Snapshot
 
 _FIRST_WITH_LEAF_COLUMNS = StorageVersion(2, 1)
 

@@ -19,7 +19,7 @@ from lance_core.format.schema import TableSchema
 from lance_core.index import build, registry
 from lance_core.index.build import Wanted
 from lance_core.runtime import Ports
-from lance_core.snapshot import Snapshot
+from lance_core.versions.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from lance_core.scan.plan import plan_columns, plan_scan
 from lance_core.scan.row_reader import Reading
 from lance_core.scan.selection import Chosen, Offsets, Selection
 from lance_core.scan.system_columns import ROW_COLUMNS, RowFacts
-from lance_core.snapshot import Snapshot
+from lance_core.versions.snapshot import Snapshot
 
 
 def matching(

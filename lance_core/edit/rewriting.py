@@ -28,7 +28,7 @@ from lance_core.format.schema import Field, TableSchema
 from lance_core.runtime import Ports
 from lance_core.scan.selection import Offsets
 from lance_core.scan.system_columns import RowFacts
-from lance_core.snapshot import Snapshot
+from lance_core.versions.snapshot import Snapshot
 
 Values = Callable[[pa.RecordBatch, npt.NDArray[np.int64]], pa.RecordBatch]
 """From rows with the columns that are read, and their places among the change's offsets, to the columns that change."""

@@ -9,7 +9,7 @@ from lance_core import validation
 from lance_core.errors import InvalidInput
 from lance_core.format.field_paths import find
 from lance_core.format.operations import MapUpdate, UpdateConfig
-from lance_core.snapshot import Snapshot
+from lance_core.versions.snapshot import Snapshot
 
 Values = Mapping[str, str | None]
 _OURS = "lance_assets."

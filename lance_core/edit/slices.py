@@ -27,7 +27,7 @@ from lance_core.format.ids import Version
 from lance_core.format.operations import Delete, Update
 from lance_core.format.schema import Field, TableSchema
 from lance_core.runtime import Ports
-from lance_core.snapshot import Snapshot
+from lance_core.versions.snapshot import Snapshot
 
 _SHOWN_MAX = 60
 """Characters of a value in a message."""

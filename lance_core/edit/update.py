@@ -22,7 +22,7 @@ from lance_core.format.schema import Field
 from lance_core.runtime import Ports
 from lance_core.scan.column_resolution import check_condition, conditional
 from lance_core.scan.selection import Selection
-from lance_core.snapshot import Snapshot
+from lance_core.versions.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)

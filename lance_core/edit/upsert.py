@@ -34,7 +34,7 @@ from lance_core.format.key_filter import is_recorded_by_all, joined_filters, key
 from lance_core.format.operations import Update
 from lance_core.format.schema import TableSchema
 from lance_core.runtime import Ports
-from lance_core.snapshot import Snapshot
+from lance_core.versions.snapshot import Snapshot
 
 _INSERTED_AT_ONCE = 1 << 16
 

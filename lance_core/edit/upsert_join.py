@@ -26,7 +26,7 @@ from lance_core.index import lookup
 from lance_core.scan.column_resolution import check_condition, conditional
 from lance_core.scan.selection import Offsets, Selection
 from lance_core.scan.system_columns import ROW_OFFSET
-from lance_core.snapshot import Snapshot
+from lance_core.versions.snapshot import Snapshot
 
 _ROWS_AT_ONCE = 1 << 20
 _KEYS_MAX = 10_000

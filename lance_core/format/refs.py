@@ -5,7 +5,7 @@
     tree/{name}/                        the branch itself, a table with a `/` for each in its name
 
 All of it lies under the root of the main line. A name is checked before it becomes part of a path, whether a person
-gave it or a file. Reading and writing them is `lance_core/refs.py`'s.
+gave it or a file. Reading and writing them is `lance_core/versions/refs.py`'s.
 """
 
 import json

@@ -14,7 +14,7 @@ from lance_core.format.manifest import Manifest
 from lance_core.format.schema import Field, TableSchema
 from lance_core.fsck.manifests import error
 from lance_core.fsck.report import Finding
-from lance_core.location import Location
+from lance_core.versions.location import Location
 
 _GONE = "Put it back from a copy; or delete the rows whose blobs are in it, or restore a version that has no such rows."
 

@@ -19,9 +19,9 @@ from lance_core.format.operations import Clone
 from lance_core.format.transaction import Transaction
 from lance_core.fsck.report import Chain, Finding, Severity
 from lance_core.limits import MANIFEST_BYTES
-from lance_core.location import Location
-from lance_core.snapshot import Snapshot, load_at, load_transaction
 from lance_core.storage.store import read_whole
+from lance_core.versions.location import Location
+from lance_core.versions.snapshot import Snapshot, load_at, load_transaction
 
 _CHANGED = (
     "Put that version back from a copy whose hash is right. Until then believe neither its rows nor those that later "

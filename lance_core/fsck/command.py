@@ -17,7 +17,7 @@ from lance_core.errors import InvalidInput, LanceError
 from lance_core.format.ids import Version
 from lance_core.fsck.examine import Extent, examine
 from lance_core.fsck.report import Finding, Kind, Mend, Report
-from lance_core.location import Location, locate
+from lance_core.versions.location import Location, locate
 
 HELP = "look a table over, and repair what can be repaired"
 DESCRIPTION = (

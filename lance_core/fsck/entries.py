@@ -12,11 +12,11 @@ from lance_core.errors import Corrupt
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.fsck.report import Finding, Kind, Mend, Severity
-from lance_core.location import Location
-from lance_core.snapshot import ranges
 from lance_core.storage.manifest_stores.manifest_store import Entry, checked
 from lance_core.storage.manifest_stores.two_phase import PublishedStore
 from lance_core.storage.store import Put
+from lance_core.versions.location import Location
+from lance_core.versions.snapshot import ranges
 
 _BY_READING = "Whoever reads or writes the table next finishes it."
 

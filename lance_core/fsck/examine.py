@@ -18,10 +18,10 @@ from lance_core.fsck.files import Files
 from lance_core.fsck.heads import broken_head, load_whole, unreadable
 from lance_core.fsck.report import Finding, Report, Severity
 from lance_core.index.coverage import Coverage, led_on, together
-from lance_core.inventory import Line, listed, named_by, named_by_other_lines
-from lance_core.location import Location
-from lance_core.snapshot import Snapshot, load_transaction, ranges
 from lance_core.transactions.fold import parts_of, uuids_of
+from lance_core.versions.file_inventory import Line, listed, named_by, named_by_other_lines
+from lance_core.versions.location import Location
+from lance_core.versions.snapshot import Snapshot, load_transaction, ranges
 
 _WORST_FIRST = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 

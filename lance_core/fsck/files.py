@@ -17,7 +17,7 @@ from lance_core.format.row_id_index import FragmentRowIds, RowIdIndex
 from lance_core.format.rowids import RowIdSequence
 from lance_core.fsck.manifests import OVERWRITE, error, warning
 from lance_core.fsck.report import Finding
-from lance_core.location import Location
+from lance_core.versions.location import Location
 
 _GONE = "Put it back from a copy; or delete the rows of its fragment, or restore a version that does not need it."
 

@@ -11,9 +11,9 @@ from lance_core.errors import Corrupt, LanceError, NotFound, StorageError, Unsup
 from lance_core.format.ids import Version
 from lance_core.fsck.report import Finding, Kind, Mend, Severity
 from lance_core.limits import MANIFEST_BYTES
-from lance_core.location import Location
-from lance_core.snapshot import Snapshot, load_at
 from lance_core.storage.store import Store, read_whole
+from lance_core.versions.location import Location
+from lance_core.versions.snapshot import Snapshot, load_at
 
 _ASIDE = ".damaged"
 _NAMES_MAX = 100

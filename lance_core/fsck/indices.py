@@ -27,9 +27,9 @@ from lance_core.fsck.report import Finding, Kind, Mend, Severity
 from lance_core.index import build
 from lance_core.index.coverage import Coverage, Standing
 from lance_core.index.index_type import Examined
-from lance_core.location import Location
 from lance_core.runtime import SYSTEM
-from lance_core.snapshot import Snapshot, load_latest
+from lance_core.versions.location import Location
+from lance_core.versions.snapshot import Snapshot, load_latest
 
 _SHOWN = 5
 

@@ -5,7 +5,6 @@ files, the hint. Rows do not depend on them; a repetition, an older engine or th
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-from lance_core import hint
 from lance_core.coordination import idempotency, leases
 from lance_core.coordination.idempotency import IntentRecord
 from lance_core.errors import Corrupt, LanceError, NotFound
@@ -14,10 +13,11 @@ from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.transaction import Transaction
 from lance_core.fsck.report import Finding, Kind, Mend, Severity
-from lance_core.location import Location
 from lance_core.runtime import SYSTEM
-from lance_core.snapshot import Snapshot, list_versions, load_latest
 from lance_core.storage.store import Store, TellsLastChange
+from lance_core.versions import version_hint
+from lance_core.versions.location import Location
+from lance_core.versions.snapshot import Snapshot, list_versions, load_latest
 from lance_core.writes import Begun, landed_before
 
 _ELSEWHERE = (
@@ -105,16 +105,20 @@ def of_transaction(
 
 def of_hint(store: Store, newest: Version, location: Location) -> Iterator[Finding]:
     """Of a store that keeps one: a wrong one is never believed, and costs a listing at every opening."""
-    if not isinstance(store, TellsLastChange) or store.head(hint.HINT) is None:
+    if not isinstance(store, TellsLastChange) or store.head(version_hint.HINT) is None:
         return
-    said = hint.said(store)
+    said = version_hint.said(store)
     if said != newest:
         says = "says nothing" if said is None else f"says version {said}"
         what = f"it {says}, and the newest is {newest}: whoever opens the table has to list all versions"
         mend = Mend(
-            Kind.HINT, f"Write into {hint.HINT} which version is the newest.", partial(_hint_anew, location, store)
+            Kind.HINT,
+            f"Write into {version_hint.HINT} which version is the newest.",
+            partial(_hint_anew, location, store),
         )
-        yield Finding(Severity.INFO, "stale_hint", hint.HINT, what, "The next commit writes it anew.", mend=mend)
+        yield Finding(
+            Severity.INFO, "stale_hint", version_hint.HINT, what, "The next commit writes it anew.", mend=mend
+        )
 
 
 def _note(location: Location, newest: Snapshot, record: IntentRecord) -> str:
@@ -153,5 +157,5 @@ def _put_back(store: Store, path: str, data: bytes) -> str:
 
 def _hint_anew(location: Location, store: Store) -> str:
     newest = list_versions(location).numbers[-1]
-    hint.leave(store, newest)
+    version_hint.leave(store, newest)
     return f"it says version {newest} now"

@@ -8,10 +8,10 @@ from lance_core.format import naming, refs
 from lance_core.format.ids import Version
 from lance_core.format.refs import Tag
 from lance_core.fsck.report import Finding, Kind, Mend, Severity
-from lance_core.inventory import Line
 from lance_core.limits import REFERENCE_BYTES
-from lance_core.refs import named, read_clone
 from lance_core.storage.store import Store, read_whole
+from lance_core.versions.file_inventory import Line
+from lance_core.versions.refs import named, read_clone
 
 
 def of_line(line: Line) -> Iterator[Finding]:

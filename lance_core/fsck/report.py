@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lance_core.format.ids import Version
-from lance_core.snapshot import ranges
+from lance_core.versions.snapshot import ranges
 
 
 class Severity(enum.Enum):

@@ -28,7 +28,7 @@ from lance_core.scan.column_resolution import resolved
 from lance_core.scan.executor import scan
 from lance_core.scan.plan import ScanTask, plan_columns
 from lance_core.scan.system_columns import ROW_ADDRESS, ROW_ID
-from lance_core.snapshot import Snapshot
+from lance_core.versions.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from lance_core.index.row_remap import Follow, KeepIds, Locate, Notes, Stay
 from lance_core.index.segment_files import OpenSegment
 from lance_core.limits import INDEX_DETAILS_BYTES
 from lance_core.scan.take import row_id_index
-from lance_core.snapshot import Snapshot
+from lance_core.versions.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)

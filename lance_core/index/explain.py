@@ -13,7 +13,7 @@ from lance_core.index.coverage import Standing
 from lance_core.index.index_type import Certainty
 from lance_core.index.lookup import Indexed, reached
 from lance_core.scan.explain import Indices, runs
-from lance_core.snapshot import Snapshot
+from lance_core.versions.snapshot import Snapshot
 
 _NUMBER = re.compile(r"\b(?:U?Int\d+|Float\d+|Boolean)\(([^()]*)\)")
 _TEXT = re.compile(r"\b(?:Large)?Utf8(?:View)?\(\"((?:[^\"\\]|\\.)*)\"\)")

@@ -25,7 +25,7 @@ from lance_core.index.coverage import Coverage, Standing
 from lance_core.index.index_type import Certainty, Leaf, Searcher
 from lance_core.scan.reader_cache import LastFew
 from lance_core.scan.selection import Chosen, Select, Selection
-from lance_core.snapshot import Snapshot
+from lance_core.versions.snapshot import Snapshot
 
 _VERSIONS_KEPT = 16
 _SEGMENTS_KEPT = 128

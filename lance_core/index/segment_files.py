@@ -12,7 +12,7 @@ from lance_core.datafiles.codec import FileReader, FileWriter
 from lance_core.format import naming
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.index_metadata import IndexMetadata, SegmentFile
-from lance_core.location import Location
+from lance_core.versions.location import Location
 
 _VERSION = StorageVersion(2, 2)
 """Of the files, whatever the table's data files have: it is what pylance writes beside any of them."""

@@ -26,15 +26,15 @@ from lance_core.errors import InvalidInput, NotFound, StorageError
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
-from lance_core.inventory import Line, key_of, line_of, listed, named_by, named_by_other_lines
 from lance_core.limits import MANIFEST_BYTES
-from lance_core.location import Location, check_publishing
 from lance_core.maintenance import aftermath
 from lance_core.maintenance.protection import of_work_under_way, outlived_intents, outlived_work, reasons
 from lance_core.runtime import Ports
-from lance_core.snapshot import Snapshot, list_versions
 from lance_core.storage.store import ObjectInfo, Put, read_whole, with_facts
 from lance_core.storage.tree_operations import prune
+from lance_core.versions.file_inventory import Line, key_of, line_of, listed, named_by, named_by_other_lines
+from lance_core.versions.location import Location, check_publishing
+from lance_core.versions.snapshot import Snapshot, list_versions
 
 GRACE = timedelta(days=7)
 GRACE_FLOOR = timedelta(hours=1)

@@ -26,7 +26,7 @@ from lance_core.maintenance.compaction_indices import Remap, fates, written_anew
 from lance_core.maintenance.compaction_plan import Group, plan_groups
 from lance_core.maintenance.compaction_write import deleted_rows, written
 from lance_core.runtime import Ports
-from lance_core.snapshot import Snapshot
+from lance_core.versions.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)

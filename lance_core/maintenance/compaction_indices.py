@@ -29,7 +29,7 @@ from lance_core.index.coverage import Coverage, Standing, led_on
 from lance_core.index.index_type import Moves, Part
 from lance_core.index.row_remap import Follow, Notes, Stay, Still
 from lance_core.runtime import Ports
-from lance_core.snapshot import Snapshot
+from lance_core.versions.snapshot import Snapshot
 
 
 class Remap(enum.Enum):

@@ -18,7 +18,7 @@ from lance_core.format.rowids import RowIdSequence
 from lance_core.maintenance.compaction_plan import Group, row_counts
 from lance_core.runtime import Ports
 from lance_core.scan.executor import rows_of
-from lance_core.snapshot import Snapshot
+from lance_core.versions.snapshot import Snapshot
 
 Deleted = tuple[npt.NDArray[np.uint32] | None, ...]
 

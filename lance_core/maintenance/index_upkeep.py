@@ -29,7 +29,7 @@ from lance_core.index.index_type import Examined, Part
 from lance_core.index.row_remap import Stay
 from lance_core.index.statistics import RowCounts
 from lance_core.runtime import Ports
-from lance_core.snapshot import Snapshot, load_at
+from lance_core.versions.snapshot import Snapshot, load_at
 
 SMALL_ROWS = 1_048_576
 """A segment of so few rows is merged with whatever comes."""

@@ -12,9 +12,9 @@ from lance_core.coordination.leases import held
 from lance_core.errors import NotFound
 from lance_core.format import refs
 from lance_core.format.ids import Version
-from lance_core.inventory import Line
-from lance_core.refs import read_branches, read_clone, read_tags
 from lance_core.storage.store import ObjectInfo, Store
+from lance_core.versions.file_inventory import Line
+from lance_core.versions.refs import read_branches, read_clone, read_tags
 
 INTENT_MEMORY = timedelta(days=30)
 

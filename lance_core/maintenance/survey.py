@@ -12,7 +12,7 @@ from lance_core.format.ids import Version
 from lance_core.maintenance import cleanup, compaction, index_survey
 from lance_core.maintenance.cleanup import Retention
 from lance_core.maintenance.index_survey import IndexSurvey
-from lance_core.snapshot import Snapshot
+from lance_core.versions.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from lance_core.format import naming
 from lance_core.format.fragment import DataFile, Fragment
 from lance_core.format.manifest import Manifest
 from lance_core.format.schema import Field
-from lance_core.location import Location
 from lance_core.scan.column_resolution import unknown_column
 from lance_core.scan.morsels import LiveFragment
 from lance_core.scan.parallel import in_order
@@ -25,6 +24,7 @@ from lance_core.scan.row_reader import Reading
 from lance_core.scan.selection import Offsets
 from lance_core.scan.take import By, RowNumbers, by_fragment, keyed, placed
 from lance_core.storage.store import Store
+from lance_core.versions.location import Location
 
 _TRUSTED_BYTES = 16 * 1024**2
 """Memory for more is taken only where so much is there."""

@@ -21,7 +21,7 @@ from lance_core.scan.plan import plan_columns
 from lance_core.scan.row_reader import Reading
 from lance_core.scan.selection import Offsets
 from lance_core.scan.system_columns import CREATED_AT, LAST_UPDATED_AT, ROW_ID
-from lance_core.snapshot import Snapshot
+from lance_core.versions.snapshot import Snapshot
 
 Ids = npt.NDArray[np.uint64]
 CHANGE = "_change"

@@ -16,13 +16,13 @@ import pyarrow as pa
 from lance_core.datafiles.blob_view import described
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
-from lance_core.location import Location
 from lance_core.scan.morsels import LiveFragment, Piece, turns
 from lance_core.scan.parallel import THREADS, in_order
 from lance_core.scan.plan import ScanPlan, ScanTask, plan_columns
 from lance_core.scan.reader_cache import Warm
 from lance_core.scan.row_reader import Reading
 from lance_core.scan.selection import Offsets
+from lance_core.versions.location import Location
 
 
 def scan(location: Location, plan: ScanPlan) -> Iterator[pa.RecordBatch]:

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from lance_core.format.schema import TableSchema
-from lance_core.location import Location
 from lance_core.scan.plan import SMALL_BYTES, ScanPlan
+from lance_core.versions.location import Location
 
 _RUNS_MAX = 8
 

@@ -17,10 +17,10 @@ from lance_core.expressions import Predicate
 from lance_core.format.deletion_vector import DeletionVector
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
-from lance_core.location import Location
 from lance_core.scan.plan import PIECE_BYTES, ScanPlan, ScanTask
 from lance_core.scan.selection import Chosen, Offsets
 from lance_core.scan.system_columns import RowFacts
+from lance_core.versions.location import Location
 
 _TURN_ROWS = 65_536
 _TURN_PIECES = 16

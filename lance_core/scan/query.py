@@ -14,11 +14,11 @@ from lance_core.expressions.aggregate_queries import TABLE, Query
 from lance_core.expressions.aggregation import Aggregation
 from lance_core.expressions.row_queries import Selection, aggregates
 from lance_core.format.manifest import Manifest
-from lance_core.location import Location
 from lance_core.scan.column_resolution import conditional
 from lance_core.scan.executor import scan, window
 from lance_core.scan.plan import plan_scan
 from lance_core.scan.selection import Select
+from lance_core.versions.location import Location
 
 _ROWS_AT_ONCE = 1_048_576
 _BYTES_AT_ONCE = 64 * 1024**2

@@ -14,10 +14,10 @@ from typing import Generic, TypeVar
 from lance_core.expressions import Predicate
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
-from lance_core.location import Location
 from lance_core.scan.morsels import LiveFragment
 from lance_core.scan.plan import ScanPlan
 from lance_core.scan.row_reader import Reading
+from lance_core.versions.location import Location
 
 _VERSIONS_KEPT = 4
 _FRAGMENTS_KEPT = 32

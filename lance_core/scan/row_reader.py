@@ -20,11 +20,11 @@ from lance_core.datafiles.open_fragment import LiveRows, rows_without_columns
 from lance_core.expressions import METADATA_COLUMNS
 from lance_core.format.fragment import Fragment
 from lance_core.format.schema import TableSchema
-from lance_core.location import Location
 from lance_core.scan.morsels import PICKED_SHARE, LiveFragment, Piece, manifest_path
 from lance_core.scan.plan import ScanPlan
 from lance_core.scan.selection import Offsets
 from lance_core.scan.system_columns import ROW_COLUMNS, RowFacts
+from lance_core.versions.location import Location
 
 _PICKED_AT_ONCE = 1024
 """So few rows are picked with all of their columns before any is looked at."""

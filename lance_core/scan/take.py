@@ -18,11 +18,11 @@ from lance_core.datafiles.open_fragment import rows_without_columns
 from lance_core.errors import Corrupt, InvalidInput
 from lance_core.format.manifest import Manifest
 from lance_core.format.row_id_index import FragmentRowIds, RowIdIndex
-from lance_core.location import Location
 from lance_core.scan.morsels import LiveFragment, manifest_path
 from lance_core.scan.parallel import in_order
 from lance_core.scan.plan import plan_columns
 from lance_core.scan.row_reader import Reading
+from lance_core.versions.location import Location
 
 _NAMED_MAX = 5
 _OFFSET_BITS = 32

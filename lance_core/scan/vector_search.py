@@ -18,12 +18,12 @@ import pyarrow.compute as pc
 from lance_core import validation
 from lance_core.errors import InvalidInput
 from lance_core.format.manifest import Manifest
-from lance_core.location import Location
 from lance_core.scan.column_resolution import resolved
 from lance_core.scan.executor import scan
 from lance_core.scan.plan import plan_scan
 from lance_core.scan.selection import Select
 from lance_core.scan.take import By, take
+from lance_core.versions.location import Location
 
 DISTANCE = "_distance"
 _ADDRESS = "_rowaddr"

@@ -26,9 +26,9 @@ from lance_core.errors import InvalidInput, SchemaMismatch, StorageError
 from lance_core.format.fragment import Fragment
 from lance_core.runtime import SYSTEM
 from lance_core.scan.system_columns import ROW_ADDRESS
-from lance_core.snapshot import Snapshot
 from lance_core.tasks import refusals
 from lance_core.tasks.parts import RESULT, Whole
+from lance_core.versions.snapshot import Snapshot
 
 Missing = Literal["error", "null"]
 Offsets = npt.NDArray[np.int64]

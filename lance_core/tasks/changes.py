@@ -14,13 +14,13 @@ from lance_core.committed import Committed
 from lance_core.edit import attempts
 from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Operation
-from lance_core.location import locate
-from lance_core.refs import find
 from lance_core.runtime import SYSTEM
-from lance_core.snapshot import Snapshot, load_latest
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.table import Audit, audit_of, committed_of
 from lance_core.tasks.parts import PartTask, Runner, Whole, Work, results_of, spread
+from lance_core.versions.location import locate
+from lance_core.versions.refs import find
+from lance_core.versions.snapshot import Snapshot, load_latest
 
 TASKS_PER_SLOT = 4
 _ROWS_WORTH_A_TASK = 1 << 22

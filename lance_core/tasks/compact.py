@@ -21,10 +21,10 @@ from lance_core.maintenance.compaction_indices import Remap
 from lance_core.maintenance.compaction_plan import Group, mixes
 from lance_core.maintenance.compaction_write import written
 from lance_core.runtime import SYSTEM
-from lance_core.snapshot import Snapshot
 from lance_core.table import committed_of
 from lance_core.tasks.changes import How, Where, changed, over_parts
 from lance_core.tasks.parts import Runner
+from lance_core.versions.snapshot import Snapshot
 
 GROUPS_AT_ONCE = 64
 REMAP_BYTES_MAX = 256 * 1024**2

@@ -27,12 +27,12 @@ from lance_core.maintenance import compaction
 from lance_core.maintenance.compaction_plan import Group
 from lance_core.maintenance.compaction_write import written
 from lance_core.runtime import SYSTEM
-from lance_core.snapshot import Snapshot
 from lance_core.table import committed_of
 from lance_core.tasks import refusals
 from lance_core.tasks.changes import TASKS_PER_SLOT, How, Where
 from lance_core.tasks.compact import VERB, Batch, Shape, key
 from lance_core.tasks.parts import RESULT, Runner, Whole
+from lance_core.versions.snapshot import Snapshot
 
 # What a table can do to whoever reads it: it is anybody's bytes.
 TABLES_FAULT = (LanceError, pa.ArrowException, ArithmeticError, LookupError, OSError, RecursionError, ValueError)

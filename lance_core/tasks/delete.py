@@ -10,11 +10,11 @@ from lance_core.expressions import Predicate
 from lance_core.format.operations import Delete, Operation
 from lance_core.runtime import SYSTEM
 from lance_core.scan.column_resolution import conditional
-from lance_core.snapshot import Snapshot
 from lance_core.tasks import operations
 from lance_core.tasks.changes import How, Where, changed, over_fragments
 from lance_core.tasks.parts import Runner
 from lance_core.tasks.selected import Sent, looked_at
+from lance_core.versions.snapshot import Snapshot
 
 
 def delete(where: Where, predicate: str, *, how: How, runner: Runner) -> Committed:

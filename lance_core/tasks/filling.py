@@ -21,7 +21,7 @@ from lance_core.format.fragment import DataFile, Fragment, StorageVersion
 from lance_core.format.operations import Merge
 from lance_core.format.schema import TableSchema
 from lance_core.scan.system_columns import CREATED_AT, LAST_UPDATED_AT, ROW_ID
-from lance_core.snapshot import Snapshot
+from lance_core.versions.snapshot import Snapshot
 
 _NOTED_IN_FRAGMENTS = frozenset((ROW_ID, CREATED_AT, LAST_UPDATED_AT))
 

@@ -22,13 +22,13 @@ from lance_core.edit.joining import NOTHING, SourceKeys
 from lance_core.errors import InvalidInput, SchemaMismatch
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.schema import TableSchema
-from lance_core.snapshot import Snapshot
 from lance_core.table import STORAGE_VERSION
 from lance_core.tasks import refusals
 from lance_core.tasks.addressed import ADDRESS_IS_NULL, FillTask
 from lance_core.tasks.parts import RESULT
 from lance_core.tasks.staged import Staged, stage_plan
 from lance_core.tasks.write import WriteTask
+from lance_core.versions.snapshot import Snapshot
 
 Addresses = npt.NDArray[np.int64]
 HELD_BYTES_MAX = 256 * 1024**2

@@ -33,11 +33,9 @@ from lance_core.index.coverage import Coverage
 from lance_core.index.external_sort import splitters
 from lance_core.index.ordering import joined, ordering
 from lance_core.index.statistics import RowCounts
-from lance_core.location import Location
 from lance_core.maintenance import index_upkeep
 from lance_core.maintenance.index_upkeep import Merge, Work
 from lance_core.runtime import SYSTEM
-from lance_core.snapshot import Snapshot
 from lance_core.storage import tree_operations
 from lance_core.tasks import segments
 from lance_core.tasks.changes import TASKS_PER_SLOT, How, Where, changed, over_parts, parts_for_reading
@@ -53,6 +51,8 @@ from lance_core.tasks.segments import (
     There,
     WriteRange,
 )
+from lance_core.versions.location import Location
+from lance_core.versions.snapshot import Snapshot
 
 ALONE_ROWS = 1 << 22
 """So few are read, sorted and written by one worker in about the time that several jobs take to start and to meet."""

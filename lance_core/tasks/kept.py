@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from lance_core.format.fragment import Fragment
 from lance_core.format.schema import TableSchema
-from lance_core.snapshot import Snapshot
 from lance_core.tasks.changes import over_parts
 from lance_core.tasks.parts import Runner, Work, spread
+from lance_core.versions.snapshot import Snapshot
 
 Part = tuple[bytes, ...]
 

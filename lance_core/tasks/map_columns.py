@@ -1,7 +1,7 @@
 """Columns that a function computes from others, by workers: fragment by fragment, each noted when it is done.
 
     begin     under a `resume_key`: what an earlier run has noted, as far as it still fits
-    run       a task for each fragment that is left; its worker writes the file, then the record (`lance_core/coordination/progress.py`)
+    run       a task for each fragment that is left; its worker writes the file, then the record (`progress.py`)
     commit    one version with the whole columns; where others were in the way, only what is new to them is run again
 
 Nothing of it is seen before it is finished (`001-a-column-appears-whole.md`).
@@ -28,11 +28,11 @@ from lance_core.format.field_paths import unknown
 from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Merge
 from lance_core.runtime import SYSTEM
-from lance_core.snapshot import Snapshot
 from lance_core.storage.store import Store
 from lance_core.tasks.changes import How, Where, changed, over_parts
 from lance_core.tasks.filling import fits, merge_of, unfilled
 from lance_core.tasks.parts import Runner
+from lance_core.versions.snapshot import Snapshot
 
 Progress = Callable[[int, int], None]
 """Is told how many fragments are done, and of how many."""

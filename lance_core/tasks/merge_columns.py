@@ -28,7 +28,6 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version
 from lance_core.format.operations import Merge, Operation, UpdateMode
 from lance_core.scan.system_columns import ROW_ADDRESS
-from lance_core.snapshot import Snapshot, history_since, load_at
 from lance_core.tasks.addressed import FillTask, KeysTask, Missing, lacking, unpacks
 from lance_core.tasks.changes import How, Where, changed, parts_for_reading
 from lance_core.tasks.filling import fits, merge_of, unfilled
@@ -36,6 +35,7 @@ from lance_core.tasks.held import HELD_BYTES_MAX, HeldTask, bytes_of_a_row, held
 from lance_core.tasks.parts import Task, Whole, results_of, spread
 from lance_core.tasks.staged import Staged
 from lance_core.tasks.write import WriteTask, fragments_of
+from lance_core.versions.snapshot import Snapshot, history_since, load_at
 
 _TASKS_PER_SLOT = 4
 _TOLD_FACTOR = 4

@@ -19,10 +19,10 @@ from lance_core.errors import InvalidInput, StorageError
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
 from lance_core.format.naming import NamingScheme
-from lance_core.location import Location, locate
-from lance_core.snapshot import Snapshot
 from lance_core.tasks import refusals
 from lance_core.tasks.stamp import Stamp
+from lance_core.versions.location import Location, locate
+from lance_core.versions.snapshot import Snapshot
 
 RESULT = pa.schema([pa.field("part", pa.int64()), pa.field("result", pa.binary()), pa.field("refusal", pa.string())])
 """What comes back: rows of a part's results, or one that says why it cannot be done."""

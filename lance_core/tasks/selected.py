@@ -16,7 +16,7 @@ from lance_core.format.fragment import Fragment
 from lance_core.index import lookup
 from lance_core.scan.plan import ScanTask, plan_scan
 from lance_core.scan.selection import Chosen, Selection
-from lance_core.snapshot import Snapshot
+from lance_core.versions.snapshot import Snapshot
 
 _BYTES_MAX = 16 * 1024**2
 

@@ -20,10 +20,7 @@ from lance_core.expressions import Predicate
 from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Delete, Update
 from lance_core.format.schema import TableSchema
-from lance_core.location import locate
-from lance_core.refs import line
 from lance_core.scan.column_resolution import conditional
-from lance_core.snapshot import Snapshot
 from lance_core.table import OVERWRITE_SLICE
 from lance_core.tasks import operations
 from lance_core.tasks.changes import TASKS_PER_SLOT, How, Where, changed
@@ -34,6 +31,9 @@ from lance_core.tasks.selected import looked_at
 from lance_core.tasks.stamp import Stamp
 from lance_core.tasks.upsert import Stage
 from lance_core.tasks.write import PlannedWrite, WritePlan, WriteTask, begin_birth, fragments_of
+from lance_core.versions.location import locate
+from lance_core.versions.refs import line
+from lance_core.versions.snapshot import Snapshot
 
 
 def overwrite_slice(

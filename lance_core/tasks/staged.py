@@ -21,10 +21,10 @@ from lance_core.errors import StorageError
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.key_filter import hashes_of
 from lance_core.format.schema import TableSchema
-from lance_core.location import Location
-from lance_core.snapshot import Snapshot
 from lance_core.tasks.stamp import Stamp
 from lance_core.tasks.write import WritePlan
+from lance_core.versions.location import Location
+from lance_core.versions.snapshot import Snapshot
 
 PORTION_ROWS = 1 << 22
 """So many keys are looked up at once; what a worker holds does not grow beyond that."""

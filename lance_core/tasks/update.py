@@ -22,12 +22,12 @@ from lance_core.expressions import Predicate
 from lance_core.format.operations import Update, UpdateMode
 from lance_core.runtime import SYSTEM
 from lance_core.scan.column_resolution import conditional
-from lance_core.snapshot import Snapshot
 from lance_core.tasks import operations
 from lance_core.tasks.changes import TASKS_PER_SLOT, How, Where, changed, parts_for_reading
 from lance_core.tasks.kept import Kept
 from lance_core.tasks.parts import Runner
 from lance_core.tasks.selected import Sent, looked_at
+from lance_core.versions.snapshot import Snapshot
 
 _COUNTED = struct.Struct("<QQ")
 _ROWS_WORTH_A_FILE = 1 << 16

@@ -47,7 +47,6 @@ from lance_core.format.schema import TableSchema
 from lance_core.runtime import SYSTEM
 from lance_core.scan.plan import ScanTask
 from lance_core.scan.selection import Selection
-from lance_core.snapshot import Snapshot
 from lance_core.tasks import operations
 from lance_core.tasks.changes import How, Where, changed, over_parts
 from lance_core.tasks.kept import Kept
@@ -56,6 +55,7 @@ from lance_core.tasks.selected import Sent
 from lance_core.tasks.staged import Staged, StagedRows, forget, stage_plan, staged_rows
 from lance_core.tasks.update import parts_for
 from lance_core.tasks.write import WriteTask, fragments_of
+from lance_core.versions.snapshot import Snapshot
 
 Stage = Callable[[WriteTask], pa.Table]
 """Runs the task over the rows that come; gives back what it gave back."""

@@ -27,16 +27,16 @@ from lance_core.errors import AlreadyExists, InvalidInput, NotFound, RetryableCo
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.operations import Append, Overwrite
 from lance_core.format.schema import TableSchema
-from lance_core.identity import TABLE_ID
-from lance_core.location import Location, locate, published_config
-from lance_core.refs import line
 from lance_core.runtime import SYSTEM
-from lance_core.snapshot import Snapshot, load_latest
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.table import OVERWRITE_SLICE, STORAGE_VERSION, Audit, audit_of, committed_of
 from lance_core.tasks import refusals
 from lance_core.tasks.stamp import Stamp
 from lance_core.transactions.apply import Birth
+from lance_core.versions.location import Location, locate, published_config
+from lance_core.versions.refs import line
+from lance_core.versions.snapshot import Snapshot, load_latest
+from lance_core.versions.table_id import TABLE_ID
 from lance_core.writes import Begun, Written
 
 RESULT = pa.schema([pa.field("fragment", pa.binary()), pa.field("refusal", pa.string())])

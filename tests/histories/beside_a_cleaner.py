@@ -26,10 +26,10 @@ from lance_core import (
     NotFound,
     StorageError,
     Table,
-    hint,
     standing,
 )
 from lance_core.maintenance import cleanup
+from lance_core.versions import version_hint
 
 MINUTE = timedelta(milliseconds=300)
 
@@ -50,7 +50,7 @@ class Hammered:
 def shorter_minutes() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cleanup, "YOUNG", MINUTE)
-        patch.setattr(hint, "_IN_TIME", MINUTE / 2)
+        patch.setattr(version_hint, "_IN_TIME", MINUTE / 2)
         patch.setattr(standing, "_AT_WORK_NS", MINUTE // timedelta(microseconds=1) * 1000 // 3)
         yield
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from pyroaring import BitMap
 
-from lance_core import LanceError, StorageError, brought, commit, hint, writes
+from lance_core import LanceError, StorageError, brought, commit, writes
 from lance_core.coordination import idempotency
 from lance_core.coordination.idempotency import IntentRecord, Landing
 from lance_core.datafiles.fragment_writer import HeldRows
@@ -28,15 +28,16 @@ from lance_core.format.manifest import Manifest
 from lance_core.format.naming import NamingScheme
 from lance_core.format.operations import Delete, Operation, Update
 from lance_core.format.transaction import Transaction
-from lance_core.location import Location
 from lance_core.runtime import Ports
-from lance_core.snapshot import History, Snapshot, history_since
 from lance_core.storage.store import Put, Store
 from lance_core.transactions import rebase
 from lance_core.transactions.committed_transaction import Landed
 from lance_core.transactions.conflicts import RULES
 from lance_core.transactions.rebase import Fetched, Rebased, Wanted
 from lance_core.transactions.rules import compatible
+from lance_core.versions import version_hint
+from lance_core.versions.location import Location
+from lance_core.versions.snapshot import History, Snapshot, history_since
 from lance_core.writes import Begun
 from tests.histories.network import CALM, HARD
 from tests.histories.simulation import Simulation
@@ -236,10 +237,10 @@ def _landing_noted_before_it_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _hint_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     def newest(store: Store) -> tuple[Version, NamingScheme] | None:
-        version = hint.said(store) if hasattr(store, "note") else None
+        version = version_hint.said(store) if hasattr(store, "note") else None
         return (version, NamingScheme.V2) if version else None
 
-    monkeypatch.setattr(hint, "newest", newest)
+    monkeypatch.setattr(version_hint, "newest", newest)
 
 
 def _named(breaks: Sequence[Breaks]) -> dict[str, Defect]:

@@ -8,17 +8,18 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from lance_core import offshoots, refs, writes
+from lance_core import offshoots, writes
 from lance_core.coordination.leases import Hold, Notice
 from lance_core.format import naming
 from lance_core.format.ids import Version
-from lance_core.inventory import Line
-from lance_core.location import Location
 from lance_core.maintenance import cleanup, protection
 from lance_core.maintenance.cleanup import CleanupReport
 from lance_core.runtime import Ports
 from lance_core.standing import Watch
 from lance_core.storage.store import Store
+from lance_core.versions import refs
+from lance_core.versions.file_inventory import Line
+from lance_core.versions.location import Location
 from tests.histories.baton import me
 from tests.histories.defects import Breaks, Defect
 from tests.histories.network import CALM

@@ -11,9 +11,9 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lance_core.hint import HINT
 from lance_core.storage.local import LocalStore
 from lance_core.storage.store import ObjectInfo, Put
+from lance_core.versions.version_hint import HINT
 from tests.lance_core.storage.manifest_stores.stepping import Steps
 
 

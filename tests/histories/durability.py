@@ -21,9 +21,9 @@ import pytest
 from lance_core import CorruptHead, LanceError
 from lance_core.format import naming
 from lance_core.format.manifest import Manifest
-from lance_core.hint import HINT
-from lance_core.inventory import named_by
 from lance_core.storage import local
+from lance_core.versions.file_inventory import named_by
+from lance_core.versions.version_hint import HINT
 from tests.histories.crashes import Stage
 from tests.histories.deeds import DEEDS, Deed, Scene
 from tests.histories.places import OnDisk, process

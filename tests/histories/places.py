@@ -15,7 +15,6 @@ from typing import Protocol, TypeVar
 
 import pytest
 
-from lance_core import location
 from lance_core.datafiles.codec import DataCodec
 from lance_core.datafiles.ipc_codec import IpcCodec
 from lance_core.datafiles.lance_codec import LanceCodec
@@ -27,6 +26,7 @@ from lance_core.storage.manifest_stores.sql import SqlManifestStore
 from lance_core.storage.memory import MemoryStore
 from lance_core.storage.object_store import ObjectStore
 from lance_core.storage.store import KnownObject, ObjectInfo, Put, Store
+from lance_core.versions import location
 from tests.histories.buckets import MemoryBucket, bucket_store, emulated_store
 from tests.histories.disks import SteppedLocalStore, copied, put_back, rows_of
 from tests.lance_core.storage.gcs_server import Gcs

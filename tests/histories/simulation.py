@@ -22,12 +22,12 @@ from lance_core.format import naming
 from lance_core.format.operations import Overwrite, ReserveFragments
 from lance_core.format.transaction import Transaction
 from lance_core.fsck import manifests
-from lance_core.location import Location
 from lance_core.runtime import Ports
-from lance_core.snapshot import Snapshot, list_versions, load_latest, load_transaction
 from lance_core.storage.store import Store
 from lance_core.transactions.apply import Birth
 from lance_core.transactions.fold import uuids_of
+from lance_core.versions.location import Location
+from lance_core.versions.snapshot import Snapshot, list_versions, load_latest, load_transaction
 from lance_core.writes import Begun, begin, finish
 from tests.histories.baton import Baton, Killed
 from tests.histories.network import HARD, Odds

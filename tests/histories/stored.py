@@ -14,9 +14,9 @@ from datetime import UTC, datetime, timedelta
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
-from lance_core.inventory import named_by
 from lance_core.storage.memory import MemoryStore
 from lance_core.storage.store import ObjectInfo, Put, TellsLastChange
+from lance_core.versions.file_inventory import named_by
 
 BEGINNING = datetime(2026, 10, 1, tzinfo=UTC)
 

@@ -8,11 +8,11 @@ from lance_core import commit, offshoots, writes
 from lance_core.format import refs
 from lance_core.format.refs import Branch
 from lance_core.format.transaction import Transaction
-from lance_core.location import Location
-from lance_core.refs import created
 from lance_core.runtime import Ports
-from lance_core.snapshot import Snapshot
 from lance_core.transactions.apply import Offshoot
+from lance_core.versions.location import Location
+from lance_core.versions.refs import created
+from lance_core.versions.snapshot import Snapshot
 from tests.histories.crashes import Stage
 from tests.histories.deeds import DEEDS
 from tests.histories.places import PLACES

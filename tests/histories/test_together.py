@@ -12,9 +12,9 @@ from lance_core.datafiles.fragment_writer import HeldRows, RollingWriter
 from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Append
 from lance_core.format.transaction import Transaction
-from lance_core.location import Location
 from lance_core.runtime import Ports
 from lance_core.together import Waiting
+from lance_core.versions.location import Location
 from tests.histories.network import HARD
 from tests.histories.together import Together, gathered, shared_files, shared_versions
 

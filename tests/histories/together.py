@@ -19,10 +19,10 @@ from lance_core.datafiles.conform import Conversion
 from lance_core.datafiles.fragment_writer import FileLimits, HeldRows, hold_rows
 from lance_core.format.operations import Append
 from lance_core.format.transaction import Transaction
-from lance_core.snapshot import list_versions, load_latest, load_transaction
 from lance_core.together import Waiting
 from lance_core.transactions.change_stats import files_written
 from lance_core.transactions.fold import parts_of, uuids_of
+from lance_core.versions.snapshot import list_versions, load_latest, load_transaction
 from lance_core.writes import Begun, begin, written
 from tests.histories.baton import Killed
 from tests.histories.network import CALM, HARD

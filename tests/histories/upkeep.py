@@ -26,16 +26,16 @@ from lance_core.datafiles.ipc_codec import IpcCodec
 from lance_core.format import naming
 from lance_core.format.manifest import Manifest
 from lance_core.format.operations import ReserveFragments
-from lance_core.inventory import listed, named_by
-from lance_core.location import Location
 from lance_core.maintenance import cleanup
 from lance_core.maintenance.cleanup import GRACE_FLOOR, Retention
 from lance_core.maintenance.protection import INTENT_MEMORY
 from lance_core.offshoots import Branches
-from lance_core.refs import Tags
 from lance_core.runtime import Ports
-from lance_core.snapshot import Snapshot, list_versions, load_at, load_latest, load_transaction
 from lance_core.storage.store import ObjectInfo, Put, Store
+from lance_core.versions.file_inventory import listed, named_by
+from lance_core.versions.location import Location
+from lance_core.versions.refs import Tags
+from lance_core.versions.snapshot import Snapshot, list_versions, load_at, load_latest, load_transaction
 from tests.histories.baton import Baton, Killed
 from tests.histories.network import CALM, HARD, TICK, Odds
 from tests.histories.simulation import Simulation, Work

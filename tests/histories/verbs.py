@@ -26,9 +26,9 @@ from lance_core.format.key_filter import key_filter
 from lance_core.format.operations import MapUpdate, Operation, UpdateMode
 from lance_core.format.rowids import RowIdSequence
 from lance_core.format.schema import TableSchema
-from lance_core.location import Location
 from lance_core.runtime import Ports
-from lance_core.snapshot import Snapshot
+from lance_core.versions.location import Location
+from lance_core.versions.snapshot import Snapshot
 from tests.lance_core.world import VERSION
 
 ARROW = pa.schema([pa.field("name", pa.string()), pa.field("done", pa.string())])

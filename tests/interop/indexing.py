@@ -22,8 +22,8 @@ from lance_core.index import registry
 from lance_core.index.coverage import Coverage
 from lance_core.index.index_type import ROW, VALUE, Certainty, Found, Kind, Options
 from lance_core.index.segment_files import NewSegment
-from lance_core.location import locate
-from lance_core.snapshot import load_latest
+from lance_core.versions.location import locate
+from lance_core.versions.snapshot import load_latest
 
 
 def commit_ours(

@@ -32,10 +32,10 @@ from lance_core.format.ids import Version
 from lance_core.format.operations import Append
 from lance_core.format.transaction import Transaction
 from lance_core.runtime import SYSTEM
-from lance_core.snapshot import Snapshot, load_transaction
 from lance_core.standing import Moment
 from lance_core.together import Waiting, alone, lead
 from lance_core.transactions.fold import parts_of
+from lance_core.versions.snapshot import Snapshot, load_transaction
 from lance_core.writes import Begun, Written, begin, finish, finish_append, written
 from tests.lance_core.world import SCHEMA, VERSION, Fault, FaultyStore, World, creating, fragment, ports
 

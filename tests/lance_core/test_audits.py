@@ -31,9 +31,9 @@ from lance_core.coordination.leases import Notice, give_notice, release
 from lance_core.format import naming
 from lance_core.format.operations import Append, Overwrite
 from lance_core.runtime import SYSTEM
-from lance_core.snapshot import load_transaction
 from lance_core.storage.local import LocalStore
 from lance_core.transactions.fold import parts_of
+from lance_core.versions.snapshot import load_transaction
 from lance_core.writes import Begun, Written, begin, finish
 from tests.lance_core.maintenance.test_cleanup import DAY, age
 from tests.lance_core.meeting import meeting

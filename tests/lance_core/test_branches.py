@@ -8,7 +8,7 @@ import lance
 import pytest
 
 from lance_core import AlreadyExists, Corrupt, InvalidInput, NotFound, Table
-from tests.lance_core.test_refs import ids, rows
+from tests.lance_core.versions.test_refs import ids, rows
 
 
 @pytest.fixture(params=[False, True], ids=["addresses", "stable row ids"])

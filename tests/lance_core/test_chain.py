@@ -21,7 +21,7 @@ from lance_core.format.ids import Version
 from lance_core.format.operations import Append
 from lance_core.format.transaction import INLINE_BYTES_MAX, Transaction
 from lance_core.fsck import Severity
-from lance_core.snapshot import load_transaction
+from lance_core.versions.snapshot import load_transaction
 from tests.lance_core.world import Fault, FaultyStore, World, creating
 
 

@@ -18,7 +18,7 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
 from lance_core.operations import Append
 from lance_core.tasks.read import ReadTask, Which, plan_read
-from tests.lance_core.test_refs import ids, rows
+from tests.lance_core.versions.test_refs import ids, rows
 
 
 @pytest.fixture

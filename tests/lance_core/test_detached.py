@@ -8,7 +8,7 @@ import pytest
 
 from lance_core import IncompatibleConflict, InvalidInput, NotFound, Table
 from lance_core.operations import Append, Fragment, Overwrite, TableSchema
-from tests.lance_core.test_refs import ids, rows
+from tests.lance_core.versions.test_refs import ids, rows
 
 
 @pytest.fixture(params=[False, True], ids=["addresses", "stable row ids"])

@@ -11,14 +11,14 @@ import lance
 import pytest
 
 from lance_core import Corrupt, CorruptHead, NotFound, Table
-from lance_core import hint as hints
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.naming import NamingScheme
 from lance_core.storage.local import LocalStore
 from lance_core.storage.memory import MemoryStore
-from tests.lance_core.test_refs import ids, rows
+from lance_core.versions import version_hint as hints
+from tests.lance_core.versions.test_refs import ids, rows
 
 
 @pytest.fixture

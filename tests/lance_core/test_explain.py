@@ -12,11 +12,11 @@ from lance_core import InvalidInput, Table, table_reader
 from lance_core.datafiles.codec import Rows
 from lance_core.datafiles.lance_codec import LanceFileReader
 from lance_core.format.manifest import Manifest
-from lance_core.location import Location, locate
 from lance_core.scan.executor import scan
 from lance_core.scan.explain import explained
 from lance_core.scan.plan import ScanPlan, plan_scan
 from lance_core.scan.selection import Select
+from lance_core.versions.location import Location, locate
 
 
 @pytest.fixture(scope="module")

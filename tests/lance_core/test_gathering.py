@@ -21,9 +21,9 @@ from lance_core import (
     gathering,
 )
 from lance_core.coordination.leases import HOLDS
-from lance_core.snapshot import load_transaction
 from lance_core.together import Waiting
 from lance_core.transactions.invariants import InvariantViolation
+from lance_core.versions.snapshot import load_transaction
 from lance_core.writes import begin
 from tests.lance_core.meeting import (
     EVERY_MANIFEST,

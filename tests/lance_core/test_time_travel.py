@@ -8,7 +8,7 @@ import pytest
 
 from lance_core import InvalidInput, NotFound, Table
 from lance_core.format.manifest import Manifest
-from tests.lance_core.test_refs import ids, rows
+from tests.lance_core.versions.test_refs import ids, rows
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.datafiles.ipc_codec import IpcCodec
 from lance_core.format import naming
 from lance_core.format.fragment import StorageVersion
-from lance_core.snapshot import load_transaction
 from lance_core.transactions.fold import parts_of
+from lance_core.versions.snapshot import load_transaction
 from lance_core.writes import Begun, begin, finish_append
 from tests.lance_core.meeting import fails_from_now_on, held_rows, landed_together, meeting, raising, second_version
 from tests.lance_core.world import Fault, FaultyStore, World, calling, creating, ports

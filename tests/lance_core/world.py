@@ -20,14 +20,14 @@ from lance_core.format.fragment import DataFile, Fragment, StorageVersion
 from lance_core.format.ids import Version
 from lance_core.format.operations import Append, Operation, Overwrite
 from lance_core.format.schema import TableSchema
-from lance_core.location import Location
 from lance_core.maintenance import cleanup
 from lance_core.maintenance.cleanup import CleanupReport
 from lance_core.runtime import Ports
-from lance_core.snapshot import Snapshot, load_at, load_latest
 from lance_core.storage.memory import MemoryStore
 from lance_core.storage.store import ObjectInfo, Put, Store
 from lance_core.transactions.apply import Birth
+from lance_core.versions.location import Location
+from lance_core.versions.snapshot import Snapshot, load_at, load_latest
 from lance_core.writes import Written, begin, finish
 
 SCHEMA = TableSchema.from_arrow(pa.schema([pa.field("id", pa.int64())]))

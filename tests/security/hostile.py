@@ -26,9 +26,9 @@ from lance_core.format import framing, refs
 from lance_core.format._pb import table_pb2
 from lance_core.format.fragment_reuse import content_of, reuse_entry
 from lance_core.format.ids import Version
-from lance_core.location import locate
 from lance_core.storage.local import LocalStore
 from lance_core.storage.manifest_stores.manifest_store import Entry, checked
+from lance_core.versions.location import locate
 
 CANARY = "canary.lance"
 _DOTS = (

@@ -18,8 +18,8 @@ import pytest
 from lance_core import LanceError, StorageError, Table
 from lance_core.datafiles import blob_locations
 from lance_core.format._pb import table_pb2
-from lance_core.location import locate
 from lance_core.storage.local import LocalStore
+from lance_core.versions.location import locate
 from tests.security.hostile import Subject
 
 ROOT = Path(__file__).parents[2]

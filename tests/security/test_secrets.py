@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from lance_core import LanceError, Table
 from lance_core.errors import CommitUndecided
-from lance_core.location import Location, locate
 from lance_core.storage.options import bound
+from lance_core.versions.location import Location, locate
 from tests.lance_core.storage.chaos import between
 from tests.lance_core.storage.servers import SECRET, s3
 

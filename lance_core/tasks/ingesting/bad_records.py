@@ -22,15 +22,15 @@ from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.ingest_records import DIRECTORY
 from lance_core.format.operations import Append, Operation, Overwrite
 from lance_core.format.schema import TableSchema
-from lance_core.identity import TABLE_ID
 from lance_core.limits import INTENT_BYTES
-from lance_core.location import Location, published_config
 from lance_core.runtime import SYSTEM
-from lance_core.snapshot import Snapshot, load_latest
 from lance_core.storage.store import read_whole
 from lance_core.table import STORAGE_VERSION
 from lance_core.tasks.ingesting.reading import Bad
 from lance_core.transactions.apply import Birth
+from lance_core.versions.location import Location, published_config
+from lance_core.versions.snapshot import Snapshot, load_latest
+from lance_core.versions.table_id import TABLE_ID
 from lance_core.writes import Written
 
 SCHEMA = pa.schema(

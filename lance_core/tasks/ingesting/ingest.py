@@ -36,10 +36,7 @@ from lance_core.format.fragment import StorageVersion
 from lance_core.format.ingest_records import FOLLOWS, INGESTED, told
 from lance_core.format.operations import Append, Operation, Overwrite
 from lance_core.format.schema import TableSchema
-from lance_core.identity import TABLE_ID
-from lance_core.location import Location, locate, published_config
 from lance_core.runtime import SYSTEM
-from lance_core.snapshot import Snapshot
 from lance_core.storage.factory import without_secrets
 from lance_core.storage.options import bound
 from lance_core.table import STORAGE_VERSION, audit_of, committed_of
@@ -64,6 +61,9 @@ from lance_core.tasks.ingesting.work import (
 from lance_core.tasks.parts import Runner, Task, results_of
 from lance_core.tasks.stamp import Stamp
 from lance_core.transactions.apply import Birth
+from lance_core.versions.location import Location, locate, published_config
+from lance_core.versions.snapshot import Snapshot
+from lance_core.versions.table_id import TABLE_ID
 from lance_core.writes import Begun, Written
 
 FILES = "lance_assets.ingested_files"

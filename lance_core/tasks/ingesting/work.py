@@ -22,7 +22,6 @@ from lance_core.datafiles.fragment_writer import FileLimits, write_fragments
 from lance_core.errors import InvalidInput
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.schema import TableSchema
-from lance_core.location import Location, locate
 from lance_core.tasks import refusals
 from lance_core.tasks.ingesting import bad_records
 from lance_core.tasks.ingesting.columns import mapped
@@ -33,6 +32,7 @@ from lance_core.tasks.ingesting.rows import rows_of
 from lance_core.tasks.ingesting.sources import Source, SourceFile
 from lance_core.tasks.parts import RESULT
 from lance_core.tasks.stamp import Stamp
+from lance_core.versions.location import Location, locate
 
 SHARES_PER_SLOT = 2
 _SHARE_BYTES_MIN, _SHARE_BYTES_MAX = 8 * 1024 * 1024, 256 * 1024 * 1024

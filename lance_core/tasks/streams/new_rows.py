@@ -15,8 +15,8 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.ids import FragmentId
 from lance_core.format.manifest import Manifest
 from lance_core.format.transaction import Transaction
-from lance_core.snapshot import Snapshot
 from lance_core.transactions.committed_transaction import Landed
+from lance_core.versions.snapshot import Snapshot
 
 _BRINGS_NOTHING = (
     op.Rewrite,

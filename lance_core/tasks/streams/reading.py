@@ -15,19 +15,19 @@ from itertools import islice
 
 import pyarrow as pa
 
-from lance_core import hint
 from lance_core.errors import InvalidInput, LanceError, NotFound
 from lance_core.format.ids import Version
 from lance_core.format.refs import MAIN
-from lance_core.identity import table_id
 from lance_core.runtime import SYSTEM, Ports
-from lance_core.snapshot import Snapshot, list_versions, load_at, load_latest, load_transaction, ranges
 from lance_core.storage.store import TellsLastChange
 from lance_core.tasks.read import Which, plan_read
 from lance_core.tasks.streams.new_rows import Brought, OnChange, brought
 from lance_core.tasks.streams.offsets import NOT_BEGUN, Offset, Start
 from lance_core.tasks.streams.parts import Followed, Piece, StreamPart, remaining, together
 from lance_core.validation import moment
+from lance_core.versions import version_hint
+from lance_core.versions.snapshot import Snapshot, list_versions, load_at, load_latest, load_transaction, ranges
+from lance_core.versions.table_id import table_id
 
 _VERSIONS_KEPT, _SNAPSHOTS_KEPT = 1024, 2
 _NO_END = 1 << 62
@@ -213,7 +213,7 @@ class Stream:
     def _newest(self) -> int:
         """One glance, unless something happened."""
         self._looked_ns = self._ports.elapsed_ns()
-        probed = hint.newest(self._location.own_store)
+        probed = version_hint.newest(self._location.own_store)
         numbers = (probed[0],) if probed else list_versions(self._location).numbers
         if not numbers or numbers[-1] != self._seen:
             head = load_latest(self._location)

@@ -20,13 +20,13 @@ from lance_core.commit import ATTEMPTS
 from lance_core.committed import Committed
 from lance_core.coordination import idempotency
 from lance_core.errors import InvalidInput, NotFound, RetryableConflict, StorageError
-from lance_core.location import Location, locate
 from lance_core.runtime import SYSTEM
-from lance_core.snapshot import load_latest
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.table import committed_of
 from lance_core.tasks.handed_on import HandedOn, results
 from lance_core.tasks.write import FileLimits, PlannedWrite, begin_append, begin_overwrite, fragments_of
+from lance_core.versions.location import Location, locate
+from lance_core.versions.snapshot import load_latest
 from lance_core.writes import Written
 
 QUERY, BATCH, RUN = "lance_assets.stream_query", "lance_assets.stream_batch", "lance_assets.stream_run"

@@ -16,7 +16,7 @@ from lance_core.coordination.idempotency import path_of
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.operations import Append
-from lance_core.snapshot import list_versions
+from lance_core.versions.snapshot import list_versions
 from tests.lance_core.world import Fault, FaultyStore, World, calling, creating
 
 MANIFESTS = naming.VERSIONS + "/"

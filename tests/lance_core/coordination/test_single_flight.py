@@ -11,11 +11,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lance_core import Table, snapshot
+from lance_core import Table
 from lance_core.coordination import single_flight
 from lance_core.coordination.single_flight import Answer, Questions
-from lance_core.location import Location
-from lance_core.snapshot import Snapshot
+from lance_core.versions import snapshot
+from lance_core.versions.location import Location
+from lance_core.versions.snapshot import Snapshot
 
 
 class Watched(Questions[Answer]):

@@ -27,7 +27,7 @@ from lance_core.coordination.idempotency import path_of
 from lance_core.edit.attempts import Change, land
 from lance_core.format.operations import Append, Delete, MapUpdate, Merge, Operation, Update, UpdateConfig, UpdateMode
 from lance_core.runtime import SYSTEM
-from lance_core.snapshot import Snapshot
+from lance_core.versions.snapshot import Snapshot
 from tests.lance_core.world import World, cleaned, ports
 
 Verb = Callable[[Table], Committed]

@@ -9,7 +9,7 @@ import pytest
 
 from lance_core import InvalidInput, Table
 from lance_core.committed import Committed
-from lance_core.identity import TABLE_ID
+from lance_core.versions.table_id import TABLE_ID
 from tests.lance_core.edit.evolution import Pair, altered, pair
 
 

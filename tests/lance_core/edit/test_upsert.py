@@ -17,9 +17,9 @@ from lance_core.edit.upsert import Rules, Seen, upsert
 from lance_core.errors import SchemaMismatch
 from lance_core.format.operations import Update, UpdateMode
 from lance_core.format.row_versions import RowVersions
-from lance_core.location import locate
 from lance_core.runtime import SYSTEM
-from lance_core.snapshot import load_latest
+from lance_core.versions.location import locate
+from lance_core.versions.snapshot import load_latest
 from tests.lance_core.edit.twins import Twins, twins
 
 ROWS = pa.table({"id": range(10), "v": [10 * n for n in range(10)], "w": [f"w{n}" for n in range(9)] + [None]})

@@ -15,7 +15,7 @@ from lance_core.__main__ import main
 from lance_core.coordination.idempotency import path_of
 from lance_core.format import naming
 from lance_core.format.ids import Version
-from lance_core.hint import HINT
+from lance_core.versions.version_hint import HINT
 from tests.lance_core.world import cleaned
 
 SECRET = "s3cr3t-of-everybody"

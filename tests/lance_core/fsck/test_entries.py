@@ -14,11 +14,11 @@ from lance_core.__main__ import main
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.fsck import Finding, Severity, examine
-from lance_core.location import locate
 from lance_core.storage.manifest_stores.dynamodb import DynamoDBManifestStore
 from lance_core.storage.manifest_stores.manifest_store import Entry, ManifestStore
 from lance_core.storage.manifest_stores.sql import SqlManifestStore
 from lance_core.storage.store import Put
+from lance_core.versions.location import locate
 from tests.lance_core.storage.manifest_stores.conftest import aws, dynamodb_table, monkeypatch_session
 from tests.lance_core.storage.manifest_stores.memory import MemoryManifestStore
 from tests.lance_core.world import cleaned

@@ -22,8 +22,8 @@ from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import Ids, RowSet
 from lance_core.index.index_type import ROW, VALUE, Certainty, Condition, Found, Kind, Part, Segment
 from lance_core.index.segment_files import NewSegment, OpenSegment
-from lance_core.location import Location
 from lance_core.storage.memory import MemoryStore
+from lance_core.versions.location import Location
 
 Fragments = Mapping[int, pa.Array]
 """The values of each, by its id."""

@@ -19,8 +19,8 @@ from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import Ids, RowSet
 from lance_core.index.index_type import ROW, VALUE, Between, Certainty, Kind, Leaf, Part, Searcher, Segment
 from lance_core.index.segment_files import NewSegment, OpenSegment
-from lance_core.location import Location, locate
 from lance_core.storage.memory import MemoryStore
+from lance_core.versions.location import Location, locate
 
 ROWS_UNDER = 1 << 20
 """How many rows each fragment may have."""

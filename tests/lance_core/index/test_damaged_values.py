@@ -18,7 +18,7 @@ from lance_core.index.btree import BTREE
 from lance_core.index.index_type import VALUE, Kind, Leaf, Part, Segment
 from lance_core.index.label_list import LABEL_LIST
 from lance_core.index.segment_files import NewSegment
-from lance_core.location import locate
+from lance_core.versions.location import locate
 from tests.lance_core.index.segments import ROWS_UNDER, Unmoved, rows_of, write
 
 COLUMN = pa.field(VALUE, pa.int64())

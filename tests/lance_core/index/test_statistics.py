@@ -9,7 +9,7 @@ import lance
 from lance_core import Table
 from lance_core.format.fragment import Fragment
 from lance_core.index.statistics import statistics
-from lance_core.snapshot import Snapshot
+from lance_core.versions.snapshot import Snapshot
 from tests.lance_core.index.asking import rows
 
 

@@ -8,10 +8,11 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lance_core import Corrupt, Table, inventory
-from lance_core.location import Location
+from lance_core import Corrupt, Table
 from lance_core.maintenance import aftermath, cleanup
 from lance_core.storage.store import Store
+from lance_core.versions import file_inventory
+from lance_core.versions.location import Location
 from tests.lance_core.maintenance.test_cleanup import DAY, age
 
 NOTHING = timedelta(0)
@@ -67,7 +68,7 @@ def test_it_asks_for_a_few_files_of_a_few_versions(place: str, monkeypatch: pyte
         table = table.append(pa.table({"id": [first]})).table
     age(place, 20 * DAY)
     asked: list[str] = []
-    real = inventory.is_there
+    real = file_inventory.is_there
 
     def noted(store: Store, key: str) -> bool:
         asked.append(key)

@@ -21,12 +21,12 @@ from lance_core.datafiles.lance_codec import LanceCodec
 from lance_core.format.fragment import DataFile, Fragment
 from lance_core.format.ids import Version
 from lance_core.format.operations import Append, Progress, UpdateMemWalState
-from lance_core.location import Location
 from lance_core.maintenance import cleanup
 from lance_core.maintenance.cleanup import CleanupReport, Retention, choose
 from lance_core.runtime import SYSTEM
-from lance_core.snapshot import load_at, load_latest
 from lance_core.storage.local import LocalStore
+from lance_core.versions.location import Location
+from lance_core.versions.snapshot import load_at, load_latest
 from lance_core.writes import Begun, begin, finish
 from tests.lance_core.world import Fault, FaultyStore, calling
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from lance_core import InvalidInput, Unsupported
-from lance_core.location import locate
 from lance_core.storage.factory import local_path, open_store, without_secrets
+from lance_core.versions.location import locate
 
 
 @pytest.mark.parametrize(

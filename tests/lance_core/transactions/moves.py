@@ -29,7 +29,7 @@ from lance_core.format.operations import MapUpdate, Operation
 from lance_core.format.rowids import RowIdSequence
 from lance_core.format.schema import TableSchema
 from lance_core.runtime import SYSTEM
-from lance_core.snapshot import Snapshot, load_latest
+from lance_core.versions.snapshot import Snapshot, load_latest
 
 ROWS = 4
 """In each fragment."""

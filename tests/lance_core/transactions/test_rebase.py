@@ -22,8 +22,8 @@ from lance_core.format.index_metadata import MEM_WAL
 from lance_core.format.operations import Operation
 from lance_core.format.transaction import Transaction
 from lance_core.runtime import SYSTEM
-from lance_core.snapshot import Snapshot, history_since, load_at, load_latest
 from lance_core.transactions.rebase import Fetched, Rebased, needs, rebase
+from lance_core.versions.snapshot import Snapshot, history_since, load_at, load_latest
 from tests.lance_core.transactions.moves import MOVES, entries, fragments, rows, table
 
 SHARD, OTHER = (uuid.UUID(int=number).bytes for number in (1, 2))

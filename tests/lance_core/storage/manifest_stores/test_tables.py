@@ -14,10 +14,10 @@ import pytest
 from lance_core import InvalidInput, MissingPiece, NotFound, StorageError, Table, Unsupported, operations
 from lance_core.format import naming
 from lance_core.format.ids import FragmentId, Version
-from lance_core.location import MANIFEST_STORE
 from lance_core.storage.manifest_stores.factory import open_manifest_store, split_uri
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.tasks.write import FileLimits, PlannedWrite, WriteTask, begin_append
+from lance_core.versions.location import MANIFEST_STORE
 from tests.lance_core.world import cleaned
 
 ROWS = pa.table({"id": [1, 2, 3]})

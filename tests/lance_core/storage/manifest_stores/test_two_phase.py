@@ -14,11 +14,11 @@ from lance_core.coordination import idempotency
 from lance_core.errors import CommitUndecided, Corrupt, LanceError, RetryableConflict, Unsupported
 from lance_core.format import naming
 from lance_core.format.ids import Version
-from lance_core.snapshot import exists, list_versions
 from lance_core.storage.manifest_stores.manifest_store import Entry, ManifestStore
 from lance_core.storage.manifest_stores.two_phase import PublishedStore
 from lance_core.storage.memory import MemoryStore
 from lance_core.storage.store import Put
+from lance_core.versions.snapshot import exists, list_versions
 from tests.histories.baton import Baton, Killed
 from tests.lance_core.storage.contract import StoreContract
 from tests.lance_core.storage.manifest_stores.memory import MemoryManifestStore

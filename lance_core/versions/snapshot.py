@@ -7,7 +7,6 @@ to an older version would hide rows that were acknowledged.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from lance_core import hint
 from lance_core.coordination.single_flight import Questions
 from lance_core.datafiles.row_counts import with_counts
 from lance_core.datafiles.row_lineage import with_lineage
@@ -18,9 +17,10 @@ from lance_core.format.manifest import Manifest
 from lance_core.format.naming import NamingScheme
 from lance_core.format.transaction import Transaction
 from lance_core.limits import MANIFEST_BYTES, TRANSACTION_BYTES
-from lance_core.location import Location
 from lance_core.storage.store import read_whole
 from lance_core.transactions.committed_transaction import Landed
+from lance_core.versions import version_hint
+from lance_core.versions.location import Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def list_versions(location: Location) -> Versions:
 def exists(location: Location) -> bool:
     """Whether there is a table: a version, not merely a
     directory with files of writers that never committed."""
-    return bool(hint.newest(location.own_store) or list_versions(location).numbers)
+    return bool(version_hint.newest(location.own_store) or list_versions(location).numbers)
 
 
 def load_latest(location: Location) -> Snapshot:
@@ -81,7 +81,7 @@ _looks: "Questions[Snapshot]" = Questions()
 
 
 def _load_latest(location: Location) -> Snapshot:
-    head, scheme = hint.newest(location.own_store) or _listed_last(location)
+    head, scheme = version_hint.newest(location.own_store) or _listed_last(location)
     try:
         return _load(location, head, scheme)
     except NotFound:
@@ -198,7 +198,7 @@ def _load(location: Location, version: Version, scheme: NamingScheme) -> Snapsho
 
 def _line_end(location: Location) -> Versions:
     """The newest version, and perhaps others."""
-    if found := hint.newest(location.own_store):
+    if found := version_hint.newest(location.own_store):
         return Versions((found[0],), found[1])
     return list_versions(location)
 

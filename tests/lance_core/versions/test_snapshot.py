@@ -1,7 +1,7 @@
 """What happened since a version, asked again by one who knows a part of it."""
 
 from lance_core.format.ids import Version
-from lance_core.snapshot import History, history_since
+from lance_core.versions.snapshot import History, history_since
 from tests.lance_core.world import FaultyStore, World
 
 

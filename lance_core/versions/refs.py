@@ -17,10 +17,10 @@ from lance_core.format import refs
 from lance_core.format.ids import Version
 from lance_core.format.refs import Branch, Tag
 from lance_core.limits import REFERENCE_BYTES
-from lance_core.location import Location
 from lance_core.runtime import Ports
-from lance_core.snapshot import Snapshot, list_versions, load_at, load_latest
 from lance_core.storage.store import Put, Store, read_whole
+from lance_core.versions.location import Location
+from lance_core.versions.snapshot import Snapshot, list_versions, load_at, load_latest
 
 
 def find(

@@ -13,9 +13,9 @@ from lance_core.errors import NotFound
 from lance_core.format import ingest_records, naming, refs
 from lance_core.format.manifest import Manifest
 from lance_core.limits import MANIFEST_BYTES
-from lance_core.location import Location
-from lance_core.snapshot import Snapshot
 from lance_core.storage.store import ObjectInfo, Store, read_whole
+from lance_core.versions.location import Location
+from lance_core.versions.snapshot import Snapshot
 
 _UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _ITSELF = re.compile(

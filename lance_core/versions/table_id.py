@@ -3,7 +3,7 @@
 from lance_core.errors import Corrupt, NotFound, Unsupported
 from lance_core.format.config_keys import TABLE_ID
 from lance_core.format.operations import Clone
-from lance_core.snapshot import Snapshot, list_versions, load_at, load_transaction
+from lance_core.versions.snapshot import Snapshot, list_versions, load_at, load_transaction
 
 __all__ = ["TABLE_ID", "table_id"]
 

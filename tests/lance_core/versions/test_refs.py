@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from lance_core import AlreadyExists, Corrupt, InvalidInput, NotFound, StorageError, Table
-from lance_core.refs import created
 from lance_core.runtime import SYSTEM
+from lance_core.versions.refs import created
 from tests.lance_core.world import Fault, FaultyStore, calling
 
 

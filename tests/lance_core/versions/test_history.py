@@ -7,7 +7,7 @@ import pytest
 
 from lance_core import Table
 from lance_core.operations import Overwrite
-from tests.lance_core.test_refs import rows
+from tests.lance_core.versions.test_refs import rows
 
 
 @pytest.fixture
