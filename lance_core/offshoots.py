@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from lance_core import validation
-from lance_core.commit import ATTEMPTS, commit
+from lance_core.commit.loop import ATTEMPTS, commit
+from lance_core.commit.write_protocol import check_on_the_line
 from lance_core.coordination.leases import Hold, check_stays, hold, release
 from lance_core.errors import AlreadyExists, InvalidInput, NotFound, StorageError
 from lance_core.format import ingest_records, naming, refs
@@ -32,7 +33,6 @@ from lance_core.versions.location import Location, check_publishing, published_c
 from lance_core.versions.refs import created, find, read_branch, read_branches, read_tags
 from lance_core.versions.snapshot import Snapshot, exists, list_versions, load_at, load_latest, load_transaction
 from lance_core.versions.table_id import TABLE_ID
-from lance_core.writes import check_on_the_line
 
 T = TypeVar("T")
 

@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
-from lance_core import validation, writes
-from lance_core.audits import Look
-from lance_core.commit import ATTEMPTS
+from lance_core import validation
+from lance_core.commit import write_protocol
+from lance_core.commit.audit import Look
+from lance_core.commit.detached import commit_detached, publish
+from lance_core.commit.loop import ATTEMPTS
+from lance_core.commit.write_protocol import Written
 from lance_core.committed import Committed
 from lance_core.datafiles.blob_writing import stored_schema
 from lance_core.datafiles.column_layout import check_storable
@@ -25,7 +28,6 @@ from lance_core.datafiles.fragment_writer import (
     write_fragments,
 )
 from lance_core.datafiles.inputs import Incoming, Rows, incoming
-from lance_core.detached import commit_detached, publish
 from lance_core.edit import attempts, evolve, settings
 from lance_core.edit import columns as edit_columns
 from lance_core.edit import delete as edit_delete
@@ -56,7 +58,6 @@ from lance_core.versions.location import Location, locate, published_config
 from lance_core.versions.refs import Tags
 from lance_core.versions.snapshot import Snapshot, exists, load_at
 from lance_core.versions.table_id import TABLE_ID
-from lance_core.writes import Written
 
 STORAGE_VERSION = "2.2"
 OVERWRITE_SLICE = "overwrite of a slice"
@@ -106,7 +107,7 @@ class Table(TableUpkeep):
         properties, config = validation.properties(properties), validation.config(config)
         location = locate(uri, storage_options=storage_options, durable=durable, manifest_store=manifest_store)
         birth = Birth(_storage_version(storage_version), validation.flag(stable_row_ids, "stable_row_ids"))
-        begun = writes.begin(location, birth, verb="create", intent=intent, ports=SYSTEM)
+        begun = write_protocol.begin(location, birth, verb="create", intent=intent, ports=SYSTEM)
         if isinstance(begun, Written):
             return cls(begun.snapshot)
         if exists(location):
@@ -115,7 +116,9 @@ class Table(TableUpkeep):
         born_config = {TABLE_ID: begun.uuid, **config, **published_config(location)}
         operation = _overwriting(location, incoming(data), birth.storage_version, limits, born_config)
         return cls(
-            writes.finish(begun, operation, properties=properties, attempts=retries, audit=audit_of(audit)).snapshot
+            write_protocol.finish(
+                begun, operation, properties=properties, attempts=retries, audit=audit_of(audit)
+            ).snapshot
         )
 
     # Naming

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
-from lance_core import validation, writes
-from lance_core.commit import ATTEMPTS
+from lance_core import validation
+from lance_core.commit import write_protocol
+from lance_core.commit.loop import ATTEMPTS
 from lance_core.committed import Committed
 from lance_core.datafiles.fragment_writer import ROWS_PER_FILE_MAX
 from lance_core.edit import attempts
@@ -99,7 +100,7 @@ class TableUpkeep(TableReader, ABC):
         they are most of what is there. A dry run tells what would go.
         """
         self.manifest.check_writable()
-        writes.check_on_the_line(self._snapshot)
+        write_protocol.check_on_the_line(self._snapshot)
         retention = Retention(older_than, keep, orphan_grace, protected or {})
         return cleanup.clean(self._snapshot, retention, dry_run=dry_run, force=force, ports=SYSTEM)
 

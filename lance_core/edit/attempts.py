@@ -10,16 +10,16 @@ attempt before stay behind for cleanup. What no repetition can mend is the calle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from lance_core import writes
-from lance_core.audits import Look
+from lance_core.commit import write_protocol
+from lance_core.commit.audit import Look
+from lance_core.commit.fencing import Moment
+from lance_core.commit.write_protocol import Begun, Written
 from lance_core.coordination.backoff import Pace
 from lance_core.datafiles.fragment_writer import HeldRows
 from lance_core.errors import RetryableConflict
 from lance_core.format.operations import Operation
 from lance_core.runtime import Ports
-from lance_core.standing import Moment
 from lance_core.versions.snapshot import Snapshot, load_latest
-from lance_core.writes import Begun, Written
 
 Plan = Callable[[Snapshot], Operation | HeldRows | None]
 """Writes its files, or holds the rows of an append. None: there is nothing to change."""
@@ -50,7 +50,7 @@ def land(
     retries: int,
     ports: Ports,
 ) -> Written:
-    begun = writes.begin(base.location, base, verb=change.verb, intent=intent, ports=ports)
+    begun = write_protocol.begin(base.location, base, verb=change.verb, intent=intent, ports=ports)
     return begun if isinstance(begun, Written) else go_on(change, begun, properties=properties, retries=retries)
 
 
@@ -68,7 +68,7 @@ def go_on(change: Change, begun: Begun, *, properties: Mapping[str, str], retrie
             pace.lost()
             begun = replace(begun, base=load_latest(begun.location))
             # Another holder of the intention may be done, and then there could be nothing left to change.
-            if landed := writes.landed_before(begun):
+            if landed := write_protocol.landed_before(begun):
                 return landed
         else:
             return replace(written, attempts=written.attempts + done_before) if written.attempts else written
@@ -79,7 +79,7 @@ def _once(change: Change, begun: Begun, properties: Mapping[str, str], retries: 
     assert isinstance(begun.base, Snapshot)
     planned = change.plan(begun.base)
     if planned is None:
-        return writes.nothing_to_write(begun, change.operation)
+        return write_protocol.nothing_to_write(begun, change.operation)
     if isinstance(planned, HeldRows):
-        return writes.finish_append(begun, planned, properties=properties, attempts=retries, audit=change.audit)
-    return writes.finish(begun, planned, properties=properties, attempts=retries, audit=change.audit)
+        return write_protocol.finish_append(begun, planned, properties=properties, attempts=retries, audit=change.audit)
+    return write_protocol.finish(begun, planned, properties=properties, attempts=retries, audit=change.audit)

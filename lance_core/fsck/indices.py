@@ -15,8 +15,8 @@ from uuid import UUID
 
 from pyroaring import BitMap
 
-from lance_core import writes
-from lance_core.commit import ATTEMPTS
+from lance_core.commit import write_protocol
+from lance_core.commit.loop import ATTEMPTS
 from lance_core.datafiles.fragment_reader import read_deletions
 from lance_core.errors import ConflictError, Corrupt, InvalidInput, LanceError, NotFound
 from lance_core.format.index_metadata import IndexMetadata
@@ -220,9 +220,9 @@ def _mended(acting: Location, identity: UUID, uncovered: BitMap | None) -> str:
             return f"segment {identity} says so no more"
         operation = CreateIndex((index.covering(covered - uncovered),))
     try:
-        begun = writes.begin(base.location, base, verb="fsck", intent=None, ports=SYSTEM)
-        assert isinstance(begun, writes.Begun)
-        done = writes.finish(begun, operation, properties={}, attempts=ATTEMPTS)
+        begun = write_protocol.begin(base.location, base, verb="fsck", intent=None, ports=SYSTEM)
+        assert isinstance(begun, write_protocol.Begun)
+        done = write_protocol.finish(begun, operation, properties={}, attempts=ATTEMPTS)
     except (ConflictError, Corrupt) as found:
         return f"nothing was done: {found}"
     return f"done in version {done.snapshot.version}"

@@ -5,6 +5,7 @@ files, the hint. Rows do not depend on them; a repetition, an older engine or th
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
+from lance_core.commit.write_protocol import Begun, landed_before
 from lance_core.coordination import idempotency, leases
 from lance_core.coordination.idempotency import IntentRecord
 from lance_core.errors import Corrupt, LanceError, NotFound
@@ -18,7 +19,6 @@ from lance_core.storage.store import Store, TellsLastChange
 from lance_core.versions import version_hint
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot, list_versions, load_latest
-from lance_core.writes import Begun, landed_before
 
 _ELSEWHERE = (
     "Look whether its rows are there. If they are not, write them under another intent; then remove this record."

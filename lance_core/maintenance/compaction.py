@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from pyroaring import BitMap
 
-from lance_core import validation, writes
-from lance_core.commit import ATTEMPTS
+from lance_core import validation
+from lance_core.commit import write_protocol
+from lance_core.commit.loop import ATTEMPTS
 from lance_core.format import naming
 from lance_core.format.fragment import Fragment
 from lance_core.format.fragment_reuse import ExternalContent, FragmentReuse, Reused, content_of
@@ -129,9 +130,9 @@ def _reserve(base: Snapshot, count: int, properties: Mapping[str, str], ports: P
     """A commit of its own, so that nobody else gives these ids out; the rewrite is planned on the version before it."""
     if not count:
         return base
-    begun = writes.begin(base.location, base, verb="compact", intent=None, ports=ports)
-    assert isinstance(begun, writes.Begun)
-    return writes.finish(begun, ReserveFragments(count), properties=properties, attempts=ATTEMPTS).snapshot
+    begun = write_protocol.begin(base.location, base, verb="compact", intent=None, ports=ports)
+    assert isinstance(begun, write_protocol.Begun)
+    return write_protocol.finish(begun, ReserveFragments(count), properties=properties, attempts=ATTEMPTS).snapshot
 
 
 def _numbered(groups: Sequence[Written], reserved: Snapshot) -> Iterator[Written]:

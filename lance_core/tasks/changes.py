@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lance_core import validation
-from lance_core.commit import ATTEMPTS
+from lance_core.commit.loop import ATTEMPTS
 from lance_core.committed import Committed
 from lance_core.edit import attempts
 from lance_core.format.fragment import Fragment

@@ -8,7 +8,8 @@ planned and written once more. Fragments that come meanwhile are left for the ne
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from lance_core import validation, writes
+from lance_core import validation
+from lance_core.commit import write_protocol
 from lance_core.committed import Committed
 from lance_core.datafiles.fragment_writer import ROWS_PER_FILE_MAX
 from lance_core.format.fragment import Fragment
@@ -51,8 +52,8 @@ def compact(
     groups = shape.groups(base)
     batches = [groups[start : start + batch] for start in range(0, len(groups), batch)] or [()]
     if len(batches) > 1:
-        begun = writes.begin(base.location, base, verb=VERB, intent=how.intent, ports=SYSTEM)
-        if isinstance(begun, writes.Written):
+        begun = write_protocol.begin(base.location, base, verb=VERB, intent=how.intent, ports=SYSTEM)
+        if isinstance(begun, write_protocol.Written):
             return committed_of(begun)
         compaction.check(base, groups, shape.remap)  # of all, before the first of them is committed
     done: list[Committed] = []

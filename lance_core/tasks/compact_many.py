@@ -17,7 +17,8 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from lance_core import validation, writes
+from lance_core import validation
+from lance_core.commit import write_protocol
 from lance_core.committed import Committed
 from lance_core.edit import attempts
 from lance_core.errors import InvalidInput, LanceError, StorageError
@@ -69,7 +70,7 @@ class Outcome:
 class _Planned:
     wanted: Wanted
     base: Snapshot
-    begun: writes.Begun
+    begun: write_protocol.Begun
     groups: tuple[Group, ...]
     files: dict[int, tuple[Fragment, ...]] = field(default_factory=dict)
     """What was written, by the number of the group."""
@@ -92,11 +93,11 @@ def _begun(wanted: Wanted) -> _Planned | Outcome:
         base = wanted.where.newest()
         base.manifest.check_writable()
         groups = Shape(wanted.target_rows, materialize_deletions=True, remap=None).groups(base)
-        begun = writes.begin(base.location, base, verb=VERB, intent=wanted.how.intent, ports=SYSTEM)
-        if isinstance(begun, writes.Written):
+        begun = write_protocol.begin(base.location, base, verb=VERB, intent=wanted.how.intent, ports=SYSTEM)
+        if isinstance(begun, write_protocol.Written):
             return Outcome(committed_of(begun))
         if not groups:
-            return Outcome(committed_of(writes.nothing_to_write(begun, Rewrite.name)))
+            return Outcome(committed_of(write_protocol.nothing_to_write(begun, Rewrite.name)))
         compaction.check(base, groups, None)
         return _Planned(wanted, base, begun, groups)
     except TABLES_FAULT as error:

@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from lance_core.commit.fencing import Moment
+from lance_core.commit.write_protocol import Begun
 from lance_core.coordination.idempotency import IntentRecord
 from lance_core.format.ids import Version
 from lance_core.runtime import SYSTEM
-from lance_core.standing import Moment
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.tasks.write import RESULT, PlannedWrite, WritePlan, WriteTask
 from lance_core.transactions.apply import Birth
 from lance_core.versions.location import locate
 from lance_core.versions.snapshot import Snapshot, load_at
-from lance_core.writes import Begun
 
 
 @dataclass(frozen=True, slots=True)

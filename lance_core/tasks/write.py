@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from lance_core import validation, writes
-from lance_core.commit import ATTEMPTS
+from lance_core import validation
+from lance_core.commit import write_protocol
+from lance_core.commit.loop import ATTEMPTS
+from lance_core.commit.write_protocol import Begun, Written
 from lance_core.committed import Committed
 from lance_core.datafiles.blob_writing import schema_as_stored, stored_schema
 from lance_core.datafiles.coalesce_batches import joined
@@ -37,7 +39,6 @@ from lance_core.versions.location import Location, locate, published_config
 from lance_core.versions.refs import line
 from lance_core.versions.snapshot import Snapshot, load_latest
 from lance_core.versions.table_id import TABLE_ID
-from lance_core.writes import Begun, Written
 
 RESULT = pa.schema([pa.field("fragment", pa.binary()), pa.field("refusal", pa.string())])
 """What a worker gives back: one row a fragment, or one that says which column of its rows does not fit."""
@@ -114,12 +115,12 @@ class PlannedWrite:
             config = born if creates else {}
             operation: Append | Overwrite = Overwrite(written, self.plan.schema, config)
         elif not written:
-            return committed_of(writes.nothing_to_write(self.begun))
+            return committed_of(write_protocol.nothing_to_write(self.begun))
         else:
             operation = Append(written)
         try:
             look = audit_of(audit)
-            done = writes.finish(self.begun, operation, properties=properties, attempts=retries, audit=look)
+            done = write_protocol.finish(self.begun, operation, properties=properties, attempts=retries, audit=look)
             return committed_of(done)
         except AlreadyExists as error:
             raise RetryableConflict(
@@ -243,7 +244,7 @@ def _begin(
     version = _storage_version(base)
     check_storable(schema, version)
     verb = OVERWRITE_SLICE if only else "overwrite" if replaces else "append"
-    begun = writes.begin(location, base, verb=verb, intent=intent, ports=SYSTEM)
+    begun = write_protocol.begin(location, base, verb=verb, intent=intent, ports=SYSTEM)
     if isinstance(begun, Written):
         return committed_of(begun)
     plan = WritePlan(

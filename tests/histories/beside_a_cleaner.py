@@ -1,7 +1,7 @@
 """A real table on this machine's disk: threads append, others name what they read, and a cleaner goes round and round
 that keeps one version and is forced.
 
-Cleanup leaves versions of less than a minute alone, and commits know what that means (`lance_core/standing.py`). Here a
+Cleanup leaves versions of less than a minute alone, and commits know what that means (`lance_core/commit/fencing.py`). Here a
 minute is a third of a second for all of them, so that much is removed in little time, and a thread that waits for its
 turn is one that stood still.
 """
@@ -18,16 +18,8 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lance_core import (
-    AlreadyExists,
-    CommitUndecided,
-    ConflictError,
-    LanceError,
-    NotFound,
-    StorageError,
-    Table,
-    standing,
-)
+from lance_core import AlreadyExists, CommitUndecided, ConflictError, LanceError, NotFound, StorageError, Table
+from lance_core.commit import fencing
 from lance_core.maintenance import cleanup
 from lance_core.versions import version_hint
 
@@ -51,7 +43,7 @@ def shorter_minutes() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cleanup, "YOUNG", MINUTE)
         patch.setattr(version_hint, "_IN_TIME", MINUTE / 2)
-        patch.setattr(standing, "_AT_WORK_NS", MINUTE // timedelta(microseconds=1) * 1000 // 3)
+        patch.setattr(fencing, "_AT_WORK_NS", MINUTE // timedelta(microseconds=1) * 1000 // 3)
         yield
 
 

@@ -15,7 +15,9 @@ import pyarrow as pa
 import pytest
 from pyroaring import BitMap
 
-from lance_core import LanceError, StorageError, brought, commit, writes
+from lance_core import LanceError, StorageError
+from lance_core.commit import data_files, loop, write_protocol
+from lance_core.commit.write_protocol import Begun
 from lance_core.coordination import idempotency
 from lance_core.coordination.idempotency import IntentRecord, Landing
 from lance_core.datafiles.fragment_writer import HeldRows
@@ -38,7 +40,6 @@ from lance_core.transactions.rules import compatible
 from lance_core.versions import version_hint
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import History, Snapshot, history_since
-from lance_core.writes import Begun
 from tests.histories.network import CALM, HARD
 from tests.histories.simulation import Simulation
 
@@ -73,7 +74,7 @@ def noticed(defect: Defect, seeds: range) -> str:
 
 
 def _no_look_for_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit, "_with_uuid", lambda others, uuid: None)
+    monkeypatch.setattr(loop, "_with_uuid", lambda others, uuid: None)
 
 
 def _no_memory_of_intents(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,20 +87,20 @@ def _no_memory_of_intents(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _searched_since_the_base_of_the_repetition(monkeypatch: pytest.MonkeyPatch) -> None:
     """The intent is remembered, but its landing is looked for only after the version that the repetition opened."""
-    real = writes.begin
+    real = write_protocol.begin
 
     def begin(location: Location, base: Snapshot, **named: object) -> object:
         begun = real(location, base, **named)  # type: ignore[arg-type]
-        if isinstance(begun, writes.Begun) and begun.record:
+        if isinstance(begun, write_protocol.Begun) and begun.record:
             return replace(begun, record=replace(begun.record, base_version=base.version))
         return begun
 
-    monkeypatch.setattr(writes, "begin", begin)
-    monkeypatch.setattr(writes, "history_since", lambda location, since, base=None: None)
+    monkeypatch.setattr(write_protocol, "begin", begin)
+    monkeypatch.setattr(write_protocol, "history_since", lambda location, since, base=None: None)
 
 
 def _undecided_called_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit, "_undecided", lambda location, ours, slot, why: StorageError(why))
+    monkeypatch.setattr(loop, "_undecided", lambda location, ours, slot, why: StorageError(why))
 
 
 def _blind_to(rule: str) -> Callable[[pytest.MonkeyPatch], None]:
@@ -120,7 +121,7 @@ def _incompatible_once_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _deletions_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit, "rebase", lambda ours, base, head, others, fetched: Rebased(ours))
+    monkeypatch.setattr(loop, "rebase", lambda ours, base, head, others, fetched: Rebased(ours))
 
 
 def _the_same_row_twice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,18 +140,18 @@ def _the_same_row_twice(monkeypatch: pytest.MonkeyPatch) -> None:
         assert isinstance(operation, Delete | Update)
         return list(BitMap.deserialize((operation.affected or {})[FragmentId(number)]))
 
-    monkeypatch.setattr(commit, "rebase", broken)
+    monkeypatch.setattr(loop, "rebase", broken)
 
 
 def _one_file_for_all_deletions(monkeypatch: pytest.MonkeyPatch) -> None:
     """The joined rows go where somebody's already are."""
-    real = commit.fetch
+    real = loop.fetch
 
     def fetch(location: Location, wanted: Wanted, ports: Ports) -> Fetched:
         fetched = real(location, wanted, ports)
         return replace(fetched, numbers=dict.fromkeys(fetched.numbers, 7))
 
-    monkeypatch.setattr(commit, "fetch", fetch)
+    monkeypatch.setattr(loop, "fetch", fetch)
 
 
 def _keys_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,15 +162,15 @@ def _planned_again_on_what_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     """The re-run plans on the first version, and says that it was the newest."""
     plans: dict[int, Operation | HeldRows | None] = {}
 
-    def once(change: Change, begun: Begun, properties: Mapping[str, str], retries: int) -> writes.Written:
+    def once(change: Change, begun: Begun, properties: Mapping[str, str], retries: int) -> write_protocol.Written:
         if id(change) not in plans:
             assert isinstance(begun.base, Snapshot)
             plans[id(change)] = change.plan(begun.base)
         planned = plans[id(change)]
         assert not isinstance(planned, HeldRows)
         if planned is None:
-            return writes.nothing_to_write(begun, change.operation)
-        return writes.finish(begun, planned, properties=properties, attempts=retries)
+            return write_protocol.nothing_to_write(begun, change.operation)
+        return write_protocol.finish(begun, planned, properties=properties, attempts=retries)
 
     monkeypatch.setattr(attempts, "_once", once)
 
@@ -178,7 +179,7 @@ def _planned_again_under_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """The re-run is a new intention, so an earlier landing of the old one is not looked for."""
     real = attempts._once
 
-    def once(change: Change, begun: Begun, properties: Mapping[str, str], retries: int) -> writes.Written:
+    def once(change: Change, begun: Begun, properties: Mapping[str, str], retries: int) -> write_protocol.Written:
         return real(change, replace(begun, uuid=str(begun.ports.new_uuid())), properties, retries)
 
     monkeypatch.setattr(attempts, "_once", once)
@@ -200,20 +201,20 @@ def _a_slot_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
             return history
         return replace(history, others=[landed for landed in history.others if landed.version != taken])
 
-    monkeypatch.setattr(commit, "_look", look)
+    monkeypatch.setattr(loop, "_look", look)
 
 
 def _no_answer_taken_for_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit, "Put", SimpleNamespace(CREATED=Put.UNKNOWN, EXISTS=Put.EXISTS))
+    monkeypatch.setattr(loop, "Put", SimpleNamespace(CREATED=Put.UNKNOWN, EXISTS=Put.EXISTS))
 
 
 def _somebody_first_taken_for_us(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit, "Put", SimpleNamespace(CREATED=Put.EXISTS, EXISTS=Put.EXISTS))
+    monkeypatch.setattr(loop, "Put", SimpleNamespace(CREATED=Put.EXISTS, EXISTS=Put.EXISTS))
 
 
 def _files_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that was cut short is committed as it is."""
-    monkeypatch.setattr(brought, "check_files", lambda location, files: None)
+    monkeypatch.setattr(data_files, "check_files", lambda location, files: None)
 
 
 def _landing_noted_under_the_next_version(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,14 +8,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from lance_core import offshoots, writes
+from lance_core import offshoots
+from lance_core.commit import write_protocol
+from lance_core.commit.fencing import Watch
 from lance_core.coordination.leases import Hold, Notice
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.maintenance import cleanup, protection
 from lance_core.maintenance.cleanup import CleanupReport
 from lance_core.runtime import Ports
-from lance_core.standing import Watch
 from lance_core.storage.store import Store
 from lance_core.versions import refs
 from lance_core.versions.file_inventory import Line
@@ -184,7 +185,7 @@ def _restored_without_a_hold(patch: pytest.MonkeyPatch) -> None:
     def nothing(location: Location, operation: object, ports: Ports) -> Iterator[None]:
         yield
 
-    patch.setattr(writes, "restoring", nothing)
+    patch.setattr(write_protocol, "restoring", nothing)
 
 
 def _branched_without_a_hold(patch: pytest.MonkeyPatch) -> None:

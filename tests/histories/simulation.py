@@ -17,6 +17,7 @@ from datetime import timedelta
 from typing import Self
 
 from lance_core import CommitUndecided, ConflictError, InvalidInput, LanceError, NotFound, StorageError
+from lance_core.commit.write_protocol import Begun, begin, finish
 from lance_core.edit.attempts import Change, land
 from lance_core.format import naming
 from lance_core.format.operations import Overwrite, ReserveFragments
@@ -28,7 +29,6 @@ from lance_core.transactions.apply import Birth
 from lance_core.transactions.fold import uuids_of
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot, list_versions, load_latest, load_transaction
-from lance_core.writes import Begun, begin, finish
 from tests.histories.baton import Baton, Killed
 from tests.histories.network import HARD, Odds
 from tests.histories.network import KINDS as KINDS_OF_STORES

@@ -4,7 +4,8 @@ stops them at all.
 
 import pytest
 
-from lance_core import commit, offshoots, writes
+from lance_core import offshoots
+from lance_core.commit import loop, write_protocol
 from lance_core.format import refs
 from lance_core.format.refs import Branch
 from lance_core.format.transaction import Transaction
@@ -42,8 +43,8 @@ def test_every_deed_in_memory(name: str) -> None:
 
 
 def test_who_does_not_look_for_an_earlier_landing_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writes, "landed_before", lambda begun: None)
-    monkeypatch.setattr(commit, "_with_uuid", lambda others, uuid: None)
+    monkeypatch.setattr(write_protocol, "landed_before", lambda begun: None)
+    monkeypatch.setattr(loop, "_with_uuid", lambda others, uuid: None)
     stage = Stage(PLACES["memory"](), DEEDS["append"])
     assert any("damaged" in stage.broken(point) for point in stage.points())
 

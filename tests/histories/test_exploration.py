@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lance_core import commit
+from lance_core.commit import loop
 from lance_core.transactions.rebase import Rebased
 from tests.histories.exploration import HOWS, Fault, History, explored, some_orders
 from tests.histories.pairs_of_verbs import PAIRS
@@ -69,11 +69,11 @@ def _check_answers(history: History, how: str) -> None:
 
 
 def _no_look_for_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit, "_with_uuid", lambda others, uuid: None)
+    monkeypatch.setattr(loop, "_with_uuid", lambda others, uuid: None)
 
 
 def _no_rebase(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit, "rebase", lambda ours, base, head, others, fetched: Rebased(ours))
+    monkeypatch.setattr(loop, "rebase", lambda ours, base, head, others, fetched: Rebased(ours))
 
 
 @pytest.mark.parametrize("breaks", [_no_look_for_our_own, _no_rebase], ids=lambda each: each.__name__.strip("_"))

@@ -5,15 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from lance_core import LanceError, commit, together
-from lance_core.brought import write_together
-from lance_core.commit import Outcome
+from lance_core import LanceError
+from lance_core.commit import loop, together
+from lance_core.commit.data_files import write_together
+from lance_core.commit.loop import Outcome
+from lance_core.commit.together import Waiting
 from lance_core.datafiles.fragment_writer import HeldRows, RollingWriter
 from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Append
 from lance_core.format.transaction import Transaction
 from lance_core.runtime import Ports
-from lance_core.together import Waiting
 from lance_core.versions.location import Location
 from tests.histories.network import HARD
 from tests.histories.together import Together, gathered, shared_files, shared_versions
@@ -36,7 +37,7 @@ def test_every_promise_is_kept() -> None:
 
 
 def _no_look_for_the_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit, "parts_of", lambda transaction: ())
+    monkeypatch.setattr(loop, "parts_of", lambda transaction: ())
 
 
 def _everybody_has_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:

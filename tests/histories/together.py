@@ -12,18 +12,19 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from lance_core import CommitUndecided, LanceError, together
-from lance_core.brought import Room, check_files
-from lance_core.commit import Outcome
+from lance_core import CommitUndecided, LanceError
+from lance_core.commit import together
+from lance_core.commit.data_files import Room, check_files
+from lance_core.commit.loop import Outcome
+from lance_core.commit.together import Waiting
+from lance_core.commit.write_protocol import Begun, begin, written
 from lance_core.datafiles.conform import Conversion
 from lance_core.datafiles.fragment_writer import FileLimits, HeldRows, hold_rows
 from lance_core.format.operations import Append
 from lance_core.format.transaction import Transaction
-from lance_core.together import Waiting
 from lance_core.transactions.change_stats import files_written
 from lance_core.transactions.fold import parts_of, uuids_of
 from lance_core.versions.snapshot import list_versions, load_latest, load_transaction
-from lance_core.writes import Begun, begin, written
 from tests.histories.baton import Killed
 from tests.histories.network import CALM, HARD
 from tests.histories.simulation import ATTEMPTS, TRIES, Answer, Simulation, Work

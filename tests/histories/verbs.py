@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from lance_core import writes
+from lance_core.commit import write_protocol
 from lance_core.datafiles.fragment_reader import load_deletions
 from lance_core.edit.deletions import rows_as_bitmap, with_deleted
 from lance_core.edit.upsert import Brought
@@ -292,9 +292,9 @@ class Verb:
             return None
         ids = [disk.ids(fragment)[at] for fragment in old for at in disk.rows(base, fragment) if fragment.row_ids]
         new = disk.fragment(base.location, ports, rows, ids)
-        begun = writes.begin(base.location, base, verb="compact", intent=None, ports=ports)
-        assert isinstance(begun, writes.Begun)
-        reserved = writes.finish(begun, op.ReserveFragments(1), properties={}, attempts=20).snapshot
+        begun = write_protocol.begin(base.location, base, verb="compact", intent=None, ports=ports)
+        assert isinstance(begun, write_protocol.Begun)
+        reserved = write_protocol.finish(begun, op.ReserveFragments(1), properties={}, attempts=20).snapshot
         group = op.RewriteGroup(tuple(old), (new.with_id(reserved.manifest.max_fragment_id),))
         return op.Rewrite((group,), reserved_in=reserved.version)
 

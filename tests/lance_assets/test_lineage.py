@@ -20,7 +20,7 @@ from lance_assets.words import in_markdown
 from lance_core import Table
 from lance_core.operations import Append
 from tests.lance_assets.instances import events, instance_in, partitions, run, shown, tick
-from tests.lance_core.test_detached import written
+from tests.lance_core.commit.test_detached import written
 
 PICTURE = re.compile(r"!\[[^\]]*\]\(data:image/svg\+xml;base64,([A-Za-z0-9+/=]+)\)")
 PICTURE_BYTES_MAX = 10_000

@@ -17,12 +17,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lance_core import (
-    Table,
-    gathering,
-)
-from lance_core.brought import Room
-from lance_core.commit import ATTEMPTS
+from lance_core import Table
+from lance_core.commit import group_commit
+from lance_core.commit.data_files import Room
+from lance_core.commit.fencing import Moment
+from lance_core.commit.loop import ATTEMPTS
+from lance_core.commit.together import Waiting, alone, lead
+from lance_core.commit.write_protocol import Begun, Written, begin, finish, finish_append, written
 from lance_core.datafiles.conform import Conversion
 from lance_core.datafiles.fragment_writer import FileLimits, HeldRows, hold_rows
 from lance_core.datafiles.ipc_codec import IpcCodec
@@ -32,11 +33,8 @@ from lance_core.format.ids import Version
 from lance_core.format.operations import Append
 from lance_core.format.transaction import Transaction
 from lance_core.runtime import SYSTEM
-from lance_core.standing import Moment
-from lance_core.together import Waiting, alone, lead
 from lance_core.transactions.fold import parts_of
 from lance_core.versions.snapshot import Snapshot, load_transaction
-from lance_core.writes import Begun, Written, begin, finish, finish_append, written
 from tests.lance_core.world import SCHEMA, VERSION, Fault, FaultyStore, World, creating, fragment, ports
 
 NO_LIMITS = FileLimits()
@@ -147,7 +145,7 @@ def meeting(monkeypatch: pytest.MonkeyPatch, others: int) -> Iterator[Meeting]:
 
     held: list[Meeting] = []
 
-    monkeypatch.setattr("lance_core.gathering.Waiting", told)
+    monkeypatch.setattr("lance_core.commit.group_commit.Waiting", told)
 
     def stop_there() -> None:
         there.set()
@@ -168,7 +166,7 @@ def meeting(monkeypatch: pytest.MonkeyPatch, others: int) -> Iterator[Meeting]:
             arrived.set()
         for answer in made.answers:
             answer.exception(60)
-    assert not gathering._gates
+    assert not group_commit._gates
 
 
 def raising(error: BaseException) -> Callable[[], None]:
@@ -181,7 +179,7 @@ def raising(error: BaseException) -> Callable[[], None]:
 def interrupted(monkeypatch: pytest.MonkeyPatch, name: str, *, call: int, line: int) -> list[str]:
     """So many calls of this function of the line into it, and so many lines, somebody presses Ctrl-C. Filled when it
     comes to that."""
-    real, calls, done = vars(gathering)[name], count(), list[str]()
+    real, calls, done = vars(group_commit)[name], count(), list[str]()
     assert isinstance(real, FunctionType)
 
     def stopping(*args: object) -> object:
@@ -206,7 +204,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, name: str, *, call: int, line: 
         finally:
             sys.settrace(before)
 
-    monkeypatch.setattr(gathering, name, stopping)
+    monkeypatch.setattr(group_commit, name, stopping)
     return done
 
 

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 from lance_core import StorageError, Table
-from lance_core.commit import ATTEMPTS
+from lance_core.commit.loop import ATTEMPTS
+from lance_core.commit.write_protocol import Written, begin, finish
 from lance_core.datafiles.ipc_codec import IpcCodec
 from lance_core.format import naming
 from lance_core.format.fragment import DataFile, Fragment, StorageVersion
@@ -28,7 +29,6 @@ from lance_core.storage.store import ObjectInfo, Put, Store
 from lance_core.transactions.apply import Birth
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot, load_at, load_latest
-from lance_core.writes import Written, begin, finish
 
 SCHEMA = TableSchema.from_arrow(pa.schema([pa.field("id", pa.int64())]))
 VERSION = StorageVersion(2, 2)

@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from lance_core import writes
-from lance_core.commit import ATTEMPTS
+from lance_core.commit import write_protocol
+from lance_core.commit.loop import ATTEMPTS
+from lance_core.commit.write_protocol import Written
 from lance_core.errors import AlreadyExists, Corrupt, InvalidInput, NotFound, SchemaMismatch
 from lance_core.format import size_guard
 from lance_core.format.fragment import Fragment, StorageVersion
@@ -31,7 +32,6 @@ from lance_core.transactions.apply import Birth
 from lance_core.versions.location import Location, published_config
 from lance_core.versions.snapshot import Snapshot, load_latest
 from lance_core.versions.table_id import TABLE_ID
-from lance_core.writes import Written
 
 SCHEMA = pa.schema(
     [
@@ -136,7 +136,7 @@ def settle(location: Location, segment: str) -> None:
 
 def _landed(location: Location, fragments: tuple[Fragment, ...], intent: str) -> Written:
     base = base_of(location)
-    begun = writes.begin(location, base, verb="ingest", intent=intent, ports=SYSTEM)
+    begun = write_protocol.begin(location, base, verb="ingest", intent=intent, ports=SYSTEM)
     if isinstance(begun, Written):
         return begun
     schema = schema_of(base)
@@ -144,7 +144,7 @@ def _landed(location: Location, fragments: tuple[Fragment, ...], intent: str) ->
     if isinstance(base, Birth):
         operation = Overwrite(fragments, schema, {TABLE_ID: begun.uuid, **published_config(location)})
     try:
-        return writes.finish(begun, operation, properties={}, attempts=ATTEMPTS)
+        return write_protocol.finish(begun, operation, properties={}, attempts=ATTEMPTS)
     except AlreadyExists:
         return _landed(location, fragments, intent)
 

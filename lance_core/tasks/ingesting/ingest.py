@@ -17,7 +17,9 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from lance_core import validation, writes
+from lance_core import validation
+from lance_core.commit import write_protocol
+from lance_core.commit.write_protocol import Begun, Written
 from lance_core.committed import Committed
 from lance_core.coordination.backoff import Pace
 from lance_core.datafiles.blob_writing import stored_schema
@@ -64,7 +66,6 @@ from lance_core.transactions.apply import Birth
 from lance_core.versions.location import Location, locate, published_config
 from lance_core.versions.snapshot import Snapshot
 from lance_core.versions.table_id import TABLE_ID
-from lance_core.writes import Begun, Written
 
 FILES = "lance_assets.ingested_files"
 BAD = "lance_assets.bad_records"
@@ -118,7 +119,7 @@ class _Ingest:
 
     def run(self) -> Written:
         location, how = self._location, self._how
-        begun = writes.begin(location, self._base, verb=_VERB, intent=how.intent, ports=SYSTEM)
+        begun = write_protocol.begin(location, self._base, verb=_VERB, intent=how.intent, ports=SYSTEM)
         if isinstance(begun, Written):
             self._settle()
             return begun
@@ -135,7 +136,7 @@ class _Ingest:
                 pace.lost()
                 self._location, self._base = _base(self._where)
                 begun = replace(begun, location=self._location, base=self._base)
-                if landed := writes.landed_before(begun):
+                if landed := write_protocol.landed_before(begun):
                     self._settle()
                     return landed
             else:
@@ -151,7 +152,7 @@ class _Ingest:
                 raise NotFound(
                     f"no file matches {self._shown()}, and there is no table at {self._location.uri}; look at files="
                 )
-            return writes.nothing_to_write(begun)
+            return write_protocol.nothing_to_write(begun)
         schema = self._schema(fresh)
         self._what.reading.check(schema, what=self._location.uri)
         outcome = self._outcome(begun, fresh, schema)
@@ -172,7 +173,9 @@ class _Ingest:
             operation = Overwrite(outcome.fragments, schema, config)
         try:
             look = audit_of(self._how.audit)
-            written = writes.finish(begun, operation, properties=properties, attempts=self._how.retries, audit=look)
+            written = write_protocol.finish(
+                begun, operation, properties=properties, attempts=self._how.retries, audit=look
+            )
         # What an audit refused may still be published: then its bad records count.
         except (AlreadyExists, RetryableConflict):
             bad_records.forget(record.location, name)

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from lance_core import writes
-from lance_core.commit import ATTEMPTS
+from lance_core.commit import write_protocol
+from lance_core.commit.loop import ATTEMPTS
+from lance_core.commit.write_protocol import Written
 from lance_core.committed import Committed
 from lance_core.coordination import idempotency
 from lance_core.errors import InvalidInput, NotFound, RetryableConflict, StorageError
@@ -27,7 +28,6 @@ from lance_core.tasks.handed_on import HandedOn, results
 from lance_core.tasks.write import FileLimits, PlannedWrite, begin_append, begin_overwrite, fragments_of
 from lance_core.versions.location import Location, locate
 from lance_core.versions.snapshot import load_latest
-from lance_core.writes import Written
 
 QUERY, BATCH, RUN = "lance_assets.stream_query", "lance_assets.stream_batch", "lance_assets.stream_run"
 """Properties of a version that says which batch it is."""
@@ -168,7 +168,7 @@ def _finished(
 ) -> Committed:
     location, base = planned.begun.location, planned.begun.base
     verb = "overwrite" if planned.replaces else "append"
-    begun = writes.begin(location, base, verb=verb, intent=batch.intent, ports=SYSTEM)
+    begun = write_protocol.begin(location, base, verb=verb, intent=batch.intent, ports=SYSTEM)
     if isinstance(begun, Written):
         return committed_of(begun)
     if landed:

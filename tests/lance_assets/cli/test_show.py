@@ -9,7 +9,7 @@ from lance_assets.words import size
 from lance_core import Table
 from lance_core.operations import Append
 from tests.lance_assets.cli.conftest import FROM_RUN, RUN, Shell, reading, rows
-from tests.lance_core.test_detached import written
+from tests.lance_core.commit.test_detached import written
 from tests.lance_core.versions.test_refs import rows as bare_rows
 
 _OF_A_RUN = """\

@@ -8,7 +8,8 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lance_core import Committed, InvalidInput, Table, writes
+from lance_core import Committed, InvalidInput, Table
+from lance_core.commit import write_protocol
 from lance_core.errors import IncompatibleConflict, NotFound, StorageError
 from lance_core.format.operations import CreateIndex, Update
 from lance_core.maintenance.protection import of_work_under_way
@@ -340,7 +341,7 @@ def test_the_files_of_an_intent_that_has_not_landed_stay(tmp_path: Path, monkeyp
         raise StorageError("the power is gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr(writes, "commit", dies)
+        patch.setattr(write_protocol, "commit", dies)
         for intent in ("index of id", None):
             with pytest.raises(StorageError, match="the power is gone"):
                 table.create_index("id", "BTREE", intent=intent)

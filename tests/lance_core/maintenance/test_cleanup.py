@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import Corrupt, InvalidInput, NotFound, StorageError, Table
+from lance_core.commit.write_protocol import Begun, begin, finish
 from lance_core.coordination import leases
 from lance_core.coordination.leases import Hold, Notice, give_notice, hold, release
 from lance_core.datafiles.lance_codec import LanceCodec
@@ -27,7 +28,6 @@ from lance_core.runtime import SYSTEM
 from lance_core.storage.local import LocalStore
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import load_at, load_latest
-from lance_core.writes import Begun, begin, finish
 from tests.lance_core.world import Fault, FaultyStore, calling
 
 DAY = timedelta(days=1)

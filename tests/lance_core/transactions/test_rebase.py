@@ -13,7 +13,7 @@ import pytest
 from pyroaring import BitMap
 
 from lance_core import RetryableConflict, Table
-from lance_core.commit import fetch
+from lance_core.commit.loop import fetch
 from lance_core.format import mem_wal
 from lance_core.format import operations as op
 from lance_core.format.fragment import TOMBSTONE

@@ -8,6 +8,7 @@ file with whom is decided in `gathering.py`. Start with `check_files`.
 
 from collections.abc import Callable, Sequence
 
+from lance_core.commit.fencing import several_at_once
 from lance_core.coordination import idempotency
 from lance_core.coordination.idempotency import IntentRecord
 from lance_core.datafiles.fragment_writer import HeldRows, RollingWriter
@@ -15,7 +16,6 @@ from lance_core.errors import NotFound, StorageError
 from lance_core.format.fragment import DataFile, Fragment
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.runtime import Ports
-from lance_core.standing import several_at_once
 from lance_core.versions.location import Location
 
 SHARED_BYTES_MAX = 16 * 1024**2

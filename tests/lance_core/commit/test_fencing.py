@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from lance_core import CommitUndecided, NotFound, RetryableConflict
+from lance_core.commit.write_protocol import Begun, begin, finish
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.naming import NamingScheme
 from lance_core.format.operations import Append
 from lance_core.storage.memory import MemoryStore
-from lance_core.writes import Begun, begin, finish
 from tests.lance_core.world import Fault, FaultyStore, World, creating, ports
 
 

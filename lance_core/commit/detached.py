@@ -10,8 +10,10 @@ nor named goes with a cleanup, when it is old (`maintenance/cleanup.py`).
 from collections.abc import Mapping
 from dataclasses import replace
 
-from lance_core.beside import put_beside
-from lance_core.brought import check_files
+from lance_core.commit.data_files import check_files
+from lance_core.commit.detached_manifest import put_beside
+from lance_core.commit.fencing import Moment
+from lance_core.commit.write_protocol import Begun, Written, check_on_the_line, finish, written
 from lance_core.errors import InvalidInput, NotFound
 from lance_core.format import naming
 from lance_core.format.ids import Version
@@ -19,12 +21,10 @@ from lance_core.format.operations import Merge, Operation, Overwrite
 from lance_core.format.schema import TableSchema
 from lance_core.format.transaction import Transaction
 from lance_core.runtime import Ports
-from lance_core.standing import Moment
 from lance_core.transactions.apply import Birth
 from lance_core.transactions.change_stats import files_written
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot, load_at, load_transaction
-from lance_core.writes import Begun, Written, check_on_the_line, finish, written
 
 
 def commit_detached(base: Snapshot, operation: Operation, *, properties: Mapping[str, str], ports: Ports) -> Written:

@@ -18,15 +18,15 @@ from collections import deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-from lance_core.brought import Room
-from lance_core.commit import Outcome
+from lance_core.commit.data_files import Room
+from lance_core.commit.fencing import Moment
+from lance_core.commit.loop import Outcome
+from lance_core.commit.together import Waiting, alone, lead
 from lance_core.coordination.idempotency import IntentRecord
 from lance_core.datafiles.fragment_writer import HeldRows
 from lance_core.format.ids import Version
 from lance_core.format.transaction import Transaction
 from lance_core.runtime import Ports
-from lance_core.standing import Moment
-from lance_core.together import Waiting, alone, lead
 from lance_core.transactions.apply import Birth
 from lance_core.transactions.fold import PARTS_MAX
 from lance_core.versions.location import Location

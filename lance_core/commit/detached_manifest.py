@@ -4,7 +4,8 @@ No conflict is looked for, and nobody meets such a version who does not have its
 in `detached.py`, where callers make one by themselves, and in `audits.py`.
 """
 
-from lance_core.commit import Outcome
+from lance_core.commit.fencing import Moment, Watch
+from lance_core.commit.loop import Outcome
 from lance_core.coordination.backoff import Pace
 from lance_core.errors import StorageError
 from lance_core.format import naming
@@ -12,7 +13,6 @@ from lance_core.format.operations import Restore
 from lance_core.format.transaction import Transaction
 from lance_core.package_version import LIBRARY_VERSION
 from lance_core.runtime import Ports
-from lance_core.standing import Moment, Watch
 from lance_core.storage.store import Put
 from lance_core.transactions.apply import Birth, Occasion, apply, filed
 from lance_core.versions.location import Location

@@ -11,8 +11,9 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from lance_core.brought import check_files, told, write_together
-from lance_core.commit import Outcome, commit
+from lance_core.commit.data_files import check_files, told, write_together
+from lance_core.commit.fencing import Moment
+from lance_core.commit.loop import Outcome, commit
 from lance_core.coordination.idempotency import IntentRecord
 from lance_core.datafiles.fragment_writer import HeldRows
 from lance_core.errors import CommitUndecided, LanceError
@@ -21,7 +22,6 @@ from lance_core.format.ids import Version
 from lance_core.format.operations import Append
 from lance_core.format.transaction import Transaction
 from lance_core.runtime import Ports
-from lance_core.standing import Moment
 from lance_core.transactions.apply import Birth
 from lance_core.transactions.change_stats import files_written
 from lance_core.transactions.fold import Shared, can_fold, fold, parts_of

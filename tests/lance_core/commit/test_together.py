@@ -8,7 +8,9 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lance_core import CommitUndecided, StorageError, Table, brought, gathering
+from lance_core import CommitUndecided, StorageError, Table
+from lance_core.commit import data_files, group_commit
+from lance_core.commit.write_protocol import Begun, begin, finish_append
 from lance_core.coordination import idempotency
 from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.datafiles.ipc_codec import IpcCodec
@@ -16,7 +18,6 @@ from lance_core.format import naming
 from lance_core.format.fragment import StorageVersion
 from lance_core.transactions.fold import parts_of
 from lance_core.versions.snapshot import load_transaction
-from lance_core.writes import Begun, begin, finish_append
 from tests.lance_core.meeting import fails_from_now_on, held_rows, landed_together, meeting, raising, second_version
 from tests.lance_core.world import Fault, FaultyStore, World, calling, creating, ports
 
@@ -97,7 +98,7 @@ def test_only_rows_of_one_storage_version_share_a_file() -> None:
 def test_those_who_come_while_others_are_written_come_into_the_file_too() -> None:
     waves = iter([[held_rows({"id": [2, 3]})], [held_rows({"id": [4]}), held_rows({"id": [5]})], []])
     location = World().location()
-    (made,) = brought.write_together(location, held_rows({"id": [1]}), lambda: next(waves), ports())
+    (made,) = data_files.write_together(location, held_rows({"id": [1]}), lambda: next(waves), ports())
     assert IpcCodec(location.store).open(made.files[0].place).table["id"].to_pylist() == [1, 2, 3, 4, 5]
     assert made.physical_rows == 5
 
@@ -114,7 +115,7 @@ def test_the_version_says_whose_rows_are_where(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_file_takes_so_many_bytes_as_others_can_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(brought, "SHARED_BYTES_MAX", 24)
+    monkeypatch.setattr(data_files, "SHARED_BYTES_MAX", 24)
     with meeting(monkeypatch, 4) as held:
         held.append("", rows=[1, 1])
         held.append("", rows=[2, 2])
@@ -284,7 +285,7 @@ def test_nobody_who_shares_a_file_is_told_more_than_is_known(monkeypatch: pytest
 
 
 def test_who_stood_in_line_for_too_long_writes_its_own_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathering, "_PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(group_commit, "_PATIENCE_SECONDS", 0.01)
     with meeting(monkeypatch, 1) as held:
         held.append("", rows=[1], intent="impatient")
         assert held.answers[1].result(60).snapshot.version == 2

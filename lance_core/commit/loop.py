@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 
+from lance_core.commit.fencing import Moment, Watch, in_a_gap, what_is_wrong
+from lance_core.commit.key_conflicts import NewKeys
 from lance_core.coordination.backoff import Pace
 from lance_core.datafiles.fragment_reader import load_deletions
 from lance_core.errors import (
@@ -27,10 +29,8 @@ from lance_core.format.manifest import Manifest
 from lance_core.format.naming import NamingScheme
 from lance_core.format.operations import Operation, Restore, Rewrite
 from lance_core.format.transaction import Transaction
-from lance_core.new_keys import NewKeys
 from lance_core.package_version import LIBRARY_VERSION
 from lance_core.runtime import Ports
-from lance_core.standing import Moment, Watch, in_a_gap, what_is_wrong
 from lance_core.storage.store import Put, TakesTurns
 from lance_core.transactions.apply import Birth, Occasion, Offshoot, apply, filed
 from lance_core.transactions.committed_transaction import Landed

@@ -13,9 +13,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from lance_core import audits, brought
-from lance_core.audits import Look
-from lance_core.commit import Outcome, commit
+from lance_core.commit import audit as audit_module
+from lance_core.commit import data_files
+from lance_core.commit.audit import Look
+from lance_core.commit.fencing import Moment, what_is_wrong
+from lance_core.commit.group_commit import commit_append
+from lance_core.commit.loop import Outcome, commit
 from lance_core.coordination import idempotency
 from lance_core.coordination.idempotency import IntentRecord, Landing
 from lance_core.coordination.leases import Hold, hold, release
@@ -26,9 +29,7 @@ from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.operations import Append, Operation, Restore, Rewrite
 from lance_core.format.transaction import Transaction
-from lance_core.gathering import commit_append
 from lance_core.runtime import Ports
-from lance_core.standing import Moment, what_is_wrong
 from lance_core.transactions.apply import Birth
 from lance_core.transactions.change_stats import RowsChanged, files_written, rows_changed, segments_written
 from lance_core.transactions.fold import found_in
@@ -157,12 +158,12 @@ def finish(
 ) -> Written:
     planned_on = begun.base.manifest if isinstance(begun.base, Snapshot) else None
     files, segments = files_written(operation, planned_on), segments_written(operation, planned_on)
-    brought.told(begun.location, begun.record, files, begun.ports, segments)
+    data_files.told(begun.location, begun.record, files, begun.ports, segments)
     ours = Transaction(begun.read_version, begun.uuid, operation, properties)
     beside = None
     if audit is not None:
         try:
-            beside = audits.passed(begun.location, begun.base, ours, audit, begun=begun.moment, ports=begun.ports)
+            beside = audit_module.passed(begun.location, begun.base, ours, audit, begun=begun.moment, ports=begun.ports)
         except AuditFailed:
             # Of two holders of one intention the other may have passed meanwhile.
             if landed := _landed_by_another(begun):
@@ -181,7 +182,7 @@ def finish(
         )
     done = written(begun, outcome)
     if beside is not None:
-        audits.discard(beside)
+        audit_module.discard(beside)
     return replace(done, uncovered=operation.uncovered) if isinstance(operation, Rewrite) and outcome.attempts else done
 
 

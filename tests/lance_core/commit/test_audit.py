@@ -27,6 +27,7 @@ from lance_core import (
     StorageError,
     Table,
 )
+from lance_core.commit.write_protocol import Begun, Written, begin, finish
 from lance_core.coordination.leases import Notice, give_notice, release
 from lance_core.format import naming
 from lance_core.format.operations import Append, Overwrite
@@ -34,7 +35,6 @@ from lance_core.runtime import SYSTEM
 from lance_core.storage.local import LocalStore
 from lance_core.transactions.fold import parts_of
 from lance_core.versions.snapshot import load_transaction
-from lance_core.writes import Begun, Written, begin, finish
 from tests.lance_core.maintenance.test_cleanup import DAY, age
 from tests.lance_core.meeting import meeting
 from tests.lance_core.world import BIRTH, SCHEMA, Fault, FaultyStore, World, ports

@@ -5,19 +5,19 @@
 
 It is the same transaction, under the same uuid, that is shown and then committed; so it lands once however often this
 is begun. What is shown is the change on the version it was planned on. What others commit meanwhile is followed as by
-any change, and only a change that had to be planned again is looked at again (`004-what-an-audit-has-seen.md`).
+any change, and only a change that had to be planned again is looked at again (`003-write-audit-publish.md`).
 """
 
 from collections.abc import Callable
 from contextlib import suppress
 
-from lance_core.beside import put_beside
+from lance_core.commit.detached_manifest import put_beside
+from lance_core.commit.fencing import Moment
 from lance_core.coordination.leases import Hold, hold, release
 from lance_core.errors import AuditFailed, LanceError, StorageError
 from lance_core.format import naming
 from lance_core.format.transaction import Transaction
 from lance_core.runtime import Ports
-from lance_core.standing import Moment
 from lance_core.transactions.apply import Birth
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot

@@ -18,14 +18,14 @@ from lance_core import (
     StorageError,
     Unsupported,
 )
-from lance_core.commit import ATTEMPTS
+from lance_core.commit.loop import ATTEMPTS
+from lance_core.commit.write_protocol import Begun, begin, finish
 from lance_core.format import naming
 from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version
 from lance_core.format.operations import Append, Overwrite
 from lance_core.format.transaction import Transaction
 from lance_core.versions.snapshot import list_versions, load_transaction
-from lance_core.writes import Begun, begin, finish
 from tests.lance_core.world import SCHEMA, Condition, Fault, FaultyStore, World, calling, creating, fragment, ports
 
 MANIFESTS = naming.VERSIONS + "/"

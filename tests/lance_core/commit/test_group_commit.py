@@ -13,18 +13,13 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lance_core import (
-    CommitUndecided,
-    IncompatibleConflict,
-    LanceError,
-    Table,
-    gathering,
-)
+from lance_core import CommitUndecided, IncompatibleConflict, LanceError, Table
+from lance_core.commit import group_commit
+from lance_core.commit.together import Waiting
+from lance_core.commit.write_protocol import begin
 from lance_core.coordination.leases import HOLDS
-from lance_core.together import Waiting
 from lance_core.transactions.invariants import InvariantViolation
 from lance_core.versions.snapshot import load_transaction
-from lance_core.writes import begin
 from tests.lance_core.meeting import (
     EVERY_MANIFEST,
     fails_from_now_on,
@@ -166,13 +161,13 @@ def test_who_was_stopped_after_it_was_taken_along_never_leads(monkeypatch: pytes
         stopped.called.set()
 
     def stop() -> None:
-        (key,) = gathering._gates
-        gathering._leave(key, taken[0], ())
+        (key,) = group_commit._gates
+        group_commit._leave(key, taken[0], ())
 
     with meeting(monkeypatch, 3) as held:
         held.append("a")
         held.append("b")
-        (gate,) = gathering._gates.values()
+        (gate,) = group_commit._gates.values()
         taken.append(gate.waiting[1])
         held.append("c")
         held.store.faults.append(Fault(second_version(held.store), "fails", stop))
@@ -221,7 +216,7 @@ def test_who_may_reach_other_places_goes_apart(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_who_stood_in_line_for_too_long_steps_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathering, "_PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(group_commit, "_PATIENCE_SECONDS", 0.01)
     with meeting(monkeypatch, 1) as held:
         held.append("impatient")
         assert held.answers[1].result(60).snapshot.version == 2
@@ -309,7 +304,7 @@ def test_who_is_stopped_at_the_gate_leaves_it_open(where: str) -> None:
             with suppress(KeyboardInterrupt):
                 table.append(f"{line}", writer=line + 1)
             stopped = bool(told)
-        assert not gathering._gates
+        assert not group_commit._gates
         line += 1
     assert line > 5
 
@@ -352,7 +347,7 @@ def test_who_is_stopped_while_it_gathers_leaves_everybody_in_the_line() -> None:
 
 
 def test_no_more_go_together_than_are_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathering, "PARTS_MAX", 2)
+    monkeypatch.setattr(group_commit, "PARTS_MAX", 2)
     with meeting(monkeypatch, 3) as held:
         for name in ("a", "b", "c"):
             held.append(name)
@@ -364,7 +359,7 @@ def test_who_was_given_the_lead_does_not_wait_for_itself_either(monkeypatch: pyt
         held.append("outer")
 
         def within() -> None:
-            monkeypatch.setattr(gathering, "_PATIENCE_SECONDS", 0.01)
+            monkeypatch.setattr(group_commit, "_PATIENCE_SECONDS", 0.01)
             held.table.append("inner", writer=7)
             assert not held.waiting.acquire(blocking=False)
 
