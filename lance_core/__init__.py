@@ -5,7 +5,6 @@
 The names in `__all__` are the front door; everything else may move.
 """
 
-from lance_core.committed import Committed
 from lance_core.coordination.idempotency import FOR_GOOD
 from lance_core.errors import (
     AlreadyExists,
@@ -29,7 +28,8 @@ from lance_core.index.statistics import IndexStatistics, SegmentStatistics
 from lance_core.maintenance.cleanup import CleanupReport
 from lance_core.maintenance.index_survey import IndexSurvey
 from lance_core.maintenance.survey import Survey
-from lance_core.table import Audit, Table
+from lance_core.table.committed import Committed
+from lance_core.table.table import Audit, Table
 from lance_core.versions.history import VersionInfo
 from lance_core.versions.table_listing import FoundTables, find_tables
 

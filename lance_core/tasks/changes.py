@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 
 from lance_core import validation
 from lance_core.commit.loop import ATTEMPTS
-from lance_core.committed import Committed
 from lance_core.edit import attempts
 from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Operation
 from lance_core.runtime import SYSTEM
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
-from lance_core.table import Audit, audit_of, committed_of
+from lance_core.table.committed import Committed
+from lance_core.table.table import Audit, audit_of, committed_of
 from lance_core.tasks.parts import PartTask, Runner, Whole, Work, results_of, spread
 from lance_core.versions.location import locate
 from lance_core.versions.refs import find

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 
 from lance_core import validation
 from lance_core.commit import write_protocol
-from lance_core.committed import Committed
 from lance_core.datafiles.fragment_writer import ROWS_PER_FILE_MAX
 from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Rewrite
@@ -22,7 +21,8 @@ from lance_core.maintenance.compaction_indices import Remap
 from lance_core.maintenance.compaction_plan import Group, mixes
 from lance_core.maintenance.compaction_write import written
 from lance_core.runtime import SYSTEM
-from lance_core.table import committed_of
+from lance_core.table.committed import Committed
+from lance_core.table.table import committed_of
 from lance_core.tasks.changes import How, Where, changed, over_parts
 from lance_core.tasks.parts import Runner
 from lance_core.versions.snapshot import Snapshot

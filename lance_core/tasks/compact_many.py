@@ -19,7 +19,6 @@ import pyarrow as pa
 
 from lance_core import validation
 from lance_core.commit import write_protocol
-from lance_core.committed import Committed
 from lance_core.edit import attempts
 from lance_core.errors import InvalidInput, LanceError, StorageError
 from lance_core.format.fragment import Fragment
@@ -28,7 +27,8 @@ from lance_core.maintenance import compaction
 from lance_core.maintenance.compaction_plan import Group
 from lance_core.maintenance.compaction_write import written
 from lance_core.runtime import SYSTEM
-from lance_core.table import committed_of
+from lance_core.table.committed import Committed
+from lance_core.table.table import committed_of
 from lance_core.tasks import refusals
 from lance_core.tasks.changes import TASKS_PER_SLOT, How, Where
 from lance_core.tasks.compact import VERB, Batch, Shape, key

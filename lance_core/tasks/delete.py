@@ -4,12 +4,12 @@ writes their deletion files."""
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lance_core.committed import Committed
 from lance_core.edit import delete as in_one_process
 from lance_core.expressions import Predicate
 from lance_core.format.operations import Delete, Operation
 from lance_core.runtime import SYSTEM
 from lance_core.scan.column_resolution import conditional
+from lance_core.table.committed import Committed
 from lance_core.tasks import operations
 from lance_core.tasks.changes import How, Where, changed, over_fragments
 from lance_core.tasks.parts import Runner

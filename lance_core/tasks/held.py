@@ -22,7 +22,7 @@ from lance_core.edit.joining import NOTHING, SourceKeys
 from lance_core.errors import InvalidInput, SchemaMismatch
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.schema import TableSchema
-from lance_core.table import STORAGE_VERSION
+from lance_core.table.table import STORAGE_VERSION
 from lance_core.tasks import refusals
 from lance_core.tasks.addressed import ADDRESS_IS_NULL, FillTask
 from lance_core.tasks.parts import RESULT

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from lance_core.committed import Committed
 from lance_core.datafiles.fragment_writer import FileLimits
+from lance_core.table.committed import Committed
 from lance_core.tasks.changes import ATTEMPTS, How, Where
 from lance_core.tasks.parts import Here
 from lance_core.tasks.slices import overwrite_slice

@@ -19,7 +19,6 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core import validation
-from lance_core.committed import Committed
 from lance_core.edit import indices as in_one_process
 from lance_core.edit.indices import Asked
 from lance_core.errors import Corrupt, InvalidInput, NotFound, RetryableConflict, StorageError
@@ -37,6 +36,7 @@ from lance_core.maintenance import index_upkeep
 from lance_core.maintenance.index_upkeep import Merge, Work
 from lance_core.runtime import SYSTEM
 from lance_core.storage import tree_operations
+from lance_core.table.committed import Committed
 from lance_core.tasks import segments
 from lance_core.tasks.changes import TASKS_PER_SLOT, How, Where, changed, over_parts, parts_for_reading
 from lance_core.tasks.kept import Kept

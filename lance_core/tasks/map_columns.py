@@ -18,7 +18,6 @@ from threading import Event
 import pyarrow as pa
 
 from lance_core import validation
-from lance_core.committed import Committed
 from lance_core.coordination import progress as progress_module
 from lance_core.coordination.leases import Hold, hold, release
 from lance_core.edit.columns import Compute, add_columns, new_fields
@@ -29,6 +28,7 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Merge
 from lance_core.runtime import SYSTEM
 from lance_core.storage.store import Store
+from lance_core.table.committed import Committed
 from lance_core.tasks.changes import How, Where, changed, over_parts
 from lance_core.tasks.filling import fits, merge_of, unfilled
 from lance_core.tasks.parts import Runner

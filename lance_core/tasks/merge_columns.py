@@ -15,7 +15,6 @@ from typing import Protocol
 import pyarrow as pa
 
 from lance_core import validation
-from lance_core.committed import Committed
 from lance_core.datafiles.blob_writing import schema_as_stored
 from lance_core.datafiles.conform import Conversion, columns_to_write
 from lance_core.datafiles.conversions import obstacle
@@ -28,6 +27,7 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version
 from lance_core.format.operations import Merge, Operation, UpdateMode
 from lance_core.scan.system_columns import ROW_ADDRESS
+from lance_core.table.committed import Committed
 from lance_core.tasks.addressed import FillTask, KeysTask, Missing, lacking, unpacks
 from lance_core.tasks.changes import How, Where, changed, parts_for_reading
 from lance_core.tasks.filling import fits, merge_of, unfilled

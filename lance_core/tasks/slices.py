@@ -10,7 +10,6 @@ A table that is not there begins with the slice.
 import pyarrow as pa
 
 from lance_core import validation
-from lance_core.committed import Committed
 from lance_core.datafiles.blob_writing import schema_as_stored
 from lance_core.datafiles.conform import Conversion, columns_to_write
 from lance_core.datafiles.fragment_writer import FileLimits
@@ -21,7 +20,8 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Delete, Update
 from lance_core.format.schema import TableSchema
 from lance_core.scan.column_resolution import conditional
-from lance_core.table import OVERWRITE_SLICE
+from lance_core.table.committed import Committed
+from lance_core.table.table import OVERWRITE_SLICE
 from lance_core.tasks import operations
 from lance_core.tasks.changes import TASKS_PER_SLOT, How, Where, changed
 from lance_core.tasks.delete import DeletePart

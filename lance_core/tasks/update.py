@@ -12,7 +12,6 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from lance_core.committed import Committed
 from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.edit import update as in_one_process
 from lance_core.edit.matching import matching
@@ -22,6 +21,7 @@ from lance_core.expressions import Predicate
 from lance_core.format.operations import Update, UpdateMode
 from lance_core.runtime import SYSTEM
 from lance_core.scan.column_resolution import conditional
+from lance_core.table.committed import Committed
 from lance_core.tasks import operations
 from lance_core.tasks.changes import TASKS_PER_SLOT, How, Where, changed, parts_for_reading
 from lance_core.tasks.kept import Kept

@@ -20,7 +20,6 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap, BitMap64
 
-from lance_core.committed import Committed
 from lance_core.datafiles.blob_writing import schema_as_stored
 from lance_core.datafiles.column_layout import is_blob
 from lance_core.datafiles.conform import Conversion
@@ -47,6 +46,7 @@ from lance_core.format.schema import TableSchema
 from lance_core.runtime import SYSTEM
 from lance_core.scan.plan import ScanTask
 from lance_core.scan.selection import Selection
+from lance_core.table.committed import Committed
 from lance_core.tasks import operations
 from lance_core.tasks.changes import How, Where, changed, over_parts
 from lance_core.tasks.kept import Kept

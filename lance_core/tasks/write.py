@@ -18,7 +18,6 @@ from lance_core import validation
 from lance_core.commit import write_protocol
 from lance_core.commit.loop import ATTEMPTS
 from lance_core.commit.write_protocol import Begun, Written
-from lance_core.committed import Committed
 from lance_core.datafiles.blob_writing import schema_as_stored, stored_schema
 from lance_core.datafiles.coalesce_batches import joined
 from lance_core.datafiles.column_layout import check_storable
@@ -31,7 +30,8 @@ from lance_core.format.operations import Append, Overwrite
 from lance_core.format.schema import TableSchema
 from lance_core.runtime import SYSTEM
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
-from lance_core.table import OVERWRITE_SLICE, STORAGE_VERSION, Audit, audit_of, committed_of
+from lance_core.table.committed import Committed
+from lance_core.table.table import OVERWRITE_SLICE, STORAGE_VERSION, Audit, audit_of, committed_of
 from lance_core.tasks import refusals
 from lance_core.tasks.stamp import Stamp
 from lance_core.transactions.apply import Birth

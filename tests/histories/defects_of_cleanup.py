@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from lance_core import offshoots
 from lance_core.commit import write_protocol
 from lance_core.commit.fencing import Watch
 from lance_core.coordination.leases import Hold, Notice
@@ -18,6 +17,7 @@ from lance_core.maintenance import cleanup, protection
 from lance_core.maintenance.cleanup import CleanupReport
 from lance_core.runtime import Ports
 from lance_core.storage.store import Store
+from lance_core.table import branches
 from lance_core.versions import refs
 from lance_core.versions.file_inventory import Line
 from lance_core.versions.location import Location
@@ -192,7 +192,7 @@ def _branched_without_a_hold(patch: pytest.MonkeyPatch) -> None:
     def nothing(store: Store, wanted: Hold, ports: Ports) -> str:
         return "_lance_assets/holds/none"
 
-    patch.setattr(offshoots, "hold", nothing)
+    patch.setattr(branches, "hold", nothing)
 
 
 _ALL: list[Breaks] = [

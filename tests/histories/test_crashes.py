@@ -4,12 +4,12 @@ stops them at all.
 
 import pytest
 
-from lance_core import offshoots
 from lance_core.commit import loop, write_protocol
 from lance_core.format import refs
 from lance_core.format.refs import Branch
 from lance_core.format.transaction import Transaction
 from lance_core.runtime import Ports
+from lance_core.table import branches
 from lance_core.transactions.apply import Offshoot
 from lance_core.versions.location import Location
 from lance_core.versions.refs import created
@@ -51,7 +51,7 @@ def test_who_does_not_look_for_an_earlier_landing_is_noticed(monkeypatch: pytest
 
 def test_who_names_files_too_early_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A branch that is seen before it has a version."""
-    commit_branch = offshoots._commit
+    commit_branch = branches._commit
 
     def backwards(target: Location, ours: Transaction, born: Offshoot, ports: Ports) -> Snapshot:
         main = target.main_line(born.branch)
@@ -59,7 +59,7 @@ def test_who_names_files_too_early_is_noticed(monkeypatch: pytest.MonkeyPatch) -
         created(main.store, refs.branch_path(born.branch or ""), refs.encode_branch(info))
         return commit_branch(target, ours, born, ports)
 
-    monkeypatch.setattr(offshoots, "_commit", backwards)
-    monkeypatch.setattr(offshoots, "created", lambda store, path, data: True)
+    monkeypatch.setattr(branches, "_commit", backwards)
+    monkeypatch.setattr(branches, "created", lambda store, path, data: True)
     stage = Stage(PLACES["memory"](), DEEDS["branch"])
     assert any("there is no Lance table" in stage.broken(point) for point in stage.points())

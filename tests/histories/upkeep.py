@@ -29,9 +29,9 @@ from lance_core.format.operations import ReserveFragments
 from lance_core.maintenance import cleanup
 from lance_core.maintenance.cleanup import GRACE_FLOOR, Retention
 from lance_core.maintenance.protection import INTENT_MEMORY
-from lance_core.offshoots import Branches
 from lance_core.runtime import Ports
 from lance_core.storage.store import ObjectInfo, Put, Store
+from lance_core.table.branches import Branches
 from lance_core.versions.file_inventory import listed, named_by
 from lance_core.versions.location import Location
 from lance_core.versions.refs import Tags

@@ -8,7 +8,7 @@ from typing import TypedDict
 import pyarrow as pa
 import pytest
 
-from lance_core import InvalidInput, Table, table_reader
+from lance_core import InvalidInput, Table
 from lance_core.datafiles.codec import Rows
 from lance_core.datafiles.lance_codec import LanceFileReader
 from lance_core.format.manifest import Manifest
@@ -16,6 +16,7 @@ from lance_core.scan.executor import scan
 from lance_core.scan.explain import explained
 from lance_core.scan.plan import ScanPlan, plan_scan
 from lance_core.scan.selection import Select
+from lance_core.table import reading
 from lance_core.versions.location import Location, locate
 
 
@@ -124,8 +125,8 @@ def test_the_plan_that_is_told_is_the_one_that_runs(
         run.append(plan)
         return scan(location, plan)
 
-    monkeypatch.setattr(table_reader, "plan_scan", planning)
-    monkeypatch.setattr(table_reader, "scan", scanning)
+    monkeypatch.setattr(reading, "plan_scan", planning)
+    monkeypatch.setattr(reading, "scan", scanning)
     told = table.explain(**asked)
     found = table.to_table(**asked)
     batches = list(table.to_batches(**asked))

@@ -20,7 +20,6 @@ import pyarrow as pa
 from lance_core import validation
 from lance_core.commit import write_protocol
 from lance_core.commit.write_protocol import Begun, Written
-from lance_core.committed import Committed
 from lance_core.coordination.backoff import Pace
 from lance_core.datafiles.blob_writing import stored_schema
 from lance_core.datafiles.column_layout import check_storable
@@ -41,7 +40,8 @@ from lance_core.format.schema import TableSchema
 from lance_core.runtime import SYSTEM
 from lance_core.storage.factory import without_secrets
 from lance_core.storage.options import bound
-from lance_core.table import STORAGE_VERSION, audit_of, committed_of
+from lance_core.table.committed import Committed
+from lance_core.table.table import STORAGE_VERSION, audit_of, committed_of
 from lance_core.tasks.changes import How, Where
 from lance_core.tasks.ingesting import bad_records
 from lance_core.tasks.ingesting import record as records

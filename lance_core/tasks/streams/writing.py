@@ -18,12 +18,12 @@ import pyarrow as pa
 from lance_core.commit import write_protocol
 from lance_core.commit.loop import ATTEMPTS
 from lance_core.commit.write_protocol import Written
-from lance_core.committed import Committed
 from lance_core.coordination import idempotency
 from lance_core.errors import InvalidInput, NotFound, RetryableConflict, StorageError
 from lance_core.runtime import SYSTEM
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
-from lance_core.table import committed_of
+from lance_core.table.committed import Committed
+from lance_core.table.table import committed_of
 from lance_core.tasks.handed_on import HandedOn, results
 from lance_core.tasks.write import FileLimits, PlannedWrite, begin_append, begin_overwrite, fragments_of
 from lance_core.versions.location import Location, locate

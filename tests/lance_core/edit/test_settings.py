@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import InvalidInput, Table
-from lance_core.committed import Committed
+from lance_core.table.committed import Committed
 from lance_core.versions.table_id import TABLE_ID
 from tests.lance_core.edit.evolution import Pair, altered, pair
 

@@ -15,7 +15,6 @@ from lance_core.commit.audit import Look
 from lance_core.commit.detached import commit_detached, publish
 from lance_core.commit.loop import ATTEMPTS
 from lance_core.commit.write_protocol import Written
-from lance_core.committed import Committed
 from lance_core.datafiles.blob_writing import stored_schema
 from lance_core.datafiles.column_layout import check_storable
 from lance_core.datafiles.conform import Conversion
@@ -48,11 +47,12 @@ from lance_core.format.operations import (
     UpdateConfig,
 )
 from lance_core.format.schema import TableSchema
-from lance_core.manifest_names import migrate
-from lance_core.offshoots import Branches, clone
 from lance_core.runtime import SYSTEM
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
-from lance_core.table_upkeep import TableUpkeep
+from lance_core.table.branches import Branches, clone
+from lance_core.table.committed import Committed
+from lance_core.table.manifest_migration import migrate
+from lance_core.table.upkeep import TableUpkeep
 from lance_core.transactions.apply import Birth
 from lance_core.versions.location import Location, locate, published_config
 from lance_core.versions.refs import Tags

@@ -8,7 +8,6 @@ from typing import Literal
 from lance_core import validation
 from lance_core.commit import write_protocol
 from lance_core.commit.loop import ATTEMPTS
-from lance_core.committed import Committed
 from lance_core.datafiles.fragment_writer import ROWS_PER_FILE_MAX
 from lance_core.edit import attempts
 from lance_core.edit import indices as edit_indices
@@ -21,7 +20,8 @@ from lance_core.maintenance.cleanup import CleanupReport, Retention
 from lance_core.maintenance.compaction_indices import Remap
 from lance_core.maintenance.survey import Survey
 from lance_core.runtime import SYSTEM
-from lance_core.table_reader import TableReader
+from lance_core.table.committed import Committed
+from lance_core.table.reading import TableReader
 from lance_core.versions.snapshot import Snapshot
 
 _HAS_ROWS = "a small fragment has at least one row"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from lance_core.format.ids import Version
 
 if TYPE_CHECKING:
-    from lance_core.table import Table
+    from lance_core.table.table import Table
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,4 @@
+"""The table that callers use: `Table`, the results of its writers, branches, clones and the migration of manifest names.
+
+A method is a few lines that call a lower package. Start with `table.py`.
+"""
