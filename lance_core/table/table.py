@@ -27,12 +27,12 @@ from lance_core.datafiles.fragment_writer import (
     write_fragments,
 )
 from lance_core.datafiles.inputs import Incoming, Rows, incoming
-from lance_core.edit import attempts, evolve, settings
-from lance_core.edit import columns as edit_columns
-from lance_core.edit import delete as edit_delete
-from lance_core.edit import slices as edit_slices
-from lance_core.edit import update as edit_update
-from lance_core.edit import upsert as edit_upsert
+from lance_core.dml import delete as edit_delete
+from lance_core.dml import new_columns as edit_columns
+from lance_core.dml import replace_where as edit_slices
+from lance_core.dml import retry, schema_evolution, settings
+from lance_core.dml import update as edit_update
+from lance_core.dml import upsert as edit_upsert
 from lance_core.errors import AlreadyExists, InvalidInput
 from lance_core.format.base_path import BasePath
 from lance_core.format.fragment import Fragment, StorageVersion
@@ -337,7 +337,7 @@ class Table(TableUpkeep):
         be left without any."""
         return self._changed(
             "drop_columns",
-            lambda base: evolve.drop_columns(base, columns, ports=SYSTEM),
+            lambda base: schema_evolution.drop_columns(base, columns, ports=SYSTEM),
             intent,
             properties,
             retries,
@@ -354,7 +354,7 @@ class Table(TableUpkeep):
     ) -> Committed:
         """All columns, in the order they are to have. No file is written."""
         return self._changed(
-            "reorder_columns", lambda base: evolve.reorder_columns(base, columns), intent, properties, retries
+            "reorder_columns", lambda base: schema_evolution.reorder_columns(base, columns), intent, properties, retries
         )
 
     def alter_column(
@@ -373,7 +373,9 @@ class Table(TableUpkeep):
         files, and it is refused while an index is on the column; the column stays where it is among the others."""
         return self._changed(
             "alter_column",
-            lambda base: evolve.alter_column(base, name, rename=rename, type=type, nullable=nullable, ports=SYSTEM),
+            lambda base: schema_evolution.alter_column(
+                base, name, rename=rename, type=type, nullable=nullable, ports=SYSTEM
+            ),
             intent,
             properties,
             retries,
@@ -539,7 +541,7 @@ class Table(TableUpkeep):
     def _changed(
         self,
         verb: str,
-        plan: attempts.Plan,
+        plan: retry.Plan,
         intent: str | None,
         properties: Mapping[str, str] | None,
         retries: int,
@@ -555,9 +557,9 @@ class Table(TableUpkeep):
         validation.check(intent=intent, retries=retries)
         noted = validation.properties(properties)
         self.manifest.check_writable()
-        change = attempts.Change(verb, plan, operation or Append.name, again, brought, audit_of(audit))
+        change = retry.Change(verb, plan, operation or Append.name, again, brought, audit_of(audit))
         return committed_of(
-            attempts.land(change, self._snapshot, intent=intent, properties=noted, retries=retries, ports=SYSTEM)
+            retry.land(change, self._snapshot, intent=intent, properties=noted, retries=retries, ports=SYSTEM)
         )
 
 

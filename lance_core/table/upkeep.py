@@ -9,8 +9,8 @@ from lance_core import validation
 from lance_core.commit import write_protocol
 from lance_core.commit.loop import ATTEMPTS
 from lance_core.datafiles.fragment_writer import ROWS_PER_FILE_MAX
-from lance_core.edit import attempts
-from lance_core.edit import indices as edit_indices
+from lance_core.dml import index_definition as edit_indices
+from lance_core.dml import retry
 from lance_core.errors import RetryableConflict
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.operations import CreateIndex, Rewrite
@@ -32,7 +32,7 @@ class TableUpkeep(TableReader, ABC):
     def _changed(
         self,
         verb: str,
-        plan: attempts.Plan,
+        plan: retry.Plan,
         intent: str | None,
         properties: Mapping[str, str] | None,
         retries: int,

@@ -20,8 +20,8 @@ import pyarrow.types as kinds
 from lance_core.datafiles.codec import BATCH_ROWS
 from lance_core.datafiles.conform import Conversion, conform
 from lance_core.datafiles.fragment_reader import load_deletions
-from lance_core.edit.column_files import Placed, live_rows, with_columns
-from lance_core.edit.columns import new_fields
+from lance_core.dml.column_files import Placed, live_rows, with_columns
+from lance_core.dml.new_columns import new_fields
 from lance_core.errors import InvalidInput, SchemaMismatch, StorageError
 from lance_core.format.fragment import Fragment
 from lance_core.runtime import SYSTEM

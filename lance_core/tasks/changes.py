@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from lance_core import validation
 from lance_core.commit.loop import ATTEMPTS
-from lance_core.edit import attempts
+from lance_core.dml import retry
 from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Operation
 from lance_core.runtime import SYSTEM
@@ -73,9 +73,9 @@ def changed(
     noted = validation.properties(how.properties)
     base = where.newest()
     base.manifest.check_writable()
-    change = attempts.Change(verb, plan, operation, again, audit=audit_of(how.audit))
+    change = retry.Change(verb, plan, operation, again, audit=audit_of(how.audit))
     return committed_of(
-        attempts.land(change, base, intent=how.intent, properties=noted, retries=how.retries, ports=SYSTEM)
+        retry.land(change, base, intent=how.intent, properties=noted, retries=how.retries, ports=SYSTEM)
     )
 
 

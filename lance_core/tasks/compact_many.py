@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from lance_core import validation
 from lance_core.commit import write_protocol
-from lance_core.edit import attempts
+from lance_core.dml import retry
 from lance_core.errors import InvalidInput, LanceError, StorageError
 from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Rewrite
@@ -114,8 +114,8 @@ def _ended(planned: _Planned) -> Outcome:
         done = [compaction.Written(planned.groups[number], new) for number, new in sorted(planned.files.items())]
         batch = Batch(tuple(each.old for each in done), shape, noted, runner=None)
         batch.brought(planned.base.manifest.schema, done)
-        change = attempts.Change(VERB, batch.plan, Rewrite.name, again=True)
-        landed = attempts.go_on(change, planned.begun, properties=noted, retries=how.retries)
+        change = retry.Change(VERB, batch.plan, Rewrite.name, again=True)
+        landed = retry.go_on(change, planned.begun, properties=noted, retries=how.retries)
         return Outcome(committed_of(landed), planned.error)
     except TABLES_FAULT as error:
         return Outcome(None, error)

@@ -4,7 +4,7 @@ writes their deletion files."""
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lance_core.edit import delete as in_one_process
+from lance_core.dml import delete as in_one_process
 from lance_core.expressions import Predicate
 from lance_core.format.operations import Delete, Operation
 from lance_core.runtime import SYSTEM

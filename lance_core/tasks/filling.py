@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from lance_core.datafiles.column_layout import columns_of
 from lance_core.datafiles.fragment_reader import load_deletions
-from lance_core.edit.columns import merged, new_fields
+from lance_core.dml.new_columns import merged, new_fields
 from lance_core.errors import Corrupt, NotFound
 from lance_core.format.fragment import DataFile, Fragment, StorageVersion
 from lance_core.format.operations import Merge

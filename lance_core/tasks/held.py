@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from lance_core.datafiles.codec import BATCH_ROWS
 from lance_core.datafiles.fragment_reader import FragmentReader
-from lance_core.edit.column_files import live_rows
-from lance_core.edit.joining import NOTHING, SourceKeys
+from lance_core.dml.column_files import live_rows
+from lance_core.dml.key_join import NOTHING, SourceKeys
 from lance_core.errors import InvalidInput, SchemaMismatch
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.schema import TableSchema

@@ -19,8 +19,8 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core import validation
-from lance_core.edit import indices as in_one_process
-from lance_core.edit.indices import Asked
+from lance_core.dml import index_definition as in_one_process
+from lance_core.dml.index_definition import Asked
 from lance_core.errors import Corrupt, InvalidInput, NotFound, RetryableConflict, StorageError
 from lance_core.format import naming
 from lance_core.format.fragment import Fragment

@@ -20,7 +20,7 @@ import pyarrow as pa
 from lance_core import validation
 from lance_core.coordination import progress as progress_module
 from lance_core.coordination.leases import Hold, hold, release
-from lance_core.edit.columns import Compute, add_columns, new_fields
+from lance_core.dml.new_columns import Compute, add_columns, new_fields
 from lance_core.errors import InvalidInput, StorageError
 from lance_core.expressions import with_metadata_columns
 from lance_core.format.field_paths import unknown

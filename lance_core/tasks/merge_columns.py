@@ -18,8 +18,8 @@ from lance_core import validation
 from lance_core.datafiles.blob_writing import schema_as_stored
 from lance_core.datafiles.conform import Conversion, columns_to_write
 from lance_core.datafiles.conversions import obstacle
-from lance_core.edit.columns import new_fields
-from lance_core.edit.joining import check_key_type
+from lance_core.dml.key_join import check_key_type
+from lance_core.dml.new_columns import new_fields
 from lance_core.errors import IncompatibleConflict, InvalidInput, SchemaMismatch
 from lance_core.format import operations as op
 from lance_core.format.field_paths import unknown

@@ -13,7 +13,7 @@ from lance_core import validation
 from lance_core.datafiles.blob_writing import schema_as_stored
 from lance_core.datafiles.conform import Conversion, columns_to_write
 from lance_core.datafiles.fragment_writer import FileLimits
-from lance_core.edit.slices import Slice, SliceRows
+from lance_core.dml.replace_where import Slice, SliceRows
 from lance_core.errors import NotFound
 from lance_core.expressions import Predicate
 from lance_core.format.fragment import Fragment

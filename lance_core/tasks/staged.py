@@ -15,8 +15,8 @@ import pyarrow as pa
 from lance_core.datafiles.fragment_reader import FragmentReader
 from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.datafiles.key_normalization import comparable
-from lance_core.edit.joining import Numbers, SourceKeys
-from lance_core.edit.rewriting import in_one_piece
+from lance_core.dml.key_join import Numbers, SourceKeys
+from lance_core.dml.row_rewrite import in_one_piece
 from lance_core.errors import StorageError
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.key_filter import hashes_of

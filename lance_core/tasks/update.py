@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from lance_core.datafiles.fragment_writer import FileLimits
-from lance_core.edit import update as in_one_process
-from lance_core.edit.matching import matching
-from lance_core.edit.rewriting import ids_of, is_cheaper
-from lance_core.edit.update import Asked
+from lance_core.dml import update as in_one_process
+from lance_core.dml.row_matching import matching
+from lance_core.dml.row_rewrite import ids_of, is_cheaper
+from lance_core.dml.update import Asked
 from lance_core.expressions import Predicate
 from lance_core.format.operations import Update, UpdateMode
 from lance_core.runtime import SYSTEM

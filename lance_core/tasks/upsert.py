@@ -24,9 +24,9 @@ from lance_core.datafiles.blob_writing import schema_as_stored
 from lance_core.datafiles.column_layout import is_blob
 from lance_core.datafiles.conform import Conversion
 from lance_core.datafiles.fragment_writer import FileLimits
-from lance_core.edit.deletions import rows_as_bitmap
-from lance_core.edit.rewriting import ids_of, is_cheaper, move_rows, rewrite_columns, write_rows
-from lance_core.edit.upsert import (
+from lance_core.dml.deletion_files import rows_as_bitmap
+from lance_core.dml.row_rewrite import ids_of, is_cheaper, move_rows, rewrite_columns, write_rows
+from lance_core.dml.upsert import (
     already_there,
     changes_nothing,
     changes_of,
@@ -37,7 +37,7 @@ from lance_core.edit.upsert import (
     may_stay,
     seeing,
 )
-from lance_core.edit.upsert_join import Conditions, Matched, Rules, Seen, join, looked_up
+from lance_core.dml.upsert_join import Conditions, Matched, Rules, Seen, join, looked_up
 from lance_core.errors import InvalidInput
 from lance_core.format.deletion_vector import DeletionVector
 from lance_core.format.fragment import Fragment

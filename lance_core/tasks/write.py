@@ -23,7 +23,7 @@ from lance_core.datafiles.coalesce_batches import joined
 from lance_core.datafiles.column_layout import check_storable
 from lance_core.datafiles.conform import Conversion, columns_to_write
 from lance_core.datafiles.fragment_writer import BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits, write_fragments
-from lance_core.edit.slices import Slice
+from lance_core.dml.replace_where import Slice
 from lance_core.errors import AlreadyExists, InvalidInput, NotFound, RetryableConflict
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.operations import Append, Overwrite

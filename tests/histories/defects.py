@@ -21,8 +21,8 @@ from lance_core.commit.write_protocol import Begun
 from lance_core.coordination import idempotency
 from lance_core.coordination.idempotency import IntentRecord, Landing
 from lance_core.datafiles.fragment_writer import HeldRows
-from lance_core.edit import attempts
-from lance_core.edit.attempts import Change
+from lance_core.dml import retry
+from lance_core.dml.retry import Change
 from lance_core.format import key_filter
 from lance_core.format.deletion_vector import DeletionVector
 from lance_core.format.ids import FragmentId, Version
@@ -172,17 +172,17 @@ def _planned_again_on_what_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
             return write_protocol.nothing_to_write(begun, change.operation)
         return write_protocol.finish(begun, planned, properties=properties, attempts=retries)
 
-    monkeypatch.setattr(attempts, "_once", once)
+    monkeypatch.setattr(retry, "_once", once)
 
 
 def _planned_again_under_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """The re-run is a new intention, so an earlier landing of the old one is not looked for."""
-    real = attempts._once
+    real = retry._once
 
     def once(change: Change, begun: Begun, properties: Mapping[str, str], retries: int) -> write_protocol.Written:
         return real(change, replace(begun, uuid=str(begun.ports.new_uuid())), properties, retries)
 
-    monkeypatch.setattr(attempts, "_once", once)
+    monkeypatch.setattr(retry, "_once", once)
 
 
 def _a_slot_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from typing import Self
 
 from lance_core import CommitUndecided, ConflictError, InvalidInput, LanceError, NotFound, StorageError
 from lance_core.commit.write_protocol import Begun, begin, finish
-from lance_core.edit.attempts import Change, land
+from lance_core.dml.retry import Change, land
 from lance_core.format import naming
 from lance_core.format.operations import Overwrite, ReserveFragments
 from lance_core.format.transaction import Transaction

@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from lance_core.commit import write_protocol
 from lance_core.datafiles.fragment_reader import load_deletions
-from lance_core.edit.deletions import rows_as_bitmap, with_deleted
-from lance_core.edit.upsert import Brought
-from lance_core.edit.upsert_join import Held
+from lance_core.dml.deletion_files import rows_as_bitmap, with_deleted
+from lance_core.dml.upsert import Brought
+from lance_core.dml.upsert_join import Held
 from lance_core.errors import InvalidInput
 from lance_core.format import field_ids, naming
 from lance_core.format import operations as op

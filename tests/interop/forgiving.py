@@ -38,7 +38,7 @@ ALLOWED: Mapping[str, str] = {
         "new key are always kept apart"
     ),
     "columns rewritten where pylance moves rows": (
-        "the format knows both (lance_core/edit/001); rows then lie elsewhere, and so do those of later steps"
+        "the format knows both (lance_core/dml/001); rows then lie elsewhere, and so do those of later steps"
     ),
     "rows of an upsert in another order": (
         "pylance writes them as they come out of its join, we the changed ones in the order of the table, then the new "

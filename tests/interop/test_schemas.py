@@ -15,7 +15,7 @@ from lance_core import InvalidInput, Table
 from lance_core.format._pb import file_pb2
 from lance_core.format.field_ids import NOTED
 from lance_core.format.schema import TableSchema
-from tests.lance_core.edit.evolution import altered
+from tests.lance_core.dml.evolution import altered
 
 KEY = "lance-schema:unenforced-primary-key"
 PLACE = KEY + ":position"

@@ -20,7 +20,7 @@ import pyarrow as pa
 from lance_assets import LanceFleet, LanceTable, Maintenance, lance_fleet, lance_table
 from lance_core import Table
 from lance_core.commit.write_protocol import Written
-from lance_core.edit import attempts
+from lance_core.dml import retry
 from lance_core.tasks import compact_many
 from lance_core.tasks.parts import Here
 from tests.lance_core.maintenance.test_cleanup import age
@@ -79,7 +79,7 @@ def without_spark() -> Iterator[object]:
 
 def main(lake: str, home: str, commits: int) -> None:
     """Ends after so many tables are committed, and before anybody is told."""
-    go_on, left = attempts.go_on, [None] * commits
+    go_on, left = retry.go_on, [None] * commits
 
     def counting(*arguments: Any, **named: Any) -> Written:
         landed = go_on(*arguments, **named)
@@ -91,7 +91,7 @@ def main(lake: str, home: str, commits: int) -> None:
     overrides = {"telemetry": {"enabled": False}}
     with (
         without_spark() as resource,
-        patch.object(attempts, "go_on", counting),
+        patch.object(retry, "go_on", counting),
         patch.object(compact_many, "_AT_ONCE", 1),
         dg.DagsterInstance.local_temp(home, overrides=overrides) as instance,
     ):

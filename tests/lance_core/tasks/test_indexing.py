@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import Committed, InvalidInput, Table
-from lance_core.edit.indices import Asked
+from lance_core.dml.index_definition import Asked
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.index import registry
 from lance_core.index.coverage import Coverage

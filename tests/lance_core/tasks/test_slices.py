@@ -10,7 +10,7 @@ import pytest
 
 from lance_core import Committed, InvalidInput, NotFound, RetryableConflict, SchemaMismatch, Table
 from lance_core.datafiles.fragment_writer import FileLimits
-from lance_core.edit.slices import Slice
+from lance_core.dml.replace_where import Slice
 from lance_core.format.schema import TableSchema
 from lance_core.tasks.changes import How, Where
 from lance_core.tasks.slices import overwrite_slice

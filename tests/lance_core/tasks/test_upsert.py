@@ -14,8 +14,8 @@ import pytest
 
 from lance_core import Committed, InvalidInput, Table
 from lance_core.datafiles.fragment_writer import FileLimits
-from lance_core.edit import upsert_join
-from lance_core.edit.upsert import Rules
+from lance_core.dml import upsert_join
+from lance_core.dml.upsert import Rules
 from lance_core.errors import SchemaMismatch
 from lance_core.format.fragment import DataFile
 from lance_core.format.operations import Update, UpdateMode
@@ -25,7 +25,7 @@ from lance_core.tasks.changes import How, Where
 from lance_core.tasks.parts import Task
 from lance_core.tasks.upsert import upsert
 from lance_core.tasks.write import WriteTask
-from tests.lance_core.edit.twins import LINEAGE, Twins, twins
+from tests.lance_core.dml.twins import LINEAGE, Twins, twins
 from tests.lance_core.tasks.loop import Loop
 
 ROWS = pa.table({"id": range(40), "v": [10 * n for n in range(40)], "w": [f"w{n}" for n in range(39)] + [None]})

@@ -15,10 +15,10 @@ from lance_core import Table
 from lance_core.datafiles.conform import Conversion
 from lance_core.datafiles.fragment_writer import FileLimits, write_columns, write_fragments
 from lance_core.datafiles.inputs import incoming
-from lance_core.edit import columns, evolve, settings
-from lance_core.edit.delete import delete
-from lance_core.edit.update import update
-from lance_core.edit.upsert import Rules, upsert
+from lance_core.dml import new_columns, schema_evolution, settings
+from lance_core.dml.delete import delete
+from lance_core.dml.update import update
+from lance_core.dml.upsert import Rules, upsert
 from lance_core.format import index_metadata
 from lance_core.format import operations as op
 from lance_core.format.base_path import BasePath
@@ -169,15 +169,15 @@ def adding_segment(base: Snapshot) -> Operation:
 
 
 def adding(*fields: pa.Field) -> Plan:
-    return lambda base: columns.add_columns(base, list(fields), schema=None, read_columns=None, ports=SYSTEM)
+    return lambda base: new_columns.add_columns(base, list(fields), schema=None, read_columns=None, ports=SYSTEM)
 
 
 def computing(expressions: dict[str, str]) -> Plan:
-    return lambda base: columns.add_columns(base, expressions, schema=None, read_columns=None, ports=SYSTEM)
+    return lambda base: new_columns.add_columns(base, expressions, schema=None, read_columns=None, ports=SYSTEM)
 
 
 def altering(name: str, *, rename: str | None = None, nullable: bool | None = None) -> Plan:
-    return lambda base: evolve.alter_column(
+    return lambda base: schema_evolution.alter_column(
         base, name, rename=rename, type=None, nullable=nullable, ports=SYSTEM
     )  # fmt: skip
 
@@ -258,7 +258,7 @@ MOVES: dict[str, Plan] = {
     "Merge adds nulls": adding(pa.field("z", pa.int32())),
     "Merge adds values": computing({"z": "id * 2"}),
     "Merge adds mandatory": lambda base: _mandatory(computing({"z": "id * 2"})(base)),
-    "Project drops v": lambda base: evolve.drop_columns(base, ["v"], ports=SYSTEM),
+    "Project drops v": lambda base: schema_evolution.drop_columns(base, ["v"], ports=SYSTEM),
     "Project renames v": altering("v", rename="v2"),
     "Project makes v mandatory": altering("v", nullable=False),
     "Restore": lambda _base: op.Restore(Version(1)),

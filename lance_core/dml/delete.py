@@ -1,7 +1,7 @@
 """Delete the rows that match: only the predicate's columns are read, and only deletion files are written."""
 
-from lance_core.edit.deletions import rows_as_bitmap, with_deleted
-from lance_core.edit.matching import matching
+from lance_core.dml.deletion_files import rows_as_bitmap, with_deleted
+from lance_core.dml.row_matching import matching
 from lance_core.expressions import Predicate
 from lance_core.format.operations import Delete
 from lance_core.runtime import Ports

@@ -10,7 +10,7 @@ import pytest
 
 from lance_core import Table
 from lance_core.datafiles.fragment_writer import FileLimits
-from lance_core.edit.rewriting import Change, Changes, move_rows, rewrite_columns
+from lance_core.dml.row_rewrite import Change, Changes, move_rows, rewrite_columns
 from lance_core.runtime import SYSTEM
 from lance_core.versions.snapshot import load_latest
 from tests.interop.cases import CASES, StorageName, TypeCase

@@ -2,7 +2,7 @@
 which have to match it too.
 
 One commit removes the ones and adds the others. The slice is what was given, on whichever version that lands: rows that
-others brought into it meanwhile are met by planning again (`002-a-slice-is-what-was-given.md`). The rows that come are
+others brought into it meanwhile are met by planning again (`002-replace-where-semantics.md`). The rows that come are
 written once, however often it is planned.
 """
 
@@ -18,8 +18,8 @@ from lance_core.datafiles.column_layout import is_blob
 from lance_core.datafiles.conform import Conversion, columns_to_write
 from lance_core.datafiles.fragment_writer import FileLimits, write_fragments
 from lance_core.datafiles.inputs import Incoming
-from lance_core.edit.delete import delete
-from lance_core.edit.rewriting import ids_of
+from lance_core.dml.delete import delete
+from lance_core.dml.row_rewrite import ids_of
 from lance_core.errors import IncompatibleConflict, InvalidInput
 from lance_core.expressions import Predicate, with_metadata_columns
 from lance_core.format.fragment import Fragment

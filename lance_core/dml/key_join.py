@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.datafiles.key_normalization import comparable, storage_of
-from lance_core.edit.integer_keys import IntegerKeys
+from lance_core.dml.integer_keys import IntegerKeys
 from lance_core.errors import InvalidInput
 from lance_core.format.logical_types import is_json
 

@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core import validation
-from lance_core.edit.joining import Numbers, SourceKeys
-from lance_core.edit.matching import picked_rows_of, rows_of
-from lance_core.edit.rewriting import in_one_piece
+from lance_core.dml.key_join import Numbers, SourceKeys
+from lance_core.dml.row_matching import picked_rows_of, rows_of
+from lance_core.dml.row_rewrite import in_one_piece
 from lance_core.errors import InvalidInput
 from lance_core.expressions import And, In, Predicate
 from lance_core.format.fragment import Fragment

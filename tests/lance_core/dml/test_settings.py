@@ -10,7 +10,7 @@ import pytest
 from lance_core import InvalidInput, Table
 from lance_core.table.committed import Committed
 from lance_core.versions.table_id import TABLE_ID
-from tests.lance_core.edit.evolution import Pair, altered, pair
+from tests.lance_core.dml.evolution import Pair, altered, pair
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import pytest
 from lance.file import LanceFileReader
 
 from lance_core import InvalidInput, SchemaMismatch, Table, Unsupported
-from lance_core.edit.integer_keys import IntegerKeys
-from lance_core.edit.joining import SourceKeys
-from tests.lance_core.edit.evolution import Pair, pair, stored
+from lance_core.dml.integer_keys import IntegerKeys
+from lance_core.dml.key_join import SourceKeys
+from tests.lance_core.dml.evolution import Pair, pair, stored
 
 
 @pytest.fixture(params=[False, True], ids=["addresses", "stable row ids"])

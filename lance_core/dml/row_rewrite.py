@@ -17,8 +17,8 @@ from lance_core.datafiles.column_layout import is_blob
 from lance_core.datafiles.conform import Conversion, conform
 from lance_core.datafiles.fragment_reader import FragmentReader, load_deletions
 from lance_core.datafiles.fragment_writer import FileLimits, write_fragments
-from lance_core.edit.column_files import Placed, with_columns
-from lance_core.edit.deletions import rows_as_bitmap, with_deleted
+from lance_core.dml.column_files import Placed, with_columns
+from lance_core.dml.deletion_files import rows_as_bitmap, with_deleted
 from lance_core.errors import InvalidInput
 from lance_core.format.fragment import Fragment
 from lance_core.format.ids import FragmentId

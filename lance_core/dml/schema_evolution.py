@@ -12,7 +12,7 @@ from lance_core import validation
 from lance_core.datafiles.blob_locations import nulls
 from lance_core.datafiles.column_layout import is_blob
 from lance_core.datafiles.conform import Conversion
-from lance_core.edit.column_files import live_rows, with_columns
+from lance_core.dml.column_files import live_rows, with_columns
 from lance_core.errors import InvalidInput, SchemaMismatch
 from lance_core.format import field_ids
 from lance_core.format.field_paths import Chain, find, narrowed, replaced, unknown, without

@@ -17,9 +17,9 @@ from lance_core.datafiles.conform import Conversion, afresh, columns_to_write, c
 from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.datafiles.inputs import Incoming
 from lance_core.datafiles.key_normalization import comparable
-from lance_core.edit.joining import check_key_type
-from lance_core.edit.matching import check_columns
-from lance_core.edit.rewriting import (
+from lance_core.dml.key_join import check_key_type
+from lance_core.dml.row_matching import check_columns
+from lance_core.dml.row_rewrite import (
     Change,
     Changes,
     ids_of,
@@ -28,7 +28,7 @@ from lance_core.edit.rewriting import (
     move_rows,
     rewrite_columns,
 )
-from lance_core.edit.upsert_join import Found, Held, Matched, Rules, Seen, Source, arrays, join
+from lance_core.dml.upsert_join import Found, Held, Matched, Rules, Seen, Source, arrays, join
 from lance_core.errors import InvalidInput
 from lance_core.format.key_filter import is_recorded_by_all, joined_filters, key_filter
 from lance_core.format.operations import Update

@@ -13,8 +13,8 @@ import pyarrow as pa
 from lance_core import validation
 from lance_core.datafiles.column_layout import is_blob
 from lance_core.datafiles.fragment_writer import FileLimits
-from lance_core.edit.matching import check_columns, matching
-from lance_core.edit.rewriting import Change, Changes, ids_of, is_cheaper_in_place, move_rows, rewrite_columns
+from lance_core.dml.row_matching import check_columns, matching
+from lance_core.dml.row_rewrite import Change, Changes, ids_of, is_cheaper_in_place, move_rows, rewrite_columns
 from lance_core.errors import InvalidInput
 from lance_core.expressions import Predicate, Projection
 from lance_core.format.operations import Update

@@ -24,7 +24,7 @@ import pytest
 from lance_core import Committed, IncompatibleConflict, InvalidInput, RetryableConflict, Table
 from lance_core.coordination.backoff import Pace
 from lance_core.coordination.idempotency import path_of
-from lance_core.edit.attempts import Change, land
+from lance_core.dml.retry import Change, land
 from lance_core.format.operations import Append, Delete, MapUpdate, Merge, Operation, Update, UpdateConfig, UpdateMode
 from lance_core.runtime import SYSTEM
 from lance_core.versions.snapshot import Snapshot

@@ -17,8 +17,8 @@ from lance_core.datafiles.blob_writing import stored_schema
 from lance_core.datafiles.column_layout import check_storable
 from lance_core.datafiles.conform import Conversion, conform
 from lance_core.datafiles.inputs import Incoming
-from lance_core.edit.column_files import Placed, live_rows, with_columns
-from lance_core.edit.joining import NOTHING, SourceKeys, check_key_type
+from lance_core.dml.column_files import Placed, live_rows, with_columns
+from lance_core.dml.key_join import NOTHING, SourceKeys, check_key_type
 from lance_core.errors import InvalidInput, SchemaMismatch
 from lance_core.expressions import Projection, with_metadata_columns
 from lance_core.format import field_ids
