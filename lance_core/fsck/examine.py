@@ -11,11 +11,11 @@ from lance_core.format import naming, refs
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.transaction import Transaction
-from lance_core.fsck import chain, entries, indices, manifests, records, references
+from lance_core.fsck import auxiliary_records, hash_chain, indices, manifest_store_entries, manifests, references
 from lance_core.fsck.blobs import Blobs
-from lance_core.fsck.chain import Link
+from lance_core.fsck.damaged_head import broken_head, load_whole, unreadable
 from lance_core.fsck.files import Files
-from lance_core.fsck.heads import broken_head, load_whole, unreadable
+from lance_core.fsck.hash_chain import Link
 from lance_core.fsck.report import Finding, Report, Severity
 from lance_core.index.coverage import Coverage, led_on, together
 from lance_core.transactions.fold import parts_of, uuids_of
@@ -36,9 +36,9 @@ def examine(location: Location, extent: Extent | Version = Extent.ALL) -> Report
     """Whatever state it is in; a directory that holds no version at all is the only thing that is refused. `extent` may
     be one version."""
     as_opened, acting = location, location.own_store
-    location, published = entries.bare(location)
+    location, published = manifest_store_entries.bare(location)
     manifest_names = _manifests(location)
-    told = [] if published is None else list(entries.of_table(published))
+    told = [] if published is None else list(manifest_store_entries.of_table(published))
     if not manifest_names and not told:
         raise NotFound(f"there is no Lance table at {location.uri}; check the path")
     told += _mixed_names(manifest_names)
@@ -58,15 +58,15 @@ def examine(location: Location, extent: Extent | Version = Extent.ALL) -> Report
         else:
             found.reads(snapshot)
     if extent is Extent.ALL:
-        found.links += chain.beside(location)
+        found.links += hash_chain.beside(location)
     elif looked_at:
-        found.links += chain.around(location, looked_at[0])
-    chained, broken = chain.check(found.links)
+        found.links += hash_chain.around(location, looked_at[0])
+    chained, broken = hash_chain.check(found.links)
     found.findings += broken
     if found.newest is not None:
         found.findings += _of_the_newest(found, extent, as_opened)
         if found.newest.version == numbers[-1] and published is None:
-            found.findings += records.of_hint(location.own_store, found.newest.version, location)
+            found.findings += auxiliary_records.of_hint(location.own_store, found.newest.version, location)
     found.findings.sort(key=lambda finding: _WORST_FIRST.index(finding.severity))
     return Report(location.uri, tuple(looked_at), found.files.count, tuple(found.findings), chained)
 
@@ -96,7 +96,7 @@ class _Round:
         self.findings += _version(snapshot, self.files, self.blobs, self.fragments)
         transaction, told = _transaction(snapshot)
         self.findings += told or _record(snapshot, transaction, self.uuids)
-        self.findings += records.of_transaction(self.location, manifest, transaction, self.sizes)
+        self.findings += auxiliary_records.of_transaction(self.location, manifest, transaction, self.sizes)
         self.links.append(Link.of(snapshot, transaction))
         if self._before is not None:
             self.findings += manifests.of_pair(self._before, manifest)
@@ -124,8 +124,8 @@ def _of_the_newest(found: _Round, extent: Extent | Version, acting: Location) ->
         if found.all_named and extent is Extent.ALL:
             yield from _orphans(line, found.names)
     if extent is Extent.ALL:
-        yield from records.of_intents(found.location, found.uuids, found.newest)
-        yield from records.of_work_under_way(found.location)
+        yield from auxiliary_records.of_intents(found.location, found.uuids, found.newest)
+        yield from auxiliary_records.of_work_under_way(found.location)
         yield from references.of_clones(found.location.store)
 
 

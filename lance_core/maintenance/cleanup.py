@@ -27,8 +27,8 @@ from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.limits import MANIFEST_BYTES
-from lance_core.maintenance import aftermath
-from lance_core.maintenance.protection import of_work_under_way, outlived_intents, outlived_work, reasons
+from lance_core.maintenance import post_cleanup_check
+from lance_core.maintenance.retention_guards import of_work_under_way, outlived_intents, outlived_work, reasons
 from lance_core.runtime import Ports
 from lance_core.storage.store import ObjectInfo, Put, read_whole, with_facts
 from lance_core.storage.tree_operations import prune
@@ -197,7 +197,7 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, p
     removed = {path for path in (*report.files, *report.orphans) if path not in spared}
     if removed:
         stayed = [(version, path) for version, (path, _age) in manifests.items() if path not in removed]
-        aftermath.look(location, stayed, {key for path in removed if (key := key_of(path))}, ports)
+        post_cleanup_check.look(location, stayed, {key for path in removed if (key := key_of(path))}, ports)
     return replace(
         report,
         versions=tuple(version for version in choice.versions if version not in put_back),

@@ -14,7 +14,7 @@ from lance_core.format import field_paths
 from lance_core.index import build
 from lance_core.index.coverage import Coverage, Standing, led_on, together
 from lance_core.index.statistics import RowCounts, is_behind
-from lance_core.maintenance.index_upkeep import small_beside
+from lance_core.maintenance.index_maintenance import small_beside
 from lance_core.versions.snapshot import Snapshot
 
 

@@ -14,7 +14,7 @@ from lance_core.dml import retry
 from lance_core.errors import RetryableConflict
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.operations import CreateIndex, Rewrite
-from lance_core.maintenance import cleanup, compaction, index_upkeep
+from lance_core.maintenance import cleanup, compaction, index_maintenance
 from lance_core.maintenance import survey as surveying
 from lance_core.maintenance.cleanup import CleanupReport, Retention
 from lance_core.maintenance.compaction_indices import Remap
@@ -188,11 +188,11 @@ class TableUpkeep(TableReader, ABC):
         `merge` says which segments of an index become one with what is new: `"small"` ones, so that there are few and
         each row is written a few times in all; `"all"`; or `"none"`. Where all is in shape there is no new version."""
         wanted = None if names is None else validation.names(names, "names")
-        how = index_upkeep.Merge.of(merge)
+        how = index_maintenance.Merge.of(merge)
         fresh: list[IndexMetadata] = []
 
         def plan(base: Snapshot) -> CreateIndex | None:
-            operation = index_upkeep.optimize(base, wanted, how, ports=SYSTEM)
+            operation = index_maintenance.optimize(base, wanted, how, ports=SYSTEM)
             fresh[:] = operation.new if operation else ()
             return operation
 
@@ -200,7 +200,7 @@ class TableUpkeep(TableReader, ABC):
         try:
             trimmed = done.table._changed(
                 "optimize_indices",
-                lambda base: index_upkeep.trim(base, fresh, ports=SYSTEM),
+                lambda base: index_maintenance.trim(base, fresh, ports=SYSTEM),
                 None,
                 properties,
                 retries,

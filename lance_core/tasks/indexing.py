@@ -32,8 +32,8 @@ from lance_core.index.coverage import Coverage
 from lance_core.index.external_sort import splitters
 from lance_core.index.ordering import joined, ordering
 from lance_core.index.statistics import RowCounts
-from lance_core.maintenance import index_upkeep
-from lance_core.maintenance.index_upkeep import Merge, Work
+from lance_core.maintenance import index_maintenance
+from lance_core.maintenance.index_maintenance import Merge, Work
 from lance_core.runtime import SYSTEM
 from lance_core.storage import tree_operations
 from lance_core.table.committed import Committed
@@ -95,7 +95,7 @@ def build_index(where: Where, asked: Asked, only: str, *, how: How, runner: Runn
             return builder.done(base, [whole], also_of_nothing=True)
         if chosen is Only.NEEDED:
             return builder.done(
-                base, list(index_upkeep.planned(base, Coverage(base), [whole.wanted.name], Merge.SMALL))
+                base, list(index_maintenance.planned(base, Coverage(base), [whole.wanted.name], Merge.SMALL))
             )
         return builder.done(base, _uncovered(base, asked, whole))
 
@@ -113,7 +113,7 @@ def optimize_indices(where: Where, names: Sequence[str] | None, merge: str, *, h
     fresh: list[IndexMetadata] = []
 
     def plan(base: Snapshot) -> CreateIndex | None:
-        operation = builder.done(base, list(index_upkeep.planned(base, Coverage(base), wanted, merging)))
+        operation = builder.done(base, list(index_maintenance.planned(base, Coverage(base), wanted, merging)))
         fresh[:] = operation.new if operation else ()
         return operation
 
@@ -127,7 +127,7 @@ def optimize_indices(where: Where, names: Sequence[str] | None, merge: str, *, h
             where,
             then,
             "optimize_indices",
-            lambda base: index_upkeep.trim(base, fresh, ports=SYSTEM),
+            lambda base: index_maintenance.trim(base, fresh, ports=SYSTEM),
             operation=CreateIndex.name,
         )
     except RetryableConflict:
@@ -173,7 +173,7 @@ def _uncovered(base: Snapshot, asked: Asked, there: Work) -> list[Work]:
             f"{uri}: index {wanted.name!r} was built with {options[0]}, and is built on with the same; leave "
             f"{', '.join(sorted(asked.params))} out, or build it anew with replace=True"
         )
-    return list(index_upkeep.planned(base, coverage, [wanted.name], Merge.NONE))
+    return list(index_maintenance.planned(base, coverage, [wanted.name], Merge.NONE))
 
 
 class _Builder:

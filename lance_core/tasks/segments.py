@@ -28,7 +28,7 @@ from lance_core.index.index_type import ROW, VALUE, Part
 from lance_core.index.ordering import ordering
 from lance_core.index.row_remap import Unmoved
 from lance_core.index.segment_files import NewSegment
-from lance_core.maintenance.index_upkeep import part_of
+from lance_core.maintenance.index_maintenance import part_of
 from lance_core.runtime import SYSTEM
 from lance_core.versions.location import locate
 from lance_core.versions.snapshot import Snapshot

@@ -13,7 +13,7 @@ from lance_core.commit.fencing import Watch
 from lance_core.coordination.leases import Hold, Notice
 from lance_core.format import naming
 from lance_core.format.ids import Version
-from lance_core.maintenance import cleanup, protection
+from lance_core.maintenance import cleanup, retention_guards
 from lance_core.maintenance.cleanup import CleanupReport
 from lance_core.runtime import Ports
 from lance_core.storage.store import Store
@@ -49,7 +49,7 @@ def _ages_by_our_own_clock(patch: pytest.MonkeyPatch) -> None:
 
 
 def _tags_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(protection, "read_tags", lambda store: {})
+    patch.setattr(retention_guards, "read_tags", lambda store: {})
 
 
 def _references_not_looked_at_again(patch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ def _references_not_looked_at_again(patch: pytest.MonkeyPatch) -> None:
     def once(line: Line, *, now: datetime) -> dict[Version, list[str]]:
         mine = me()
         if mine not in read:
-            read[mine] = protection.reasons(line, now=now)
+            read[mine] = retention_guards.reasons(line, now=now)
         return read[mine]
 
     def clean(*args: object, **named: object) -> CleanupReport:
@@ -80,7 +80,7 @@ def _work_under_way_ignored(patch: pytest.MonkeyPatch) -> None:
 
 
 def _holds_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(protection, "held", lambda store, *, now: ())
+    patch.setattr(retention_guards, "held", lambda store, *, now: ())
 
 
 def _data_before_manifests(patch: pytest.MonkeyPatch) -> None:

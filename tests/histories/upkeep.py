@@ -28,7 +28,7 @@ from lance_core.format.manifest import Manifest
 from lance_core.format.operations import ReserveFragments
 from lance_core.maintenance import cleanup
 from lance_core.maintenance.cleanup import GRACE_FLOOR, Retention
-from lance_core.maintenance.protection import INTENT_MEMORY
+from lance_core.maintenance.retention_guards import INTENT_MEMORY
 from lance_core.runtime import Ports
 from lance_core.storage.store import ObjectInfo, Put, Store
 from lance_core.table.branches import Branches

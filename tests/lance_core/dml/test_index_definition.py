@@ -12,7 +12,7 @@ from lance_core import Committed, InvalidInput, Table
 from lance_core.commit import write_protocol
 from lance_core.errors import IncompatibleConflict, NotFound, StorageError
 from lance_core.format.operations import CreateIndex, Update
-from lance_core.maintenance.protection import of_work_under_way
+from lance_core.maintenance.retention_guards import of_work_under_way
 from lance_core.tasks import compact
 from lance_core.tasks.changes import How, Where
 from lance_core.tasks.parts import Here

@@ -11,7 +11,7 @@ from lance.file import LanceFileWriter
 from lance_core import InvalidInput, Table, Unsupported
 from lance_core.format.fragment_reuse import FragmentReuse, content_of, reuse_entry
 from lance_core.index import registry
-from lance_core.maintenance import index_upkeep
+from lance_core.maintenance import index_maintenance
 from lance_core.runtime import SYSTEM
 from lance_core.transactions.conflicts import judge
 from lance_core.transactions.verdicts import Verdict
@@ -105,7 +105,7 @@ def test_only_some_of_them(tmp_path: Path) -> None:
 
 def test_segments_grow_like_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large segment is not written again for a few rows, until they are many."""
-    monkeypatch.setattr(index_upkeep, "SMALL_ROWS", 10)
+    monkeypatch.setattr(index_maintenance, "SMALL_ROWS", 10)
     table = Table.create(tmp_path / "t", rows(0, 100), durable=False).create_index("id", "BTREE").table
     sizes = []
     for number in range(16):
@@ -200,7 +200,7 @@ def test_notes_are_not_dropped_for_what_only_says_that_it_is_up_to_date(tmp_path
     dataset.create_scalar_index("at.y", "BTREE")
     table = table.refresh()
     assert version < table.version
-    assert index_upkeep.trim(table._snapshot, (), ports=SYSTEM) is None
+    assert index_maintenance.trim(table._snapshot, (), ports=SYSTEM) is None
     table = table.optimize_indices().table
     assert notes(table) == 0
     check_answers(table, [*FILTERS, "at.y = 7"])
@@ -212,7 +212,7 @@ def test_a_note_stays_for_what_was_written_just_before_it(tmp_path: Path) -> Non
     table = Table.open(str(tmp_path / "t")).create_index("id", "BTREE").table
     fresh = table.indices
     table = table.compact(remap="reuse", target_rows=20).table
-    assert index_upkeep.trim(table._snapshot, fresh, ports=SYSTEM) is None
+    assert index_maintenance.trim(table._snapshot, fresh, ports=SYSTEM) is None
 
 
 @pytest.mark.parametrize("compacted", [False, True])

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import Corrupt, Table
-from lance_core.maintenance import aftermath, cleanup
+from lance_core.maintenance import cleanup, post_cleanup_check
 from lance_core.storage.store import Store
 from lance_core.versions import file_inventory
 from lance_core.versions.location import Location
@@ -57,7 +57,7 @@ def test_an_index_without_files_is_told(place: str) -> None:
 
 
 def test_nothing_is_asked_where_nothing_went(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aftermath, "look", None)
+    monkeypatch.setattr(post_cleanup_check, "look", None)
     assert Table.open(place).cleanup(keep=100).files == ()
     assert Table.open(place).cleanup(keep=1, dry_run=True).versions == (1, 2, 3, 4, 5, 6)
 
@@ -74,6 +74,6 @@ def test_it_asks_for_a_few_files_of_a_few_versions(place: str, monkeypatch: pyte
         asked.append(key)
         return real(store, key)
 
-    monkeypatch.setattr(aftermath, "is_there", noted)
+    monkeypatch.setattr(post_cleanup_check, "is_there", noted)
     assert table.cleanup(keep=10).versions
-    assert len(asked) == aftermath.VERSIONS * aftermath.FILES
+    assert len(asked) == post_cleanup_check.VERSIONS * post_cleanup_check.FILES
