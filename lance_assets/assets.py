@@ -33,7 +33,7 @@ from lance_assets.storage import Access, LanceResource
 from lance_assets.writes import Write, Writes, write_asset, write_key
 from lance_assets.writes.dependencies import input_after
 from lance_core import InvalidInput
-from lance_core.tasks.stamp import Stamp
+from lance_core.tasks.version_stamp import Stamp
 
 # Not in `lance_assets/__init__.py`, which Spark's workers load.
 DagsterLibraryRegistry.register("lance-assets", Stamp.of_this_process().lance_assets, is_dagster_package=False)

@@ -18,7 +18,7 @@ from benchmarks.harness import Case, Entrant, Scale, Side, Stage, Told
 from benchmarks.report import Facts
 from lance_assets.spark import SparkSettings, build_index, count_rows, open_session, read
 from lance_core import Table
-from lance_core.tasks import indexing
+from lance_core.tasks import index_build
 
 _ROWS: Mapping[Scale, int] = {Scale.SMOKE: 20_000, Scale.DEFAULT: 2_000_000, Scale.FULL: 10_000_000}
 _REPETITIONS: Mapping[Scale, int] = {Scale.SMOKE: 1, Scale.DEFAULT: 3, Scale.FULL: 5}
@@ -61,7 +61,9 @@ class SparkIndex:
             yield Case(
                 f"BTREE of {rows} shuffled whole numbers",
                 (
-                    Entrant("ours", Side.OURS, lambda: _Building(spark, place, _by_spark(spark, indexing.ALONE_ROWS))),
+                    Entrant(
+                        "ours", Side.OURS, lambda: _Building(spark, place, _by_spark(spark, index_build.ALONE_ROWS))
+                    ),
                     Entrant("ours, in pieces", Side.OURS, lambda: _Building(spark, place, _by_spark(spark, 0))),
                     Entrant("ours, without Spark", Side.OURS, lambda: _Building(spark, place, _alone)),
                     Entrant("pylance", Side.PEER, lambda: _Building(spark, place, _by_pylance), ("pylance",)),
@@ -105,11 +107,11 @@ def _rows_of(frame: object) -> int:
 
 def _by_spark(spark: SparkSession, alone_rows: int) -> Callable[[str], object]:
     def build(uri: str) -> None:
-        before, indexing.ALONE_ROWS = indexing.ALONE_ROWS, alone_rows
+        before, index_build.ALONE_ROWS = index_build.ALONE_ROWS, alone_rows
         try:
             build_index(spark, uri, "id", "BTREE")
         finally:
-            indexing.ALONE_ROWS = before
+            index_build.ALONE_ROWS = before
 
     return build
 

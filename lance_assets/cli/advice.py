@@ -13,8 +13,8 @@ from lance_assets.lineage.telling import without_credentials
 from lance_assets.words import count
 from lance_core import LanceError, Table
 from lance_core.shell import Access
-from lance_core.tasks.changes import Where
 from lance_core.tasks.compact import worth_it
+from lance_core.tasks.driver import Where
 
 _OLD, _KEPT = timedelta(days=14), 10
 """What cleanup removes and keeps, unless it is told otherwise."""

@@ -28,7 +28,7 @@ from lance_assets.run_intents import run_intent
 from lance_assets.spark.jobs import SparkRunner
 from lance_assets.storage import Access, LanceResource
 from lance_core import InvalidInput, find_tables
-from lance_core.tasks.parts import Runner
+from lance_core.tasks.partitioning import Runner
 
 _CHECK = "every_table_is_looked_after"
 _NAMED_MAX = 10

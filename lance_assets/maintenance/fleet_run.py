@@ -30,10 +30,10 @@ from lance_assets.maintenance.runs import all_at_work
 from lance_assets.maintenance.upkeep import OF_INDICES, cleaned, record_own, retire, surveyed
 from lance_assets.storage import Access
 from lance_core import StorageError, Survey, Table
-from lance_core.tasks.changes import How, Where
 from lance_core.tasks.compact_many import TABLES_FAULT, Wanted, compact_many
-from lance_core.tasks.indexing import optimize_indices
-from lance_core.tasks.parts import Runner, Task
+from lance_core.tasks.driver import How, Where
+from lance_core.tasks.index_build import optimize_indices
+from lance_core.tasks.partitioning import Runner, Task
 
 _AT_ONCE = 8
 _JOB_LOST = (PySparkException, Py4JError)

@@ -17,8 +17,8 @@ from lance_core.tasks import compact as compacting
 from lance_core.tasks import delete as deleting
 from lance_core.tasks import update as updating
 from lance_core.tasks import upsert as upserting
-from lance_core.tasks.changes import ATTEMPTS, Audit, How, ManifestStore, Where
 from lance_core.tasks.compact import GROUPS_AT_ONCE
+from lance_core.tasks.driver import ATTEMPTS, Audit, How, ManifestStore, Where
 from lance_core.tasks.upsert import Rules
 from lance_core.tasks.write import BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits
 

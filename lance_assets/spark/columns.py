@@ -23,10 +23,10 @@ from lance_assets.spark.workers import InWorker
 from lance_core import Committed, InvalidInput
 from lance_core.tasks import map_columns as mapping
 from lance_core.tasks import merge_columns as merging
-from lance_core.tasks import refusals
-from lance_core.tasks.addressed import FillTask, KeysTask, runs
-from lance_core.tasks.changes import ATTEMPTS, Audit, How, ManifestStore, Where
-from lance_core.tasks.parts import Task
+from lance_core.tasks import remote_errors
+from lance_core.tasks.driver import ATTEMPTS, Audit, How, ManifestStore, Where
+from lance_core.tasks.fill_by_address import FillTask, KeysTask, runs
+from lance_core.tasks.partitioning import Task
 from lance_core.tasks.write import WriteTask
 
 NewSchema: TypeAlias = pa.Schema | T.StructType
@@ -161,7 +161,7 @@ class _SparkRows:
         try:
             return _filled(joined.select(_ADDRESS, *(f"value_{at}" for at in range(len(values)))), task)
         except PySparkException as error:
-            if refused := refusals.in_traceback(str(error)):
+            if refused := remote_errors.in_traceback(str(error)):
                 raise refused from None
             if (key := _twice(error)) is None:
                 raise

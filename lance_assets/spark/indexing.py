@@ -1,7 +1,7 @@
 """Indices of Lance tables, built by Spark's workers and committed once.
 
 Values go from files of the table to files of the index, from worker to worker through the table's own store: no row is
-seen by the JVM, no page by the driver. What is built, and in how many jobs, is decided in `lance_core.tasks.indexing`.
+seen by the JVM, no page by the driver. What is built, and in how many jobs, is decided in `lance_core.tasks.index_build`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 
 from lance_assets.spark.jobs import SparkRunner
 from lance_core import Committed
-from lance_core.tasks import indexing
-from lance_core.tasks.changes import ATTEMPTS, Audit, How, ManifestStore, Where
-from lance_core.tasks.indexing import Asked
+from lance_core.tasks import index_build
+from lance_core.tasks.driver import ATTEMPTS, Audit, How, ManifestStore, Where
+from lance_core.tasks.index_build import Asked
 
 
 def build_index(
@@ -44,7 +44,7 @@ def build_index(
     kind, or was built with other `params` than are given, it is built anew. Rows that others add meanwhile are scanned
     until it is built on; what a compaction moved is built again before the commit.
     """
-    return indexing.build_index(
+    return index_build.build_index(
         Where(uri, branch, storage_options, manifest_store),
         Asked(column, kind, name, replace, params=params),
         only,
@@ -68,7 +68,7 @@ def optimize_indices(
 ) -> Committed:
     """Cover with all indices, or those of some `names`, what they do not cover yet; merge segments; write those anew
     whose rows a compaction moved. What it does is what `Table.optimize_indices` does; all small indices are one job."""
-    return indexing.optimize_indices(
+    return index_build.optimize_indices(
         Where(uri, branch, storage_options, manifest_store),
         names,
         merge,

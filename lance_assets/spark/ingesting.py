@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 
 from lance_assets.spark.jobs import SparkRunner
 from lance_core import Committed
-from lance_core.tasks.changes import ATTEMPTS, Audit, How, ManifestStore, Where
-from lance_core.tasks.ingesting import ingest as ingesting
-from lance_core.tasks.ingesting.ingest import Changed, CsvFormat, Extra, Reading, What
+from lance_core.tasks.driver import ATTEMPTS, Audit, How, ManifestStore, Where
+from lance_core.tasks.ingest import coordinator as ingesting
+from lance_core.tasks.ingest.coordinator import Changed, CsvFormat, Extra, Reading, What
 from lance_core.tasks.write import BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits
 
 __all__ = ["CsvFormat", "ingest"]

@@ -16,11 +16,11 @@ from pyspark.sql import DataFrame, SparkSession
 from lance_assets.spark.session import classic_context
 from lance_assets.spark.workers import InWorker
 from lance_core import InvalidInput
-from lance_core.tasks.parts import Task
+from lance_core.tasks.partitioning import Task
 
 PART_RESULTS = "part bigint, result binary, refusal string"
 FRAGMENTS = "fragment binary, refusal string"
-"""What tasks give back, as Spark is told: `RESULT` of `lance_core.tasks.parts` and of `lance_core.tasks.write`."""
+"""What tasks give back, as Spark is told: `RESULT` of `lance_core.tasks.partitioning` and of `lance_core.tasks.write`."""
 _SLOTS_UNKNOWN = 8
 _SLOTS_MAX = 1024
 _EXECUTORS_UNBOUNDED = 32

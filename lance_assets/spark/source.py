@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from lance_assets.spark.options import Options
-    from lance_core.tasks.handed_on import HandedOn
     from lance_core.tasks.read import Part, ReadPlan
+    from lance_core.tasks.write_handle import HandedOn
 
 _SLOTS = 8
 """How many tasks run at once is not known where Spark plans."""
@@ -63,7 +63,6 @@ class LanceDataSource(ds.DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> ds.DataSourceArrowWriter:
         from lance_assets.spark.types import stored_schema
         from lance_core import Committed
-        from lance_core.tasks.handed_on import HandedOn
         from lance_core.tasks.write import (
             BYTES_PER_FILE_MAX,
             ROWS_PER_FILE_MAX,
@@ -71,6 +70,7 @@ class LanceDataSource(ds.DataSource):
             begin_append,
             begin_overwrite,
         )
+        from lance_core.tasks.write_handle import HandedOn
 
         said = self._said()
         said.without_audit("append(df, uri, audit=) or overwrite(df, uri, audit=) of lance_assets.spark")
@@ -204,7 +204,7 @@ class LanceWriter(ds.DataSourceArrowWriter):
 
     def commit(self, messages: list[ds.WriterCommitMessage | None]) -> None:
         from lance_core import StorageError
-        from lance_core.tasks.handed_on import results
+        from lance_core.tasks.write_handle import results
 
         if self._handed is None:
             return

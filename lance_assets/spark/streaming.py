@@ -3,7 +3,7 @@
     spark.readStream.format("lance").option("maxRowsPerTrigger", 1_000_000).load(uri)
 
 Spark keeps one process for each query that asks here how far there is something to read, and reads in tasks. What is
-followed, and what an offset means, is decided in `lance_core.tasks.streams.reading`. Start with `stream_reader`.
+followed, and what an offset means, is decided in `lance_core.tasks.streaming.stream_source`. Start with `stream_reader`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,10 +27,10 @@ from lance_assets.spark.types import spark_schema, transport_schema
 from lance_assets.spark.workers import settle
 from lance_core import InvalidInput
 from lance_core.tasks.read import Which
-from lance_core.tasks.streams.new_rows import OnChange
-from lance_core.tasks.streams.offsets import Start
-from lance_core.tasks.streams.parts import StreamPart
-from lance_core.tasks.streams.reading import Limits, Stream
+from lance_core.tasks.streaming.change_feed import OnChange
+from lance_core.tasks.streaming.offsets import Start
+from lance_core.tasks.streaming.stream_partitions import StreamPart
+from lance_core.tasks.streaming.stream_source import Limits, Stream
 
 _SLOTS = 8
 """How many tasks run at once is not known where Spark plans."""

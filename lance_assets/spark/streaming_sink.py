@@ -22,9 +22,9 @@ from lance_assets.spark.options import Options
 from lance_assets.spark.types import stored_schema
 from lance_assets.spark.workers import settle
 from lance_core import InvalidInput, StorageError
-from lance_core.tasks.changes import Audit
-from lance_core.tasks.streams import writing
-from lance_core.tasks.streams.writing import Batch, StreamedWrite, Told
+from lance_core.tasks.driver import Audit
+from lance_core.tasks.streaming import stream_sink
+from lance_core.tasks.streaming.stream_sink import Batch, StreamedWrite, Told
 from lance_core.tasks.write import ATTEMPTS, BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits, ManifestStore
 
 _QUERY, _BATCH, _RUN = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
@@ -73,7 +73,7 @@ class LanceStreamWriter(ds.DataSourceStreamArrowWriter):
                 f"{self._options.uri}: Spark gave back less than its tasks wrote in batch {batchId}; start the query "
                 "again, which repeats the batch"
             )
-        writing.commit(
+        stream_sink.commit(
             told,
             batchId,
             storage_options=self._options.storage,

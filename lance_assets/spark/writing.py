@@ -12,8 +12,8 @@ from lance_assets.spark.handing_over import over_rows
 from lance_assets.spark.jobs import FRAGMENTS, SparkRunner
 from lance_assets.spark.types import stored_schema
 from lance_core import Committed, InvalidInput
-from lance_core.tasks.changes import Audit, How, Where
-from lance_core.tasks.slices import overwrite_slice
+from lance_core.tasks.driver import Audit, How, Where
+from lance_core.tasks.replace_where import overwrite_slice
 from lance_core.tasks.write import (
     ATTEMPTS,
     BYTES_PER_FILE_MAX,

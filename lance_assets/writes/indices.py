@@ -10,8 +10,8 @@ from lance_assets.spark import build_index, optimize_indices
 from lance_assets.writes.context import WriteContext
 from lance_assets.writes.write import How, Write
 from lance_core import Committed, InvalidInput, LanceError, Table
-from lance_core.tasks import indexing
-from lance_core.tasks.indexing import Asked
+from lance_core.tasks import index_build
+from lance_core.tasks.index_build import Asked
 
 _NO_WORD = re.compile(r"\W+", re.ASCII)
 
@@ -48,7 +48,7 @@ class SparkBuildIndex(Write):
         if not isinstance(params, Mapping):
             raise self.wrong(f"params= are names with values, not {params!r:.100}")
         try:
-            indexing.check(self._asked)
+            index_build.check(self._asked)
         except InvalidInput as error:
             raise self.wrong(str(error)) from None
 

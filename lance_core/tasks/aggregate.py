@@ -16,7 +16,7 @@ from lance_core.scan.column_resolution import conditional
 from lance_core.scan.executor import scan
 from lance_core.scan.plan import plan_scan
 from lance_core.scan.query import partials
-from lance_core.tasks.parts import Runner
+from lance_core.tasks.partitioning import Runner
 from lance_core.tasks.read import Ranges, Wanted, over_cut
 from lance_core.versions.snapshot import Snapshot
 

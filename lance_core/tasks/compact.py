@@ -23,8 +23,8 @@ from lance_core.maintenance.compaction_write import written
 from lance_core.runtime import SYSTEM
 from lance_core.table.committed import Committed
 from lance_core.table.table import committed_of
-from lance_core.tasks.changes import How, Where, changed, over_parts
-from lance_core.tasks.parts import Runner
+from lance_core.tasks.driver import How, Where, changed, over_parts
+from lance_core.tasks.partitioning import Runner
 from lance_core.versions.snapshot import Snapshot
 
 GROUPS_AT_ONCE = 64

@@ -29,10 +29,10 @@ from lance_core.maintenance.compaction_write import written
 from lance_core.runtime import SYSTEM
 from lance_core.table.committed import Committed
 from lance_core.table.table import committed_of
-from lance_core.tasks import refusals
-from lance_core.tasks.changes import TASKS_PER_SLOT, How, Where
+from lance_core.tasks import remote_errors
 from lance_core.tasks.compact import VERB, Batch, Shape, key
-from lance_core.tasks.parts import RESULT, Runner, Whole
+from lance_core.tasks.driver import TASKS_PER_SLOT, How, Where
+from lance_core.tasks.partitioning import RESULT, Runner, Whole
 from lance_core.versions.snapshot import Snapshot
 
 # What a table can do to whoever reads it: it is anybody's bytes.
@@ -137,11 +137,11 @@ def _write(planned: Sequence[_Planned], runner: Runner) -> None:
     )
     for row in runner.run(task, len(bins)).to_pylist():
         if row["refusal"] is not None:
-            raise refusals.decode(row["refusal"])
+            raise remote_errors.decode(row["refusal"])
         (told,) = pa.ipc.read_record_batch(pa.py_buffer(row["result"]), _WIRE).to_pylist()
         each = planned[told["table"]]
         if told["trouble"] is not None:
-            each.error = refusals.decode(told["trouble"])
+            each.error = remote_errors.decode(told["trouble"])
         else:
             each.files[told["group"]] = tuple(map(Fragment.decode, told["fragments"]))
     for each in planned:
@@ -171,7 +171,7 @@ class _Task:
                 try:
                     self.wholes[0].stamp.check()
                 except InvalidInput as error:
-                    told = {"part": number, "refusal": refusals.encode(error)}
+                    told = {"part": number, "refusal": remote_errors.encode(error)}
                     yield pa.RecordBatch.from_pylist([told], RESULT)
                     continue
                 for piece in self.bins[number]:
@@ -186,9 +186,9 @@ class _Task:
             new = written(part, tuple(part.manifest.fragments), self.target_rows[piece.table], SYSTEM)
             row["fragments"] = [fragment.encode() for fragment in new]
         except LanceError as error:
-            row["trouble"] = refusals.encode(error)
+            row["trouble"] = remote_errors.encode(error)
         except TABLES_FAULT as error:
-            row["trouble"] = refusals.encode(StorageError(f"{whole.uri}: {type(error).__name__}: {error}"))
+            row["trouble"] = remote_errors.encode(StorageError(f"{whole.uri}: {type(error).__name__}: {error}"))
         return bytes(pa.RecordBatch.from_pylist([row], _WIRE).serialize())
 
 

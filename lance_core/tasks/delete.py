@@ -10,10 +10,10 @@ from lance_core.format.operations import Delete, Operation
 from lance_core.runtime import SYSTEM
 from lance_core.scan.column_resolution import conditional
 from lance_core.table.committed import Committed
-from lance_core.tasks import operations
-from lance_core.tasks.changes import How, Where, changed, over_fragments
-from lance_core.tasks.parts import Runner
-from lance_core.tasks.selected import Sent, looked_at
+from lance_core.tasks import operation_merge
+from lance_core.tasks.driver import How, Where, changed, over_fragments
+from lance_core.tasks.partitioning import Runner
+from lance_core.tasks.pushed_selection import Sent, looked_at
 from lance_core.versions.snapshot import Snapshot
 
 
@@ -22,7 +22,7 @@ def delete(where: Where, predicate: str, *, how: How, runner: Runner) -> Committ
         # What is wrong with it is told before a task runs.
         fragments, sent = looked_at(base, Predicate.parse(predicate, conditional(base.manifest)))
         results = over_fragments(base, fragments, DeletePart(predicate, sent), runner) if fragments else {}
-        return operations.join_deletes(operations.planned(results), predicate)
+        return operation_merge.join_deletes(operation_merge.planned(results), predicate)
 
     return changed(where, how, "delete", plan, operation=Delete.name)
 
@@ -37,4 +37,4 @@ class DeletePart:
     def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
         planned = in_one_process.delete(part, self.predicate, ports=SYSTEM, selection=self.sent.selection(part))
         if planned.affected:
-            yield operations.encode(planned)
+            yield operation_merge.encode(planned)

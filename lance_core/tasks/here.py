@@ -8,9 +8,9 @@ import pyarrow as pa
 
 from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.table.committed import Committed
-from lance_core.tasks.changes import ATTEMPTS, How, Where
-from lance_core.tasks.parts import Here
-from lance_core.tasks.slices import overwrite_slice
+from lance_core.tasks.driver import ATTEMPTS, How, Where
+from lance_core.tasks.partitioning import Here
+from lance_core.tasks.replace_where import overwrite_slice
 from lance_core.tasks.upsert import Stage
 from lance_core.tasks.write import RESULT, PlannedWrite, WriteTask, begin_append, begin_overwrite
 

@@ -4,7 +4,7 @@
     run       a task for each fragment that is left; its worker writes the file, then the record (`progress.py`)
     commit    one version with the whole columns; where others were in the way, only what is new to them is run again
 
-Nothing of it is seen before it is finished (`001-a-column-appears-whole.md`).
+Nothing of it is seen before it is finished (`001-atomic-column-addition.md`).
 """
 
 import base64
@@ -29,9 +29,9 @@ from lance_core.format.operations import Merge
 from lance_core.runtime import SYSTEM
 from lance_core.storage.store import Store
 from lance_core.table.committed import Committed
-from lance_core.tasks.changes import How, Where, changed, over_parts
-from lance_core.tasks.filling import fits, merge_of, unfilled
-from lance_core.tasks.parts import Runner
+from lance_core.tasks.column_fill import fits, merge_of, unfilled
+from lance_core.tasks.driver import How, Where, changed, over_parts
+from lance_core.tasks.partitioning import Runner
 from lance_core.versions.snapshot import Snapshot
 
 Progress = Callable[[int, int], None]

@@ -5,7 +5,7 @@
     by key       the workers read the keys of the table, with addresses; joined, the rest is as above
 
 Whoever has the rows writes, sorts and joins them (`Rows`); which way is taken, what is written, and whether it may be
-committed, is decided here (`003-few-rows-are-not-shuffled.md`).
+committed, is decided here (`003-broadcast-join-for-small-sources.md`).
 """
 
 from collections.abc import Sequence
@@ -28,11 +28,11 @@ from lance_core.format.ids import Version
 from lance_core.format.operations import Merge, Operation, UpdateMode
 from lance_core.scan.system_columns import ROW_ADDRESS
 from lance_core.table.committed import Committed
-from lance_core.tasks.addressed import FillTask, KeysTask, Missing, lacking, unpacks
-from lance_core.tasks.changes import How, Where, changed, parts_for_reading
-from lance_core.tasks.filling import fits, merge_of, unfilled
-from lance_core.tasks.held import HELD_BYTES_MAX, HeldTask, bytes_of_a_row, held, is_few, staging
-from lance_core.tasks.parts import Task, Whole, results_of, spread
+from lance_core.tasks.broadcast_join import HELD_BYTES_MAX, HeldTask, bytes_of_a_row, held, is_few, staging
+from lance_core.tasks.column_fill import fits, merge_of, unfilled
+from lance_core.tasks.driver import How, Where, changed, parts_for_reading
+from lance_core.tasks.fill_by_address import FillTask, KeysTask, Missing, lacking, unpacks
+from lance_core.tasks.partitioning import Task, Whole, results_of, spread
 from lance_core.tasks.staged import Staged
 from lance_core.tasks.write import WriteTask, fragments_of
 from lance_core.versions.snapshot import Snapshot, history_since, load_at

@@ -23,8 +23,8 @@ from lance_core.index import lookup
 from lance_core.scan.executor import count, scan
 from lance_core.scan.plan import ScanPlan, ScanTask, plan_scan
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
-from lance_core.tasks.parts import PartTask, Runner, Whole, results_of
-from lance_core.tasks.selected import SentRows, packed
+from lance_core.tasks.partitioning import PartTask, Runner, Whole, results_of
+from lance_core.tasks.pushed_selection import SentRows, packed
 from lance_core.versions.location import locate
 from lance_core.versions.refs import find
 from lance_core.versions.snapshot import Snapshot, load_at, load_latest

@@ -21,7 +21,7 @@ from lance_core.errors import StorageError
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.key_filter import hashes_of
 from lance_core.format.schema import TableSchema
-from lance_core.tasks.stamp import Stamp
+from lance_core.tasks.version_stamp import Stamp
 from lance_core.tasks.write import WritePlan
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot

@@ -22,11 +22,11 @@ from lance_core.format.operations import Update, UpdateMode
 from lance_core.runtime import SYSTEM
 from lance_core.scan.column_resolution import conditional
 from lance_core.table.committed import Committed
-from lance_core.tasks import operations
-from lance_core.tasks.changes import TASKS_PER_SLOT, How, Where, changed, parts_for_reading
-from lance_core.tasks.kept import Kept
-from lance_core.tasks.parts import Runner
-from lance_core.tasks.selected import Sent, looked_at
+from lance_core.tasks import operation_merge
+from lance_core.tasks.driver import TASKS_PER_SLOT, How, Where, changed, parts_for_reading
+from lance_core.tasks.partial_results import Kept
+from lance_core.tasks.partitioning import Runner
+from lance_core.tasks.pushed_selection import Sent, looked_at
 from lance_core.versions.snapshot import Snapshot
 
 _COUNTED = struct.Struct("<QQ")
@@ -52,7 +52,7 @@ def update(
         in_place = is_cheaper(base, asked.columns, rows=rows, changed=matched)
         part = _Part(tuple(values.items()), condition, limits, in_place, sent)
         results = kept.over_fragments(base, fragments, parts_for(matched, runner), part, runner)
-        return operations.join_updates(operations.planned(results), _whole(base, asked, in_place))
+        return operation_merge.join_updates(operation_merge.planned(results), _whole(base, asked, in_place))
 
     return changed(where, how, "update", plan, operation=Update.name)
 
@@ -113,4 +113,4 @@ class _Part:
             selection=self.sent.selection(part),
         )
         if planned.affected:
-            yield operations.encode(planned)
+            yield operation_merge.encode(planned)

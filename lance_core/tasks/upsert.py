@@ -7,7 +7,7 @@
               (few of them: by the driver, since a job takes longer)
     driver    one operation for all
 
-No row of the table goes anywhere but to the worker that reads it; see `002-the-source-comes-to-the-fragments.md`. Rows
+No row of the table goes anywhere but to the worker that reads it; see `002-broadcast-upsert-source.md`. Rows
 that come with some columns only may stay where they are: which way is cheaper is decided on the driver, by counts of a
 first look.
 """
@@ -47,11 +47,11 @@ from lance_core.runtime import SYSTEM
 from lance_core.scan.plan import ScanTask
 from lance_core.scan.selection import Selection
 from lance_core.table.committed import Committed
-from lance_core.tasks import operations
-from lance_core.tasks.changes import How, Where, changed, over_parts
-from lance_core.tasks.kept import Kept
-from lance_core.tasks.parts import Here, Runner
-from lance_core.tasks.selected import Sent
+from lance_core.tasks import operation_merge
+from lance_core.tasks.driver import How, Where, changed, over_parts
+from lance_core.tasks.partial_results import Kept
+from lance_core.tasks.partitioning import Here, Runner
+from lance_core.tasks.pushed_selection import Sent
 from lance_core.tasks.staged import Staged, StagedRows, forget, stage_plan, staged_rows
 from lance_core.tasks.update import parts_for
 from lance_core.tasks.write import WriteTask, fragments_of
@@ -106,7 +106,7 @@ class _Upsert:
         if in_place:
             changes = map(schema.field, columns_that_change(fields.arrow, schema, rules))
             whole = Update(fields_modified=ids_of(changes), mode=UpdateMode.REWRITE_COLUMNS)
-        update = seeing(operations.join_updates(parts, whole), StagedRows(base, staged), rules, schema)
+        update = seeing(operation_merge.join_updates(parts, whole), StagedRows(base, staged), rules, schema)
         if not rules.insert:
             return update
         inserted = self._insert(base, staged, met)
@@ -169,7 +169,7 @@ class _Upsert:
         met, parts = BitMap64(), []
         for _part, found in sorted(results.items()):
             met |= BitMap64.deserialize(found[0])
-            parts += [each for each in map(operations.decode, found[1:]) if isinstance(each, Update)]
+            parts += [each for each in map(operation_merge.decode, found[1:]) if isinstance(each, Update)]
         if rules.matched is Matched.FAIL and met:
             keys = StagedRows(base, staged).named(np.array(met, dtype=np.int64))
             raise already_there(len(met), keys, what=base.location.uri)
@@ -190,7 +190,7 @@ class _Upsert:
         work = _Insert(staged, tuple(known), self._rules, self._limits)
         runner = Here() if staged.is_small else self._runner
         results = self._inserted.over_fragments(base, todo, parts_for(count, runner), work, runner)
-        return [each for each in operations.planned(results) if isinstance(each, Update)]
+        return [each for each in operation_merge.planned(results) if isinstance(each, Update)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,11 +254,11 @@ class _Join:
         elif rules.matched is Matched.FAIL and found.met.any():
             return  # it will be refused
         elif self.in_place and changes.parts:
-            yield operations.encode(rewrite_columns(changes, (), limits=self.limits, ports=SYSTEM))
+            yield operation_merge.encode(rewrite_columns(changes, (), limits=self.limits, ports=SYSTEM))
         elif changes.parts or found.removed:
             assigned: Sequence[int] = ids_of(part.manifest.schema.fields)
             moved = move_rows(changes, found.removed, (), assigned=assigned, limits=self.limits, ports=SYSTEM)
-            yield operations.encode(moved)
+            yield operation_merge.encode(moved)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +287,7 @@ class _Insert:
         new = write_rows(part, new_rows(), limits=self.limits, ports=SYSTEM)
         if new:
             filtered = keys_of(pa.Table.from_batches(keys), self.rules, schema)
-            yield operations.encode(Update(new=new, inserted_keys=filtered))
+            yield operation_merge.encode(Update(new=new, inserted_keys=filtered))
 
 
 __all__ = ["Rules", "Stage", "upsert"]

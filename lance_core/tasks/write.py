@@ -32,8 +32,8 @@ from lance_core.runtime import SYSTEM
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.table.committed import Committed
 from lance_core.table.table import OVERWRITE_SLICE, STORAGE_VERSION, Audit, audit_of, committed_of
-from lance_core.tasks import refusals
-from lance_core.tasks.stamp import Stamp
+from lance_core.tasks import remote_errors
+from lance_core.tasks.version_stamp import Stamp
 from lance_core.transactions.apply import Birth
 from lance_core.versions.location import Location, locate, published_config
 from lance_core.versions.refs import line
@@ -83,7 +83,7 @@ class WriteTask:
             )
         except InvalidInput as error:
             # Trying again would not help, and an exception would reach the driver as text in somebody's traceback.
-            yield pa.RecordBatch.from_pylist([{"refusal": refusals.encode(error)}], RESULT)
+            yield pa.RecordBatch.from_pylist([{"refusal": remote_errors.encode(error)}], RESULT)
             return
         if fragments:
             yield pa.RecordBatch.from_pylist([{"fragment": fragment.encode()} for fragment in fragments], RESULT)
@@ -136,7 +136,7 @@ def fragments_of(results: pa.Table) -> list[bytes]:
     """Encoded; what workers refused is raised."""
     for refusal in results["refusal"].to_pylist():
         if refusal is not None:
-            raise refusals.decode(refusal)
+            raise remote_errors.decode(refusal)
     fragments: list[bytes] = results["fragment"].to_pylist()
     return fragments
 

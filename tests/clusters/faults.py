@@ -28,7 +28,7 @@ from lance_assets.spark import (
     upsert,
 )
 from lance_core import Committed, Table
-from lance_core.tasks import indexing
+from lance_core.tasks import index_build
 from tests.clusters import life
 from tests.clusters.blows import Blow, How, When, struck, through
 
@@ -102,11 +102,11 @@ def _compacts(spark: SparkSession, uri: str, blow: Blow) -> Committed:
 
 def _indexes(spark: SparkSession, uri: str, blow: Blow) -> Committed:
     """In pieces and ranges, as a large one is."""
-    alone, indexing.ALONE_ROWS = indexing.ALONE_ROWS, 100
+    alone, index_build.ALONE_ROWS = index_build.ALONE_ROWS, 100
     try:
         return build_index(struck(spark, blow), uri, "id", "BTREE", intent="it")
     finally:
-        indexing.ALONE_ROWS = alone
+        index_build.ALONE_ROWS = alone
 
 
 @dataclass(frozen=True, slots=True)

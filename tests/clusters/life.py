@@ -34,7 +34,7 @@ from lance_assets.spark import (
     upsert_batches,
 )
 from lance_core import Table
-from lance_core.tasks import indexing
+from lance_core.tasks import index_build
 
 SCHEMA = pa.schema(
     [
@@ -193,13 +193,13 @@ def compacted(stage: Stage) -> None:
 
 def indexed(stage: Stage) -> None:
     """In pieces and ranges, as large ones are: what is too large for one worker is decided by the driver."""
-    alone, indexing.ALONE_ROWS = indexing.ALONE_ROWS, 100
+    alone, index_build.ALONE_ROWS = index_build.ALONE_ROWS, 100
     try:
         for column, kind in (("id", "BTREE"), ("name", "BITMAP"), ("at", "ZONEMAP")):
             build_index(stage.spark, stage.uri, column, kind, intent=kind, storage_options=stage.options)
             stage.one().create_index(column, kind)
     finally:
-        indexing.ALONE_ROWS = alone
+        index_build.ALONE_ROWS = alone
     append(frame(stage.spark, 1900, 50), stage.uri, storage_options=stage.options)
     stage.one().append(rows(1900, 50))
     again = build_index(

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import Table
-from lance_core.tasks.streams.writing import BATCH, QUERY
+from lance_core.tasks.streaming.stream_sink import BATCH, QUERY
 from tests.clusters import streams
 from tests.clusters.driver import DriverEnded, driving
 from tests.clusters.places import local

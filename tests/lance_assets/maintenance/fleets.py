@@ -22,7 +22,7 @@ from lance_core import Table
 from lance_core.commit.write_protocol import Written
 from lance_core.dml import retry
 from lance_core.tasks import compact_many
-from lance_core.tasks.parts import Here
+from lance_core.tasks.partitioning import Here
 from tests.lance_core.maintenance.test_cleanup import age
 
 POLICY = Maintenance(compact_when_small_files=3, clean_when_versions=2, keep_versions=2, target_rows=1000)

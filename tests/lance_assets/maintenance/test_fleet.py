@@ -21,9 +21,9 @@ from pyspark.sql import SparkSession
 from lance_assets import Maintenance, SparkAppend, SparkSessionResource, lance_fleet, lance_table
 from lance_assets.words import in_markdown
 from lance_core import Committed, Corrupt, InvalidInput, Table
-from lance_core.tasks.changes import Where
-from lance_core.tasks.indexing import optimize_indices
-from lance_core.tasks.parts import Here, Task
+from lance_core.tasks.driver import Where
+from lance_core.tasks.index_build import optimize_indices
+from lance_core.tasks.partitioning import Here, Task
 from tests.lance_assets.instances import events, instance_in, partitions, shown, tick
 from tests.lance_assets.maintenance.fleets import POLICY, RUN_ID, declared, run, several, small, without_spark
 from tests.lance_assets.maintenance.test_sensor import begun

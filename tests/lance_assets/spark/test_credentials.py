@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lance_assets.spark import append, delete, read
 from lance_core import InvalidInput, LanceError, Table
-from lance_core.tasks.parts import Whole
+from lance_core.tasks.partitioning import Whole
 from lance_core.tasks.read import Which
 from tests.lance_core.storage.servers import KEY_ID, SECRET, Bucket, s3
 

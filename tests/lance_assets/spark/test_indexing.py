@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from lance_assets.spark import build_index, compact, optimize_indices, upsert
 from lance_core import AuditFailed, InvalidInput, Table
-from lance_core.tasks import indexing
+from lance_core.tasks import index_build
 from tests.lance_core.index.asking import OF, check_answers, covers, is_used, rows
 
 KINDS = [
@@ -27,7 +27,7 @@ KINDS = [
 def test_workers_build_what_pylance_uses(
     spark: SparkSession, tmp_path: Path, stable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(indexing, "ALONE_ROWS", 10)
+    monkeypatch.setattr(index_build, "ALONE_ROWS", 10)
     uri = str(tmp_path / "t")
     Table.create(uri, rows(0, 130), max_rows_per_file=30, stable_row_ids=stable, durable=False).delete("id % 10 = 4")
     for column, kind in KINDS:

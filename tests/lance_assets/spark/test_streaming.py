@@ -14,7 +14,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from lance_assets.spark import upsert_batches
 from lance_core import Table
-from lance_core.tasks.streams.writing import BATCH, QUERY, RUN
+from lance_core.tasks.streaming.stream_sink import BATCH, QUERY, RUN
 
 
 def rows(first: int, stop: int) -> pa.Table:

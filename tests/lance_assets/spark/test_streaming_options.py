@@ -14,7 +14,7 @@ from lance_assets.spark.source import LanceDataSource
 from lance_assets.spark.streaming import LanceStreamReader, stream_reader
 from lance_assets.spark.streaming_sink import LanceStreamWriter, stream_writer
 from lance_core import InvalidInput, NotFound, StorageError, Table
-from lance_core.tasks.streams.writing import Batch
+from lance_core.tasks.streaming.stream_sink import Batch
 
 IDS = StructType().add("id", LongType())
 

@@ -14,8 +14,8 @@ from lance_core.errors import IncompatibleConflict, NotFound, StorageError
 from lance_core.format.operations import CreateIndex, Update
 from lance_core.maintenance.retention_guards import of_work_under_way
 from lance_core.tasks import compact
-from lance_core.tasks.changes import How, Where
-from lance_core.tasks.parts import Here
+from lance_core.tasks.driver import How, Where
+from lance_core.tasks.partitioning import Here
 from tests.lance_core.index.asking import OF, check_answers, covers, is_used, rows
 
 KINDS = [("id", "BTREE"), ("word", "BITMAP"), ("at.x", "BTREE"), ("tags", "LABEL_LIST"), ("id", "ZONEMAP")]

@@ -13,10 +13,10 @@ from lance_core import InvalidInput, Table
 from lance_core.storage import secret_references
 from lance_core.storage.object_store import ObjectStore
 from lance_core.storage.options import bound
-from lance_core.tasks.handed_on import HandedOn
-from lance_core.tasks.parts import Whole
+from lance_core.tasks.partitioning import Whole
 from lance_core.tasks.read import Which
 from lance_core.tasks.write import FileLimits, PlannedWrite, WriteTask, begin_append
+from lance_core.tasks.write_handle import HandedOn
 from tests.lance_core.storage.servers import SECRET, Bucket, Server
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})

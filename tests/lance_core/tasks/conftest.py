@@ -2,9 +2,9 @@
 
 import pytest
 
-from lance_core.tasks import changes
+from lance_core.tasks import driver
 
 
 @pytest.fixture(autouse=True)
 def few_rows_are_worth_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "_ROWS_WORTH_A_TASK", 1)
+    monkeypatch.setattr(driver, "_ROWS_WORTH_A_TASK", 1)

@@ -8,9 +8,9 @@ import pyarrow as pa
 
 from lance_core import Committed
 from lance_core.datafiles.fragment_writer import FileLimits
-from lance_core.tasks.changes import How, Where
-from lance_core.tasks.ingesting.ingest import Changed, CsvFormat, Extra, Reading, What, ingest
-from lance_core.tasks.parts import Runner
+from lance_core.tasks.driver import How, Where
+from lance_core.tasks.ingest.coordinator import Changed, CsvFormat, Extra, Reading, What, ingest
+from lance_core.tasks.partitioning import Runner
 from tests.lance_core.tasks.loop import Loop
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from lance_core.tasks.parts import RESULT, Task
+from lance_core.tasks.partitioning import RESULT, Task
 
 
 @dataclass

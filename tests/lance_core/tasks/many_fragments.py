@@ -14,11 +14,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from lance_core.tasks.aggregate import aggregate
-from lance_core.tasks.changes import How, Where
 from lance_core.tasks.compact import GROUPS_AT_ONCE, compact
 from lance_core.tasks.delete import delete
+from lance_core.tasks.driver import How, Where
 from lance_core.tasks.map_columns import Computation, map_columns
-from lance_core.tasks.parts import Task
+from lance_core.tasks.partitioning import Task
 from lance_core.tasks.read import ReadTask, Which, count_rows, plan_read
 from lance_core.tasks.update import update
 from lance_core.tasks.write import ROWS_PER_FILE_MAX, FileLimits, PlannedWrite, WriteTask, begin_append

@@ -14,9 +14,9 @@ import pyarrow as pa
 from lance_core import Committed
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.tasks.read import Which
-from lance_core.tasks.streams.offsets import Start
-from lance_core.tasks.streams.reading import Limits, Stream
-from lance_core.tasks.streams.writing import Batch, StreamedWrite, Told, commit
+from lance_core.tasks.streaming.offsets import Start
+from lance_core.tasks.streaming.stream_sink import Batch, StreamedWrite, Told, commit
+from lance_core.tasks.streaming.stream_source import Limits, Stream
 from lance_core.tasks.write import FileLimits
 
 

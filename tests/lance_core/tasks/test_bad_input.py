@@ -10,18 +10,18 @@ import pyarrow.compute as pc
 import pytest
 
 from lance_core import InvalidInput, LanceError, SchemaMismatch, Table
-from lance_core.tasks import refusals
-from lance_core.tasks.addressed import FillTask
+from lance_core.tasks import remote_errors
 from lance_core.tasks.aggregate import aggregate
-from lance_core.tasks.changes import How, Where
+from lance_core.tasks.broadcast_join import HeldTask
 from lance_core.tasks.compact import compact
 from lance_core.tasks.delete import delete
-from lance_core.tasks.held import HeldTask
-from lance_core.tasks.parts import PartTask, Task
+from lance_core.tasks.driver import How, Where
+from lance_core.tasks.fill_by_address import FillTask
+from lance_core.tasks.partitioning import PartTask, Task
 from lance_core.tasks.read import ReadTask, Which, plan_read
-from lance_core.tasks.stamp import Stamp
 from lance_core.tasks.update import update
 from lance_core.tasks.upsert import Rules, upsert
+from lance_core.tasks.version_stamp import Stamp
 from lance_core.tasks.write import FileLimits, PlannedWrite, WriteTask, begin_append
 from tests.lance_core.tasks.loop import Loop
 from tests.lance_core.tasks.test_map_columns import broken, other_names, other_type, too_few
@@ -272,7 +272,7 @@ def test_versions_that_do_not_count(packages: Callable[[dict[str, str]], dict[st
 
 @pytest.mark.parametrize("error", [InvalidInput("a\nb"), SchemaMismatch("m", column="c", expected="e", got="g")])
 def test_a_refusal_arrives_as_what_it_was(error: InvalidInput) -> None:
-    back = refusals.decode(refusals.encode(error))
+    back = remote_errors.decode(remote_errors.encode(error))
     assert type(back) is type(error)
     assert (str(back), vars(back)) == (str(error), vars(error))
 
@@ -282,7 +282,7 @@ def test_an_error_in_a_traceback_is_found() -> None:
         "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n  File ..., in __call__\n"
         "lance_core.errors.InvalidInput: this worker runs pyarrow 1; the driver planned with pyarrow 2\n\n\tat org"
     )
-    found = refusals.in_traceback(text)
+    found = remote_errors.in_traceback(text)
     assert isinstance(found, InvalidInput)
     assert str(found) == "this worker runs pyarrow 1; the driver planned with pyarrow 2"
-    assert refusals.in_traceback("ValueError: no") is None
+    assert remote_errors.in_traceback("ValueError: no") is None

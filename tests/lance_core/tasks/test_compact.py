@@ -10,8 +10,8 @@ from pyroaring import BitMap
 
 from lance_core import Committed, InvalidInput, Table, Unsupported
 from lance_core.maintenance.compaction_plan import mixes
-from lance_core.tasks.changes import How, Where
 from lance_core.tasks.compact import compact
+from lance_core.tasks.driver import How, Where
 from tests.lance_core.tasks.loop import Loop
 
 ROW_COLUMNS = ["_rowid", "_row_created_at_version", "_row_last_updated_at_version"]

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from lance_core import Corrupt, NotFound, Table
-from lance_core.tasks.changes import How, Where
 from lance_core.tasks.compact_many import Outcome, Wanted, compact_many, dealt
+from lance_core.tasks.driver import How, Where
 from tests.lance_core.tasks.loop import Loop
 
 

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from lance_core import InvalidInput, Table
-from lance_core.tasks.changes import How, Where
 from lance_core.tasks.delete import delete
+from lance_core.tasks.driver import How, Where
 from tests.lance_core.tasks.loop import Loop
 
 ROWS = pa.table({"id": pa.array(range(100), pa.int64()), "x": [None if n % 7 == 0 else n / 3 for n in range(100)]})

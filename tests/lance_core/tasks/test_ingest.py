@@ -15,16 +15,16 @@ from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.ingest_records import DIRECTORY, INGESTED
 from lance_core.format.schema import TableSchema
-from lance_core.tasks.changes import How
-from lance_core.tasks.ingesting import bad_records
-from lance_core.tasks.ingesting import record as records
-from lance_core.tasks.ingesting.formats import CsvFormat, Reading
-from lance_core.tasks.ingesting.ingest import BAD, FILES
-from lance_core.tasks.ingesting.reading import Part
-from lance_core.tasks.ingesting.sources import SourceFile, listed
-from lance_core.tasks.ingesting.work import IngestPlan, Target, _Diverted, _rows, dealt, packed, unpacked
-from lance_core.tasks.parts import Task
-from lance_core.tasks.stamp import Stamp
+from lance_core.tasks.driver import How
+from lance_core.tasks.ingest import bad_records
+from lance_core.tasks.ingest import ingest_log as records
+from lance_core.tasks.ingest.coordinator import BAD, FILES
+from lance_core.tasks.ingest.file_readers import Part
+from lance_core.tasks.ingest.formats import CsvFormat, Reading
+from lance_core.tasks.ingest.sources import SourceFile, listed
+from lance_core.tasks.ingest.worker import IngestPlan, Target, _Diverted, _rows, dealt, packed, unpacked
+from lance_core.tasks.partitioning import Task
+from lance_core.tasks.version_stamp import Stamp
 from tests.lance_core.tasks.ingesting import Landing
 from tests.lance_core.tasks.loop import Loop
 

@@ -16,12 +16,12 @@ import pytest
 from lance_core import InvalidInput, SchemaMismatch, Table
 from lance_core.format.schema import TableSchema
 from lance_core.storage.factory import open_store
-from lance_core.tasks.ingesting import lines
-from lance_core.tasks.ingesting.formats import CsvFormat, Format, Reading
-from lance_core.tasks.ingesting.reading import Bad, Part
-from lance_core.tasks.ingesting.rows import rows_of
-from lance_core.tasks.ingesting.sources import Source, listed
-from lance_core.tasks.ingesting.work import dealt
+from lance_core.tasks.ingest import line_splitter
+from lance_core.tasks.ingest.file_readers import Bad, Part
+from lance_core.tasks.ingest.formats import CsvFormat, Format, Reading
+from lance_core.tasks.ingest.row_conversion import rows_of
+from lance_core.tasks.ingest.sources import Source, listed
+from lance_core.tasks.ingest.worker import dealt
 from tests.lance_core.storage.servers import s3
 from tests.lance_core.tasks.ingesting import Landing
 
@@ -458,7 +458,7 @@ def test_lines_are_cut_at_every_byte(tmp_path: Path) -> None:
         pieces = []
         for number in range(count):
             with (tmp_path / "f").open("rb") as raw:
-                pieces.append(lines.region(raw, None, len(data), number, count)[0].read())
+                pieces.append(line_splitter.region(raw, None, len(data), number, count)[0].read())
         assert b"".join(pieces) == data
         ended = [piece for piece in pieces if piece]
         assert all(piece.endswith(b"\n") for piece in ended[:-1])

@@ -15,9 +15,9 @@ import pytest
 
 from lance_core import InvalidInput, RetryableConflict, SchemaMismatch, Table
 from lance_core.coordination import progress as progress_module
-from lance_core.tasks.changes import How, Where
+from lance_core.tasks.driver import How, Where
 from lance_core.tasks.map_columns import Computation, Progress, map_columns
-from lance_core.tasks.parts import Task
+from lance_core.tasks.partitioning import Task
 from tests.lance_core.tasks.loop import Loop
 
 ROWS = pa.table({"id": pa.array(range(100), pa.int64()), "x": [None if n % 7 == 0 else n / 3 for n in range(100)]})

@@ -13,10 +13,10 @@ import pytest
 
 from lance_core import IncompatibleConflict, InvalidInput, SchemaMismatch, StorageError, Table
 from lance_core.tasks import merge_columns as merging
-from lance_core.tasks.addressed import FillTask, KeysTask
-from lance_core.tasks.changes import How, Where
+from lance_core.tasks.driver import How, Where
+from lance_core.tasks.fill_by_address import FillTask, KeysTask
 from lance_core.tasks.merge_columns import Wanted, merge_columns
-from lance_core.tasks.parts import RESULT, Task
+from lance_core.tasks.partitioning import RESULT, Task
 from lance_core.tasks.write import RESULT as WRITTEN
 from lance_core.tasks.write import WriteTask
 

@@ -19,10 +19,10 @@ from lance_core.format.naming import NamingScheme
 from lance_core.operations import Update
 from lance_core.runtime import SYSTEM
 from lance_core.tasks.read import Which
-from lance_core.tasks.streams import parts as stream_parts
-from lance_core.tasks.streams.new_rows import OnChange
-from lance_core.tasks.streams.offsets import Offset, Start
-from lance_core.tasks.streams.reading import Limits, Stream
+from lance_core.tasks.streaming import stream_partitions as stream_parts
+from lance_core.tasks.streaming.change_feed import OnChange
+from lance_core.tasks.streaming.offsets import Offset, Start
+from lance_core.tasks.streaming.stream_source import Limits, Stream
 from tests.lance_core.storage.servers import Bucket, s3
 
 Told = Mapping[str, object]
@@ -359,8 +359,8 @@ def test_only_what_there_was_when_it_was_held(table: Table) -> None:
 def test_an_idle_look_reads_no_version(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     source = stream(table.uri)
     end = source.latest(source.initial())
-    monkeypatch.setattr("lance_core.tasks.streams.reading.load_at", None)
-    monkeypatch.setattr("lance_core.tasks.streams.reading.load_latest", None)
+    monkeypatch.setattr("lance_core.tasks.streaming.stream_source.load_at", None)
+    monkeypatch.setattr("lance_core.tasks.streaming.stream_source.load_latest", None)
     assert source.latest(end) == end
     assert source.reached()["version"] == 4
 

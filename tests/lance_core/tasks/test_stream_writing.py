@@ -11,8 +11,8 @@ import pytest
 
 from lance_core import ConflictError, InvalidInput, RetryableConflict, SchemaMismatch, StorageError, Table
 from lance_core.format import naming
-from lance_core.tasks.streams.reading import Limits
-from lance_core.tasks.streams.writing import BATCH, QUERY, RUN, Batch, StreamedWrite, commit
+from lance_core.tasks.streaming.stream_sink import BATCH, QUERY, RUN, Batch, StreamedWrite, commit
+from lance_core.tasks.streaming.stream_source import Limits
 from lance_core.tasks.write import FileLimits
 from tests.histories.baton import Killed
 from tests.histories.places import PLACES, Place, process

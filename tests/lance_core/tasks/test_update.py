@@ -11,7 +11,7 @@ import pytest
 from lance_core import InvalidInput, Table
 from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.format.operations import Update, UpdateMode
-from lance_core.tasks.changes import How, Where
+from lance_core.tasks.driver import How, Where
 from lance_core.tasks.update import update
 from tests.lance_core.dml.twins import LINEAGE, Twins, twins
 from tests.lance_core.tasks.loop import Loop

@@ -21,8 +21,8 @@ from lance_core.format.fragment import DataFile
 from lance_core.format.operations import Update, UpdateMode
 from lance_core.tasks import staged
 from lance_core.tasks import upsert as upserting
-from lance_core.tasks.changes import How, Where
-from lance_core.tasks.parts import Task
+from lance_core.tasks.driver import How, Where
+from lance_core.tasks.partitioning import Task
 from lance_core.tasks.upsert import upsert
 from lance_core.tasks.write import WriteTask
 from tests.lance_core.dml.twins import LINEAGE, Twins, twins

@@ -26,8 +26,8 @@ from lance_core.errors import InvalidInput, SchemaMismatch, StorageError
 from lance_core.format.fragment import Fragment
 from lance_core.runtime import SYSTEM
 from lance_core.scan.system_columns import ROW_ADDRESS
-from lance_core.tasks import refusals
-from lance_core.tasks.parts import RESULT, Whole
+from lance_core.tasks import remote_errors
+from lance_core.tasks.partitioning import RESULT, Whole
 from lance_core.versions.snapshot import Snapshot
 
 Missing = Literal["error", "null"]
@@ -59,9 +59,9 @@ class FillTask:
                 filled = self._filled(number, pieces)
                 yield pa.RecordBatch.from_pylist([{"part": number, "result": filled.encode()}], RESULT)
         except InvalidInput as error:
-            yield pa.RecordBatch.from_pylist([{"part": max(last, 0), "refusal": refusals.encode(error)}], RESULT)
+            yield pa.RecordBatch.from_pylist([{"part": max(last, 0), "refusal": remote_errors.encode(error)}], RESULT)
         except _NamedTwice as twice:
-            told = refusals.encode(self._about_twice(twice.address))
+            told = remote_errors.encode(self._about_twice(twice.address))
             yield pa.RecordBatch.from_pylist([{"part": twice.address >> _FRAGMENT_BITS, "refusal": told}], RESULT)
 
     def _filled(self, number: int, pieces: Iterable["_Piece"]) -> Fragment:

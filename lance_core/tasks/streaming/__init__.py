@@ -4,5 +4,5 @@
     offsets.py, new_rows.py, parts.py   how far a reader is, what came since, and its cutting into parts
     reading.py                          all of that, as a source asks for it
 
-What never lives here: Spark. Why it is so, says 001-a-batch-of-a-stream-is-an-intent.md.
+What never lives here: Spark. Why it is so, says 001-exactly-once-batches.md.
 """

@@ -7,7 +7,7 @@
 
 The record is part of the version (`format/ingested.py`): of two ingests at once, the second is refused by the commit,
 looks what the first one took, reads again only shares that have such a file in them, and commits what is left. Start
-with `ingest`; why it is so, says 001-a-file-lands-with-its-rows.md.
+with `ingest`; why it is so, says 001-atomic-file-ingest.md.
 """
 
 import json
@@ -42,14 +42,14 @@ from lance_core.storage.factory import without_secrets
 from lance_core.storage.options import bound
 from lance_core.table.committed import Committed
 from lance_core.table.table import STORAGE_VERSION, audit_of, committed_of
-from lance_core.tasks.changes import How, Where
-from lance_core.tasks.ingesting import bad_records
-from lance_core.tasks.ingesting import record as records
-from lance_core.tasks.ingesting.formats import Changed, CsvFormat, Extra, Reading
-from lance_core.tasks.ingesting.reading import Part
-from lance_core.tasks.ingesting.record import Record
-from lance_core.tasks.ingesting.sources import SourceFile, listed, named
-from lance_core.tasks.ingesting.work import (
+from lance_core.tasks.driver import How, Where
+from lance_core.tasks.ingest import bad_records
+from lance_core.tasks.ingest import ingest_log as records
+from lance_core.tasks.ingest.file_readers import Part
+from lance_core.tasks.ingest.formats import Changed, CsvFormat, Extra, Reading
+from lance_core.tasks.ingest.ingest_log import Record
+from lance_core.tasks.ingest.sources import SourceFile, listed, named
+from lance_core.tasks.ingest.worker import (
     IngestPlan,
     IngestTask,
     Outcome,
@@ -60,8 +60,8 @@ from lance_core.tasks.ingesting.work import (
     packed,
     unpacked,
 )
-from lance_core.tasks.parts import Runner, Task, results_of
-from lance_core.tasks.stamp import Stamp
+from lance_core.tasks.partitioning import Runner, Task, results_of
+from lance_core.tasks.version_stamp import Stamp
 from lance_core.transactions.apply import Birth
 from lance_core.versions.location import Location, locate, published_config
 from lance_core.versions.snapshot import Snapshot

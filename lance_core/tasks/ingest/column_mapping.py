@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from lance_core.errors import SchemaMismatch
 from lance_core.format.schema import TableSchema
-from lance_core.tasks.ingesting.formats import Reading
+from lance_core.tasks.ingest.formats import Reading
 
 
 class Picker:

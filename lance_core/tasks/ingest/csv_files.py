@@ -11,10 +11,10 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from lance_core.tasks.ingesting.formats import CsvFormat, Format, compression_of, format_of
-from lance_core.tasks.ingesting.lines import BLOCK_BYTES, region, stream_of
-from lance_core.tasks.ingesting.reading import Bad, Chunk, Part, Read, json_record, telling_unreadable
-from lance_core.tasks.ingesting.sources import Source, SourceFile
+from lance_core.tasks.ingest.file_readers import Bad, Chunk, Part, Read, json_record, telling_unreadable
+from lance_core.tasks.ingest.formats import CsvFormat, Format, compression_of, format_of
+from lance_core.tasks.ingest.line_splitter import BLOCK_BYTES, region, stream_of
+from lance_core.tasks.ingest.sources import Source, SourceFile
 
 
 def csv_records(source: Source, part: Part, csv: CsvFormat, wanted: Callable[[list[str]], list[str]]) -> Read:

@@ -21,9 +21,9 @@ from lance_core.format.refs import MAIN
 from lance_core.runtime import SYSTEM, Ports
 from lance_core.storage.store import TellsLastChange
 from lance_core.tasks.read import Which, plan_read
-from lance_core.tasks.streams.new_rows import Brought, OnChange, brought
-from lance_core.tasks.streams.offsets import NOT_BEGUN, Offset, Start
-from lance_core.tasks.streams.parts import Followed, Piece, StreamPart, remaining, together
+from lance_core.tasks.streaming.change_feed import Brought, OnChange, brought
+from lance_core.tasks.streaming.offsets import NOT_BEGUN, Offset, Start
+from lance_core.tasks.streaming.stream_partitions import Followed, Piece, StreamPart, remaining, together
 from lance_core.validation import moment
 from lance_core.versions import version_hint
 from lance_core.versions.snapshot import Snapshot, list_versions, load_at, load_latest, load_transaction, ranges

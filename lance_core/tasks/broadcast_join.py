@@ -23,9 +23,9 @@ from lance_core.errors import InvalidInput, SchemaMismatch
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.schema import TableSchema
 from lance_core.table.table import STORAGE_VERSION
-from lance_core.tasks import refusals
-from lance_core.tasks.addressed import ADDRESS_IS_NULL, FillTask
-from lance_core.tasks.parts import RESULT
+from lance_core.tasks import remote_errors
+from lance_core.tasks.fill_by_address import ADDRESS_IS_NULL, FillTask
+from lance_core.tasks.partitioning import RESULT
 from lance_core.tasks.staged import Staged, stage_plan
 from lance_core.tasks.write import WriteTask
 from lance_core.versions.snapshot import Snapshot
@@ -96,7 +96,7 @@ class HeldTask:
                     rows = rows or _Rows(part, self.staged, self.fill.keys)
                     found = rows.by_key(part) if self.fill.keys else rows.by_address(part, self._strays(number))
                 except InvalidInput as error:
-                    told = {"part": number, "refusal": refusals.encode(error)}
+                    told = {"part": number, "refusal": remote_errors.encode(error)}
                     yield pa.RecordBatch.from_pylist([told], RESULT)
                     continue
                 yield from self.fill(found)

@@ -24,9 +24,9 @@ import pyarrow.json as pa_json
 import pyarrow.parquet as pq
 
 from lance_core.errors import InvalidInput, StorageError
-from lance_core.tasks.ingesting.formats import Format, compression_of
-from lance_core.tasks.ingesting.lines import LINE_BYTES_MAX, blocks_of_lines, region, stream_of
-from lance_core.tasks.ingesting.sources import Source, SourceFile
+from lance_core.tasks.ingest.formats import Format, compression_of
+from lance_core.tasks.ingest.line_splitter import LINE_BYTES_MAX, blocks_of_lines, region, stream_of
+from lance_core.tasks.ingest.sources import Source, SourceFile
 
 BATCH_ROWS = 65_536
 _BATCH_BYTES = 32 * 1024 * 1024

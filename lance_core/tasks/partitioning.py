@@ -19,8 +19,8 @@ from lance_core.errors import InvalidInput, StorageError
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
 from lance_core.format.naming import NamingScheme
-from lance_core.tasks import refusals
-from lance_core.tasks.stamp import Stamp
+from lance_core.tasks import remote_errors
+from lance_core.tasks.version_stamp import Stamp
 from lance_core.versions.location import Location, locate
 from lance_core.versions.snapshot import Snapshot
 
@@ -116,7 +116,7 @@ class PartTask:
                         yield pa.RecordBatch.from_pylist([{"part": number, "result": result}], RESULT)
                 except InvalidInput as error:
                     # Trying again would not help, and an exception would reach the driver as text in a traceback.
-                    told = {"part": number, "refusal": refusals.encode(error)}
+                    told = {"part": number, "refusal": remote_errors.encode(error)}
                     yield pa.RecordBatch.from_pylist([told], RESULT)
 
 
@@ -140,7 +140,7 @@ def results_of(came_back: pa.Table, parts: int, *, uri: str) -> Mapping[int, lis
     results: dict[int, list[bytes]] = {}
     for row in came_back.sort_by("part").to_pylist():
         if row["refusal"] is not None:
-            raise refusals.decode(row["refusal"])
+            raise remote_errors.decode(row["refusal"])
         if not 0 <= row["part"] < parts:
             raise StorageError(f"{uri}: a worker answered for part {row['part']}, and there are {parts}")
         results.setdefault(row["part"], []).append(row["result"])

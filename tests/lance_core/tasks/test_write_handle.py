@@ -8,8 +8,8 @@ import pytest
 
 from lance_core import ConflictError, SchemaMismatch, Table
 from lance_core.datafiles.fragment_writer import FileLimits
-from lance_core.tasks.handed_on import HandedOn, results
 from lance_core.tasks.write import PlannedWrite, begin_append, begin_overwrite
+from lance_core.tasks.write_handle import HandedOn, results
 
 ROWS = pa.table({"id": pa.array(range(10), pa.int64())})
 

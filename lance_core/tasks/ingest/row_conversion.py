@@ -15,10 +15,10 @@ from lance_core.datafiles.blob_writing import as_stored, schema_as_stored
 from lance_core.datafiles.conform import Conversion, columns_to_write, conform
 from lance_core.errors import InvalidInput, SchemaMismatch
 from lance_core.format.schema import TableSchema
-from lance_core.tasks.ingesting.columns import Picker
-from lance_core.tasks.ingesting.csv_files import csv_records
-from lance_core.tasks.ingesting.formats import Format, Reading, format_of
-from lance_core.tasks.ingesting.reading import (
+from lance_core.tasks.ingest.column_mapping import Picker
+from lance_core.tasks.ingest.csv_files import csv_records
+from lance_core.tasks.ingest.csv_values import asked_of_json, parsed
+from lance_core.tasks.ingest.file_readers import (
     Bad,
     Chunk,
     Part,
@@ -28,8 +28,8 @@ from lance_core.tasks.ingesting.reading import (
     json_lines,
     parquet,
 )
-from lance_core.tasks.ingesting.sources import Source
-from lance_core.tasks.ingesting.text import asked_of_json, parsed
+from lance_core.tasks.ingest.formats import Format, Reading, format_of
+from lance_core.tasks.ingest.sources import Source
 
 
 def rows_of(source: Source, part: Part, schema: TableSchema, reading: Reading) -> Iterator[pa.RecordBatch | Bad]:

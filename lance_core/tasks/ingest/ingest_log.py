@@ -20,8 +20,8 @@ from lance_core.errors import Corrupt, InvalidInput, NotFound
 from lance_core.format.ingest_records import Segment, segments_of
 from lance_core.limits import INGESTED_BYTES
 from lance_core.storage.store import read_whole
-from lance_core.tasks.ingesting.formats import Changed
-from lance_core.tasks.ingesting.sources import SourceFile
+from lance_core.tasks.ingest.formats import Changed
+from lance_core.tasks.ingest.sources import SourceFile
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot
 

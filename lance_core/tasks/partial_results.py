@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from lance_core.format.fragment import Fragment
 from lance_core.format.schema import TableSchema
-from lance_core.tasks.changes import over_parts
-from lance_core.tasks.parts import Runner, Work, spread
+from lance_core.tasks.driver import over_parts
+from lance_core.tasks.partitioning import Runner, Work, spread
 from lance_core.versions.snapshot import Snapshot
 
 Part = tuple[bytes, ...]

@@ -17,7 +17,7 @@ from lance_core.runtime import SYSTEM
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.table.committed import Committed
 from lance_core.table.table import Audit, audit_of, committed_of
-from lance_core.tasks.parts import PartTask, Runner, Whole, Work, results_of, spread
+from lance_core.tasks.partitioning import PartTask, Runner, Whole, Work, results_of, spread
 from lance_core.versions.location import locate
 from lance_core.versions.refs import find
 from lance_core.versions.snapshot import Snapshot, load_latest

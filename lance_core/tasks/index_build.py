@@ -7,7 +7,7 @@
 No row and no page comes to the driver: workers hand on what is theirs through the store, and tell where it is, with a
 few hundred values of which the driver makes the cuts between ranges. When somebody was in the way, pieces of fragments
 that are as they were stand. What a worker does is in `segments.py`; why it is done so, in
-`004-an-index-is-joined-by-one-worker.md`.
+`004-single-worker-segment-merge.md`.
 """
 
 import dataclasses
@@ -37,12 +37,9 @@ from lance_core.maintenance.index_maintenance import Merge, Work
 from lance_core.runtime import SYSTEM
 from lance_core.storage import tree_operations
 from lance_core.table.committed import Committed
-from lance_core.tasks import segments
-from lance_core.tasks.changes import TASKS_PER_SLOT, How, Where, changed, over_parts, parts_for_reading
-from lance_core.tasks.kept import Kept
-from lance_core.tasks.parts import Here, Runner
-from lance_core.tasks.parts import Work as Doing
-from lance_core.tasks.segments import (
+from lance_core.tasks import index_segments
+from lance_core.tasks.driver import TASKS_PER_SLOT, How, Where, changed, over_parts, parts_for_reading
+from lance_core.tasks.index_segments import (
     BuildAlone,
     BuildPiece,
     JoinPieces,
@@ -51,6 +48,9 @@ from lance_core.tasks.segments import (
     There,
     WriteRange,
 )
+from lance_core.tasks.partial_results import Kept
+from lance_core.tasks.partitioning import Here, Runner
+from lance_core.tasks.partitioning import Work as Doing
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot
 
@@ -220,13 +220,13 @@ class _Builder:
         pieces = tuple(found[0] for _, found in sorted(results.items()))
         self._remember(base, pieces)
         order, everything = _order(base, work), _encoded(base.manifest.fragments)
-        if not segments.is_in_order(work.wanted):
+        if not index_segments.is_in_order(work.wanted):
             sizes = (file.size for each in (*map(IndexMetadata.decode, pieces), *_merged(work)) for file in each.files)
             runner = Here() if sum(sizes) <= JOINED_HERE_BYTES else self._runner
             return _one(base, everything, JoinPieces(order, pieces), runner)
-        cuts = self._cuts(base, work, rows, [segments.from_bytes(found[1]) for found in results.values()])
+        cuts = self._cuts(base, work, rows, [index_segments.from_bytes(found[1]) for found in results.values()])
         parts = (everything if work.merged else (),) * (len(cuts) + 1)
-        written = over_parts(base, parts, WriteRange(order, pieces, segments.as_bytes(cuts)), self._runner)
+        written = over_parts(base, parts, WriteRange(order, pieces, index_segments.as_bytes(cuts)), self._runner)
         ranges = tuple(found for _, (found,) in sorted(written.items()))
         if len(ranges) == 1:
             return IndexMetadata.decode(ranges[0])

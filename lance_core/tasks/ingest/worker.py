@@ -22,16 +22,16 @@ from lance_core.datafiles.fragment_writer import FileLimits, write_fragments
 from lance_core.errors import InvalidInput
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.schema import TableSchema
-from lance_core.tasks import refusals
-from lance_core.tasks.ingesting import bad_records
-from lance_core.tasks.ingesting.columns import mapped
-from lance_core.tasks.ingesting.csv_files import csv_schema_of, is_cut
-from lance_core.tasks.ingesting.formats import Format, Reading, compression_of, format_of
-from lance_core.tasks.ingesting.reading import Bad, Part, Unreadable, schema_of
-from lance_core.tasks.ingesting.rows import rows_of
-from lance_core.tasks.ingesting.sources import Source, SourceFile
-from lance_core.tasks.parts import RESULT
-from lance_core.tasks.stamp import Stamp
+from lance_core.tasks import remote_errors
+from lance_core.tasks.ingest import bad_records
+from lance_core.tasks.ingest.column_mapping import mapped
+from lance_core.tasks.ingest.csv_files import csv_schema_of, is_cut
+from lance_core.tasks.ingest.file_readers import Bad, Part, Unreadable, schema_of
+from lance_core.tasks.ingest.formats import Format, Reading, compression_of, format_of
+from lance_core.tasks.ingest.row_conversion import rows_of
+from lance_core.tasks.ingest.sources import Source, SourceFile
+from lance_core.tasks.partitioning import RESULT
+from lance_core.tasks.version_stamp import Stamp
 from lance_core.versions.location import Location, locate
 
 SHARES_PER_SLOT = 2
@@ -139,7 +139,7 @@ class IngestTask:
                     self.plan.stamp.check()
                     results = [*_ingested(self.plan, unpacked(self.shares[number]))]
                 except InvalidInput as error:
-                    told = {"part": number, "refusal": refusals.encode(error)}
+                    told = {"part": number, "refusal": remote_errors.encode(error)}
                     yield pa.RecordBatch.from_pylist([told], RESULT)
                 else:
                     rows = [{"part": number, "result": result} for result in results]
@@ -233,7 +233,7 @@ class SchemaTask:
                     self.stamp.check()
                     found = self._found(unpacked(self.shares[number]))
                 except InvalidInput as error:
-                    told = {"part": number, "refusal": refusals.encode(error)}
+                    told = {"part": number, "refusal": remote_errors.encode(error)}
                     yield pa.RecordBatch.from_pylist([told], RESULT)
                     continue
                 rows = [

@@ -22,14 +22,14 @@ from lance_core.format.schema import TableSchema
 from lance_core.scan.column_resolution import conditional
 from lance_core.table.committed import Committed
 from lance_core.table.table import OVERWRITE_SLICE
-from lance_core.tasks import operations
-from lance_core.tasks.changes import TASKS_PER_SLOT, How, Where, changed
+from lance_core.tasks import operation_merge
 from lance_core.tasks.delete import DeletePart
-from lance_core.tasks.kept import Kept
-from lance_core.tasks.parts import Runner
-from lance_core.tasks.selected import looked_at
-from lance_core.tasks.stamp import Stamp
+from lance_core.tasks.driver import TASKS_PER_SLOT, How, Where, changed
+from lance_core.tasks.partial_results import Kept
+from lance_core.tasks.partitioning import Runner
+from lance_core.tasks.pushed_selection import looked_at
 from lance_core.tasks.upsert import Stage
+from lance_core.tasks.version_stamp import Stamp
 from lance_core.tasks.write import PlannedWrite, WritePlan, WriteTask, begin_birth, fragments_of
 from lance_core.versions.location import locate
 from lance_core.versions.refs import line
@@ -66,7 +66,7 @@ def overwrite_slice(
             fragments, sent = looked_at(base, Predicate.parse(condition, conditional(base.manifest)))
             parts_max = runner.slots * TASKS_PER_SLOT
             results = kept.over_fragments(base, fragments, parts_max, DeletePart(condition, sent), runner)
-            return operations.join_deletes(operations.planned(results), condition)
+            return operation_merge.join_deletes(operation_merge.planned(results), condition)
 
         return rows.plan(base, gone)
 

@@ -10,12 +10,12 @@ from lance_core import Table
 from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.expressions import Predicate
 from lance_core.scan.column_resolution import conditional
-from lance_core.tasks import selected
+from lance_core.tasks import pushed_selection
 from lance_core.tasks.aggregate import aggregate
-from lance_core.tasks.changes import How, Where
 from lance_core.tasks.delete import delete
+from lance_core.tasks.driver import How, Where
+from lance_core.tasks.pushed_selection import looked_at
 from lance_core.tasks.read import ReadTask, Which, count_rows, plan_read
-from lance_core.tasks.selected import looked_at
 from lance_core.tasks.update import update
 from tests.lance_core.tasks.loop import Loop
 
@@ -45,10 +45,10 @@ def read(table: Table, predicate: str, slots: int = 2) -> pa.Table:
     return pa.Table.from_batches(task([numbers]), plan.work.transport)
 
 
-@pytest.mark.parametrize("bytes_max", [selected._BYTES_MAX, 30, 0])
+@pytest.mark.parametrize("bytes_max", [pushed_selection._BYTES_MAX, 30, 0])
 @pytest.mark.parametrize("predicate", FILTERS)
 def test_rows_and_their_number(tmp_path: Path, predicate: str, bytes_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selected, "_BYTES_MAX", bytes_max)
+    monkeypatch.setattr(pushed_selection, "_BYTES_MAX", bytes_max)
     table = made(tmp_path / "t")
     expected = table.to_table(filter=predicate, use_indices=False)
     assert read(table, predicate).equals(expected)

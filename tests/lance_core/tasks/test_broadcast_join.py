@@ -9,10 +9,10 @@ import pytest
 
 from lance_core import Table
 from lance_core.format.fragment import Fragment
-from lance_core.tasks import held as holding
+from lance_core.tasks import broadcast_join as holding
 from lance_core.tasks import merge_columns as merging
-from lance_core.tasks.addressed import FillTask, KeysTask
-from lance_core.tasks.held import _places, bytes_of_a_row
+from lance_core.tasks.broadcast_join import _places, bytes_of_a_row
+from lance_core.tasks.fill_by_address import FillTask, KeysTask
 from tests.lance_core.tasks.test_merge_columns import InMemory, merge, with_addresses
 
 ROWS = pa.table({"id": pa.array(range(1000), pa.int64())})

@@ -16,10 +16,10 @@ from lance_core.format.index_metadata import IndexMetadata
 from lance_core.index import registry
 from lance_core.index.coverage import Coverage
 from lance_core.index.segment_files import all_rows
-from lance_core.tasks import indexing
-from lance_core.tasks.changes import How, Where, changed
-from lance_core.tasks.indexing import build_index, optimize_indices
-from lance_core.tasks.parts import Task
+from lance_core.tasks import index_build
+from lance_core.tasks.driver import How, Where, changed
+from lance_core.tasks.index_build import build_index, optimize_indices
+from lance_core.tasks.partitioning import Task
 from tests.lance_core.index.asking import OF, check_answers, covers, is_used, rows
 from tests.lance_core.tasks.loop import Loop
 
@@ -54,9 +54,9 @@ class Counting(Loop):
 
 @pytest.fixture(autouse=True)
 def everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexing, "ALONE_ROWS", 10)
-    monkeypatch.setattr(indexing, "RANGE_ROWS", 40)
-    monkeypatch.setattr(indexing, "JOINED_HERE_BYTES", 0)
+    monkeypatch.setattr(index_build, "ALONE_ROWS", 10)
+    monkeypatch.setattr(index_build, "RANGE_ROWS", 40)
+    monkeypatch.setattr(index_build, "JOINED_HERE_BYTES", 0)
 
 
 def made(place: Path, *, stable: bool = False, count: int = 130) -> Table:
@@ -146,7 +146,7 @@ def test_no_row_comes_to_the_driver(tmp_path: Path) -> None:
 
 
 def test_few_rows_are_one_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexing, "ALONE_ROWS", 1000)
+    monkeypatch.setattr(index_build, "ALONE_ROWS", 1000)
     table = made(tmp_path)
     for column, kind, params in KINDS:
         runner = Counting(lost=frozenset({0}))
@@ -211,7 +211,7 @@ def test_what_is_not_covered_becomes_a_segment(tmp_path: Path, stable: bool) -> 
 def test_a_segment_that_cannot_be_read_is_built_again(
     tmp_path: Path, damage: str, alone_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(indexing, "ALONE_ROWS", alone_rows)
+    monkeypatch.setattr(index_build, "ALONE_ROWS", alone_rows)
     table = made(tmp_path)
     for column, kind in (("id", "BTREE"), ("word", "BITMAP")):
         table = table.create_index(column, kind).table
@@ -256,7 +256,7 @@ def test_what_a_compaction_moved_is_built_again(
     tmp_path: Path, column: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the rest is not."""
-    monkeypatch.setattr(indexing, "_CUTS", 32)
+    monkeypatch.setattr(index_build, "_CUTS", 32)
     table = made(tmp_path, count=240)
 
     def compacted() -> None:
@@ -349,7 +349,7 @@ def test_an_upkeep_is_told_as_its_own_version(tmp_path: Path, monkeypatch: pytes
     """Of the two changes that it is, the second has nothing to do when another writer came in between."""
     table = built(made(tmp_path, count=60), "id", "BTREE", Loop()).table
     table = table.append(rows(60, 20)).table
-    monkeypatch.setattr(indexing, "changed", lambda *args, **named: _with_another(table, changed(*args, **named)))
+    monkeypatch.setattr(index_build, "changed", lambda *args, **named: _with_another(table, changed(*args, **named)))
     done = optimize_indices(where(table), None, "small", how=How(), runner=Loop())
     assert (done.operation, done.table.transaction().operation.name) == ("CreateIndex", "CreateIndex")  # type: ignore[union-attr]
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import SchemaMismatch
-from lance_core.tasks.ingesting.formats import CsvFormat
+from lance_core.tasks.ingest.formats import CsvFormat
 
 _EPOCH_DAY = "1970-01-01T"
 _TIME = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d{1,9})?)?")

@@ -12,8 +12,8 @@ from lance_core import Committed, InvalidInput, NotFound, RetryableConflict, Sch
 from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.dml.replace_where import Slice
 from lance_core.format.schema import TableSchema
-from lance_core.tasks.changes import How, Where
-from lance_core.tasks.slices import overwrite_slice
+from lance_core.tasks.driver import How, Where
+from lance_core.tasks.replace_where import overwrite_slice
 from lance_core.tasks.write import WriteTask
 from tests.lance_core.tasks.loop import Loop
 from tests.lance_core.tasks.test_upsert import Rows

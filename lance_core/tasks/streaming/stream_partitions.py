@@ -18,9 +18,9 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.schema import TableSchema
 from lance_core.scan.executor import scan
 from lance_core.scan.plan import plan_scan
-from lance_core.tasks.parts import Whole
+from lance_core.tasks.partitioning import Whole
 from lance_core.tasks.read import Wanted
-from lance_core.tasks.streams.new_rows import Brought
+from lance_core.tasks.streaming.change_feed import Brought
 from lance_core.versions.snapshot import Snapshot
 
 _ADDRESS, _CREATED_AT = "_rowaddr", "_row_created_at_version"

@@ -27,7 +27,7 @@ from lance_core.limits import INTENT_BYTES
 from lance_core.runtime import SYSTEM
 from lance_core.storage.store import read_whole
 from lance_core.table.table import STORAGE_VERSION
-from lance_core.tasks.ingesting.reading import Bad
+from lance_core.tasks.ingest.file_readers import Bad
 from lance_core.transactions.apply import Birth
 from lance_core.versions.location import Location, published_config
 from lance_core.versions.snapshot import Snapshot, load_latest
