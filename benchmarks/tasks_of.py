@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from lance_assets.spark import SparkSettings, open_session
 from lance_assets.spark.java import ensure_java
-from lance_assets.spark.workers import InWorker
+from lance_assets.spark.worker_setup import InWorker
 
 _ROOT = Path(__file__).parents[1]
 OURS, BARE = "ours", "bare"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 import dagster as dg
 from pydantic import Field, PrivateAttr
 
-from lance_assets.spark.cancelling import own_signals
+from lance_assets.spark.cancellation import own_signals
 from lance_assets.spark.session import check_applied, is_session, live_session, open_session
 from lance_assets.spark.settings import SparkSettings, mask
 from lance_assets.storage import is_written_out

@@ -13,16 +13,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lance_assets.spark.changing import compact, delete, update, upsert
-    from lance_assets.spark.columns import map_columns, merge_columns
-    from lance_assets.spark.indexing import build_index, optimize_indices
-    from lance_assets.spark.ingesting import CsvFormat, ingest
-    from lance_assets.spark.reading import aggregate, count_rows, read
+    from lance_assets.spark.column_ops import map_columns, merge_columns
+    from lance_assets.spark.dml import compact, delete, update, upsert
+    from lance_assets.spark.file_ingest import CsvFormat, ingest
+    from lance_assets.spark.index_ops import build_index, optimize_indices
+    from lance_assets.spark.reader import aggregate, count_rows, read
     from lance_assets.spark.session import live_session, open_session
     from lance_assets.spark.settings import SparkSettings
     from lance_assets.spark.source import LanceDataSource
     from lance_assets.spark.streaming_sink import upsert_batches
-    from lance_assets.spark.writing import append, overwrite
+    from lance_assets.spark.writer import append, overwrite
 
 __all__ = [
     "CsvFormat",
@@ -48,25 +48,25 @@ __all__ = [
 ]
 
 _HOMES = {
-    "CsvFormat": "lance_assets.spark.ingesting",
-    "build_index": "lance_assets.spark.indexing",
-    "optimize_indices": "lance_assets.spark.indexing",
-    "ingest": "lance_assets.spark.ingesting",
+    "CsvFormat": "lance_assets.spark.file_ingest",
+    "build_index": "lance_assets.spark.index_ops",
+    "optimize_indices": "lance_assets.spark.index_ops",
+    "ingest": "lance_assets.spark.file_ingest",
     "SparkSettings": "lance_assets.spark.settings",
     "live_session": "lance_assets.spark.session",
     "open_session": "lance_assets.spark.session",
-    "append": "lance_assets.spark.writing",
-    "compact": "lance_assets.spark.changing",
-    "delete": "lance_assets.spark.changing",
-    "update": "lance_assets.spark.changing",
-    "upsert": "lance_assets.spark.changing",
+    "append": "lance_assets.spark.writer",
+    "compact": "lance_assets.spark.dml",
+    "delete": "lance_assets.spark.dml",
+    "update": "lance_assets.spark.dml",
+    "upsert": "lance_assets.spark.dml",
     "upsert_batches": "lance_assets.spark.streaming_sink",
-    "map_columns": "lance_assets.spark.columns",
-    "merge_columns": "lance_assets.spark.columns",
-    "overwrite": "lance_assets.spark.writing",
-    "read": "lance_assets.spark.reading",
-    "aggregate": "lance_assets.spark.reading",
-    "count_rows": "lance_assets.spark.reading",
+    "map_columns": "lance_assets.spark.column_ops",
+    "merge_columns": "lance_assets.spark.column_ops",
+    "overwrite": "lance_assets.spark.writer",
+    "read": "lance_assets.spark.reader",
+    "aggregate": "lance_assets.spark.reader",
+    "count_rows": "lance_assets.spark.reader",
     "LanceDataSource": "lance_assets.spark.source",
 }
 

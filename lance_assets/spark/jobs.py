@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from lance_assets.spark.session import classic_context
-from lance_assets.spark.workers import InWorker
+from lance_assets.spark.worker_setup import InWorker
 from lance_core import InvalidInput
 from lance_core.tasks.partitioning import Task
 

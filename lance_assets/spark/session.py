@@ -355,7 +355,7 @@ def _quiet_shell(asked: SparkSettings) -> dict[str, str]:
 
 def _sockets() -> dict[str, str]:
     """Rows go to Python over sockets of the machine: over TCP each task waits 40 ms for an answer that the kernel holds
-    back. Their names have to be short, which on other machines nobody knows (`004-the-price-of-a-task.md`)."""
+    back. Their names have to be short, which on other machines nobody knows (`004-python-task-overhead.md`)."""
     directory = tempfile.gettempdir()
     if os.name != "posix" or len(directory) > _SOCKET_DIRECTORY_MAX:
         return {}

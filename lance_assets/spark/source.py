@@ -169,7 +169,7 @@ class LanceReader(ds.DataSourceReader):
         """Where there is nothing to read, Spark asks for one partition all the same."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        from lance_assets.spark.workers import settle
+        from lance_assets.spark.worker_setup import settle
 
         if not isinstance(partition, LancePartition):
             return iter(())
@@ -197,7 +197,7 @@ class LanceWriter(ds.DataSourceArrowWriter):
         self._properties = dict(properties)
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> LanceMessage:
-        from lance_assets.spark.workers import settle
+        from lance_assets.spark.worker_setup import settle
 
         settle()
         return LanceMessage(self._handed.written(iterator) if self._handed else b"")

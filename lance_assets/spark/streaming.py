@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from lance_assets.spark.options import Options
 from lance_assets.spark.source import check_same
 from lance_assets.spark.types import spark_schema, transport_schema
-from lance_assets.spark.workers import settle
+from lance_assets.spark.worker_setup import settle
 from lance_core import InvalidInput
 from lance_core.tasks.read import Which
 from lance_core.tasks.streaming.change_feed import OnChange

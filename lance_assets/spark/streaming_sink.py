@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import datasource as ds
 from pyspark.sql.types import StructType
 
-from lance_assets.spark.changing import upsert
+from lance_assets.spark.dml import upsert
 from lance_assets.spark.options import Options
 from lance_assets.spark.types import stored_schema
-from lance_assets.spark.workers import settle
+from lance_assets.spark.worker_setup import settle
 from lance_core import InvalidInput, StorageError
 from lance_core.tasks.driver import Audit
 from lance_core.tasks.streaming import stream_sink

@@ -16,7 +16,7 @@ from lance_assets.provenance import properties_of
 from lance_assets.recording import Standing, record_in_run
 from lance_assets.resources import SPARK, session_of
 from lance_assets.run_intents import partition_intent, run_intent
-from lance_assets.spark.cancelling import ending_together
+from lance_assets.spark.cancellation import ending_together
 from lance_assets.write_audits import Audit, check_specs
 from lance_assets.writes.context import WriteContext
 from lance_assets.writes.dependencies import Dependencies

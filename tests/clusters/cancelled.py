@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from lance_assets.spark import append
-from lance_assets.spark.cancelling import ending_together
+from lance_assets.spark.cancellation import ending_together
 from lance_core import Table
 
 _SECONDS_MAX = 60

@@ -26,7 +26,7 @@ from lance_assets.spark.session import (
     open_session,
 )
 from lance_assets.spark.settings import SparkSettings, mask, mebibytes
-from lance_assets.spark.workers import InWorker
+from lance_assets.spark.worker_setup import InWorker
 from lance_core import InvalidInput
 
 SECRETS = {

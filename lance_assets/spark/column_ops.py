@@ -15,11 +15,11 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from lance_assets.spark.handing_over import over_rows
+from lance_assets.spark.arrow_bridge import over_rows
 from lance_assets.spark.jobs import FRAGMENTS, PART_RESULTS, SparkRunner, numbers, slots
 from lance_assets.spark.session import classic_context
 from lance_assets.spark.types import spark_schema, stored_schema, transport_schema
-from lance_assets.spark.workers import InWorker
+from lance_assets.spark.worker_setup import InWorker
 from lance_core import Committed, InvalidInput
 from lance_core.tasks import map_columns as mapping
 from lance_core.tasks import merge_columns as merging

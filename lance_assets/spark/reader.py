@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from lance_assets.spark.jobs import SparkRunner, numbers, slots, taken_by_the_driver
 from lance_assets.spark.types import spark_schema, transport_schema
-from lance_assets.spark.workers import InWorker
+from lance_assets.spark.worker_setup import InWorker
 from lance_core.tasks import aggregate as aggregating
 from lance_core.tasks import read as plans
 from lance_core.tasks.read import FewRows, ManifestStore, ReadTask, Which, read_few

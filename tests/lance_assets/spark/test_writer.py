@@ -241,7 +241,7 @@ def test_workers_load_neither_dagster_nor_the_dataset_room_of_anything(spark: Sp
     def loaded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import sys
 
-        import lance_assets.spark.writing  # noqa: F401 - what a task may need at most
+        import lance_assets.spark.writer  # noqa: F401 - what a task may need at most
 
         for _ in batches:
             yield pa.RecordBatch.from_pydict({"modules": [json.dumps(sorted(sys.modules))]})
@@ -249,7 +249,7 @@ def test_workers_load_neither_dagster_nor_the_dataset_room_of_anything(spark: Sp
     (row,) = spark.range(0, 1, 1, 1).mapInArrow(loaded, "modules string").collect()
     modules = json.loads(row.modules)
     assert not [name for name in modules if name.split(".")[0] in ("dagster", "dagster_pyspark")]
-    assert "lance_assets.spark.writing" in modules
+    assert "lance_assets.spark.writer" in modules
 
 
 def test_bytes_become_blobs(spark: SparkSession, tmp_path: Path) -> None:

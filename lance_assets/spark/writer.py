@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from lance_assets.spark.handing_over import over_rows
+from lance_assets.spark.arrow_bridge import over_rows
 from lance_assets.spark.jobs import FRAGMENTS, SparkRunner
 from lance_assets.spark.types import stored_schema
 from lance_core import Committed, InvalidInput

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
-from lance_assets.spark.handing_over import over_rows
+from lance_assets.spark.arrow_bridge import over_rows
 from lance_assets.spark.jobs import FRAGMENTS, SparkRunner
 from lance_assets.spark.types import stored_schema
 from lance_core import Committed

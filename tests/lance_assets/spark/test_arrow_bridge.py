@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from lance_assets.spark.handing_over import BYTES_SETTING, ROWS_OF_TEXT, ROWS_SETTING, over_rows, rows_unmeasured
+from lance_assets.spark.arrow_bridge import BYTES_SETTING, ROWS_OF_TEXT, ROWS_SETTING, over_rows, rows_unmeasured
 
 
 @pytest.mark.parametrize(

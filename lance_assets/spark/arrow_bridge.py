@@ -2,7 +2,7 @@
 
 After every row Spark measures the batch that it fills, so that one of wide rows does not grow too large; with sixteen
 columns that takes longer than filling it. Where the types say that so many rows are no large batch, it is told not to.
-What that saves, and when it may be: `003-how-rows-are-handed-over.md`.
+What that saves, and when it may be: `003-arrow-batch-transfer.md`.
 """
 
 import re
@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from lance_assets.spark.session import classic_context
-from lance_assets.spark.workers import InWorker
+from lance_assets.spark.worker_setup import InWorker
 
 ROWS = 65_536
 """In a batch of narrow rows, and in one that is measured."""

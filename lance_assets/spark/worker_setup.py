@@ -2,7 +2,7 @@
 
 After each task Spark collects garbage, and so looks at every object that there is: with the libraries that read tables
 this takes 15 to 35 ms, more than a small task does. What is there when a task begins are modules, which stay; they are
-taken out of its sight. What else a task costs is told in `004-the-price-of-a-task.md`.
+taken out of its sight. What else a task costs is told in `004-python-task-overhead.md`.
 """
 
 import gc
