@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from lance_assets.maintenance import Maintenance
     from lance_assets.maintenance.fleet import LanceFleet, lance_fleet
     from lance_assets.profiles import Profile
-    from lance_assets.resources import SparkSessionResource
-    from lance_assets.storage import LanceResource
+    from lance_assets.resources.lance import LanceResource
+    from lance_assets.resources.spark import SparkSessionResource
     from lance_assets.writes import (
         SparkAppend,
         SparkBuildIndex,
@@ -114,11 +114,11 @@ _HOMES = {
     "lance_check": "lance_assets.checks",
     "Profile": "lance_assets.profiles",
     "LanceIOManager": "lance_assets.io_manager",
-    "LanceResource": "lance_assets.storage",
+    "LanceResource": "lance_assets.resources.lance",
     "LanceTable": "lance_assets.assets",
     "LanceTableComponent": "lance_assets.components",
     "SparkSessionComponent": "lance_assets.components",
-    "SparkSessionResource": "lance_assets.resources",
+    "SparkSessionResource": "lance_assets.resources.spark",
     "LanceFleet": "lance_assets.maintenance.fleet",
     "Maintenance": "lance_assets.maintenance",
     "lance_fleet": "lance_assets.maintenance.fleet",

@@ -29,7 +29,7 @@ from lance_assets.maintenance import (
 from lance_assets.places import take_place
 from lance_assets.profiles import Profile, profile_asset, profile_key
 from lance_assets.profiles.asset import Automation
-from lance_assets.storage import Access, LanceResource
+from lance_assets.resources.lance import Access, LanceResource
 from lance_assets.writes import Write, Writes, write_asset, write_key
 from lance_assets.writes.dependencies import input_after
 from lance_core import InvalidInput

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 import dagster as dg
 
-from lance_assets.words import age, size
+from lance_assets.common.text import age, size
 from lance_core import IndexStatistics
 
 Metadata = dict[str, dg.MetadataValue]

@@ -24,12 +24,12 @@ from lance_assets.lineage.telling import without_credentials
 from lance_assets.metadata import committed_facts, metadata_of, metadata_of_gone
 from lance_assets.partition_slices import PARTITION_EXPR, slice_of
 from lance_assets.partitions import version_of
-from lance_assets.provenance import properties_of
-from lance_assets.resources import SparkSessionResource, session_of
-from lance_assets.run_intents import run_intent
+from lance_assets.provenance.run_intents import run_intent
+from lance_assets.provenance.run_properties import properties_of
+from lance_assets.resources.lance import Access, LanceResource
+from lance_assets.resources.spark import SparkSessionResource, session_of
 from lance_assets.spark import append, overwrite, read
 from lance_assets.spark.types import stored_schema
-from lance_assets.storage import Access, LanceResource
 from lance_core import Committed, InvalidInput, NotFound, Table
 from lance_core.tasks import here
 from lance_core.tasks.here import Where

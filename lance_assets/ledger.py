@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import dagster as dg
 
-from lance_assets.storage import Access, LanceResource
+from lance_assets.resources.lance import Access, LanceResource
 from lance_core import InvalidInput, NotFound, Table
 
 _WORD = re.compile(r"[A-Za-z0-9_]+")

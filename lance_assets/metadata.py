@@ -16,7 +16,7 @@ from lance_assets.lineage.facts import Origin, Source, VersionName, sources_of
 from lance_assets.lineage.telling import as_markdown, without_credentials
 from lance_assets.partitions import partition_key
 from lance_assets.pictures.lineage import lineage_picture
-from lance_assets.properties import ASSET_KEY, CODE_LOCATION, PARTITION, RUN_ID, as_inputs, inputs_of
+from lance_assets.provenance.properties import ASSET_KEY, CODE_LOCATION, PARTITION, RUN_ID, as_inputs, inputs_of
 from lance_assets.written import written_by
 from lance_core import Committed, Table, VersionInfo
 from lance_core.operations import Clone, parts_of

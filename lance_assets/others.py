@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 import dagster as dg
 
 from lance_assets.metadata import run_id_of
-from lance_assets.properties import ASSET_KEY, PARTITION
+from lance_assets.provenance.properties import ASSET_KEY, PARTITION
 from lance_core import LanceError, Table
 
 _TEXT_MAX = 200

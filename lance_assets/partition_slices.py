@@ -12,7 +12,7 @@ from typing import TypeAlias
 import dagster as dg
 import pyarrow as pa
 
-from lance_assets.literals import column, sql_literal
+from lance_assets.common.sql_literals import column, sql_literal
 from lance_core import InvalidInput
 
 PARTITION_EXPR = "partition_expr"

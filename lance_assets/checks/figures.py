@@ -9,8 +9,8 @@ from datetime import timedelta
 import dagster as dg
 
 from lance_assets.checks.check import Check, Finding, Seen, Severity
-from lance_assets.layout import Layout
-from lance_assets.words import age
+from lance_assets.common.text import age
+from lance_assets.common.version_stats import Layout
 
 _CLOCKS_DIFFER = timedelta(minutes=1)
 

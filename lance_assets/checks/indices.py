@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import dagster as dg
 
 from lance_assets.checks.check import Check, Finding, Seen, Severity
-from lance_assets.words import count
+from lance_assets.common.text import count
 from lance_core import IndexStatistics
 
 _NAMED_MAX = 10

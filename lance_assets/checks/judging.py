@@ -17,7 +17,7 @@ import dagster as dg
 
 from lance_assets.checks.check import Check, Finding, Seen, Severity
 from lance_assets.ledger import Ledger
-from lance_assets.properties import RUN_ID
+from lance_assets.provenance.properties import RUN_ID
 from lance_core import Corrupt, LanceError, NotFound, Table, Unsupported
 
 SEVERITIES = {Severity.ERROR: dg.AssetCheckSeverity.ERROR, Severity.WARN: dg.AssetCheckSeverity.WARN}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import dagster as dg
 
 from lance_assets.checks.check import Check, Finding, Seen, Severity
-from lance_assets.properties import ASSET_KEY, RUN_ID
+from lance_assets.provenance.properties import ASSET_KEY, RUN_ID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

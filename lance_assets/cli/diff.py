@@ -13,10 +13,10 @@ from lance_assets.cli.indices import index_states
 from lance_assets.cli.naming import HELP as WHAT
 from lance_assets.cli.naming import open_named
 from lance_assets.cli.show import columns
+from lance_assets.common.text import count
 from lance_assets.lineage.facts import VersionName
 from lance_assets.lineage.reading import origin_of
 from lance_assets.lineage.telling import named
-from lance_assets.words import count
 from lance_core import InvalidInput, Table
 from lance_core.operations import Fragment
 from lance_core.shell import Access

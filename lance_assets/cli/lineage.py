@@ -7,11 +7,11 @@ from lance_assets.cli import FINE, printing
 from lance_assets.cli.naming import HELP as WHAT
 from lance_assets.cli.naming import open_named
 from lance_assets.cli.printing import when
+from lance_assets.common.text import count, cut
 from lance_assets.lineage.facts import Bond, Origin
 from lance_assets.lineage.graph import DEPTH_MAX, VERSIONS_MAX, Ancestry, Line, Mark
 from lance_assets.lineage.reading import ancestry_of
 from lance_assets.lineage.telling import as_json, named, span, without_credentials
-from lance_assets.words import count, cut
 from lance_core import InvalidInput
 from lance_core.shell import Access
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from lance_assets.words import cells, cut
+from lance_assets.common.text import cells, cut
 from lance_core.shell import plain
 
 _GAP = 2

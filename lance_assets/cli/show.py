@@ -11,10 +11,10 @@ from lance_assets.cli.indices import IndexState, index_states
 from lance_assets.cli.naming import HELP as WHAT
 from lance_assets.cli.naming import open_named
 from lance_assets.cli.printing import Column, number, pairs, signed, when
+from lance_assets.common.text import count, size
 from lance_assets.lineage.facts import Origin
 from lance_assets.lineage.reading import DETACHED, origin_of
 from lance_assets.lineage.telling import as_json, named, notes, span
-from lance_assets.words import count, size
 from lance_core import LanceError, Table, Unsupported
 from lance_core.operations import parts_of
 from lance_core.shell import Access

@@ -10,7 +10,7 @@ from lance_assets.components.at import At
 from lance_assets.components.forms import TEXT, record
 from lance_assets.components.table import attributes_of
 from lance_assets.components.values import OPTIONS
-from lance_assets.resources import SPARK, SparkSessionResource
+from lance_assets.resources.spark import SPARK, SparkSessionResource
 
 _SESSION = record(
     SparkSessionResource,

@@ -18,7 +18,7 @@ from lance_assets.demo.definitions import LOCATION, days, defs, load_orders, ord
 from lance_assets.demo.place import Place, only_one, prepare_home
 from lance_assets.epochs import epoch_of
 from lance_assets.partitions import partition_key
-from lance_assets.properties import ASSET_KEY, PARTITION, RUN_ID
+from lance_assets.provenance.properties import ASSET_KEY, PARTITION, RUN_ID
 from lance_assets.recording import recorded
 from lance_core import LanceError, Table, VersionInfo
 

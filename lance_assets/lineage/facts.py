@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
-from lance_assets.properties import ASSET_KEY, CODE_LOCATION, INTENT, PARTITION, RUN_ID, inputs_of
+from lance_assets.provenance.properties import ASSET_KEY, CODE_LOCATION, INTENT, PARTITION, RUN_ID, inputs_of
 from lance_core.operations import Clone, Operation, Restore
 
 _SOURCES_MAX = 10_000

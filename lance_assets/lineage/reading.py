@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from lance_assets.lineage.facts import Bond, Origin, Source, Unknown, VersionName, sources_of
 from lance_assets.lineage.graph import DEPTH_MAX, VERSIONS_MAX, Ancestry, ancestry
-from lance_assets.properties import inputs_of
+from lance_assets.provenance.properties import inputs_of
 from lance_core import LanceError, NotFound, Table, VersionInfo
 from lance_core.operations import Clone, Operation
 from lance_core.shell import Access, elsewhere

@@ -5,7 +5,7 @@ from itertools import islice
 
 from lance_assets.lineage.facts import Origin
 from lance_assets.lineage.reading import origin_of
-from lance_assets.properties import RUN_ID
+from lance_assets.provenance.properties import RUN_ID
 from lance_core import NotFound, Table
 
 LOOKED_AT_MAX = 1000

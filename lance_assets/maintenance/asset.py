@@ -19,8 +19,8 @@ from lance_assets.maintenance.plan import plan, shape
 from lance_assets.maintenance.policy import Maintenance
 from lance_assets.maintenance.upkeep import OF_INDICES, cleaned, retire, surveyed
 from lance_assets.metadata import Metadata
-from lance_assets.resources import SPARK
-from lance_assets.run_intents import logical_run_id
+from lance_assets.provenance.run_intents import logical_run_id
+from lance_assets.resources.spark import SPARK
 from lance_assets.writes import SparkCompact, SparkOptimizeIndices
 from lance_assets.writes.asset import write_in_step
 from lance_core import CleanupReport, NotFound, Survey

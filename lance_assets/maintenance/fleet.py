@@ -22,11 +22,11 @@ from lance_assets.maintenance.fleet_run import Member, Round
 from lance_assets.maintenance.policy import Maintenance
 from lance_assets.maintenance.report import Fate, FleetReport
 from lance_assets.places import place_of
-from lance_assets.provenance import properties_of
-from lance_assets.resources import SPARK, session_of
-from lance_assets.run_intents import run_intent
+from lance_assets.provenance.run_intents import run_intent
+from lance_assets.provenance.run_properties import properties_of
+from lance_assets.resources.lance import Access, LanceResource
+from lance_assets.resources.spark import SPARK, session_of
 from lance_assets.spark.jobs import SparkRunner
-from lance_assets.storage import Access, LanceResource
 from lance_core import InvalidInput, find_tables
 from lance_core.tasks.partitioning import Runner
 

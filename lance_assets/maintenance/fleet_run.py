@@ -28,7 +28,7 @@ from lance_assets.maintenance.policy import Maintenance
 from lance_assets.maintenance.report import Fate, Figures, FleetReport, TableReport
 from lance_assets.maintenance.runs import all_at_work
 from lance_assets.maintenance.upkeep import OF_INDICES, cleaned, record_own, retire, surveyed
-from lance_assets.storage import Access
+from lance_assets.resources.lance import Access
 from lance_core import StorageError, Survey, Table
 from lance_core.tasks.compact_many import TABLES_FAULT, Wanted, compact_many
 from lance_core.tasks.driver import How, Where

@@ -16,8 +16,8 @@ import dagster as dg
 
 from lance_assets.maintenance.policy import Maintenance
 from lance_assets.partitions import is_version_key, version_of
-from lance_assets.properties import INPUTS
-from lance_assets.storage import LanceResource
+from lance_assets.provenance.properties import INPUTS
+from lance_assets.resources.lance import LanceResource
 from lance_assets.writes.context import TableReference
 from lance_core import InvalidInput, LanceError, Table
 

@@ -12,7 +12,7 @@ from lance_assets.ledger import Ledger
 from lance_assets.maintenance.policy import Maintenance
 from lance_assets.metadata import found_facts
 from lance_assets.partitions import is_version_key, partition_key
-from lance_assets.properties import RUN_ID
+from lance_assets.provenance.properties import RUN_ID
 from lance_assets.recording import record_in_run
 from lance_core import CleanupReport, Survey, Table
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from lance_assets.words import cells, cut
+from lance_assets.common.text import cells, cut
 
 INK = "#1f2933"
 FAINT = "#7b8794"

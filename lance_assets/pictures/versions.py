@@ -20,7 +20,7 @@ from lance_assets.pictures.svg import (
     Picture,
     width_of,
 )
-from lance_assets.properties import ASSET_KEY, RUN_ID
+from lance_assets.provenance.properties import ASSET_KEY, RUN_ID
 from lance_core import LanceError, Table
 
 _BEFORE, _AFTER = 7, 3

@@ -18,7 +18,7 @@ from lance_assets.ledger import Ledger
 from lance_assets.profiles.keys import Versions
 from lance_assets.profiles.profile import Profile, profiled
 from lance_assets.profiles.shown import Metadata, checks_of, metadata_of
-from lance_assets.properties import RUN_ID
+from lance_assets.provenance.properties import RUN_ID
 from lance_core import InvalidInput, LanceError, StorageError, Table
 
 Automation = Literal["on_missing"]

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_assets.layout import Layout
+from lance_assets.common.version_stats import Layout
 from lance_core import Table
 
 _STRETCHES = 16

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lance_assets.layout import Layout
+from lance_assets.common.version_stats import Layout
 from lance_assets.profiles.columns import Contents, read_contents
 from lance_core import IndexStatistics, InvalidInput, Table
 

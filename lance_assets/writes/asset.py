@@ -11,11 +11,11 @@ from lance_assets.epochs import epoch_of
 from lance_assets.failures import lance_errors
 from lance_assets.ledger import Ledger
 from lance_assets.metadata import VersionFacts, committed_facts, found_facts, metadata_of, metadata_of_gone
-from lance_assets.properties import RUN_ID
-from lance_assets.provenance import properties_of
+from lance_assets.provenance.properties import RUN_ID
+from lance_assets.provenance.run_intents import partition_intent, run_intent
+from lance_assets.provenance.run_properties import properties_of
 from lance_assets.recording import Standing, record_in_run
-from lance_assets.resources import SPARK, session_of
-from lance_assets.run_intents import partition_intent, run_intent
+from lance_assets.resources.spark import SPARK, session_of
 from lance_assets.spark.cancellation import ending_together
 from lance_assets.write_audits import Audit, check_specs
 from lance_assets.writes.context import WriteContext

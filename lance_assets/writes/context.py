@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import dagster as dg
 
+from lance_assets.resources.lance import Access, LanceResource
 from lance_assets.spark import read
-from lance_assets.storage import Access, LanceResource
 from lance_core import InvalidInput, Table
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from lance_assets.resources.lance import looked_up
 from lance_assets.spark import append, ingest, overwrite, upsert
-from lance_assets.storage import looked_up
 from lance_assets.writes.context import WriteContext
 from lance_assets.writes.write import How, Parameters, Rows, Write, filled_in
 from lance_core import Committed

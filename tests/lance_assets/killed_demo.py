@@ -12,7 +12,8 @@ from pathlib import Path
 
 import dagster as dg
 
-from lance_assets import assets, resources  # noqa: F401 - loaded before the fork
+from lance_assets import assets  # noqa: F401 - loaded before the fork
+from lance_assets.resources import spark  # noqa: F401 - loaded before the fork
 from tests.lance_assets.tape import Tape
 
 ROWS_A_DAY = 1000

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from lance_assets import SparkAppend, SparkSessionResource, WriteContext, lance_table
-from lance_assets.resources import session_of
+from lance_assets.resources.spark import session_of
 from lance_assets.spark.session import classic_context
 from lance_core import Table
 from tests.lance_assets.instances import events, run

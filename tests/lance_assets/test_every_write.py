@@ -29,7 +29,7 @@ from lance_assets import (
     WriteContext,
     lance_table,
 )
-from lance_assets.literals import sql_literal
+from lance_assets.common.sql_literals import sql_literal
 from lance_assets.writes import Write
 from lance_core import InvalidInput, Table
 from tests.lance_assets.instances import events, partitions, run, shown, tags

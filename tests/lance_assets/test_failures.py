@@ -13,7 +13,7 @@ from lance_assets import SparkAppend, SparkSessionResource, WriteContext, lance_
 from lance_assets.failures import TREATMENTS, WAITS_S, failure_of, lance_errors
 from lance_assets.io_manager import Target
 from lance_assets.ledger import Ledger
-from lance_assets.storage import LanceResource
+from lance_assets.resources.lance import LanceResource
 from lance_core import (
     CommitUndecided,
     Corrupt,

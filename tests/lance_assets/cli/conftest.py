@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lance_assets.cli.main import main
-from lance_assets.properties import ASSET_KEY, CODE_LOCATION, INPUTS, INTENT, PARTITION, RUN_ID
+from lance_assets.provenance.properties import ASSET_KEY, CODE_LOCATION, INPUTS, INTENT, PARTITION, RUN_ID
 from lance_core import Table
 
 RUN = "3f1c9f0e-1111-4222-8333-444455556666"

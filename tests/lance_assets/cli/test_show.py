@@ -5,7 +5,7 @@ from pathlib import Path
 import lance
 import pyarrow as pa
 
-from lance_assets.words import size
+from lance_assets.common.text import size
 from lance_core import Table
 from lance_core.operations import Append
 from tests.lance_assets.cli.conftest import FROM_RUN, RUN, Shell, reading, rows

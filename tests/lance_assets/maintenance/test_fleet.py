@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lance_assets import Maintenance, SparkAppend, SparkSessionResource, lance_fleet, lance_table
-from lance_assets.words import in_markdown
+from lance_assets.common.text import in_markdown
 from lance_core import Committed, Corrupt, InvalidInput, Table
 from lance_core.tasks.driver import Where
 from lance_core.tasks.index_build import optimize_indices

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pyarrow as pa
 import pytest
 
-from lance_assets.layout import Piece
+from lance_assets.common.version_stats import Piece
 from lance_assets.pictures import fragments
 from lance_assets.pictures.fragments import bytes_told, fragment_map, fragment_strip
 from lance_assets.pictures.svg import BLUE, ORANGE, RED, Picture

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 from benchmarks.spark_driver import built
-from lance_assets.layout import Layout
+from lance_assets.common.version_stats import Layout
 from lance_assets.profiles.columns import Column, Contents, Vectors, _look
 from lance_assets.profiles.profile import Profile, profiled
 from lance_assets.profiles.shown import metadata_of

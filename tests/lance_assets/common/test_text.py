@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lance_assets.words import cells, count, cut, in_markdown, size
+from lance_assets.common.text import cells, count, cut, in_markdown, size
 from lance_core.shell import plain
 
 

@@ -9,7 +9,7 @@ from dagster_pyspark import LazyPySparkResource, PySparkResource
 from pyspark.sql import DataFrame, SparkSession
 
 from lance_assets import SparkAppend, SparkSessionResource, WriteContext, lance_table
-from lance_assets.resources import session_of
+from lance_assets.resources.spark import session_of
 from lance_core import InvalidInput, Table
 from tests.lance_assets.instances import run
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import dagster as dg
 
-from lance_assets.properties import ASSET_KEY, CODE_LOCATION, INPUTS, INTENT, PARTITION, RUN_ID, as_inputs
+from lance_assets.provenance.properties import ASSET_KEY, CODE_LOCATION, INPUTS, INTENT, PARTITION, RUN_ID, as_inputs
 
 _LOCATION_TAG = "dagster/code_location"
 """On runs that a webserver or the daemon launched."""

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, cast
 import dagster as dg
 from pydantic import Field, PrivateAttr
 
+from lance_assets.resources.lance import is_written_out
 from lance_assets.spark.cancellation import own_signals
 from lance_assets.spark.session import check_applied, is_session, live_session, open_session
 from lance_assets.spark.settings import SparkSettings, mask
-from lance_assets.storage import is_written_out
 from lance_core import InvalidInput
 
 if TYPE_CHECKING:

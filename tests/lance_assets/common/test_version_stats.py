@@ -5,8 +5,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lance_assets import layout
-from lance_assets.layout import Layout, pieces
+from lance_assets.common import version_stats
+from lance_assets.common.version_stats import Layout, pieces
 from lance_core import Table
 
 ROWS = pa.table({"id": list(range(1_000))})
@@ -24,15 +24,15 @@ ROWS = pa.table({"id": list(range(1_000))})
 def test_small_is_what_has_few_rows_and_few_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, size: int, small: list[bool]
 ) -> None:
-    monkeypatch.setattr(layout, "SMALL_ROWS", rows)
-    monkeypatch.setattr(layout, "SMALL_BYTES", size)
+    monkeypatch.setattr(version_stats, "SMALL_ROWS", rows)
+    monkeypatch.setattr(version_stats, "SMALL_BYTES", size)
     table = Table.create(tmp_path / "t", ROWS).append(ROWS.slice(0, 10)).table
     assert [piece.is_small for piece in pieces(table)] == small
     assert Layout.of(table).small == sum(small)
 
 
 def test_deleted_rows_do_not_make_a_fragment_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "SMALL_ROWS", 1_000)
+    monkeypatch.setattr(version_stats, "SMALL_ROWS", 1_000)
     (piece,) = pieces(Table.create(tmp_path / "t", ROWS).delete("id > 5").table)
     assert (piece.rows, piece.deleted, piece.is_small) == (6, 994, False)
 

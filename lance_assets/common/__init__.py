@@ -1,0 +1,1 @@
+"""Shared helpers without Dagster or Spark: text formatting, SQL literals, statistics of a version."""
