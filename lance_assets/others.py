@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 import dagster as dg
 
-from lance_assets.metadata import run_id_of
+from lance_assets.ledger.version_metadata import run_id_of
 from lance_assets.provenance.properties import ASSET_KEY, PARTITION
 from lance_core import LanceError, Table
 

@@ -15,10 +15,10 @@ from uuid import uuid4
 
 import dagster as dg
 
-from lance_assets.claims import LASTS, TICK, WHOLE, Claim, claims_of, liveness, release
-from lance_assets.keys import add_keys
-from lance_assets.ledger import Ledger
-from lance_assets.recording import recorded
+from lance_assets.ledger.dynamic_partitions import add_keys
+from lance_assets.ledger.ledger import Ledger
+from lance_assets.ledger.recording import recorded
+from lance_assets.ledger.recording_claims import LASTS, TICK, WHOLE, Claim, claims_of, liveness, release
 
 _UP_TO = ".."
 """Before the last partition of a tick; no version's key begins with it."""

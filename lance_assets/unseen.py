@@ -13,11 +13,11 @@ from datetime import datetime, timedelta
 import dagster as dg
 import pyarrow as pa
 
-from lance_assets.claims import FINISHED, UNFINISHED
-from lance_assets.ledger import Ledger
-from lance_assets.metadata import VersionFacts, found_facts
-from lance_assets.partitions import partition_key
-from lance_assets.recording import Standing, materialization, recorded, standing, taken_message
+from lance_assets.ledger.ledger import Ledger
+from lance_assets.ledger.partition_keys import partition_key
+from lance_assets.ledger.recording import Standing, materialization, recorded, standing, taken_message
+from lance_assets.ledger.recording_claims import FINISHED, UNFINISHED
+from lance_assets.ledger.version_metadata import VersionFacts, found_facts
 from lance_core import LanceError, StorageError, Table, VersionInfo
 
 WAIT_MAX = timedelta(minutes=10)

@@ -12,10 +12,10 @@ from benchmarks.appending import row
 from benchmarks.harness import Case, Entrant, Scale, Side, Stage
 from benchmarks.report import Facts
 from lance_assets import lance_table
-from lance_assets.epochs import epoch_of
-from lance_assets.ledger import Ledger
-from lance_assets.metadata import committed_facts
-from lance_assets.recording import materialization, record_in_run
+from lance_assets.ledger.incarnations import epoch_of
+from lance_assets.ledger.ledger import Ledger
+from lance_assets.ledger.recording import materialization, record_in_run
+from lance_assets.ledger.version_metadata import committed_facts
 from lance_core import Committed, Table
 
 _REPETITIONS: Mapping[Scale, int] = {Scale.SMOKE: 1, Scale.DEFAULT: 5, Scale.FULL: 9}

@@ -14,7 +14,7 @@ from enum import Enum
 
 import dagster as dg
 
-from lance_assets.ledger import check_word
+from lance_assets.ledger.ledger import check_word
 from lance_core import InvalidInput, Table
 
 

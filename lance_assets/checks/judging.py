@@ -16,7 +16,7 @@ from datetime import datetime
 import dagster as dg
 
 from lance_assets.checks.check import Check, Finding, Seen, Severity
-from lance_assets.ledger import Ledger
+from lance_assets.ledger.ledger import Ledger
 from lance_assets.provenance.properties import RUN_ID
 from lance_core import Corrupt, LanceError, NotFound, Table, Unsupported
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lance_assets.partitions import is_version_key, version_of
+from lance_assets.ledger.partition_keys import is_version_key, version_of
 from lance_core import InvalidInput, NotFound, Table
 from lance_core.shell import Access, check_uri
 

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import dagster as dg
 
-from lance_assets.claims import UNFINISHED
 from lance_assets.demo.definitions import LOCATION, days, defs, load_orders, orders, spark
 from lance_assets.demo.place import Place, only_one, prepare_home
-from lance_assets.epochs import epoch_of
-from lance_assets.partitions import partition_key
+from lance_assets.ledger.incarnations import epoch_of
+from lance_assets.ledger.partition_keys import partition_key
+from lance_assets.ledger.recording import recorded
+from lance_assets.ledger.recording_claims import UNFINISHED
 from lance_assets.provenance.properties import ASSET_KEY, PARTITION, RUN_ID
-from lance_assets.recording import recorded
 from lance_core import LanceError, Table, VersionInfo
 
 DEMO_TAG = "lance_assets/demo"

@@ -13,12 +13,12 @@ import dagster as dg
 
 from lance_assets.checks.check import Check
 from lance_assets.failures import lance_errors
-from lance_assets.ledger import Ledger
+from lance_assets.ledger.ledger import Ledger
+from lance_assets.ledger.version_metadata import Metadata
 from lance_assets.maintenance.pins import needed_by_ledgers, needed_of
 from lance_assets.maintenance.plan import plan, shape
 from lance_assets.maintenance.policy import Maintenance
 from lance_assets.maintenance.upkeep import OF_INDICES, cleaned, retire, surveyed
-from lance_assets.metadata import Metadata
 from lance_assets.provenance.run_intents import logical_run_id
 from lance_assets.resources.spark import SPARK
 from lance_assets.writes import SparkCompact, SparkOptimizeIndices

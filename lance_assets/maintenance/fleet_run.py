@@ -21,7 +21,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from lance_assets.checks.check import Check
-from lance_assets.ledger import Ledger
+from lance_assets.ledger.ledger import Ledger
 from lance_assets.maintenance.pins import Needed, needed_by_ledgers, needed_of
 from lance_assets.maintenance.plan import Plan, plan
 from lance_assets.maintenance.policy import Maintenance

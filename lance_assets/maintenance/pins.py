@@ -14,8 +14,8 @@ from datetime import datetime, timedelta
 
 import dagster as dg
 
+from lance_assets.ledger.partition_keys import is_version_key, version_of
 from lance_assets.maintenance.policy import Maintenance
-from lance_assets.partitions import is_version_key, version_of
 from lance_assets.provenance.properties import INPUTS
 from lance_assets.resources.lance import LanceResource
 from lance_assets.writes.context import TableReference

@@ -10,7 +10,7 @@ from enum import StrEnum
 import dagster as dg
 
 from lance_assets.common.text import in_markdown
-from lance_assets.metadata import Metadata
+from lance_assets.ledger.version_metadata import Metadata
 
 _SHOWN_MAX = 100
 """Tables in the Markdown and in the table of the page: what does not fit is in the JSON."""

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
-from lance_assets.claims import UNFINISHED
+from lance_assets.ledger.recording_claims import UNFINISHED
 
 _DEAD_AFTER = timedelta(days=1)
 

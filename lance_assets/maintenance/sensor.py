@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 import pyarrow as pa
 
-from lance_assets.ledger import Ledger
+from lance_assets.ledger.ledger import Ledger
 from lance_assets.maintenance.asset import maintenance_key
 from lance_assets.maintenance.pins import Needed, NeededLately, needed_of
 from lance_assets.maintenance.plan import plan, shape

@@ -7,13 +7,13 @@ import dagster as dg
 
 from lance_assets.checks.check import Check
 from lance_assets.checks.judging import judge_in_run
-from lance_assets.epochs import epoch_of
-from lance_assets.ledger import Ledger
+from lance_assets.ledger.incarnations import epoch_of
+from lance_assets.ledger.ledger import Ledger
+from lance_assets.ledger.partition_keys import is_version_key, partition_key
+from lance_assets.ledger.recording import record_in_run
+from lance_assets.ledger.version_metadata import found_facts
 from lance_assets.maintenance.policy import Maintenance
-from lance_assets.metadata import found_facts
-from lance_assets.partitions import is_version_key, partition_key
 from lance_assets.provenance.properties import RUN_ID
-from lance_assets.recording import record_in_run
 from lance_core import CleanupReport, Survey, Table
 
 OF_INDICES = " of its indices"

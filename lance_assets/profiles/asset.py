@@ -12,9 +12,9 @@ import dagster as dg
 
 from lance_assets.checks.check import Check
 from lance_assets.checks.judging import Judged, evaluation, judge_all, seen_at
-from lance_assets.epochs import epoch_of
 from lance_assets.failures import lance_errors
-from lance_assets.ledger import Ledger
+from lance_assets.ledger.incarnations import epoch_of
+from lance_assets.ledger.ledger import Ledger
 from lance_assets.profiles.keys import Versions
 from lance_assets.profiles.profile import Profile, profiled
 from lance_assets.profiles.shown import Metadata, checks_of, metadata_of

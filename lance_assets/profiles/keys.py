@@ -6,8 +6,8 @@ Anybody can type a key into Dagster's pages, and cleanup takes versions whose pa
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lance_assets.ledger import Ledger
-from lance_assets.partitions import partition_key, version_of
+from lance_assets.ledger.ledger import Ledger
+from lance_assets.ledger.partition_keys import partition_key, version_of
 from lance_core import InvalidInput, NotFound, Table
 
 _SHOWN_MAX = 3

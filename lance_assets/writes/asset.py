@@ -7,14 +7,20 @@ import dagster as dg
 
 from lance_assets.checks.check import Check
 from lance_assets.checks.judging import judge_in_run
-from lance_assets.epochs import epoch_of
 from lance_assets.failures import lance_errors
-from lance_assets.ledger import Ledger
-from lance_assets.metadata import VersionFacts, committed_facts, found_facts, metadata_of, metadata_of_gone
+from lance_assets.ledger.incarnations import epoch_of
+from lance_assets.ledger.ledger import Ledger
+from lance_assets.ledger.recording import Standing, record_in_run
+from lance_assets.ledger.version_metadata import (
+    VersionFacts,
+    committed_facts,
+    found_facts,
+    metadata_of,
+    metadata_of_gone,
+)
 from lance_assets.provenance.properties import RUN_ID
 from lance_assets.provenance.run_intents import partition_intent, run_intent
 from lance_assets.provenance.run_properties import properties_of
-from lance_assets.recording import Standing, record_in_run
 from lance_assets.resources.spark import SPARK, session_of
 from lance_assets.spark.cancellation import ending_together
 from lance_assets.write_audits import Audit, check_specs

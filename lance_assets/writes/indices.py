@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
-from lance_assets.indices import Metadata, metadata_of_index
+from lance_assets.ledger.index_metadata import Metadata, metadata_of_index
 from lance_assets.spark import build_index, optimize_indices
 from lance_assets.writes.context import WriteContext
 from lance_assets.writes.write import How, Write

@@ -13,7 +13,7 @@ import dagster as dg
 
 from lance_assets.checks.check import Check
 from lance_assets.common.sql_literals import Value, sql_literal
-from lance_assets.ledger import check_word
+from lance_assets.ledger.ledger import check_word
 from lance_assets.resources.lance import Access
 from lance_assets.writes.context import WriteContext
 from lance_assets.writes.dependencies import Dependency

@@ -10,9 +10,9 @@ from pathlib import Path
 import dagster as dg
 
 from lance_assets import lance_table
-from lance_assets.epochs import epoch_of
-from lance_assets.metadata import VersionFacts, found_facts
-from lance_assets.recording import record_in_run
+from lance_assets.ledger.incarnations import epoch_of
+from lance_assets.ledger.recording import record_in_run
+from lance_assets.ledger.version_metadata import VersionFacts, found_facts
 from lance_core import Table
 
 SECONDS_MAX = 800

@@ -14,10 +14,10 @@ import pytest
 from lance.file import LanceFileWriter
 
 from lance_assets import LanceTable, lance_discovery, lance_table
-from lance_assets.claims import TICK_LASTS, claim
 from lance_assets.discovery import Cursor, discovery_sensor
-from lance_assets.epochs import epoch_of
-from lance_assets.ledger import Ledger
+from lance_assets.ledger.incarnations import epoch_of
+from lance_assets.ledger.ledger import Ledger
+from lance_assets.ledger.recording_claims import TICK_LASTS, claim
 from lance_assets.looking import Opened
 from lance_assets.ticks import look_after
 from lance_assets.unseen import WAIT_MAX

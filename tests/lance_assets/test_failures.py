@@ -12,7 +12,7 @@ import lance_core
 from lance_assets import SparkAppend, SparkSessionResource, WriteContext, lance_table
 from lance_assets.failures import TREATMENTS, WAITS_S, failure_of, lance_errors
 from lance_assets.io_manager import Target
-from lance_assets.ledger import Ledger
+from lance_assets.ledger.ledger import Ledger
 from lance_assets.resources.lance import LanceResource
 from lance_core import (
     CommitUndecided,

@@ -16,7 +16,7 @@ import pytest
 from dagster import DagsterInstance
 
 from lance_assets import lance_table
-from lance_assets.claims import Claimed, claim, wait_for_others
+from lance_assets.ledger.recording_claims import Claimed, claim, wait_for_others
 from lance_core import Table
 from tests.lance_assets.instances import claims, events, partitions
 from tests.lance_assets.recorders import record_at_once

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pytest
 
 from lance_assets import LanceTable, lance_discovery, lance_table
-from lance_assets.claims import TICK_LASTS
 from lance_assets.discovery import discovery_sensor
+from lance_assets.ledger.recording_claims import TICK_LASTS
 from lance_assets.looking import Opened
 from lance_core import Table
 from tests.lance_assets.instances import partitions, tick

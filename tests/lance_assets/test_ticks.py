@@ -12,12 +12,13 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from lance_assets import lance_table, looking, recording, unseen
-from lance_assets.claims import TICK_LASTS
-from lance_assets.ledger import Ledger
+from lance_assets import lance_table, looking, unseen
+from lance_assets.ledger import recording
+from lance_assets.ledger.ledger import Ledger
+from lance_assets.ledger.partition_keys import partition_key
+from lance_assets.ledger.recording_claims import TICK_LASTS
+from lance_assets.ledger.version_metadata import VersionFacts
 from lance_assets.looking import Memory, Opened, look_at
-from lance_assets.metadata import VersionFacts
-from lance_assets.partitions import partition_key
 from lance_assets.unseen import Budget, Seen
 from lance_core import Table
 from tests.lance_assets.turns import WAITS_MAX, Database, Turns
@@ -112,8 +113,8 @@ def play(
     monkeypatch.setattr(Ledger, "identity_of", lambda *_: "id")
     monkeypatch.setattr(unseen, "found_facts", lambda at, *_: FACTS[at.version])
     monkeypatch.setattr("lance_assets.ticks._pause", turns.wait)
-    monkeypatch.setattr("lance_assets.claims._pause", turns.wait)
-    monkeypatch.setattr("lance_assets.claims.datetime", Still)
+    monkeypatch.setattr("lance_assets.ledger.recording_claims._pause", turns.wait)
+    monkeypatch.setattr("lance_assets.ledger.recording_claims.datetime", Still)
 
     def daemon() -> None:
         for _ in range(ticks):

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lance_assets import LanceTable, Maintenance, SparkSessionResource, lance_table
-from lance_assets.recording import record_in_run
+from lance_assets.ledger.recording import record_in_run
 from lance_core import Table
 from tests.lance_assets.instances import events, partitions, shown, tags, tick
 from tests.lance_core.index.asking import check_answers, rows

@@ -2,7 +2,7 @@
 
 Dagster remembers it, in a partition set of the ledger's own that no asset uses: the identities of the tables, in the
 order in which they were first seen. So a run, the sensor, and a sensor that lost its cursor give the same answer, and a
-table that is put back is known again. Nothing here looks at a table. `001-one-version-one-event.md` says why.
+table that is put back is known again. Nothing here looks at a table. `001-one-event-per-version.md` says why.
 """
 
 import hashlib
@@ -10,8 +10,8 @@ import re
 
 import dagster as dg
 
-from lance_assets.keys import add_keys
-from lance_assets.ledger import Ledger
+from lance_assets.ledger.dynamic_partitions import add_keys
+from lance_assets.ledger.ledger import Ledger
 
 _UNKNOWN = "unknown"
 """A table of another library that had lost its first version before anybody looked."""

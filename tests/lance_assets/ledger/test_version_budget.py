@@ -8,11 +8,12 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from lance_assets import lance_table, retained
+from lance_assets import lance_table
 from lance_assets.discovery import discovery_sensor
-from lance_assets.metadata import committed_facts
-from lance_assets.recording import record_in_run
-from lance_assets.retained import advice, warning
+from lance_assets.ledger import version_budget
+from lance_assets.ledger.recording import record_in_run
+from lance_assets.ledger.version_budget import advice, warning
+from lance_assets.ledger.version_metadata import committed_facts
 from lance_core import Table
 from tests.lance_assets.instances import events, shown, tick
 
@@ -39,8 +40,8 @@ def test_it_warns_where_it_passes_the_soft_cap_and_always_far_above(before: int,
 
 
 def test_runs_and_the_sensor_say_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retained, "SOFT_CAP", 3)
-    monkeypatch.setattr(retained, "WARNED_FROM", 5)
+    monkeypatch.setattr(version_budget, "SOFT_CAP", 3)
+    monkeypatch.setattr(version_budget, "WARNED_FROM", 5)
     ledger = lance_table("orders", uri=str(tmp_path / "orders.lance"), key_prefix="lake").ledger
     at = Table.create(ledger.uri, ROW)
     sensor = discovery_sensor("s", [ledger])

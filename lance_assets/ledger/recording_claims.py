@@ -5,7 +5,7 @@ database keeps them in order, so that the first is the one that holds, on howeve
 claim ends with its release, with its run or after ten minutes; that of a tick of a sensor after three. Where claims
 meet, the first waits until the others have let go: a database may have shown them theirs before ours. Looking at the
 ledger again, once the claim holds, is the caller's part; `recording.py` does it. What sensors agree on among themselves
-is in `ticks.py`. `001-one-version-one-event.md` says why.
+is in `ticks.py`. `001-one-event-per-version.md` says why.
 """
 
 import time
@@ -15,8 +15,8 @@ from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
-from lance_assets.keys import add_keys
-from lance_assets.ledger import Ledger
+from lance_assets.ledger.dynamic_partitions import add_keys
+from lance_assets.ledger.ledger import Ledger
 
 _pause = time.sleep
 LASTS = timedelta(minutes=10)

@@ -12,12 +12,12 @@ from datetime import datetime
 import dagster as dg
 import pyarrow as pa
 
+from lance_assets.ledger.new_files import written_by
+from lance_assets.ledger.partition_keys import partition_key
 from lance_assets.lineage.facts import Origin, Source, VersionName, sources_of
 from lance_assets.lineage.telling import as_markdown, without_credentials
-from lance_assets.partitions import partition_key
 from lance_assets.pictures.lineage import lineage_picture
 from lance_assets.provenance.properties import ASSET_KEY, CODE_LOCATION, PARTITION, RUN_ID, as_inputs, inputs_of
-from lance_assets.written import written_by
 from lance_core import Committed, Table, VersionInfo
 from lance_core.operations import Clone, parts_of
 

@@ -11,12 +11,12 @@ from enum import Enum
 
 import dagster as dg
 
-from lance_assets.claims import claim, release, wait_for_others
-from lance_assets.keys import add_keys
-from lance_assets.ledger import Ledger
-from lance_assets.metadata import VersionFacts, metadata_of, tags_of
-from lance_assets.partitions import is_version_key
-from lance_assets.retained import advice, warning
+from lance_assets.ledger.dynamic_partitions import add_keys
+from lance_assets.ledger.ledger import Ledger
+from lance_assets.ledger.partition_keys import is_version_key
+from lance_assets.ledger.recording_claims import claim, release, wait_for_others
+from lance_assets.ledger.version_budget import advice, warning
+from lance_assets.ledger.version_metadata import VersionFacts, metadata_of, tags_of
 
 _DATA_VERSION = "dagster/data_version"
 _PARTITIONS_PER_QUERY = 500

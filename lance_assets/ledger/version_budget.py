@@ -4,7 +4,7 @@ Each retained version is a partition of the ledger. Dagster's pages take a hundr
 grow slow with a few thousand. Nothing is taken away here: which versions go is for whoever owns the table to say.
 """
 
-from lance_assets.ledger import Ledger
+from lance_assets.ledger.ledger import Ledger
 
 SOFT_CAP = 2_000
 """From here on each event says it."""

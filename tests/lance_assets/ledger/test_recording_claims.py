@@ -9,8 +9,9 @@ from typing import Any, cast
 import dagster as dg
 import pytest
 
-from lance_assets import lance_table, recording
-from lance_assets.metadata import VersionFacts
+from lance_assets import lance_table
+from lance_assets.ledger import recording
+from lance_assets.ledger.version_metadata import VersionFacts
 from tests.lance_assets.turns import WAITS_MAX, Database, Turns
 
 LEDGER = lance_table("orders", uri="orders.lance").ledger
@@ -27,7 +28,7 @@ def play(seed: int, monkeypatch: pytest.MonkeyPatch, *, recorders: int, somebody
     turns = Turns(draw, changes=draw.choice((0.1, 0.3, 1.0)))
     database = Database(turns, dies)
     monkeypatch.setattr(recording, "materialization", lambda *_, **__: EVENT)
-    monkeypatch.setattr("lance_assets.claims._pause", turns.wait)
+    monkeypatch.setattr("lance_assets.ledger.recording_claims._pause", turns.wait)
 
     def work(name: str) -> Callable[[], None]:
         log = SimpleNamespace(info=lambda *_: None, warning=lambda *_: None)

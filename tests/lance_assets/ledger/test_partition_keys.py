@@ -2,7 +2,7 @@
 
 import pytest
 
-from lance_assets.partitions import is_version_key, partition_key, version_of
+from lance_assets.ledger.partition_keys import is_version_key, partition_key, version_of
 from lance_core import InvalidInput
 
 VERSIONS = (1, 9, 10, 42, 99_999, 100_000, 9_999_999_999)
