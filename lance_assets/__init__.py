@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         lance_check,
     )
     from lance_assets.components import LanceTableComponent, SparkSessionComponent
-    from lance_assets.io_manager import LanceIOManager
+    from lance_assets.io_manager.manager import LanceIOManager
     from lance_assets.maintenance import Maintenance
     from lance_assets.maintenance.fleet import LanceFleet, lance_fleet
     from lance_assets.profiles import Profile
@@ -113,7 +113,7 @@ _HOMES = {
     "SqlCheck": "lance_assets.checks",
     "lance_check": "lance_assets.checks",
     "Profile": "lance_assets.profiles",
-    "LanceIOManager": "lance_assets.io_manager",
+    "LanceIOManager": "lance_assets.io_manager.manager",
     "LanceResource": "lance_assets.resources.lance",
     "LanceTable": "lance_assets.assets",
     "LanceTableComponent": "lance_assets.components",

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import dagster as dg
 
 from lance_assets.checks.check import Check
-from lance_assets.failures import lance_errors
+from lance_assets.failures.error_translation import lance_errors
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.ledger.version_metadata import Metadata
 from lance_assets.maintenance.pins import needed_by_ledgers, needed_of

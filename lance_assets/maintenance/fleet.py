@@ -15,7 +15,7 @@ import dagster as dg
 
 from lance_assets.assets import LanceTable
 from lance_assets.checks.check import Check
-from lance_assets.failures import lance_errors
+from lance_assets.failures.error_translation import lance_errors
 from lance_assets.ledger.ledger import Ledger, check_uri, check_word, shown_uri
 from lance_assets.maintenance.asset import maintenance_key
 from lance_assets.maintenance.fleet_run import Member, Round

@@ -12,7 +12,7 @@ import dagster as dg
 
 from lance_assets.checks.check import Check
 from lance_assets.checks.judging import Judged, evaluation, judge_all, seen_at
-from lance_assets.failures import lance_errors
+from lance_assets.failures.error_translation import lance_errors
 from lance_assets.ledger.incarnations import epoch_of
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.profiles.keys import Versions

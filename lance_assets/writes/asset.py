@@ -7,7 +7,7 @@ import dagster as dg
 
 from lance_assets.checks.check import Check
 from lance_assets.checks.judging import judge_in_run
-from lance_assets.failures import lance_errors
+from lance_assets.failures.error_translation import lance_errors
 from lance_assets.ledger.incarnations import epoch_of
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.ledger.recording import Standing, record_in_run

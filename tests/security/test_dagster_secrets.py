@@ -9,7 +9,7 @@ import pytest
 from dagster_shared.serdes import serialize_value
 
 from lance_assets import LanceResource, LanceTable, SparkAppend, SparkSessionResource, lance_table
-from lance_assets.failures import failure_of
+from lance_assets.failures.error_translation import failure_of
 from lance_core import InvalidInput, StorageError
 
 CANARY, NAME = "canary-6e02", "TEST_CANARY"

@@ -15,7 +15,7 @@ import dagster as dg
 from pyspark.errors import PythonException
 
 import lance_core
-from lance_assets.others import maker_of
+from lance_assets.failures.conflicting_run import maker_of
 from lance_assets.write_audits import ChecksFailed
 from lance_core import (
     AlreadyExists,

@@ -9,7 +9,7 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from lance_assets.partition_slices import Columns, slice_of
+from lance_assets.io_manager.partition_predicates import Columns, slice_of
 from lance_core import InvalidInput, Table
 
 DAILY = dg.DailyPartitionsDefinition(start_date="2026-03-01")

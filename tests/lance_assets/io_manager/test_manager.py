@@ -238,7 +238,7 @@ def test_figures_of_a_version_that_is_gone_are_not_those_of_the_head(
         return ROWS
 
     with monkeypatch.context() as patch:  # what ends between the commit and Dagster's word for it
-        patch.setattr("lance_assets.io_manager.metadata_of", lambda *_, **__: 1 / 0)
+        patch.setattr("lance_assets.io_manager.manager.metadata_of", lambda *_, **__: 1 / 0)
         failed = run([kept], manager, instance, raise_on_error=False)
     table = Table.open(tmp_path / "kept.lance")
     for _ in range(2):

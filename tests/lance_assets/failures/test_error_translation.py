@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import lance_core
 from lance_assets import SparkAppend, SparkSessionResource, WriteContext, lance_table
-from lance_assets.failures import TREATMENTS, WAITS_S, failure_of, lance_errors
-from lance_assets.io_manager import Target
+from lance_assets.failures.error_translation import TREATMENTS, WAITS_S, failure_of, lance_errors
+from lance_assets.io_manager.manager import Target
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.resources.lance import LanceResource
 from lance_core import (

@@ -6,8 +6,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lance_assets import frames
-from lance_assets.frames import KINDS, Scan, kind_for
+from lance_assets.io_manager import frames
+from lance_assets.io_manager.frames import KINDS, Scan, kind_for
 from lance_core import InvalidInput, Table
 
 
