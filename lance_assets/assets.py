@@ -17,7 +17,7 @@ from dagster_shared.libraries import DagsterLibraryRegistry
 from lance_assets.checks.asset import asset_checks
 from lance_assets.checks.check import Check
 from lance_assets.checks.judging import check_names
-from lance_assets.discovery import discovery_sensor
+from lance_assets.discovery.sensor import discovery_sensor
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.maintenance import (
     Maintenance,

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from lance_assets import SparkAppend, SparkSessionResource, WriteContext, lance_table
 from lance_assets.cli.main import main
 from lance_assets.common.text import in_markdown
-from lance_assets.discovery import discovery_sensor
+from lance_assets.discovery.sensor import discovery_sensor
 from lance_assets.lineage import VersionName, ancestry_of
 from lance_assets.lineage.instance import run_said
 from lance_assets.provenance.properties import RUN_ID

@@ -18,7 +18,7 @@ from py4j.java_gateway import JavaGateway
 from pyspark.java_gateway import launch_gateway
 
 from lance_assets import lance_table
-from lance_assets.discovery import discovery_sensor
+from lance_assets.discovery.sensor import discovery_sensor
 from lance_assets.spark.java import ensure_java
 from lance_core import Table
 from tests.lance_assets import killed_run

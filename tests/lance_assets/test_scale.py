@@ -18,9 +18,9 @@ import pyarrow as pa
 import pytest
 
 from lance_assets import LanceTable, lance_discovery, lance_table
-from lance_assets.discovery import discovery_sensor
+from lance_assets.discovery.reconcile import Opened
+from lance_assets.discovery.sensor import discovery_sensor
 from lance_assets.ledger.recording_claims import TICK_LASTS
-from lance_assets.looking import Opened
 from lance_core import Table
 from tests.lance_assets.instances import partitions, tick
 
@@ -100,7 +100,7 @@ def test_what_does_not_fit_into_an_answer_comes_with_the_next(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dagster refuses an answer of more than a hundred million bytes, and would for ever."""
-    monkeypatch.setattr("lance_assets.discovery.BYTES_PER_TICK", 1_000_000)
+    monkeypatch.setattr("lance_assets.discovery.sensor.BYTES_PER_TICK", 1_000_000)
     wide = lance_table("wide", uri=str(tmp_path / "wide"))
     columns = pa.table({f"a_column_with_a_name_of_some_length_{number}": [number] for number in range(500)})
     at = Table.create(wide.uri, columns, durable=False)
@@ -122,7 +122,7 @@ def test_what_does_not_fit_into_an_answer_comes_with_the_next(
 def test_a_store_that_does_not_answer_holds_up_nobody_else(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lance_assets.discovery._OPENING_S_MIN", 0.1)
+    monkeypatch.setattr("lance_assets.discovery.sensor._OPENING_S_MIN", 0.1)
     answered, real = Event(), Opened.of
     tables = [lance_table(name, uri=str(tmp_path / name), discover=False) for name in ("hung", "good")]
     for table in tables:

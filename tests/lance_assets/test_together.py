@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from lance_assets import SparkAppend, SparkDelete, SparkSessionResource, WriteContext, lance_table
-from lance_assets.discovery import discovery_sensor
+from lance_assets.discovery.sensor import discovery_sensor
 from lance_core import Table
 from lance_core.tasks.write import PlannedWrite
 from tests.lance_assets.instances import events, instance_in, partitions, run, shown, tags, tick

@@ -16,7 +16,7 @@ from dagster_pyspark import LazyPySparkResource, PySparkResource
 from pyspark.sql import DataFrame, SparkSession
 
 from lance_assets import LanceTable, SparkAppend, SparkSessionResource, WriteContext, lance_table
-from lance_assets.discovery import discovery_sensor
+from lance_assets.discovery.sensor import discovery_sensor
 from lance_assets.ledger import recording
 from lance_core import Table
 from tests.lance_assets.instances import events, instance_in, partitions, run, shown, tags, tick

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lance_assets import lance_table
-from lance_assets.discovery import discovery_sensor
+from lance_assets.discovery.sensor import discovery_sensor
 from lance_assets.ledger import version_budget
 from lance_assets.ledger.recording import record_in_run
 from lance_assets.ledger.version_budget import advice, warning

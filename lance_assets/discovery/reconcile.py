@@ -13,6 +13,8 @@ import dagster as dg
 
 from lance_assets.checks.check import Check
 from lance_assets.checks.judging import evaluation, judge_all, seen_at
+from lance_assets.discovery.leader import is_alone, look_after, new_tick
+from lance_assets.discovery.pending_versions import TABLES_FAULT, Budget, Read, Seen, read_unseen
 from lance_assets.ledger.incarnations import epoch_of
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.ledger.partition_keys import is_version_key, partition_key, version_of
@@ -20,8 +22,6 @@ from lance_assets.ledger.recording import add_partitions, recorded
 from lance_assets.ledger.recording_claims import claim, release
 from lance_assets.ledger.version_budget import warning
 from lance_assets.ledger.version_metadata import VersionFacts
-from lance_assets.ticks import is_alone, look_after, new_tick
-from lance_assets.unseen import TABLES_FAULT, Budget, Read, Seen, read_unseen
 from lance_core import Table
 
 RETIRED_PER_LOOK = 200

@@ -12,14 +12,15 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from lance_assets import lance_table, looking, unseen
+from lance_assets import lance_table
+from lance_assets.discovery import pending_versions, reconcile
+from lance_assets.discovery.pending_versions import Budget, Seen
+from lance_assets.discovery.reconcile import Memory, Opened, look_at
 from lance_assets.ledger import recording
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.ledger.partition_keys import partition_key
 from lance_assets.ledger.recording_claims import TICK_LASTS
 from lance_assets.ledger.version_metadata import VersionFacts
-from lance_assets.looking import Memory, Opened, look_at
-from lance_assets.unseen import Budget, Seen
 from lance_core import Table
 from tests.lance_assets.turns import WAITS_MAX, Database, Turns
 
@@ -111,8 +112,8 @@ def play(
     if not with_a_run:
         database.dead.add(RUN)
     monkeypatch.setattr(Ledger, "identity_of", lambda *_: "id")
-    monkeypatch.setattr(unseen, "found_facts", lambda at, *_: FACTS[at.version])
-    monkeypatch.setattr("lance_assets.ticks._pause", turns.wait)
+    monkeypatch.setattr(pending_versions, "found_facts", lambda at, *_: FACTS[at.version])
+    monkeypatch.setattr("lance_assets.discovery.leader._pause", turns.wait)
     monkeypatch.setattr("lance_assets.ledger.recording_claims._pause", turns.wait)
     monkeypatch.setattr("lance_assets.ledger.recording_claims.datetime", Still)
 
@@ -177,7 +178,7 @@ def test_two_that_meet_hardly_ever_leave_it_to_each_other(monkeypatch: pytest.Mo
     """The one that came first waits a moment for the other to go."""
 
     def neither(looks: int) -> int:
-        monkeypatch.setattr("lance_assets.ticks._LOOKS", looks)
+        monkeypatch.setattr("lance_assets.discovery.leader._LOOKS", looks)
         return sum(not play(seed, monkeypatch, ticks=1)[0].events for seed in range(SEEDS // 3))
 
     assert neither(looks=20) * 3 < neither(looks=1)
@@ -186,5 +187,5 @@ def test_two_that_meet_hardly_ever_leave_it_to_each_other(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("broken", ["is_alone", "recorded"])
 def test_the_orders_that_are_tried_need_each_step(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """That one tick is alone, and that it looks at the ledger again then."""
-    monkeypatch.setattr(looking, broken, {"is_alone": lambda *_: True, "recorded": lambda *_: {}}[broken])
+    monkeypatch.setattr(reconcile, broken, {"is_alone": lambda *_: True, "recorded": lambda *_: {}}[broken])
     assert any(max(counted(play(seed, monkeypatch)[0]).values()) > 1 for seed in range(SEEDS))

@@ -14,13 +14,13 @@ import pytest
 from lance.file import LanceFileWriter
 
 from lance_assets import LanceTable, lance_discovery, lance_table
-from lance_assets.discovery import Cursor, discovery_sensor
+from lance_assets.discovery.leader import look_after
+from lance_assets.discovery.pending_versions import WAIT_MAX
+from lance_assets.discovery.reconcile import Opened
+from lance_assets.discovery.sensor import Cursor, discovery_sensor
 from lance_assets.ledger.incarnations import epoch_of
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.ledger.recording_claims import TICK_LASTS, claim
-from lance_assets.looking import Opened
-from lance_assets.ticks import look_after
-from lance_assets.unseen import WAIT_MAX
 from lance_core import Corrupt, InvalidInput, Table
 from tests.lance_assets.instances import claims, events, partitions, shown, tags, tick
 
@@ -272,7 +272,7 @@ def test_a_damaged_version_is_recorded_once_it_is_repaired(tmp_path: Path, insta
 def test_of_many_damaged_versions_the_newest_are_looked_at_again(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lance_assets.looking.AGAIN_MAX", 2)
+    monkeypatch.setattr("lance_assets.discovery.reconcile.AGAIN_MAX", 2)
     table = declared(tmp_path)
     at = Table.create(table.uri, ROW)
     damaged = []

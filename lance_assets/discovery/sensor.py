@@ -19,9 +19,9 @@ from functools import partial
 import dagster as dg
 
 from lance_assets.checks.check import Check
+from lance_assets.discovery.pending_versions import TABLES_FAULT, Budget, Seen, said
+from lance_assets.discovery.reconcile import Looked, Memory, Opened, look_at
 from lance_assets.ledger.ledger import Ledger, check_word
-from lance_assets.looking import Looked, Memory, Opened, look_at
-from lance_assets.unseen import TABLES_FAULT, Budget, Seen, said
 from lance_core import InvalidInput, NotFound
 
 INTERVAL_S = 30
