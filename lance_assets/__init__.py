@@ -9,7 +9,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lance_assets.assets import LanceTable, lance_discovery, lance_table
     from lance_assets.checks import (
         Check,
         Finding,
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
         lance_check,
     )
     from lance_assets.components import LanceTableComponent, SparkSessionComponent
+    from lance_assets.definitions.lance_table import LanceTable, lance_discovery, lance_table
     from lance_assets.io_manager.manager import LanceIOManager
     from lance_assets.maintenance import Maintenance
     from lance_assets.maintenance.fleet import LanceFleet, lance_fleet
@@ -115,7 +115,7 @@ _HOMES = {
     "Profile": "lance_assets.profiles",
     "LanceIOManager": "lance_assets.io_manager.manager",
     "LanceResource": "lance_assets.resources.lance",
-    "LanceTable": "lance_assets.assets",
+    "LanceTable": "lance_assets.definitions.lance_table",
     "LanceTableComponent": "lance_assets.components",
     "SparkSessionComponent": "lance_assets.components",
     "SparkSessionResource": "lance_assets.resources.spark",
@@ -134,8 +134,8 @@ _HOMES = {
     "SparkUpdate": "lance_assets.writes",
     "SparkUpsert": "lance_assets.writes",
     "WriteContext": "lance_assets.writes",
-    "lance_discovery": "lance_assets.assets",
-    "lance_table": "lance_assets.assets",
+    "lance_discovery": "lance_assets.definitions.lance_table",
+    "lance_table": "lance_assets.definitions.lance_table",
     "lance_write": "lance_assets.writes",
 }
 

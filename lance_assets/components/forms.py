@@ -12,7 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 import dagster as dg
 
 from lance_assets.components.at import At
-from lance_assets.writes.declared import check_options, nearest
+from lance_assets.writes.write_list import check_options, nearest
 from lance_core import InvalidInput
 
 Schema = Mapping[str, Any]

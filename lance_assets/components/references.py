@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from lance_assets.components.at import At
-from lance_assets.writes.declared import nearest
+from lance_assets.writes.write_list import nearest
 
 
 def function(raw: object, at: At) -> Callable[..., Any]:

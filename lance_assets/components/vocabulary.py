@@ -60,10 +60,10 @@ from lance_assets.components.values import (
 from lance_assets.maintenance import Maintenance
 from lance_assets.profiles import Profile
 from lance_assets.writes.context import TableReference, WriteContext
-from lance_assets.writes.declared import WRITES
 from lance_assets.writes.dependencies import Dependency
-from lance_assets.writes.rows import Files
+from lance_assets.writes.row_writes import Files
 from lance_assets.writes.write import Parameters, Rows
+from lance_assets.writes.write_list import WRITES
 
 _CHECKS: Mapping[str, type[Check]] = {
     "foreign_writers": ForeignWriters,

@@ -16,7 +16,7 @@ from pyspark.errors import PythonException
 
 import lance_core
 from lance_assets.failures.conflicting_run import maker_of
-from lance_assets.write_audits import ChecksFailed
+from lance_assets.writes.audit import ChecksFailed
 from lance_core import (
     AlreadyExists,
     AuditFailed,

@@ -22,7 +22,7 @@ from lance_assets.maintenance.upkeep import OF_INDICES, cleaned, retire, surveye
 from lance_assets.provenance.run_intents import logical_run_id
 from lance_assets.resources.spark import SPARK
 from lance_assets.writes import SparkCompact, SparkOptimizeIndices
-from lance_assets.writes.asset import write_in_step
+from lance_assets.writes.write_step import write_in_step
 from lance_core import CleanupReport, NotFound, Survey
 
 _KEPT_MAX = 100

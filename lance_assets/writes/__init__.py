@@ -7,15 +7,15 @@ retrying are in `asset.py`, so that no write can forget the properties that tie 
 all share, `declared.py` which there are by name.
 """
 
-from lance_assets.writes.asset import write_asset, write_key
-from lance_assets.writes.changes import SparkCompact, SparkDelete, SparkUpdate
-from lance_assets.writes.columns import SparkMapColumns, SparkMergeColumns
+from lance_assets.writes.column_writes import SparkMapColumns, SparkMergeColumns
 from lance_assets.writes.context import TableReference, WriteContext
-from lance_assets.writes.declared import WRITES, Writes
 from lance_assets.writes.decorator import lance_write
-from lance_assets.writes.indices import SparkBuildIndex, SparkOptimizeIndices
-from lance_assets.writes.rows import SparkAppend, SparkIngest, SparkOverwrite, SparkUpsert
+from lance_assets.writes.dml_writes import SparkCompact, SparkDelete, SparkUpdate
+from lance_assets.writes.index_writes import SparkBuildIndex, SparkOptimizeIndices
+from lance_assets.writes.row_writes import SparkAppend, SparkIngest, SparkOverwrite, SparkUpsert
 from lance_assets.writes.write import How, Write
+from lance_assets.writes.write_list import WRITES, Writes
+from lance_assets.writes.write_step import write_asset, write_key
 
 __all__ = [
     "WRITES",

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, Protocol, TypeVar
 
-from lance_assets.writes.declared import kind_of, made
-from lance_assets.writes.rows import SparkIngest
+from lance_assets.writes.row_writes import SparkIngest
 from lance_assets.writes.write import Write
+from lance_assets.writes.write_list import kind_of, made
 from lance_core import InvalidInput
 
 Function = TypeVar("Function", bound=Callable[..., Any])

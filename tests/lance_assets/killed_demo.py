@@ -12,7 +12,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from lance_assets import assets  # noqa: F401 - loaded before the fork
+from lance_assets.definitions import lance_table  # noqa: F401 - loaded before the fork
 from lance_assets.resources import spark  # noqa: F401 - loaded before the fork
 from tests.lance_assets.tape import Tape
 

@@ -9,7 +9,7 @@ import pytest
 
 import lance_assets
 from lance_assets import LanceTable, Maintenance, SparkAppend, SparkCompact, lance_table, lance_write
-from lance_assets.places import place_of
+from lance_assets.definitions.uniqueness import place_of
 from lance_core import InvalidInput
 
 DAYS = dg.DailyPartitionsDefinition(start_date="2026-01-01")

@@ -132,7 +132,7 @@ def test_a_run_that_goes_on_for_a_lost_one_records_its_compaction(
         raise ConnectionError("the process is gone")
 
     with monkeypatch.context() as broken:
-        broken.setattr("lance_assets.writes.asset.record_in_run", lost)
+        broken.setattr("lance_assets.writes.write_step.record_in_run", lost)
         failed, _ = maintained(table, instance, resource, raise_on_error=False)
     assert not failed.success
     assert Table.open(table.uri).version == 3
@@ -163,7 +163,7 @@ def test_indices_follow_the_compaction_and_a_run_that_goes_on_records_both(
         return record_in_run(*arguments, **named)
 
     with monkeypatch.context() as broken:
-        broken.setattr("lance_assets.writes.asset.record_in_run", lost)
+        broken.setattr("lance_assets.writes.write_step.record_in_run", lost)
         failed, _ = maintained(table, instance, resource, raise_on_error=False)
     assert (failed.success, len(left)) == (False, 1)
     head = Table.open(table.uri)

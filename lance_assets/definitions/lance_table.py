@@ -17,6 +17,7 @@ from dagster_shared.libraries import DagsterLibraryRegistry
 from lance_assets.checks.asset import asset_checks
 from lance_assets.checks.check import Check
 from lance_assets.checks.judging import check_names
+from lance_assets.definitions.uniqueness import take_place
 from lance_assets.discovery.sensor import discovery_sensor
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.maintenance import (
@@ -26,7 +27,6 @@ from lance_assets.maintenance import (
     maintenance_schedule,
     maintenance_sensor,
 )
-from lance_assets.places import take_place
 from lance_assets.profiles import Profile, profile_asset, profile_key
 from lance_assets.profiles.asset import Automation
 from lance_assets.resources.lance import Access, LanceResource

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import overload
 
-from lance_assets.writes.changes import SparkCompact, SparkDelete, SparkUpdate
-from lance_assets.writes.columns import SparkMapColumns, SparkMergeColumns
-from lance_assets.writes.indices import SparkBuildIndex, SparkOptimizeIndices
-from lance_assets.writes.rows import SparkAppend, SparkIngest, SparkOverwrite, SparkUpsert
+from lance_assets.writes.column_writes import SparkMapColumns, SparkMergeColumns
+from lance_assets.writes.dml_writes import SparkCompact, SparkDelete, SparkUpdate
+from lance_assets.writes.index_writes import SparkBuildIndex, SparkOptimizeIndices
+from lance_assets.writes.row_writes import SparkAppend, SparkIngest, SparkOverwrite, SparkUpsert
 from lance_assets.writes.write import Write
 from lance_core import InvalidInput
 

@@ -23,7 +23,7 @@ from lance_assets.provenance.run_intents import partition_intent, run_intent
 from lance_assets.provenance.run_properties import properties_of
 from lance_assets.resources.spark import SPARK, session_of
 from lance_assets.spark.cancellation import ending_together
-from lance_assets.write_audits import Audit, check_specs
+from lance_assets.writes.audit import Audit, check_specs
 from lance_assets.writes.context import WriteContext
 from lance_assets.writes.dependencies import Dependencies
 from lance_assets.writes.write import How, Write
