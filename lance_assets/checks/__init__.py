@@ -9,12 +9,12 @@ asset.py        asking them by hand, from Dagster's pages
 """
 
 from lance_assets.checks.check import Check, Finding, Seen, Severity
-from lance_assets.checks.contents import KeysUnique, Nulls
-from lance_assets.checks.custom import FunctionCheck, SqlCheck, lance_check
-from lance_assets.checks.figures import Fresh, RowChange, RowCount, SmallFiles
-from lance_assets.checks.indices import IndexCoverage
-from lance_assets.checks.origin import ForeignWriters
-from lance_assets.checks.schema import SchemaStable
+from lance_assets.checks.custom_checks import FunctionCheck, SqlCheck, lance_check
+from lance_assets.checks.index_checks import IndexCoverage
+from lance_assets.checks.manifest_checks import Fresh, RowChange, RowCount, SmallFiles
+from lance_assets.checks.row_checks import KeysUnique, Nulls
+from lance_assets.checks.schema_checks import SchemaStable
+from lance_assets.checks.writer_checks import ForeignWriters
 
 __all__ = [
     "Check",

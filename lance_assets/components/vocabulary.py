@@ -25,7 +25,7 @@ from lance_assets.checks import (
     SmallFiles,
     SqlCheck,
 )
-from lance_assets.checks.custom import Judge
+from lance_assets.checks.custom_checks import Judge
 from lance_assets.components.forms import (
     NUMBER,
     TEXT,

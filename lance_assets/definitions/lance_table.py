@@ -14,9 +14,9 @@ from datetime import timedelta
 import dagster as dg
 from dagster_shared.libraries import DagsterLibraryRegistry
 
-from lance_assets.checks.asset import asset_checks
+from lance_assets.checks.asset_checks import asset_checks
 from lance_assets.checks.check import Check
-from lance_assets.checks.judging import check_names
+from lance_assets.checks.evaluate import check_names
 from lance_assets.definitions.uniqueness import take_place
 from lance_assets.discovery.sensor import discovery_sensor
 from lance_assets.ledger.ledger import Ledger
@@ -28,7 +28,7 @@ from lance_assets.maintenance import (
     maintenance_sensor,
 )
 from lance_assets.profiles import Profile, profile_asset, profile_key
-from lance_assets.profiles.asset import Automation
+from lance_assets.profiles.profile_step import Automation
 from lance_assets.resources.lance import Access, LanceResource
 from lance_assets.writes import Write, Writes, write_asset, write_key
 from lance_assets.writes.dependencies import input_after

@@ -12,7 +12,7 @@ from datetime import datetime
 import dagster as dg
 
 from lance_assets.checks.check import Check
-from lance_assets.checks.judging import evaluation, judge_all, seen_at
+from lance_assets.checks.evaluate import evaluation, judge_all, seen_at
 from lance_assets.discovery.leader import is_alone, look_after, new_tick
 from lance_assets.discovery.pending_versions import TABLES_FAULT, Budget, Read, Seen, read_unseen
 from lance_assets.ledger.incarnations import epoch_of

@@ -6,7 +6,7 @@ from datetime import datetime
 import dagster as dg
 
 from lance_assets.checks.check import Check
-from lance_assets.checks.judging import judge_in_run
+from lance_assets.checks.evaluate import judge_in_run
 from lance_assets.ledger.incarnations import epoch_of
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.ledger.partition_keys import is_version_key, partition_key

@@ -8,7 +8,7 @@
 A profile reads. It never writes to the table, and never to its ledger.
 """
 
-from lance_assets.profiles.asset import profile_asset, profile_key
 from lance_assets.profiles.profile import Profile
+from lance_assets.profiles.profile_step import profile_asset, profile_key
 
 __all__ = ["Profile", "profile_asset", "profile_key"]

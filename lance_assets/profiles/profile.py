@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lance_assets.common.version_stats import Layout
-from lance_assets.profiles.columns import Contents, read_contents
+from lance_assets.profiles.column_profile import Contents, read_contents
 from lance_core import IndexStatistics, InvalidInput, Table
 
 COLUMNS_MAX = 200

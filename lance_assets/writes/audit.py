@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import dagster as dg
 
 from lance_assets.checks.check import Check, Finding, Seen, Severity
-from lance_assets.checks.judging import SEVERITIES, judged
+from lance_assets.checks.evaluate import SEVERITIES, judged
 from lance_core import StorageError, Table
 
 

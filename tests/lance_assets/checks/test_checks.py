@@ -30,7 +30,7 @@ from lance_assets.checks import (
     lance_check,
 )
 from lance_assets.checks import duplicates as finding_duplicates
-from lance_assets.checks.judging import judged, seen_at
+from lance_assets.checks.evaluate import judged, seen_at
 from lance_core import InvalidInput, Table
 from lance_core.operations import CreateIndex, IndexMetadata
 

@@ -16,7 +16,7 @@ from lance_assets import (
     lance_table,
 )
 from lance_assets.profiles.profile import Profile, profiled
-from lance_assets.profiles.shown import metadata_of
+from lance_assets.profiles.profile_metadata import metadata_of
 from lance_core import InvalidInput, Table
 from tests.lance_assets.instances import events, partitions, run, shown, tags
 from tests.lance_core.index.asking import OF, check_answers, covers, is_used, rows

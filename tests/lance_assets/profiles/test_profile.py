@@ -13,9 +13,9 @@ import pytest
 
 from benchmarks.spark_driver import built
 from lance_assets.common.version_stats import Layout
-from lance_assets.profiles.columns import Column, Contents, Vectors, _look
+from lance_assets.profiles.column_profile import Column, Contents, Vectors, _look
 from lance_assets.profiles.profile import Profile, profiled
-from lance_assets.profiles.shown import metadata_of
+from lance_assets.profiles.profile_metadata import metadata_of
 from lance_core import Table
 
 HOSTILE = "<script>alert('x')</script>"

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import dagster as dg
 
 from lance_assets.checks.check import Check
-from lance_assets.checks.judging import judge_all, metadata_of, seen_at, severity_of
+from lance_assets.checks.evaluate import judge_all, metadata_of, seen_at, severity_of
 from lance_assets.failures.error_translation import lance_errors
 from lance_assets.ledger.ledger import Ledger
 

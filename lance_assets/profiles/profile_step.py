@@ -11,13 +11,13 @@ from typing import Literal
 import dagster as dg
 
 from lance_assets.checks.check import Check
-from lance_assets.checks.judging import Judged, evaluation, judge_all, seen_at
+from lance_assets.checks.evaluate import Judged, evaluation, judge_all, seen_at
 from lance_assets.failures.error_translation import lance_errors
 from lance_assets.ledger.incarnations import epoch_of
 from lance_assets.ledger.ledger import Ledger
-from lance_assets.profiles.keys import Versions
+from lance_assets.profiles.partition_lookup import Versions
 from lance_assets.profiles.profile import Profile, profiled
-from lance_assets.profiles.shown import Metadata, checks_of, metadata_of
+from lance_assets.profiles.profile_metadata import Metadata, checks_of, metadata_of
 from lance_assets.provenance.properties import RUN_ID
 from lance_core import InvalidInput, LanceError, StorageError, Table
 

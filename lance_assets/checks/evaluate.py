@@ -4,7 +4,7 @@
     judged(check, seen)       what it finds; an exception is a finding too, and never the end of whoever asked
     evaluation(ledger, ...)   the same as an event of Dagster
 
-`003-each-version-is-judged-where-it-is-recorded.md` says who asks when. Nothing is decided here by what was found.
+`001-checks-run-at-recording.md` says who asks when. Nothing is decided here by what was found.
 """
 
 import time
