@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     )
     from lance_assets.components import LanceTableComponent, SparkSessionComponent
     from lance_assets.definitions.lance_table import LanceTable, lance_discovery, lance_table
+    from lance_assets.fleet.fleet import LanceFleet, lance_fleet
     from lance_assets.io_manager.manager import LanceIOManager
     from lance_assets.maintenance import Maintenance
-    from lance_assets.maintenance.fleet import LanceFleet, lance_fleet
     from lance_assets.profiles import Profile
     from lance_assets.resources.lance import LanceResource
     from lance_assets.resources.spark import SparkSessionResource
@@ -119,9 +119,9 @@ _HOMES = {
     "LanceTableComponent": "lance_assets.components",
     "SparkSessionComponent": "lance_assets.components",
     "SparkSessionResource": "lance_assets.resources.spark",
-    "LanceFleet": "lance_assets.maintenance.fleet",
+    "LanceFleet": "lance_assets.fleet.fleet",
     "Maintenance": "lance_assets.maintenance",
-    "lance_fleet": "lance_assets.maintenance.fleet",
+    "lance_fleet": "lance_assets.fleet.fleet",
     "SparkAppend": "lance_assets.writes",
     "SparkBuildIndex": "lance_assets.writes",
     "SparkCompact": "lance_assets.writes",

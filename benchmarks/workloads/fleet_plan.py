@@ -14,9 +14,9 @@ from pathlib import Path
 from benchmarks.appending import row
 from benchmarks.harness import Case, Entrant, Runner, Scale, Side, Stage
 from benchmarks.report import Facts
+from lance_assets.maintenance.maintenance_actions import surveyed
 from lance_assets.maintenance.plan import plan
 from lance_assets.maintenance.policy import Maintenance
-from lance_assets.maintenance.upkeep import surveyed
 from lance_core import Table, find_tables
 
 _TABLES: Mapping[Scale, tuple[int, ...]] = {

@@ -7,7 +7,7 @@ one Spark job and with one report. What a compaction or a cleanup does is the co
 that writes is decided in `runs.py`, and which versions others still need in `pins.py`.
 """
 
-from lance_assets.maintenance.asset import maintenance_asset, maintenance_key
+from lance_assets.maintenance.maintenance_step import maintenance_asset, maintenance_key
 from lance_assets.maintenance.policy import Maintenance
 from lance_assets.maintenance.sensor import maintenance_schedule, maintenance_sensor
 

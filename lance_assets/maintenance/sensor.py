@@ -13,12 +13,12 @@ import dagster as dg
 import pyarrow as pa
 
 from lance_assets.ledger.ledger import Ledger
-from lance_assets.maintenance.asset import maintenance_key
-from lance_assets.maintenance.pins import Needed, NeededLately, needed_of
+from lance_assets.maintenance.active_runs import at_work
+from lance_assets.maintenance.downstream_pins import Needed, NeededLately, needed_of
+from lance_assets.maintenance.maintenance_actions import surveyed
+from lance_assets.maintenance.maintenance_step import maintenance_key
 from lance_assets.maintenance.plan import plan, shape
 from lance_assets.maintenance.policy import Maintenance
-from lance_assets.maintenance.runs import at_work
-from lance_assets.maintenance.upkeep import surveyed
 from lance_core import LanceError, NotFound, Table
 
 PLAN = "lance/maintenance_plan"

@@ -71,8 +71,8 @@ def run(
 def without_spark() -> Iterator[object]:
     """A resource, and a loop in the place of Spark's workers."""
     with (
-        patch("lance_assets.maintenance.fleet.session_of", lambda resource: None),
-        patch("lance_assets.maintenance.fleet.SparkRunner", lambda spark: Here(slots=2)),
+        patch("lance_assets.fleet.fleet.session_of", lambda resource: None),
+        patch("lance_assets.fleet.fleet.SparkRunner", lambda spark: Here(slots=2)),
     ):
         yield object()
 

@@ -17,11 +17,11 @@ from lance_assets.checks.check import Check
 from lance_assets.definitions.lance_table import LanceTable
 from lance_assets.definitions.uniqueness import place_of
 from lance_assets.failures.error_translation import lance_errors
+from lance_assets.fleet.fleet_run import Member, Round
+from lance_assets.fleet.report import Fate, FleetReport
 from lance_assets.ledger.ledger import Ledger, check_uri, check_word, shown_uri
-from lance_assets.maintenance.asset import maintenance_key
-from lance_assets.maintenance.fleet_run import Member, Round
+from lance_assets.maintenance.maintenance_step import maintenance_key
 from lance_assets.maintenance.policy import Maintenance
-from lance_assets.maintenance.report import Fate, FleetReport
 from lance_assets.provenance.run_intents import run_intent
 from lance_assets.provenance.run_properties import properties_of
 from lance_assets.resources.lance import Access, LanceResource

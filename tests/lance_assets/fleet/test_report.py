@@ -6,7 +6,7 @@ from typing import Any
 
 import dagster as dg
 
-from lance_assets.maintenance.report import Fate, Figures, FleetReport, TableReport
+from lance_assets.fleet.report import Fate, Figures, FleetReport, TableReport
 
 
 def figures(files: int, size: int) -> Figures:

@@ -21,13 +21,13 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from lance_assets.checks.check import Check
+from lance_assets.fleet.report import Fate, Figures, FleetReport, TableReport
 from lance_assets.ledger.ledger import Ledger
-from lance_assets.maintenance.pins import Needed, needed_by_ledgers, needed_of
+from lance_assets.maintenance.active_runs import all_at_work
+from lance_assets.maintenance.downstream_pins import Needed, needed_by_ledgers, needed_of
+from lance_assets.maintenance.maintenance_actions import OF_INDICES, cleaned, record_own, retire, surveyed
 from lance_assets.maintenance.plan import Plan, plan
 from lance_assets.maintenance.policy import Maintenance
-from lance_assets.maintenance.report import Fate, Figures, FleetReport, TableReport
-from lance_assets.maintenance.runs import all_at_work
-from lance_assets.maintenance.upkeep import OF_INDICES, cleaned, record_own, retire, surveyed
 from lance_assets.resources.lance import Access
 from lance_core import StorageError, Survey, Table
 from lance_core.tasks.compact_many import TABLES_FAULT, Wanted, compact_many

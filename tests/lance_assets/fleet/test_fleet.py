@@ -154,7 +154,7 @@ def test_indices_of_a_fleet_follow_its_compactions(tmp_path: Path, instance: dg.
             raise Corrupt("is cut short", path=f"{foreign.uuid}/bitmap_page_lookup.lance", field="size")
         return optimize_indices(where, *arguments, **named)
 
-    with without_spark() as resource, patch("lance_assets.maintenance.fleet_run.optimize_indices", failing):
+    with without_spark() as resource, patch("lance_assets.fleet.fleet_run.optimize_indices", failing):
         ran = run(fleet, instance, resource)
     metadata, tables = told(instance, fleet.key)
     assert {name: each.get("indexed", False) for name, each in tables.items()} == {
@@ -272,7 +272,7 @@ def test_a_table_that_ends_every_job_does_not_stop_the_others(tmp_path: Path, in
     fleet, _ = declared(tmp_path / "lake")
     with (
         without_spark() as resource,
-        patch("lance_assets.maintenance.fleet.SparkRunner", lambda spark: Deadly(slots=2)),
+        patch("lance_assets.fleet.fleet.SparkRunner", lambda spark: Deadly(slots=2)),
         patch.object(Deadly, "poison", str(places[7])),
     ):
         ran = run(fleet, instance, resource)

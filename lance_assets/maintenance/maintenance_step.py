@@ -15,10 +15,10 @@ from lance_assets.checks.check import Check
 from lance_assets.failures.error_translation import lance_errors
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.ledger.version_metadata import Metadata
-from lance_assets.maintenance.pins import needed_by_ledgers, needed_of
+from lance_assets.maintenance.downstream_pins import needed_by_ledgers, needed_of
+from lance_assets.maintenance.maintenance_actions import OF_INDICES, cleaned, retire, surveyed
 from lance_assets.maintenance.plan import plan, shape
 from lance_assets.maintenance.policy import Maintenance
-from lance_assets.maintenance.upkeep import OF_INDICES, cleaned, retire, surveyed
 from lance_assets.provenance.run_intents import logical_run_id
 from lance_assets.resources.spark import SPARK
 from lance_assets.writes import SparkCompact, SparkOptimizeIndices

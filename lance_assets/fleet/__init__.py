@@ -1,0 +1,1 @@
+"""Fleets: many tables below one prefix, maintained by one job with one report."""
