@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from lance_assets.cli.indices import index_states
 from lance_assets.common.text import count
-from lance_assets.lineage.telling import without_credentials
+from lance_assets.lineage.render import without_credentials
 from lance_core import LanceError, Table
 from lance_core.shell import Access
 from lance_core.tasks.compact import worth_it

@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass
 
 from lance_assets.cli import FINE, FOUND, printing
 from lance_assets.cli.indices import index_states
-from lance_assets.cli.naming import HELP as WHAT
-from lance_assets.cli.naming import open_named
 from lance_assets.cli.show import columns
+from lance_assets.cli.table_names import HELP as WHAT
+from lance_assets.cli.table_names import open_named
 from lance_assets.common.text import count
-from lance_assets.lineage.facts import VersionName
-from lance_assets.lineage.reading import origin_of
-from lance_assets.lineage.telling import named
+from lance_assets.lineage.ancestry_reader import origin_of
+from lance_assets.lineage.model import VersionName
+from lance_assets.lineage.render import named
 from lance_core import InvalidInput, Table
 from lance_core.operations import Fragment
 from lance_core.shell import Access

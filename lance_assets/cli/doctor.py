@@ -11,8 +11,8 @@ from itertools import groupby
 
 from lance_assets.cli import FINE, FOUND, printing
 from lance_assets.cli.advice import Advice, advice
-from lance_assets.cli.naming import open_named, readings
-from lance_assets.lineage.telling import without_credentials
+from lance_assets.cli.table_names import open_named, readings
+from lance_assets.lineage.render import without_credentials
 from lance_core import Corrupt, InvalidInput, NotFound, Table, Unsupported
 from lance_core.shell import Access, check_uri
 

@@ -4,13 +4,13 @@ import argparse
 from collections.abc import Iterator, Mapping, Sequence
 
 from lance_assets.cli import FINE, printing
-from lance_assets.cli.naming import HELP as WHAT
-from lance_assets.cli.naming import open_named
 from lance_assets.cli.printing import Column, number, signed, when
+from lance_assets.cli.table_names import HELP as WHAT
+from lance_assets.cli.table_names import open_named
 from lance_assets.common.text import count
-from lance_assets.lineage.facts import Origin, Unknown, VersionName
-from lance_assets.lineage.reading import DETACHED, origin
-from lance_assets.lineage.telling import as_json, notes, short, without_credentials
+from lance_assets.lineage.ancestry_reader import DETACHED, origin
+from lance_assets.lineage.model import Origin, Unknown, VersionName
+from lance_assets.lineage.render import as_json, notes, short, without_credentials
 from lance_core import Corrupt, InvalidInput, NotFound, Table, Unsupported, VersionInfo
 from lance_core.operations import Clone, Restore
 from lance_core.shell import Access

@@ -4,14 +4,14 @@ import argparse
 from collections.abc import Iterator
 
 from lance_assets.cli import FINE, printing
-from lance_assets.cli.naming import HELP as WHAT
-from lance_assets.cli.naming import open_named
 from lance_assets.cli.printing import when
+from lance_assets.cli.table_names import HELP as WHAT
+from lance_assets.cli.table_names import open_named
 from lance_assets.common.text import count, cut
-from lance_assets.lineage.facts import Bond, Origin
+from lance_assets.lineage.ancestry_reader import ancestry_of
 from lance_assets.lineage.graph import DEPTH_MAX, VERSIONS_MAX, Ancestry, Line, Mark
-from lance_assets.lineage.reading import ancestry_of
-from lance_assets.lineage.telling import as_json, named, span, without_credentials
+from lance_assets.lineage.model import Bond, Origin
+from lance_assets.lineage.render import as_json, named, span, without_credentials
 from lance_core import InvalidInput
 from lance_core.shell import Access
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import dagster as dg
 
 from lance_assets.cli import printing
-from lance_assets.lineage.facts import VersionName
-from lance_assets.lineage.instance import MadeByRun, RunSaid, run_said
-from lance_assets.lineage.telling import named, without_credentials
+from lance_assets.lineage.dagster_events import MadeByRun, RunSaid, run_said
+from lance_assets.lineage.model import VersionName
+from lance_assets.lineage.render import named, without_credentials
 from lance_core import InvalidInput
 
 

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 
 from lance_assets.cli import FINE, printing
-from lance_assets.cli.naming import HELP as WHAT
-from lance_assets.cli.naming import open_named
 from lance_assets.cli.printing import when
-from lance_assets.lineage.facts import Origin, VersionName
+from lance_assets.cli.table_names import HELP as WHAT
+from lance_assets.cli.table_names import open_named
+from lance_assets.lineage.model import Origin, VersionName
+from lance_assets.lineage.render import as_json, named, notes
 from lance_assets.lineage.runs import LOOKED_AT_MAX, versions_of_run
-from lance_assets.lineage.telling import as_json, named, notes
 from lance_core import InvalidInput
 from lance_core.shell import Access
 

@@ -8,13 +8,13 @@ import pyarrow as pa
 
 from lance_assets.cli import FINE, printing
 from lance_assets.cli.indices import IndexState, index_states
-from lance_assets.cli.naming import HELP as WHAT
-from lance_assets.cli.naming import open_named
 from lance_assets.cli.printing import Column, number, pairs, signed, when
+from lance_assets.cli.table_names import HELP as WHAT
+from lance_assets.cli.table_names import open_named
 from lance_assets.common.text import count, size
-from lance_assets.lineage.facts import Origin
-from lance_assets.lineage.reading import DETACHED, origin_of
-from lance_assets.lineage.telling import as_json, named, notes, span
+from lance_assets.lineage.ancestry_reader import DETACHED, origin_of
+from lance_assets.lineage.model import Origin
+from lance_assets.lineage.render import as_json, named, notes, span
 from lance_core import LanceError, Table, Unsupported
 from lance_core.operations import parts_of
 from lance_core.shell import Access

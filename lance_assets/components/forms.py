@@ -11,7 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import dagster as dg
 
-from lance_assets.components.at import At
+from lance_assets.components.source_position import At
 from lance_assets.writes.write_list import check_options, nearest
 from lance_core import InvalidInput
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from lance_assets.components.at import At
+from lance_assets.components.source_position import At
 from lance_assets.writes.write_list import nearest
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import dagster as dg
 from pydantic import BaseModel
 
-from lance_assets.components.at import At
 from lance_assets.components.forms import TEXT, record
+from lance_assets.components.source_position import At
 from lance_assets.components.table import attributes_of
 from lance_assets.components.values import OPTIONS
 from lance_assets.resources.spark import SPARK, SparkSessionResource

@@ -12,10 +12,10 @@ import dagster as dg
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
 from pydantic_core import CoreSchema
 
-from lance_assets.components.at import At
 from lance_assets.components.forms import Form, record
+from lance_assets.components.registry import TABLE
 from lance_assets.components.scaffolder import LanceTableScaffolder
-from lance_assets.components.vocabulary import TABLE
+from lance_assets.components.source_position import At
 from lance_assets.definitions.lance_table import LanceTable, lance_table
 
 _TABLE = record(lance_table, TABLE, required=["name", "uri"], what="a Lance table")

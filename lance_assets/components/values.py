@@ -12,9 +12,9 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 
-from lance_assets.components.at import At, environment_name
 from lance_assets.components.forms import NUMBER, TEXT, WHOLE, Form, choice, either, listed, mapped, one_of, record
 from lance_assets.components.references import function, referred
+from lance_assets.components.source_position import At, environment_name
 from lance_assets.resources.lance import LanceResource
 from lance_core.tasks.credentials import is_reference, is_secret
 

@@ -35,9 +35,9 @@ def run(wanted: str) -> int:
             f'{", ".join(missing)} is not installed here; run: pip install "lance-assets[dagster,jdk,spark]"'
         )
     # Known to be installed only now.
-    from lance_assets.demo.place import place
-    from lance_assets.demo.story import tell
     from lance_assets.demo.ui import serve
+    from lance_assets.demo.walkthrough import tell
+    from lance_assets.demo.workspace import place
 
     if wanted == "ui":
         return serve(place(), show)

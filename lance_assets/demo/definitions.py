@@ -19,7 +19,7 @@ from lance_assets import (
     WriteContext,
     lance_table,
 )
-from lance_assets.demo.place import place
+from lance_assets.demo.workspace import place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

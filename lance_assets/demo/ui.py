@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import FrameType
 
-from lance_assets.demo.place import PROJECT, Place, prepare_home
+from lance_assets.demo.workspace import PROJECT, Place, prepare_home
 
 HOST = "127.0.0.1"
 _STOP_SECONDS_MAX = 30

@@ -23,7 +23,7 @@ from lance_assets.io_manager.frames import Rows, Scan, is_spark, is_sparks_type,
 from lance_assets.io_manager.partition_predicates import PARTITION_EXPR, slice_of
 from lance_assets.ledger.partition_keys import version_of
 from lance_assets.ledger.version_metadata import committed_facts, metadata_of, metadata_of_gone
-from lance_assets.lineage.telling import without_credentials
+from lance_assets.lineage.render import without_credentials
 from lance_assets.provenance.run_intents import run_intent
 from lance_assets.provenance.run_properties import properties_of
 from lance_assets.resources.lance import Access, LanceResource

@@ -12,11 +12,11 @@ from datetime import datetime
 import dagster as dg
 import pyarrow as pa
 
+from lance_assets.diagrams.lineage_diagram import lineage_picture
 from lance_assets.ledger.new_files import written_by
 from lance_assets.ledger.partition_keys import partition_key
-from lance_assets.lineage.facts import Origin, Source, VersionName, sources_of
-from lance_assets.lineage.telling import as_markdown, without_credentials
-from lance_assets.pictures.lineage import lineage_picture
+from lance_assets.lineage.model import Origin, Source, VersionName, sources_of
+from lance_assets.lineage.render import as_markdown, without_credentials
 from lance_assets.provenance.properties import ASSET_KEY, CODE_LOCATION, PARTITION, RUN_ID, as_inputs, inputs_of
 from lance_core import Committed, Table, VersionInfo
 from lance_core.operations import Clone, parts_of
@@ -163,7 +163,7 @@ def found_facts(table: Table, info: VersionInfo, epoch: int) -> VersionFacts:
 
 
 def metadata_of(facts: VersionFacts, *, run_is_known: bool, with_picture: bool = False) -> Metadata:
-    """`with_picture` is for events of writes; the ledger does without (`002-a-picture-where-it-is-looked-at.md`)."""
+    """`with_picture` is for events of writes; the ledger does without (`001-lineage-in-transaction-properties.md`)."""
     value = dg.MetadataValue
     shown: dict[str, dg.MetadataValue | None] = {
         "lance/version": value.int(facts.version),

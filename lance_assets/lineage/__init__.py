@@ -9,8 +9,8 @@
 All but `instance.py` do without Dagster.
 """
 
-from lance_assets.lineage.facts import Bond, Origin, Source, Unknown, VersionName
+from lance_assets.lineage.ancestry_reader import ancestry_of
 from lance_assets.lineage.graph import Ancestry, Line, Mark
-from lance_assets.lineage.reading import ancestry_of
+from lance_assets.lineage.model import Bond, Origin, Source, Unknown, VersionName
 
 __all__ = ["Ancestry", "Bond", "Line", "Mark", "Origin", "Source", "Unknown", "VersionName", "ancestry_of"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 
-from lance_assets.lineage.facts import Bond, Origin, Source, Unknown, VersionName
+from lance_assets.lineage.model import Bond, Origin, Source, Unknown, VersionName
 
 DEPTH_MAX = 20
 VERSIONS_MAX = 1000

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from itertools import islice
 
-from lance_assets.lineage.facts import Origin
-from lance_assets.lineage.reading import origin_of
+from lance_assets.lineage.ancestry_reader import origin_of
+from lance_assets.lineage.model import Origin
 from lance_assets.provenance.properties import RUN_ID
 from lance_core import NotFound, Table
 

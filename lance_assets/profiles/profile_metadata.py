@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 import dagster as dg
 
 from lance_assets.checks.evaluate import Judged
+from lance_assets.diagrams.fragment_map import fragment_map, fragment_strip
+from lance_assets.diagrams.version_graph import version_graph
 from lance_assets.ledger.index_metadata import metadata_of_indices
-from lance_assets.pictures.fragments import fragment_map, fragment_strip
-from lance_assets.pictures.versions import version_graph
 from lance_assets.profiles.column_profile import Column, Contents
 from lance_assets.profiles.profile import Profiled
 

@@ -22,14 +22,14 @@ ROWS_A_DAY = 1000
 def run_demo(order: dict[str, str | None]) -> None:
     root = Path(str(order["root"]))
     os.environ["LANCE_ASSETS_DEMO"] = str(root)
-    from lance_assets.demo import definitions, place, story  # they read the variable when they are loaded
+    from lance_assets.demo import definitions, walkthrough, workspace  # they read the variable when they are loaded
 
     definitions.ORDERS_A_DAY = ROWS_A_DAY
     one_day = dg.DailyPartitionsDefinition(start_date="2026-01-01", end_date="2026-01-02")
-    setattr(story, "days", one_day)  # noqa: B010 - the module imports it
+    setattr(walkthrough, "days", one_day)  # noqa: B010 - the module imports it
     tape = Tape(root / "tape", order["kill_at"])
     tape.run()
-    story.tell(place.place(), print)
+    walkthrough.tell(workspace.place(), print)
 
 
 def main() -> None:

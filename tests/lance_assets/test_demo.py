@@ -15,7 +15,7 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lance_assets.demo.place import ROOT_VARIABLE, Place, only_one
+from lance_assets.demo.workspace import ROOT_VARIABLE, Place, only_one
 from lance_core import Table
 
 PROJECT = Path(__file__).parent.parent.parent

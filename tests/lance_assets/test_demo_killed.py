@@ -18,7 +18,7 @@ import pytest
 from py4j.java_gateway import JavaGateway
 from pyspark.java_gateway import launch_gateway
 
-from lance_assets.demo.place import Place, prepare_home
+from lance_assets.demo.workspace import Place, prepare_home
 from lance_assets.spark.java import ensure_java
 from tests.lance_assets import killed_demo
 from tests.lance_assets.killed_demo import ROWS_A_DAY

@@ -15,7 +15,7 @@ from lance_assets.cli.main import main
 from lance_assets.common.text import in_markdown
 from lance_assets.discovery.sensor import discovery_sensor
 from lance_assets.lineage import VersionName, ancestry_of
-from lance_assets.lineage.instance import run_said
+from lance_assets.lineage.dagster_events import run_said
 from lance_assets.provenance.properties import RUN_ID
 from lance_core import Table
 from lance_core.operations import Append

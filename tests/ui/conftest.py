@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from lance_assets.demo.place import PROJECT, ROOT_VARIABLE, Place
+from lance_assets.demo.workspace import PROJECT, ROOT_VARIABLE, Place
 from tests.ui.browser import Browser, browser
 
 SECONDS_MAX = 120
@@ -22,7 +22,7 @@ PICTURES = Path(os.environ.get("UI_PICTURES") or PROJECT / ".ui")
 WORK = """
 import dagster as dg, sys
 from lance_assets.demo.definitions import cities, defs, orders
-from lance_assets.demo.place import place, prepare_home
+from lance_assets.demo.workspace import place, prepare_home
 with dg.DagsterInstance.from_config(str(prepare_home(place()))) as instance:
     def run(*keys, partition=None):
         assets = [defs.get_assets_def(key) for key in keys]

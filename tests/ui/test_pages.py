@@ -9,7 +9,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from lance_assets.demo.place import Place
+from lance_assets.demo.workspace import Place
 from tests.ui.browser import Browser
 from tests.ui.conftest import Demo
 

@@ -43,8 +43,8 @@ from lance_assets import (
     lance_table,
 )
 from lance_assets.components.forms import Form, form_of
+from lance_assets.components.registry import TABLE, TYPES, WRITE
 from lance_assets.components.values import arrow_type
-from lance_assets.components.vocabulary import TABLE, TYPES, WRITE
 from lance_assets.writes import WRITES
 from lance_core import InvalidInput
 

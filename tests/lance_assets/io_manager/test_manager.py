@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from lance_assets import LanceIOManager, LanceResource, SparkSessionResource, lance_table
-from lance_assets.lineage.facts import sources_of
+from lance_assets.lineage.model import sources_of
 from lance_assets.maintenance.downstream_pins import needed_by_ledgers
 from lance_core import Table
 from tests.lance_assets.instances import events, shown

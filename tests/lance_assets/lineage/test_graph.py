@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lance_assets.lineage.facts import Bond, Origin, Source, Unknown, VersionName
 from lance_assets.lineage.graph import Ancestry, Line, Mark, ancestry
+from lance_assets.lineage.model import Bond, Origin, Source, Unknown, VersionName
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 Graph = Mapping[int, Sequence[int]]

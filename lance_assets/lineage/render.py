@@ -6,7 +6,7 @@ Places are shown as tables name them, but for what may be a credential.
 from collections.abc import Iterator, Sequence
 
 from lance_assets.common.text import in_markdown
-from lance_assets.lineage.facts import Bond, Origin, Source, Unknown, VersionName
+from lance_assets.lineage.model import Bond, Origin, Source, Unknown, VersionName
 from lance_core.shell import without_secrets
 
 _RUN_LETTERS = 8

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from lance_assets.lineage.facts import Bond, Source, VersionName, sources_of
+from lance_assets.lineage.model import Bond, Source, VersionName, sources_of
 from lance_assets.provenance.properties import INPUTS
 from lance_core.format.ids import Version
 from lance_core.operations import Append, Clone, Operation, Restore

@@ -4,9 +4,9 @@ right, with the run and the asset that did it.
 
 from collections.abc import Sequence
 
-from lance_assets.lineage.facts import Bond, Origin, Source, VersionName
-from lance_assets.lineage.telling import short, span, without_credentials
-from lance_assets.pictures.svg import BLUE, FAINT, GREY, INK, PALE_BLUE, PALE_GREY, Picture
+from lance_assets.diagrams.svg import BLUE, FAINT, GREY, INK, PALE_BLUE, PALE_GREY, Picture
+from lance_assets.lineage.model import Bond, Origin, Source, VersionName
+from lance_assets.lineage.render import short, span, without_credentials
 
 _SOURCES_MAX = 6
 """More would be too large for an event, and for the eye."""

@@ -7,8 +7,8 @@ is meant for the store of the first. That one of them is gone, or cannot be reac
 import os
 from dataclasses import dataclass, field, replace
 
-from lance_assets.lineage.facts import Bond, Origin, Source, Unknown, VersionName, sources_of
 from lance_assets.lineage.graph import DEPTH_MAX, VERSIONS_MAX, Ancestry, ancestry
+from lance_assets.lineage.model import Bond, Origin, Source, Unknown, VersionName, sources_of
 from lance_assets.provenance.properties import inputs_of
 from lance_core import LanceError, NotFound, Table, VersionInfo
 from lance_core.operations import Clone, Operation

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lance_assets.cli.naming import Reading, open_named, readings
+from lance_assets.cli.table_names import Reading, open_named, readings
 from lance_core import InvalidInput, NotFound, Table
 from lance_core.shell import Access
 from tests.lance_assets.cli.conftest import rows

@@ -6,7 +6,7 @@ Newest at the top, as logs of changes are read. Manifests are opened for the ver
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lance_assets.pictures.svg import (
+from lance_assets.diagrams.svg import (
     BLUE,
     FAINT,
     GREEN,

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from lance_assets.common.version_stats import Piece
-from lance_assets.pictures import fragments
-from lance_assets.pictures.fragments import bytes_told, fragment_map, fragment_strip
-from lance_assets.pictures.svg import BLUE, ORANGE, RED, Picture
-from lance_assets.pictures.versions import version_graph
+from lance_assets.diagrams import fragment_map as fragment_map_module
+from lance_assets.diagrams.fragment_map import bytes_told, fragment_map, fragment_strip
+from lance_assets.diagrams.svg import BLUE, ORANGE, RED, Picture
+from lance_assets.diagrams.version_graph import version_graph
 from lance_core import Table
 
 BYTES_MAX = 10_000
@@ -104,7 +104,7 @@ MAPS: tuple[tuple[str, list[Piece], str], ...] = (
 
 @pytest.mark.parametrize(("found", "said"), [case[1:] for case in MAPS], ids=[case[0] for case in MAPS])
 def test_maps_of_fragments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: Sequence[Piece], said: str) -> None:
-    monkeypatch.setattr(fragments, "pieces", lambda table: iter(found))
+    monkeypatch.setattr(fragment_map_module, "pieces", lambda table: iter(found))
     picture = fragment_map(Table.create(tmp_path / "t", ROW))
     assert any(said in word for word in drawn(picture))
     once = picture.svg()

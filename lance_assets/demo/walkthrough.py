@@ -14,7 +14,7 @@ from pathlib import Path
 import dagster as dg
 
 from lance_assets.demo.definitions import LOCATION, days, defs, load_orders, orders, spark
-from lance_assets.demo.place import Place, only_one, prepare_home
+from lance_assets.demo.workspace import Place, only_one, prepare_home
 from lance_assets.ledger.incarnations import epoch_of
 from lance_assets.ledger.partition_keys import partition_key
 from lance_assets.ledger.recording import recorded

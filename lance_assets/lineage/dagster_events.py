@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from lance_assets.lineage.facts import VersionName
+from lance_assets.lineage.model import VersionName
 from lance_assets.provenance.properties import INPUTS, inputs_of
 from lance_core import NotFound
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lance_assets.common.version_stats import Layout, Piece, pieces
-from lance_assets.pictures.svg import BLUE, FAINT, GREY, INK, ORANGE, RED, Picture, Point
+from lance_assets.diagrams.svg import BLUE, FAINT, GREY, INK, ORANGE, RED, Picture, Point
 from lance_core import Table
 
 _BARS_MAX = 80

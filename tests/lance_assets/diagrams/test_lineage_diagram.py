@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lance_assets.lineage.facts import Bond, Origin, Source, VersionName
-from lance_assets.pictures.lineage import lineage_picture
-from lance_assets.pictures.svg import width_of
+from lance_assets.diagrams.lineage_diagram import lineage_picture
+from lance_assets.diagrams.svg import width_of
+from lance_assets.lineage.model import Bond, Origin, Source, VersionName
 from lance_assets.provenance.properties import ASSET_KEY, PARTITION, RUN_ID
 
 SVG = "{http://www.w3.org/2000/svg}"

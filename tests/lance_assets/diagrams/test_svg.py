@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lance_assets.pictures.svg import Picture, escaped, shortened, width_of
+from lance_assets.diagrams.svg import Picture, escaped, shortened, width_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 
