@@ -1,6 +1,6 @@
 """The house keeps its own rules, from the first day on.
 
-Every rule of `tests/house.py` and every import contract of `pyproject.toml` is tried twice: on the real tree,
+Every rule of `tests/structure.py` and every import contract of `pyproject.toml` is tried twice: on the real tree,
 where it must find nothing, and on a small bad tree, where it must find exactly what is wrong. What a fresh
 interpreter loads is tried in one.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house import (
+from tests.structure import (
     RULES,
     Module,
     Modules,
