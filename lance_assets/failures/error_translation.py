@@ -15,8 +15,8 @@ import dagster as dg
 from pyspark.errors import PythonException
 
 import lance_core
+from lance_assets.failures.checks_failed import ChecksFailed
 from lance_assets.failures.conflicting_run import maker_of
-from lance_assets.writes.audit import ChecksFailed
 from lance_core import (
     AlreadyExists,
     AuditFailed,

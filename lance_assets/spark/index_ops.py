@@ -1,7 +1,7 @@
 """Indices of Lance tables, built by Spark's workers and committed once.
 
-Values go from files of the table to files of the index, from worker to worker through the table's own store: no row is
-seen by the JVM, no page by the driver. What is built, and in how many jobs, is decided in `lance_core.tasks.index_build`.
+Workers read values from the files of the table and write the files of the index through the table's own store: the JVM
+sees no row, the driver no page. `lance_core.tasks.index_build` decides what is built, and in how many jobs.
 """
 
 from collections.abc import Mapping, Sequence

@@ -20,7 +20,7 @@ from lance_core.tasks.partitioning import Task
 
 PART_RESULTS = "part bigint, result binary, refusal string"
 FRAGMENTS = "fragment binary, refusal string"
-"""What tasks give back, as Spark is told: `RESULT` of `lance_core.tasks.partitioning` and of `lance_core.tasks.write`."""
+"""Spark schemas of task results: `RESULT` of `lance_core.tasks.partitioning` and of `lance_core.tasks.write`."""
 _SLOTS_UNKNOWN = 8
 _SLOTS_MAX = 1024
 _EXECUTORS_UNBOUNDED = 32

@@ -2,8 +2,9 @@
 
     spark.readStream.format("lance").option("maxRowsPerTrigger", 1_000_000).load(uri)
 
-Spark keeps one process for each query that asks here how far there is something to read, and reads in tasks. What is
-followed, and what an offset means, is decided in `lance_core.tasks.streaming.stream_source`. Start with `stream_reader`.
+Spark keeps one process for each query that asks here how far there is something to read, and reads in tasks. The
+module `lance_core.tasks.streaming.stream_source` decides what is followed and what an offset means. Start with
+`stream_reader`.
 """
 
 from collections.abc import Iterator, Mapping

@@ -7,31 +7,15 @@ The same checks can be asked about versions on the ledger; here they decide. Wha
 asset, as its asset checks, whichever way it went. How the core keeps what was refused: its `audits.py`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import dagster as dg
 
 from lance_assets.checks.check import Check, Finding, Seen, Severity
 from lance_assets.checks.evaluate import SEVERITIES, judged
+from lance_assets.failures.checks_failed import ChecksFailed
 from lance_core import StorageError, Table
-
-
-class ChecksFailed(Exception):
-    """What refuses a change. The core tells of it as `AuditFailed`, and has this as its cause."""
-
-    def __init__(self, failed: Mapping[str, Finding]) -> None:
-        super().__init__("; ".join(f"check {name}: {finding.description}" for name, finding in failed.items()))
-        self.failed = dict(failed)
-
-    @property
-    def metadata(self) -> dict[str, dg.MetadataValue]:
-        """What each check found, under its name."""
-        shown: dict[str, dg.MetadataValue] = {}
-        for name, finding in self.failed.items():
-            shown[f"lance/check/{name}"] = dg.MetadataValue.text(finding.description)
-            shown |= {f"lance/check/{name}/{key}": value for key, value in finding.metadata.items()}
-        return shown
 
 
 @dataclass(slots=True)

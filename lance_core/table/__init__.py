@@ -1,4 +1,4 @@
-"""The table that callers use: `Table`, the results of its writers, branches, clones and the migration of manifest names.
+"""The public table: `Table`, the results of its writers, branches, clones and the migration of manifest names.
 
 A method is a few lines that call a lower package. Start with `table.py`.
 """

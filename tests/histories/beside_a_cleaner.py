@@ -1,7 +1,7 @@
 """A real table on this machine's disk: threads append, others name what they read, and a cleaner goes round and round
 that keeps one version and is forced.
 
-Cleanup leaves versions of less than a minute alone, and commits know what that means (`lance_core/commit/fencing.py`). Here a
+Cleanup leaves versions of less than a minute alone, and commits rely on it (`lance_core/commit/fencing.py`). Here a
 minute is a third of a second for all of them, so that much is removed in little time, and a thread that waits for its
 turn is one that stood still.
 """

@@ -181,6 +181,6 @@ def test_a_plain_import_loads_neither_dagster_nor_spark() -> None:
         "from dagster_shared.libraries import DagsterLibraryRegistry\n"
         "assert 'lance-assets' in DagsterLibraryRegistry.get()\n"
     )
-    root = Path(__file__).parent.parent.parent
+    root = Path(__file__).parent.parent.parent.parent
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -26,8 +26,9 @@ from lance_assets import (
     lance_table,
 )
 from lance_assets.checks import Check, Finding, Seen, Severity
+from lance_assets.failures.checks_failed import ChecksFailed
 from lance_assets.writes import Write
-from lance_assets.writes.audit import Audit, ChecksFailed, check_specs
+from lance_assets.writes.audit import Audit, check_specs
 from lance_core import InvalidInput, NotFound, StorageError, Table
 from tests.lance_assets.instances import events, partitions, run, shown
 

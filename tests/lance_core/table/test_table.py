@@ -25,7 +25,7 @@ from lance_core import (
 from lance_core.operations import Append, Overwrite, TableSchema
 from tests.lance_core.storage.recorder import Recorder
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def rows(*values: int) -> pa.Table:
