@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lance_assets.checks import (
         Check,
+        CheckContext,
+        CheckResult,
         Finding,
         ForeignWriters,
         Fresh,
@@ -53,6 +55,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Check",
+    "CheckContext",
+    "CheckResult",
     "Finding",
     "ForeignWriters",
     "Fresh",
@@ -97,6 +101,8 @@ __all__ = [
 
 _HOMES = {
     "Check": "lance_assets.checks",
+    "CheckContext": "lance_assets.checks",
+    "CheckResult": "lance_assets.checks",
     "Finding": "lance_assets.checks",
     "ForeignWriters": "lance_assets.checks",
     "Fresh": "lance_assets.checks",

@@ -92,8 +92,12 @@ class StorageError(LanceError):
     """The store failed in a way that is neither 'there' nor 'not there'; the cause is attached."""
 
 
-class MissingPiece(LanceError):
-    """This machine lacks something the operation needs; the message says how to get it."""
+class MissingDependency(LanceError):
+    """This machine lacks a package or program that the operation needs; the message says how to install it."""
+
+
+MissingPiece = MissingDependency
+"""The name of `MissingDependency` before version 0.2.0. Deprecated; removed in 0.3.0."""
 
 
 class InvalidInput(LanceError, ValueError):

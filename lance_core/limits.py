@@ -8,7 +8,7 @@ process and for its workers:
     LANCE_ASSETS_MANIFEST_BYTES_MAX=1073741824
 
 Nothing here reads a table; what is refused is an `Unsupported` that names the cap. Start at `read_whole` in
-`storage/store.py` for files, at `format/weight.py` for messages.
+`storage/store.py` for files, at `format/size_guard.py` for messages.
 """
 
 import os

@@ -11,22 +11,22 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Ports:
+class Runtime:
     now_ns: Callable[[], int]
     """Nanoseconds since 1970, UTC."""
     new_uuid: Callable[[], uuid.UUID]
     elapsed_ns: Callable[[], int]
     """Nanoseconds since some moment; never back, whatever happens to the clock."""
-    chance: Callable[[], float]
+    random: Callable[[], float]
     """From 0 up to 1."""
     sleep: Callable[[float], None]
     """Seconds."""
 
 
-SYSTEM = Ports(
+SYSTEM_RUNTIME = Runtime(
     now_ns=time.time_ns,
     new_uuid=uuid.uuid4,
     elapsed_ns=time.monotonic_ns,
-    chance=random.random,
+    random=random.random,
     sleep=time.sleep,
 )

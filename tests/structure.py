@@ -1,7 +1,7 @@
 """The rules of the house, each one a function from the source tree to what breaks it.
 
 A rule takes the parsed modules of the tree and returns findings, one line each: file, line and what to do
-instead. It opens no file, so that `test_house.py` can hand it both the real tree and a small bad one. Which
+instead. It opens no file, so that `test_structure.py` can hand it both the real tree and a small bad one. Which
 room may import which is not here: those contracts stand in `pyproject.toml` and belong to import-linter.
 Start at `RULES`, at the bottom.
 """

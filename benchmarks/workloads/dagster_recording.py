@@ -12,7 +12,7 @@ from benchmarks.appending import row
 from benchmarks.harness import Case, Entrant, Scale, Side, Stage
 from benchmarks.report import Facts
 from lance_assets import lance_table
-from lance_assets.ledger.incarnations import epoch_of
+from lance_assets.ledger.incarnations import incarnation_of
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.ledger.recording import materialization, record_in_run
 from lance_assets.ledger.version_metadata import committed_facts
@@ -90,7 +90,7 @@ class _Recording:
             self.instance.add_dynamic_partitions(self.ledger.partition_set, [str(event.partition)])
             self.instance.report_runless_asset_event(event)
             return
-        epoch = epoch_of(self.instance, self.ledger, self.committed.table.id)
+        epoch = incarnation_of(self.instance, self.ledger, self.committed.table.id)
         facts = committed_facts(self.committed, epoch)
         record_in_run(_Context(self.instance, self.run), self.ledger, facts)  # type: ignore[arg-type]
 

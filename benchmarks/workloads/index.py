@@ -21,7 +21,7 @@ from lance_core import Table
 from lance_core.expressions.predicate import Predicate
 from lance_core.expressions.tree import And, Comparison, In, Node
 from lance_core.index.coverage import Coverage
-from lance_core.index.index_type import Between, Leaf
+from lance_core.index.index_type import Leaf, RangeCondition
 from lance_core.versions.location import locate
 from lance_core.versions.snapshot import load_latest
 
@@ -247,7 +247,7 @@ def _leaf(tree: Node) -> Leaf:
         low, high = tree.operands
         assert isinstance(low, Comparison)
         assert isinstance(high, Comparison)
-        return Between(low, high)
+        return RangeCondition(low, high)
     assert isinstance(tree, Comparison | In)
     return tree
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import dagster as dg
 
 from lance_assets.checks.check import Check
-from lance_assets.checks.evaluate import judge_all, metadata_of, seen_at, severity_of
+from lance_assets.checks.evaluate import context_at, evaluate_all, metadata_of, severity_of
 from lance_assets.failures.error_translation import lance_errors
 from lance_assets.ledger.ledger import Ledger
 
@@ -30,8 +30,8 @@ def asset_checks(ledger: Ledger, checks: Sequence[Check]) -> dg.AssetChecksDefin
     def judge(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         names = {key.name for key in context.selected_asset_check_keys}
         with lance_errors(ledger, retry_number=context.retry_number):
-            seen = seen_at(ledger.open(), instance=context.instance)
-        for each in judge_all([check for check in checks if check.name in names], seen):
+            seen = context_at(ledger.open(), instance=context.instance)
+        for each in evaluate_all([check for check in checks if check.name in names], seen):
             yield dg.AssetCheckResult(
                 asset_key=ledger.key,
                 check_name=each.check.name,

@@ -3,7 +3,7 @@
     Check.judge(Seen) -> Finding
 
 A check knows nothing of Dagster's runs and events: the same one is asked about each version on the ledger, and about a
-version beside the line before anybody else can see it (an audit). `judging.py` asks it, and puts down what it found.
+version beside the line before anybody else can see it (an audit). `evaluate.py` asks it, and puts down what it found.
 """
 
 from abc import ABC, abstractmethod
@@ -28,7 +28,7 @@ def _now() -> datetime:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class CheckContext:
     """What a check is shown."""
 
     table: Table
@@ -43,7 +43,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     passed: bool
     description: str
     """A sentence with the figures in it: what was found, and where it was not as it should be, what to do."""
@@ -80,7 +80,7 @@ class Check(Common, ABC):
         return f"{type(self).__name__}, asked about each version."
 
     @abstractmethod
-    def judge(self, seen: Seen) -> Finding: ...
+    def judge(self, seen: CheckContext) -> CheckResult: ...
 
     def wrong(self, why: str) -> InvalidInput:
         return InvalidInput(f"{type(self).__name__}({self.name!r}): {why}")

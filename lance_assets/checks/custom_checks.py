@@ -7,12 +7,12 @@ from typing import Literal
 import dagster as dg
 import pyarrow as pa
 
-from lance_assets.checks.check import Check, Finding, Seen, Severity
+from lance_assets.checks.check import Check, CheckContext, CheckResult, Severity
 from lance_core import InvalidInput
 
 _ROWS_SHOWN = 5
 _VALUE_SHOWN = 200
-Judge = Callable[[Seen], "Finding | bool"]
+Judge = Callable[[CheckContext], "CheckResult | bool"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,36 +44,36 @@ class SqlCheck(Check):
         wanted = "returns no rows" if self.expect == "no rows" else "is true"
         return f"`{' '.join(self.sql.split())}` {wanted}."
 
-    def judge(self, seen: Seen) -> Finding:
+    def judge(self, seen: CheckContext) -> CheckResult:
         answer = seen.table.query(self.sql, limit=_ROWS_SHOWN + 1)
         return self._is_true(answer) if self.expect == "true" else self._has_no_rows(answer)
 
-    def _is_true(self, answer: pa.Table) -> Finding:
+    def _is_true(self, answer: pa.Table) -> CheckResult:
         if answer.shape != (1, 1) or not pa.types.is_boolean(answer.schema.field(0).type):
             raise InvalidInput(
                 f"with expect='true' the query returns one boolean, and it returned {_shape(answer)}; leave expect= "
                 "out where its rows are what is wrong"
             )
         value = answer.column(0)[0].as_py()
-        return Finding(value is True, f"the query says {_sql(value)}")
+        return CheckResult(value is True, f"the query says {_sql(value)}")
 
-    def _has_no_rows(self, answer: pa.Table) -> Finding:
+    def _has_no_rows(self, answer: pa.Table) -> CheckResult:
         if not answer.num_rows:
-            return Finding(True, "the query returned no rows")
+            return CheckResult(True, "the query returned no rows")
         more = answer.num_rows > _ROWS_SHOWN
         rows = answer.slice(0, _ROWS_SHOWN)
         count = f"more than {_ROWS_SHOWN} rows" if more else f"{rows.num_rows} row{'s' if rows.num_rows > 1 else ''}"
         one = answer.shape == (1, 1) and pa.types.is_boolean(answer.schema.field(0).type)
         hint = "; if its value is meant to be true, give expect='true'" if one else ""
-        return Finding(
+        return CheckResult(
             False, f"the query returned {count}, the first: {_row(rows)}{hint}", {"lance/rows": table_of(rows)}
         )
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionCheck(Check):
-    """A function that is shown a version, and answers with a `Finding`, or with True or False. `reads_rows=False` says
-    that manifests are enough for it, so that it may be asked wherever a version is found, in a sensor too.
+    """A function that receives a version and returns a `CheckResult`, or a boolean. `reads_rows=False` says that the
+    function needs manifests only, so that the check also runs where a sensor discovers a version.
 
         FunctionCheck("has_index", lambda seen: bool(seen.table.indices), reads_rows=False)
     """
@@ -83,7 +83,7 @@ class FunctionCheck(Check):
 
     def check(self) -> None:
         if not callable(self.fn):
-            raise self.wrong("fn= must be a function of what is seen: fn(seen) -> Finding or bool")
+            raise self.wrong("fn= must be a function of what is seen: fn(seen) -> CheckResult or bool")
 
     @property
     def reads_data(self) -> bool:
@@ -94,13 +94,13 @@ class FunctionCheck(Check):
         own = (getattr(self.fn, "__doc__", None) or "").strip().partition("\n")[0]
         return own or f"{getattr(self.fn, '__qualname__', type(self.fn).__name__)}() agrees to it."
 
-    def judge(self, seen: Seen) -> Finding:
+    def judge(self, seen: CheckContext) -> CheckResult:
         found = self.fn(seen)
-        if isinstance(found, Finding):
+        if isinstance(found, CheckResult):
             return found
         if isinstance(found, bool):
-            return Finding(found, self.says if found else f"{self.name}() says no: {self.says}")
-        raise InvalidInput(f"the function of {self.name} must return a Finding, True or False, not {found!r:.200}")
+            return CheckResult(found, self.says if found else f"{self.name}() says no: {self.says}")
+        raise InvalidInput(f"the function of {self.name} must return a CheckResult, True or False, not {found!r:.200}")
 
 
 def lance_check(

@@ -15,7 +15,7 @@ from datetime import datetime
 
 import dagster as dg
 
-from lance_assets.checks.check import Check, Finding, Seen, Severity
+from lance_assets.checks.check import Check, CheckContext, CheckResult, Severity
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.provenance.properties import RUN_ID
 from lance_core import Corrupt, LanceError, NotFound, Table, Unsupported
@@ -26,9 +26,9 @@ _TEXT_MAX = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class EvaluatedCheck:
     check: Check
-    finding: Finding
+    finding: CheckResult
     version: int
     seconds: float
 
@@ -48,13 +48,13 @@ def check_names(checks: Sequence[Check], label: str) -> None:
             )
 
 
-def seen_at(
+def context_at(
     table: Table,
     *,
     instance: dg.DagsterInstance | None = None,
     is_head: bool = True,
     now: datetime | None = None,
-) -> Seen:
+) -> CheckContext:
     """`instance` is where the run that the version names is looked for."""
     try:
         parent = table.at(table.version - 1) if table.version > 1 else None
@@ -64,11 +64,11 @@ def seen_at(
     run_id = made_by.properties.get(RUN_ID) if made_by else None
     known = instance.has_run(run_id) if instance is not None and run_id else None
     if now is None:
-        return Seen(table, parent, is_head, known)
-    return Seen(table, parent, is_head, known, now)
+        return CheckContext(table, parent, is_head, known)
+    return CheckContext(table, parent, is_head, known, now)
 
 
-def judged(check: Check, seen: Seen, *, passing: tuple[type[LanceError], ...] = ()) -> Judged:
+def evaluate(check: Check, seen: CheckContext, *, passing: tuple[type[LanceError], ...] = ()) -> EvaluatedCheck:
     """A check that raises has failed; errors that are `passing` are the caller's."""
     started = time.monotonic()
     try:
@@ -76,20 +76,20 @@ def judged(check: Check, seen: Seen, *, passing: tuple[type[LanceError], ...] = 
     except passing:
         raise
     except LanceError as error:
-        finding = Finding(False, f"it could not be judged: {error}", _error(error))
+        finding = CheckResult(False, f"it could not be judged: {error}", _error(error))
     except Exception as error:  # noqa: BLE001  # a project's own function may raise anything
         said = f"{type(error).__name__}: {error}"[:_TEXT_MAX]
         where = "".join(traceback.format_exception(error)[-_TRACE_LINES:])[-_TEXT_MAX:]
         trace = {"lance/trace": dg.MetadataValue.text(where)}
-        finding = Finding(False, f"it could not be judged: {said}", {**_error(error), **trace})
-    return Judged(check, finding, seen.table.version, time.monotonic() - started)
+        finding = CheckResult(False, f"it could not be judged: {said}", {**_error(error), **trace})
+    return EvaluatedCheck(check, finding, seen.table.version, time.monotonic() - started)
 
 
-def judge_all(checks: Iterable[Check], seen: Seen) -> list[Judged]:
-    return [judged(check, seen) for check in checks]
+def evaluate_all(checks: Iterable[Check], seen: CheckContext) -> list[EvaluatedCheck]:
+    return [evaluate(check, seen) for check in checks]
 
 
-def evaluation(ledger: Ledger, each: Judged, partition: str) -> dg.AssetCheckEvaluation:
+def evaluation(ledger: Ledger, each: EvaluatedCheck, partition: str) -> dg.AssetCheckEvaluation:
     """Of one version: under its partition, so that a run that makes several versions keeps what it found of each."""
     return dg.AssetCheckEvaluation(
         asset_key=ledger.key,
@@ -102,7 +102,7 @@ def evaluation(ledger: Ledger, each: Judged, partition: str) -> dg.AssetCheckEva
     )
 
 
-def metadata_of(each: Judged, partition: str | None) -> dict[str, dg.MetadataValue]:
+def metadata_of(each: EvaluatedCheck, partition: str | None) -> dict[str, dg.MetadataValue]:
     told: dict[str, dg.MetadataValue] = {
         "lance/version": dg.MetadataValue.int(each.version),
         "lance/seconds": dg.MetadataValue.float(round(each.seconds, 3)),
@@ -112,7 +112,7 @@ def metadata_of(each: Judged, partition: str | None) -> dict[str, dg.MetadataVal
     return {**told, **each.finding.metadata}
 
 
-def judge_in_run(
+def evaluate_in_run(
     context: dg.AssetExecutionContext, ledger: Ledger, checks: Sequence[Check], table: Table, partition: str
 ) -> None:
     """Ask all of them about a version that this run has recorded. What they find is put down, and ends no run: the
@@ -120,11 +120,11 @@ def judge_in_run(
     if not checks:
         return
     try:
-        seen = seen_at(table, instance=context.instance)
+        seen = context_at(table, instance=context.instance)
     except (LanceError, OSError) as error:
         context.log.warning(f"{ledger.label}: version {table.version} could not be looked at for its checks: {error}")
         return
-    for each in judge_all(checks, seen):
+    for each in evaluate_all(checks, seen):
         context.log_event(evaluation(ledger, each, partition))
         if not each.finding.passed:
             context.log.warning(f"{ledger.label}: the check {each.sentence}")

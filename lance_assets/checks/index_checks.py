@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from lance_assets.checks.check import Check, Finding, Seen, Severity
+from lance_assets.checks.check import Check, CheckContext, CheckResult, Severity
 from lance_assets.common.text import count
 from lance_core import IndexStatistics
 
@@ -42,7 +42,7 @@ class IndexCoverage(Check):
         which = ", ".join(self.indices) or "Each index"
         return f"{which} covers at least {self.at_least:.2%} of the rows."
 
-    def judge(self, seen: Seen) -> Finding:
+    def judge(self, seen: CheckContext) -> CheckResult:
         there = {each.name: each for each in seen.table.index_statistics()}
         asked = [there[name] for name in dict.fromkeys(self.indices) if name in there] or [
             each for each in there.values() if not self.indices
@@ -61,12 +61,12 @@ class IndexCoverage(Check):
         left_out = f"; not judged: {_listed(unknown)}" if unknown else ""
         if wrong:
             more = f"; {count(len(fine), 'other')} {'is' if len(fine) == 1 else 'are'} covered well" if fine else ""
-            return Finding(False, f"{_listed(wrong)}{more}{left_out}", told)
+            return CheckResult(False, f"{_listed(wrong)}{more}{left_out}", told)
         if not fine:
-            return Finding(True, f"there is no index to judge{left_out}", told)
+            return CheckResult(True, f"there is no index to judge{left_out}", told)
         least = min(fine, key=lambda each: each.live_coverage)
         sentence = f"{count(len(fine), 'index', 'indices')} covered; the least is {least.name!r}, with "
-        return Finding(True, f"{sentence}{least.live_coverage:.2%} of the rows{left_out}", told)
+        return CheckResult(True, f"{sentence}{least.live_coverage:.2%} of the rows{left_out}", told)
 
     def _uncovered(self, each: IndexStatistics) -> str:
         sentence = (

@@ -8,9 +8,9 @@ from datetime import timedelta
 
 import dagster as dg
 
-from lance_assets.checks.check import Check, Finding, Seen, Severity
+from lance_assets.checks.check import Check, CheckContext, CheckResult, Severity
 from lance_assets.common.text import age
-from lance_assets.common.version_stats import Layout
+from lance_assets.common.version_stats import VersionStats
 
 _CLOCKS_DIFFER = timedelta(minutes=1)
 
@@ -35,14 +35,14 @@ class RowCount(Check):
     def says(self) -> str:
         return f"There are {_between(self.min, self.max)} rows."
 
-    def judge(self, seen: Seen) -> Finding:
+    def judge(self, seen: CheckContext) -> CheckResult:
         rows = seen.table.count_rows()
         told = {"dagster/row_count": dg.MetadataValue.int(rows)}
         if self.min is not None and rows < self.min:
-            return Finding(False, f"{rows:,} rows, and at least {self.min:,} should be there", told)
+            return CheckResult(False, f"{rows:,} rows, and at least {self.min:,} should be there", told)
         if self.max is not None and rows > self.max:
-            return Finding(False, f"{rows:,} rows, and at most {self.max:,} should be there", told)
-        return Finding(True, f"{rows:,} rows", told)
+            return CheckResult(False, f"{rows:,} rows, and at most {self.max:,} should be there", told)
+        return CheckResult(True, f"{rows:,} rows", told)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +67,9 @@ class RowChange(Check):
     def says(self) -> str:
         return "The number of rows changes by no more than is allowed."
 
-    def judge(self, seen: Seen) -> Finding:
+    def judge(self, seen: CheckContext) -> CheckResult:
         if seen.parent is None:
-            return Finding(True, "there is no version before it to compare with")
+            return CheckResult(True, "there is no version before it to compare with")
         before, rows = seen.parent.count_rows(), seen.table.count_rows()
         change = rows - before
         told = {"lance/row_change": dg.MetadataValue.int(change)}
@@ -81,14 +81,14 @@ class RowChange(Check):
             else f"{rows:,} rows, as in version {seen.parent.version}"
         )
         if most is not None and abs(change) > most:
-            return Finding(False, f"{sentence}, and at most {most:,} are allowed", told)
+            return CheckResult(False, f"{sentence}, and at most {most:,} are allowed", told)
         if share is not None and change and before and abs(change) > share * before:
-            return Finding(
+            return CheckResult(
                 False,
                 f"{sentence}, which is {_percent(abs(change) / before)}, and at most {_percent(share)} is allowed",
                 told,
             )
-        return Finding(True, sentence, told)
+        return CheckResult(True, sentence, told)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,22 +110,22 @@ class Fresh(Check):
     def says(self) -> str:
         return f"The newest version is at most {age(self.within)} old."
 
-    def judge(self, seen: Seen) -> Finding:
+    def judge(self, seen: CheckContext) -> CheckResult:
         if not seen.is_head:
-            return Finding(True, "a newer version is there, of which this is asked instead")
+            return CheckResult(True, "a newer version is there, of which this is asked instead")
         old = seen.now - seen.table.timestamp
         told = {"lance/age_seconds": dg.MetadataValue.float(round(old.total_seconds(), 1))}
         if old < -_CLOCKS_DIFFER:
-            return Finding(
+            return CheckResult(
                 False, f"it was made {age(-old)} from now, by its writer's clock; set that clock right", told
             )
         if old > self.within:
-            return Finding(
+            return CheckResult(
                 False,
                 f"it is {age(old)} old, and at most {age(self.within)} is allowed; see what keeps the writers",
                 told,
             )
-        return Finding(True, f"it is {age(max(old, timedelta(0)))} old", told)
+        return CheckResult(True, f"it is {age(max(old, timedelta(0)))} old", told)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,18 +143,18 @@ class SmallFiles(Check):
     def says(self) -> str:
         return f"At most {self.max_small:,} fragments are small."
 
-    def judge(self, seen: Seen) -> Finding:
-        layout = Layout.of(seen.table)
+    def judge(self, seen: CheckContext) -> CheckResult:
+        layout = VersionStats.of(seen.table)
         told = {
             "lance/small_fragments": dg.MetadataValue.int(layout.small),
             "lance/fragments": dg.MetadataValue.int(layout.fragments),
         }
         sentence = f"{layout.small:,} of {layout.fragments:,} fragments are small"
         if layout.small > self.max_small:
-            return Finding(
+            return CheckResult(
                 False, f"{sentence}, and at most {self.max_small:,} may be; compact the table (SparkCompact)", told
             )
-        return Finding(True, sentence, told)
+        return CheckResult(True, sentence, told)
 
 
 def _check_bounds(check: Check, **bounds: float | None) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import dagster as dg
 import pyarrow as pa
 
-from lance_assets.checks.check import Check, Finding, Seen
+from lance_assets.checks.check import Check, CheckContext, CheckResult
 from lance_assets.checks.duplicates import check_keys, duplicates
 from lance_core import Table
 
@@ -38,16 +38,18 @@ class KeysUnique(Check):
     def says(self) -> str:
         return f"No two rows have the same {', '.join(self.columns)}."
 
-    def judge(self, seen: Seen) -> Finding:
+    def judge(self, seen: CheckContext) -> CheckResult:
         check_keys(seen.table.schema, self.columns)
         found = duplicates(lambda: seen.table.to_batches(list(self.columns)), shown_max=_SHOWN + 1)
         nulls = f", {found.with_null:,} of them with a null and not compared" if found.with_null else ""
         rows = f"{found.rows:,} row{'' if found.rows == 1 else 's'}{nulls}"
         if not found.keys:
-            return Finding(True, f"no key is there twice in {rows}", {"lance/rows": dg.MetadataValue.int(found.rows)})
+            return CheckResult(
+                True, f"no key is there twice in {rows}", {"lance/rows": dg.MetadataValue.int(found.rows)}
+            )
         shown = [self._key(key) for key in found.keys[:_SHOWN]]
         more = ", and more" if len(found.keys) > _SHOWN else ""
-        return Finding(
+        return CheckResult(
             False,
             f"{len(shown)} key{'s are' if len(shown) > 1 else ' is'} there more than once in {rows}: "
             f"{'; '.join(shown)}{more}",
@@ -86,7 +88,7 @@ class Nulls(Check):
         most = "No value" if not self.max_share else f"At most {self.max_share:.2%} of the values"
         return f"{most} of {', '.join(self.columns)} is null."
 
-    def judge(self, seen: Seen) -> Finding:
+    def judge(self, seen: CheckContext) -> CheckResult:
         rows = seen.table.count_rows()
         counted = null_counts(seen.table, self.columns)
         told = {f"lance/nulls/{name}": dg.MetadataValue.int(count) for name, count in counted.items()}
@@ -94,9 +96,9 @@ class Nulls(Check):
         if bad:
             sentences = [f"{name!r} has {counted[name]:,} ({counted[name] / rows:.2%})" for name in bad]
             allowed = f"at most {self.max_share:.2%} may be null" if self.max_share else "none should be null"
-            return Finding(False, f"of {rows:,} values {'; '.join(sentences)} nulls, and {allowed}", told)
+            return CheckResult(False, f"of {rows:,} values {'; '.join(sentences)} nulls, and {allowed}", told)
         total = sum(counted.values())
-        return Finding(True, f"{total:,} nulls in {rows:,} rows" if total else f"no nulls in {rows:,} rows", told)
+        return CheckResult(True, f"{total:,} nulls in {rows:,} rows" if total else f"no nulls in {rows:,} rows", told)
 
 
 def null_counts(table: Table, columns: Sequence[str]) -> dict[str, int]:

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 import dagster as dg
 
-from lance_assets.checks.check import Check, Finding, Seen
+from lance_assets.checks.check import Check, CheckContext, CheckResult
 from lance_core import Table
 from lance_core.operations import TableSchema
 
@@ -15,7 +15,7 @@ _SHOWN_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
-class _Column:
+class _ColumnSignature:
     id: int
     type: str
     nullable: bool
@@ -44,14 +44,14 @@ class SchemaStable(Check):
         allowed = f", but for {', '.join(self.allow)}" if self.allow else ""
         return f"The columns are those of the version before{allowed}."
 
-    def judge(self, seen: Seen) -> Finding:
+    def judge(self, seen: CheckContext) -> CheckResult:
         if seen.parent is None:
-            return Finding(True, "there is no version before it to compare with")
+            return CheckResult(True, "there is no version before it to compare with")
         found = list(_changes(seen.parent, seen.table))
         refused = [sentence for change, sentence in found if change not in self.allow]
         told = {"lance/schema_changes": dg.MetadataValue.int(len(found))}
         if refused:
-            return Finding(
+            return CheckResult(
                 False,
                 f"against version {seen.parent.version}: {_listed(refused)}. If readers can live with it, allow it by "
                 f"allow= of this check; if not, t.restore({seen.parent.version}) puts the columns back",
@@ -59,8 +59,8 @@ class SchemaStable(Check):
             )
         if found:
             sentences = [sentence for _change, sentence in found]
-            return Finding(True, f"against version {seen.parent.version}, as allowed: {_listed(sentences)}", told)
-        return Finding(True, f"the same columns as in version {seen.parent.version}", told)
+            return CheckResult(True, f"against version {seen.parent.version}, as allowed: {_listed(sentences)}", told)
+        return CheckResult(True, f"the same columns as in version {seen.parent.version}", told)
 
 
 def _changes(before: Table, after: Table) -> Iterator[tuple[Change, str]]:
@@ -89,13 +89,13 @@ def _changes(before: Table, after: Table) -> Iterator[tuple[Change, str]]:
             yield "additions", f"{path!r} of type {new[path].type} is new"
 
 
-def _columns(schema: TableSchema) -> dict[str, _Column]:
+def _columns(schema: TableSchema) -> dict[str, _ColumnSignature]:
     """By path, in their order."""
-    found: dict[str, _Column] = {}
+    found: dict[str, _ColumnSignature] = {}
     waiting = [(field.name, field) for field in reversed(schema.fields)]
     while waiting:
         path, field = waiting.pop()
-        found[path] = _Column(field.id, field.logical_type, field.nullable)
+        found[path] = _ColumnSignature(field.id, field.logical_type, field.nullable)
         waiting.extend((f"{path}.{child.name}", child) for child in reversed(field.children))
     return found
 

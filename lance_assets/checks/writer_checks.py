@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from lance_assets.checks.check import Check, Finding, Seen, Severity
+from lance_assets.checks.check import Check, CheckContext, CheckResult, Severity
 from lance_assets.provenance.properties import ASSET_KEY, RUN_ID
 
 
@@ -20,7 +20,7 @@ class ForeignWriters(Check):
     def says(self) -> str:
         return "The version was made by a run of this Dagster."
 
-    def judge(self, seen: Seen) -> Finding:
+    def judge(self, seen: CheckContext) -> CheckResult:
         made_by = seen.table.transaction()
         properties = made_by.properties if made_by else {}
         run_id, writer = properties.get(RUN_ID), seen.table.manifest.writer
@@ -28,10 +28,10 @@ class ForeignWriters(Check):
         if run_id is None:
             by = f" by {writer}" if writer else ""
             operation = f" ({made_by.operation.name})" if made_by else ""
-            return Finding(
+            return CheckResult(
                 False, f"it was written{by}{operation}, and names no run; find out who writes to {seen.table.uri}", told
             )
         if seen.run_is_known is False:
-            return Finding(False, f"it names the run {run_id}, which this Dagster does not know", told)
+            return CheckResult(False, f"it names the run {run_id}, which this Dagster does not know", told)
         asset = properties.get(ASSET_KEY)
-        return Finding(True, f"it was made by the run {run_id}{f' of {asset}' if asset else ''}", told)
+        return CheckResult(True, f"it was made by the run {run_id}{f' of {asset}' if asset else ''}", told)

@@ -1,7 +1,7 @@
 """`lance-assets`: tables looked at from a shell, with neither Dagster nor Spark loaded.
 
     main.py       the commands, and how they end; start here
-    naming.py     from `URI@version` to a table
+    table_names.py     from `URI@version` to a table
     printing.py   tables for a terminal, JSON for programs
     history.py  show.py  diff.py  lineage.py  doctor.py  run.py      a command each
     indices.py    which rows an index covers        advice.py      what would do a table good

@@ -14,7 +14,7 @@ from lance_assets.lineage.render import without_credentials
 from lance_core import LanceError, Table
 from lance_core.shell import Access
 from lance_core.tasks.compact import worth_it
-from lance_core.tasks.driver import Where
+from lance_core.tasks.driver import TableRef
 
 _OLD, _KEPT = timedelta(days=14), 10
 """What cleanup removes and keeps, unless it is told otherwise."""
@@ -45,7 +45,7 @@ def advice(table: Table, access: Access, *, now: datetime, old_versions: bool) -
 
 
 def _compaction(table: Table, access: Access, opened: str) -> Iterator[Advice]:
-    where = Where(table.uri, storage_options=access.storage_options, manifest_store=access.manifest_store)
+    where = TableRef(table.uri, storage_options=access.storage_options, manifest_store=access.manifest_store)
     try:
         groups = worth_it(where)
     except LanceError:

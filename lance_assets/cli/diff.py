@@ -92,9 +92,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, access: Access) -> int:
     told = difference(*_versions(arguments, access))
     if arguments.json:
-        printing.say_json(_as_json(told))
+        printing.print_json(_as_json(told))
     else:
-        printing.say(_as_text(told))
+        printing.print_text(_as_text(told))
     return FOUND if arguments.exit_code and not told.is_none else FINE
 
 
@@ -205,8 +205,8 @@ def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Ch
 
 
 def _as_text(told: Difference) -> Iterator[str]:
-    yield f"- {printing.shown(named(told.before))}"
-    yield f"+ {printing.shown(named(told.after))}"
+    yield f"- {printing.printable(named(told.before))}"
+    yield f"+ {printing.printable(named(told.after))}"
     if told.is_none:
         yield "\nno difference"
         return
@@ -233,7 +233,7 @@ def _fragment_lines(these: Fragments) -> Iterator[str]:
 
 
 def _lines(title: str, changes: Sequence[object]) -> Iterator[str]:
-    shown = [printing.shown(str(each)) for each in changes]
+    shown = [printing.printable(str(each)) for each in changes]
     for number, line in enumerate(printing.only(shown, _LISTED, lambda more: f"… and {more:,} more, with --json")):
         yield f"{title if not number else '':<9}  {line}"
 

@@ -24,7 +24,7 @@ _ORDER = ("error", "warning", "advice", "info")
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class DoctorFinding:
     severity: str
     rule: str
     what: str
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace, access: Access) -> int:
         bases=access.bases,
     )
     said = [
-        Said(
+        DoctorFinding(
             each.severity.value,
             each.rule,
             each.what,
@@ -65,9 +65,9 @@ def run(arguments: argparse.Namespace, access: Access) -> int:
     said.sort(key=lambda each: _ORDER.index(each.severity))
     summary = str(report).partition("\n")[0]
     if arguments.json:
-        printing.say_json(_as_json(uri, report.is_sound, said))
+        printing.print_json(_as_json(uri, report.is_sound, said))
     else:
-        printing.say(_as_text(summary, said, refusal))
+        printing.print_text(_as_text(summary, said, refusal))
     return FOUND if any(each.severity != "info" for each in said) else FINE
 
 
@@ -97,14 +97,14 @@ def _mend(repair: str, uri: str, kind: str | None) -> str:
     return f"{repair} Or: python -m lance_core fsck {shlex.quote(without_credentials(uri))} --repair {kind} --apply"
 
 
-def _of_advice(each: Advice) -> Said:
-    return Said("advice" if each.is_worth_it else "info", each.rule, each.what, each.mend)
+def _of_advice(each: Advice) -> DoctorFinding:
+    return DoctorFinding("advice" if each.is_worth_it else "info", each.rule, each.what, each.mend)
 
 
-def _as_text(summary: str, said: Sequence[Said], refusal: str | None) -> Iterator[str]:
-    yield printing.shown(summary)
+def _as_text(summary: str, said: Sequence[DoctorFinding], refusal: str | None) -> Iterator[str]:
+    yield printing.printable(summary)
     if refusal is not None:
-        yield printing.shown(f"It cannot be opened: {refusal}")
+        yield printing.printable(f"It cannot be opened: {refusal}")
     for severity, group in groupby(said, key=lambda each: each.severity):
         yield f"\n{severity}"
         for rule, same in groupby(sorted(group, key=lambda each: each.rule), key=lambda each: each.rule):
@@ -113,13 +113,13 @@ def _as_text(summary: str, said: Sequence[Said], refusal: str | None) -> Iterato
             for each in lines[:_SAME_SHOWN]:
                 where = f"{each.path}: " if each.path else ""
                 version = f" (version {each.version})" if each.version else ""
-                yield printing.shown(f"    {where}{each.what}{version}")
-                yield printing.shown(f"      -> {each.mend}")
+                yield printing.printable(f"    {where}{each.what}{version}")
+                yield printing.printable(f"      -> {each.mend}")
             if len(lines) > _SAME_SHOWN:
                 yield f"    … and {len(lines) - _SAME_SHOWN:,} more of these, with --json"
 
 
-def _as_json(uri: str, is_sound: bool, said: Sequence[Said]) -> dict[str, object]:
+def _as_json(uri: str, is_sound: bool, said: Sequence[DoctorFinding]) -> dict[str, object]:
     return {
         "uri": without_credentials(uri),
         "sound": is_sound,

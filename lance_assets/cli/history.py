@@ -50,11 +50,13 @@ def run(arguments: argparse.Namespace, access: Access) -> int:
             "versions": len(versions),
             "history": [as_json(each) for each in found],
         }
-        printing.say_json(told)
+        printing.print_json(told)
         return FINE
     left = f"; the newest {len(chosen):,}, --limit 0 for all" if len(chosen) < len(versions) else ""
-    printing.say([f"{printing.shown(without_credentials(table.uri))}: {count(len(versions), 'version')}{left}", ""])
-    printing.say(printing.table(_COLUMNS, map(_row, found), printing.width()))
+    printing.print_text(
+        [f"{printing.printable(without_credentials(table.uri))}: {count(len(versions), 'version')}{left}", ""]
+    )
+    printing.print_text(printing.table(_COLUMNS, map(_row, found), printing.width()))
     return FINE
 
 

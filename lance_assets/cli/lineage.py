@@ -9,17 +9,17 @@ from lance_assets.cli.table_names import HELP as WHAT
 from lance_assets.cli.table_names import open_named
 from lance_assets.common.text import count, cut
 from lance_assets.lineage.ancestry_reader import ancestry_of
-from lance_assets.lineage.graph import DEPTH_MAX, VERSIONS_MAX, Ancestry, Line, Mark
-from lance_assets.lineage.model import Bond, Origin
+from lance_assets.lineage.graph import DEPTH_MAX, VERSIONS_MAX, Ancestry, LineKind, TreeLine
+from lance_assets.lineage.model import AncestryKind, Origin
 from lance_assets.lineage.render import as_json, named, span, without_credentials
 from lance_core import InvalidInput
 from lance_core.shell import Access
 
 HELP = "what a version comes from, across tables, as a tree"
 _SAID = {
-    Mark.AGAIN: "see above",
-    Mark.CYCLE: "a cycle: it is above, as something that comes from this",
-    Mark.CUT: "not followed further",
+    LineKind.AGAIN: "see above",
+    LineKind.CYCLE: "a cycle: it is above, as something that comes from this",
+    LineKind.CUT: "not followed further",
 }
 
 
@@ -42,26 +42,26 @@ def run(arguments: argparse.Namespace, access: Access) -> int:
         table, access, depth_max=arguments.depth, versions_max=arguments.most, parents=arguments.parents
     )
     if arguments.json:
-        printing.say_json(_as_json(found))
+        printing.print_json(_as_json(found))
     else:
-        printing.say(as_text(found, printing.width()))
+        printing.print_text(as_text(found, printing.width()))
     return FINE
 
 
 def as_text(found: Ancestry, width: int | None) -> Iterator[str]:
     for line in found.lines():
-        told = printing.tree(line.last) + printing.shown("  ".join(_said(line)))
+        told = printing.tree(line.last) + printing.printable("  ".join(_said(line)))
         yield told if width is None else cut(told, width)
     if not found.is_whole:
         yield f"\n{count(len(found.unfollowed), 'version')} not followed further; --depth and --most go on"
 
 
-def _said(line: Line) -> Iterator[str]:
-    bond = f"{line.bond.value} " if line.bond not in (None, Bond.READ) else ""
+def _said(line: TreeLine) -> Iterator[str]:
+    bond = f"{line.bond.value} " if line.bond not in (None, AncestryKind.READ) else ""
     yield bond + named(line.name)
-    if line.mark is Mark.UNKNOWN:
+    if line.mark is LineKind.UNKNOWN:
         yield f"(unknown: {line.why})"
-    elif line.origin is not None and line.mark in (Mark.NEW, Mark.CUT):
+    elif line.origin is not None and line.mark in (LineKind.NEW, LineKind.CUT):
         yield from _facts(line.origin)
     if said := _SAID.get(line.mark):
         yield f"({said})"

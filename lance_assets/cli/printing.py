@@ -62,16 +62,16 @@ def tree(lasts: Sequence[bool]) -> str:
     return "".join("   " if last else "│  " for last in lasts[:-1]) + ("└─ " if lasts[-1] else "├─ ")
 
 
-def say(lines: Iterable[str]) -> None:
+def print_text(lines: Iterable[str]) -> None:
     for line in lines:
         print(line)
 
 
-def say_json(told: object) -> None:
+def print_json(told: object) -> None:
     print(_escaped(json.dumps(told, indent=1, ensure_ascii=False, default=str)))
 
 
-def shown(text: str) -> str:
+def printable(text: str) -> str:
     """Of a line that is as long as it is."""
     return plain(text)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import dagster as dg
 
 from lance_assets.cli import printing
-from lance_assets.lineage.dagster_events import MadeByRun, RunSaid, run_said
+from lance_assets.lineage.dagster_events import RunVersion, RunVersions, recorded_versions
 from lance_assets.lineage.model import VersionName
 from lance_assets.lineage.render import named, without_credentials
 from lance_core import InvalidInput
@@ -17,29 +17,29 @@ def recorded(run_id: str, *, is_json: bool) -> None:
     except (dg.DagsterError, OSError) as error:
         raise InvalidInput(f"the Dagster instance at DAGSTER_HOME cannot be opened: {error}") from error
     with instance:
-        said = run_said(instance, run_id)
+        said = recorded_versions(instance, run_id)
     if is_json:
-        printing.say_json(_as_json(said))
+        printing.print_json(_as_json(said))
     else:
-        printing.say(_as_text(said))
+        printing.print_text(_as_text(said))
 
 
-def _as_text(said: RunSaid) -> Iterator[str]:
-    yield printing.shown(f"run {said.run_id}  {said.status}  job {said.job}")
+def _as_text(said: RunVersions) -> Iterator[str]:
+    yield printing.printable(f"run {said.run_id}  {said.status}  job {said.job}")
     if said.assets:
-        yield printing.shown(f"  to write {', '.join(said.assets)}")
+        yield printing.printable(f"  to write {', '.join(said.assets)}")
     if not said.versions:
         yield "  no version that it made is recorded"
     for each in said.versions:
         told = {"asset": each.written_by, "partition": each.written_partition, "recorded on": each.recorded_on}
         parts = [named(each.name), each.operation, *(f"{name} {value}" for name, value in told.items() if value)]
         verb = "made" if each.landed_in is None else f"found landed, by run {each.landed_in},"
-        yield printing.shown(f"  {verb} {'  '.join(parts)}")
+        yield printing.printable(f"  {verb} {'  '.join(parts)}")
         for name in each.inputs:
-            yield printing.shown(f"    read {named(name)}")
+            yield printing.printable(f"    read {named(name)}")
 
 
-def _as_json(said: RunSaid) -> dict[str, object]:
+def _as_json(said: RunVersions) -> dict[str, object]:
     return {
         "run_id": said.run_id,
         "status": said.status,
@@ -49,7 +49,7 @@ def _as_json(said: RunSaid) -> dict[str, object]:
     }
 
 
-def _version(each: MadeByRun, run_id: str) -> dict[str, object]:
+def _version(each: RunVersion, run_id: str) -> dict[str, object]:
     return {
         **_name(each.name),
         "operation": each.operation,

@@ -47,14 +47,14 @@ def run(arguments: argparse.Namespace, access: Access) -> int:
         )
     ]
     if arguments.json:
-        printing.say_json({"run_id": arguments.run_id, "versions": [as_json(each) for each in found]})
+        printing.print_json({"run_id": arguments.run_id, "versions": [as_json(each) for each in found]})
     else:
-        printing.say(_of_tables(arguments.run_id, found))
+        printing.print_text(_of_tables(arguments.run_id, found))
     return FINE
 
 
 def _of_tables(run_id: str, found: Sequence[Origin]) -> Iterator[str]:
-    yield printing.shown(f"run {run_id}")
+    yield printing.printable(f"run {run_id}")
     if not found:
         yield "  made none of the versions that were looked at"
     for origin in found:
@@ -62,7 +62,7 @@ def _of_tables(run_id: str, found: Sequence[Origin]) -> Iterator[str]:
         told += [
             f"{name} {value}" for name, value in (("asset", origin.asset), ("partition", origin.partition)) if value
         ]
-        yield printing.shown(f"  made {'  '.join(told)}")
+        yield printing.printable(f"  made {'  '.join(told)}")
         yield from _read(tuple(source.name for source in origin.sources))
 
 
@@ -86,4 +86,4 @@ def _of_instance(run_id: str, is_json: bool) -> int:
 
 def _read(names: Sequence[VersionName]) -> Iterator[str]:
     for name in names:
-        yield printing.shown(f"    read {named(name)}")
+        yield printing.printable(f"    read {named(name)}")

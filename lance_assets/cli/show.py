@@ -36,7 +36,7 @@ _INDICES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FoldedAppend:
     """One of several appends that share the version."""
 
     uuid: str
@@ -57,7 +57,7 @@ class Shown:
     table_id: str | None
     branch: str | None
     tags: tuple[str, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[FoldedAppend, ...]
     columns: tuple[tuple[str, str, bool], ...]
     indices: tuple[IndexState, ...]
     config: Mapping[str, str]
@@ -69,15 +69,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, access: Access) -> int:
-    shown = looked_at(open_named(arguments.table, access).table)
+    shown = load_version(open_named(arguments.table, access).table)
     if arguments.json:
-        printing.say_json(_as_json(shown))
+        printing.print_json(_as_json(shown))
     else:
-        printing.say(_as_text(shown, printing.width()))
+        printing.print_text(_as_text(shown, printing.width()))
     return FINE
 
 
-def looked_at(table: Table) -> Shown:
+def load_version(table: Table) -> Shown:
     fragments = list(table.fragments)
     made_by = table.transaction()
     parts = parts_of(made_by) if made_by else ()
@@ -95,7 +95,7 @@ def looked_at(table: Table) -> Shown:
         table_id=table.id,
         branch=table.branch,
         tags=_tags(table),
-        parts=tuple(Part(each.uuid, sum(f.live_rows for f in each.append.fragments)) for each in parts),
+        parts=tuple(FoldedAppend(each.uuid, sum(f.live_rows for f in each.append.fragments)) for each in parts),
         columns=columns(table),
         indices=tuple(index_states(table)),
         config=dict(table.config),
@@ -133,7 +133,7 @@ def _tags(table: Table) -> tuple[str, ...]:
 
 def _as_text(shown: Shown, width: int | None) -> Iterator[str]:
     origin = shown.origin
-    yield printing.shown(named(origin.name))
+    yield printing.printable(named(origin.name))
     yield from pairs(_facts(shown), width, "  ")
     if told := [*_lineage(origin, shown.parts)]:
         yield "\nwhere it comes from"
@@ -148,7 +148,7 @@ def _as_text(shown: Shown, width: int | None) -> Iterator[str]:
         yield from printing.table(_INDICES, map(index_row, shown.indices), width)
         for state in shown.indices:
             if state.unused is not None:
-                yield printing.shown(f"  {state.name} {state.unused}")
+                yield printing.printable(f"  {state.name} {state.unused}")
     for title, told_of in (("config", shown.config), ("metadata", shown.metadata)):
         if told_of:
             yield f"\n{title}"
@@ -170,7 +170,7 @@ def _facts(shown: Shown) -> Iterator[tuple[str, str | None]]:
     yield "table id", shown.table_id
 
 
-def _lineage(origin: Origin, parts: Sequence[Part]) -> Iterator[tuple[str, str | None]]:
+def _lineage(origin: Origin, parts: Sequence[FoldedAppend]) -> Iterator[tuple[str, str | None]]:
     yield "run", origin.run_id
     yield "asset", origin.asset
     yield "partition", origin.partition

@@ -22,7 +22,7 @@ _ON_A_BRANCH = re.compile(r"([^:@]+):(\d{0,20}|latest)")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ParsedName:
     """One way to understand what was typed."""
 
     uri: str
@@ -49,9 +49,9 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class OpenedName:
     table: Table
-    reading: Reading
+    reading: ParsedName
 
     @property
     def is_newest(self) -> bool:
@@ -59,36 +59,36 @@ class Named:
         return self.reading.version is None and self.reading.tag is None
 
 
-def readings(text: str) -> tuple[Reading, ...]:
+def readings(text: str) -> tuple[ParsedName, ...]:
     """
     >>> [str(each) for each in readings("s3://lake/orders@v3")]
     ["the tag 'v3' of s3://lake/orders", "the newest version of the branch 'v3' of s3://lake/orders", \
 'the newest version of s3://lake/orders@v3']
     """
-    whole = Reading(text)
+    whole = ParsedName(text)
     uri, at, rest = text.rpartition("@")
     if not (uri and at and rest) or _is_in_the_authority(uri):
         return (whole,)
     if rest.isdecimal() and len(rest) <= 20:
-        return Reading(uri, version=int(rest)), whole
+        return ParsedName(uri, version=int(rest)), whole
     if found := _ON_A_BRANCH.fullmatch(rest):
         number = found[2]
-        return Reading(uri, branch=found[1], version=int(number) if number.isdecimal() else None), whole
+        return ParsedName(uri, branch=found[1], version=int(number) if number.isdecimal() else None), whole
     if "/" in rest:
         return (whole,)
-    names = (Reading(uri, tag=rest), Reading(uri, branch=rest))
+    names = (ParsedName(uri, tag=rest), ParsedName(uri, branch=rest))
     if is_version_key(rest):
-        return (names[0], Reading(uri, version=version_of(rest)), whole)
+        return (names[0], ParsedName(uri, version=version_of(rest)), whole)
     return *names, whole
 
 
-def open_named(text: str, access: Access) -> Named:
+def open_named(text: str, access: Access) -> OpenedName:
     """The first of its readings that is there."""
     check_uri(text)
-    attempts: dict[Reading, NotFound | InvalidInput] = {}
+    attempts: dict[ParsedName, NotFound | InvalidInput] = {}
     for reading in readings(text):
         try:
-            return Named(reading.open(access), reading)
+            return OpenedName(reading.open(access), reading)
         except NotFound as error:
             attempts[reading] = error
         except InvalidInput as error:
@@ -99,7 +99,9 @@ def open_named(text: str, access: Access) -> Named:
     raise _nothing(text, attempts, access)
 
 
-def _nothing(text: str, attempts: Mapping[Reading, NotFound | InvalidInput], access: Access) -> NotFound | InvalidInput:
+def _nothing(
+    text: str, attempts: Mapping[ParsedName, NotFound | InvalidInput], access: Access
+) -> NotFound | InvalidInput:
     first, *others = attempts.items()
     if not others:
         return first[1]
@@ -107,7 +109,7 @@ def _nothing(text: str, attempts: Mapping[Reading, NotFound | InvalidInput], acc
     if not Table.exists(reading.uri, access.storage_options, manifest_store=access.manifest_store):
         said = f"there is no Lance table at {reading.uri}, and none at {text}; check the path"
         return NotFound(f"{said} ({text!r} was understood as {reading})")
-    tried = [f"{each}: {why}" for each, why in attempts.items() if each != Reading(text)]
+    tried = [f"{each}: {why}" for each, why in attempts.items() if each != ParsedName(text)]
     if len(tried) == 1:
         return NotFound(f"{error} ({text!r} was understood as {reading})")
     return NotFound(f"{text!r} names nothing that is there. " + ". ".join(tried))

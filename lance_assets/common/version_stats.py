@@ -16,7 +16,7 @@ SMALL_BYTES = 32 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class FragmentStats:
     """A fragment, in figures."""
 
     id: int
@@ -32,7 +32,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class VersionStats:
     rows: int
     deleted: int
     fragments: int
@@ -45,8 +45,8 @@ class Layout:
     """Files whose size it does not tell."""
 
     @classmethod
-    def of(cls, table: Table) -> "Layout":
-        found = list(pieces(table))
+    def of(cls, table: Table) -> "VersionStats":
+        found = list(fragment_stats(table))
         return cls(
             rows=sum(piece.rows for piece in found),
             deleted=sum(piece.deleted for piece in found),
@@ -64,11 +64,11 @@ class Layout:
         return self.deleted / (self.rows + self.deleted) if self.deleted else 0.0
 
 
-def pieces(table: Table) -> Iterator[Piece]:
+def fragment_stats(table: Table) -> Iterator[FragmentStats]:
     for fragment in table.fragments:
         sizes = [file.size for file in fragment.files]
         rows, live, size = fragment.physical_rows, fragment.live_rows, sum(filter(None, sizes))
-        yield Piece(
+        yield FragmentStats(
             id=fragment.id,
             rows=live,
             deleted=rows - live,

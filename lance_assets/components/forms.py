@@ -11,7 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import dagster as dg
 
-from lance_assets.components.source_position import At
+from lance_assets.components.source_position import SourcePosition
 from lance_assets.writes.write_list import check_options, nearest
 from lance_core import InvalidInput
 
@@ -21,7 +21,7 @@ Schema = Mapping[str, Any]
 @dataclass(frozen=True, slots=True)
 class Form:
     schema: Schema
-    read: Callable[[object, At], object]
+    read: Callable[[object, SourcePosition], object]
 
     @property
     def or_template(self) -> Schema:
@@ -34,7 +34,7 @@ class Form:
 def plain(kind: type | tuple[type, ...], words: str, schema: Schema) -> Form:
     """A value that YAML has itself."""
 
-    def read(raw: object, at: At) -> object:
+    def read(raw: object, at: SourcePosition) -> object:
         value = at.value(raw)
         # True is a number to Python, and to nobody who writes YAML.
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
@@ -51,14 +51,14 @@ TRUTH = plain(bool, "true or false", {"type": "boolean"})
 
 
 def optional(form: Form) -> Form:
-    def read(raw: object, at: At) -> object:
+    def read(raw: object, at: SourcePosition) -> object:
         return None if raw is None else form.read(raw, at)
 
     return Form({"if": {"type": "null"}, "else": form.or_template}, read)
 
 
 def choice(words: Sequence[str]) -> Form:
-    def read(raw: object, at: At) -> object:
+    def read(raw: object, at: SourcePosition) -> object:
         value = at.value(raw)
         if value not in words:
             raise at.wrong(f"{value!r} is none of {', '.join(words)}{nearest(value, dict.fromkeys(words))}")
@@ -74,7 +74,7 @@ def worded(meanings: Mapping[str, object]) -> Form:
 
 
 def listed(form: Form) -> Form:
-    def read(raw: object, at: At) -> object:
+    def read(raw: object, at: SourcePosition) -> object:
         value = at.value(raw)
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence):
             raise at.wrong(f"a list is expected here, not {_kind(value)}")
@@ -84,7 +84,7 @@ def listed(form: Form) -> Form:
 
 
 def mapped(form: Form) -> Form:
-    def read(raw: object, at: At) -> object:
+    def read(raw: object, at: SourcePosition) -> object:
         value = at.value(raw)
         if not isinstance(value, Mapping):
             raise at.wrong(f"names with their values are expected here, not {_kind(value)}")
@@ -96,7 +96,7 @@ def mapped(form: Form) -> Form:
 def either(words: str, *forms: tuple[type | tuple[type, ...], Form]) -> Form:
     """By what YAML has there."""
 
-    def read(raw: object, at: At) -> object:
+    def read(raw: object, at: SourcePosition) -> object:
         value = at.value(raw)
         for kind, form in forms:
             if isinstance(value, kind):
@@ -109,7 +109,7 @@ def either(words: str, *forms: tuple[type | tuple[type, ...], Form]) -> Form:
 def record(make: Callable[..., object], forms: Mapping[str, Form], *, required: Sequence[str], what: str) -> Form:
     """An object out of its options, each of them by its form."""
 
-    def read(raw: object, at: At) -> object:
+    def read(raw: object, at: SourcePosition) -> object:
         value = at.value(raw)
         if not isinstance(value, Mapping):
             raise at.wrong(f"{what} is expected here, with its options by name, not {_kind(value)}")
@@ -140,7 +140,7 @@ def record(make: Callable[..., object], forms: Mapping[str, Form], *, required: 
 def one_of(word: str, forms: Mapping[str, Form], *, what: str) -> Form:
     """The option called `word` says which of them it is."""
 
-    def read(raw: object, at: At) -> object:
+    def read(raw: object, at: SourcePosition) -> object:
         value = at.value(raw)
         if not isinstance(value, Mapping):
             raise at.wrong(f"{what} is expected here, with its options by name, not {_kind(value)}")

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from lance_assets.components.source_position import At
+from lance_assets.components.source_position import SourcePosition
 from lance_assets.writes.write_list import nearest
 
 
-def function(raw: object, at: At) -> Callable[..., Any]:
+def function(raw: object, at: SourcePosition) -> Callable[..., Any]:
     found = at.value(raw)
     if isinstance(found, str):
         found = referred(found, at)
@@ -20,7 +20,7 @@ def function(raw: object, at: At) -> Callable[..., Any]:
     return found
 
 
-def referred(text: str, at: At) -> object:
+def referred(text: str, at: SourcePosition) -> object:
     module_name, colon, name = text.partition(":")
     if not colon or not module_name or not name.isidentifier():
         raise at.wrong(f"{text!r} names nothing in Python; write module.path:name, or .module:name beside this file")

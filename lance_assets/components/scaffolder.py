@@ -33,7 +33,7 @@ attributes:
       files: {files}
       description: Takes the files that have arrived since.
 
-    # A function (spark, ctx) -> DataFrame, in rows.py beside this file:
+    # A function (spark, ctx) -> DataFrame, in writes/row_writes.py beside this file:
     # - op: append
     #   name: {name}_append
     #   fn: .rows:new_{name}

@@ -17,11 +17,11 @@ _ENVIRONMENT = re.compile(r"""\{\{\s*env(?:\.(?P<dot>\w+)|\(\s*['"](?P<call>\w+)
 
 
 @dataclass(frozen=True, slots=True)
-class At:
+class SourcePosition:
     context: dg.ResolutionContext
 
-    def below(self, key: str | int) -> "At":
-        return At(self.context.at_path(key))
+    def below(self, key: str | int) -> "SourcePosition":
+        return SourcePosition(self.context.at_path(key))
 
     @property
     def name(self) -> str:

@@ -7,7 +7,7 @@ import dagster as dg
 from pydantic import BaseModel
 
 from lance_assets.components.forms import TEXT, record
-from lance_assets.components.source_position import At
+from lance_assets.components.source_position import SourcePosition
 from lance_assets.components.table import attributes_of
 from lance_assets.components.values import OPTIONS
 from lance_assets.resources.spark import SPARK, SparkSessionResource
@@ -34,7 +34,7 @@ class SparkSessionComponent(dg.Component, dg.Resolvable):
     @classmethod
     def resolve_from_model(cls, context: dg.ResolutionContext, model: BaseModel) -> "SparkSessionComponent":
         given: Mapping[str, object] = dict(model.model_extra or {})
-        session = _SESSION.read(given, At(context))
+        session = _SESSION.read(given, SourcePosition(context))
         assert isinstance(session, SparkSessionResource)
         return cls(session)
 

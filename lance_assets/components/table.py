@@ -1,7 +1,7 @@
 """`type: lance_assets.LanceTableComponent`: a Lance table and its writes, declared in YAML with the names of Python.
 
 Dagster validates what is in the file against the schema of the model here (`dg check yaml`); what is loaded is read
-by the forms of `words.py`, so that an error names the file, the line and the option.
+by the forms of `common/text.py`, so that an error names the file, the line and the option.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from pydantic_core import CoreSchema
 from lance_assets.components.forms import Form, record
 from lance_assets.components.registry import TABLE
 from lance_assets.components.scaffolder import LanceTableScaffolder
-from lance_assets.components.source_position import At
+from lance_assets.components.source_position import SourcePosition
 from lance_assets.definitions.lance_table import LanceTable, lance_table
 
 _TABLE = record(lance_table, TABLE, required=["name", "uri"], what="a Lance table")
@@ -57,7 +57,7 @@ class LanceTableComponent(dg.Component, dg.Resolvable):
     @classmethod
     def resolve_from_model(cls, context: dg.ResolutionContext, model: BaseModel) -> "LanceTableComponent":
         given: Mapping[str, object] = dict(model.model_extra or {})
-        table = _TABLE.read(given, At(context))
+        table = _TABLE.read(given, SourcePosition(context))
         assert isinstance(table, LanceTable)
         return cls(table)
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from lance_assets.components.forms import NUMBER, TEXT, WHOLE, Form, choice, either, listed, mapped, one_of, record
 from lance_assets.components.references import function, referred
-from lance_assets.components.source_position import At, environment_name
+from lance_assets.components.source_position import SourcePosition, environment_name
 from lance_assets.resources.lance import LanceResource
 from lance_core.tasks.credentials import is_reference, is_secret
 
@@ -28,7 +28,7 @@ SCALARS = mapped(SCALAR)
 FILES = either("a file, a list of them, or fn: module:name", (str, TEXT), (list, TEXTS), (dict, CALL))
 
 
-def _option(raw: object, at: At) -> object:
+def _option(raw: object, at: SourcePosition) -> object:
     """A variable of the environment stays a reference to it: Dagster's pages show none of what it holds."""
     name = environment_name(raw)
     if name is not None:
@@ -52,7 +52,7 @@ STORAGE = record(
 )
 
 
-def _parameter(raw: object, at: At) -> object:
+def _parameter(raw: object, at: SourcePosition) -> object:
     value = at.value(raw)
     return CALL.read(value, at) if isinstance(value, Mapping) else value
 
@@ -63,7 +63,7 @@ PARAMETERS = mapped(Form({"anyOf": [SCALAR.schema, CALL.schema]}, _parameter))
 def by_reference(kind: type, written: Form, *, what: str) -> Form:
     """What Python made is named by module.path:name, or is what a template gives."""
 
-    def read(raw: object, at: At) -> object:
+    def read(raw: object, at: SourcePosition) -> object:
         value = at.value(raw)
         if isinstance(value, str) and _REFERENCE.fullmatch(value):
             value = referred(value, at)
@@ -80,7 +80,7 @@ _DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>s|min|h|d|w)[a-z]*
 _UNITS = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-def _duration(raw: object, at: At) -> object:
+def _duration(raw: object, at: SourcePosition) -> object:
     value = at.value(raw)
     if isinstance(value, timedelta):
         return value
@@ -93,7 +93,7 @@ def _duration(raw: object, at: At) -> object:
 DURATION = Form({"type": "string"}, _duration)
 
 
-def _by_number(raw: object, at: At) -> object:
+def _by_number(raw: object, at: SourcePosition) -> object:
     reasons = TEXT_BY_NAME.read(raw, at)
     assert isinstance(reasons, Mapping)
     if wrong := [name for name in reasons if not name.isdecimal()]:
@@ -132,7 +132,7 @@ _KINDS = {
 _WRITTEN_PARTITIONS = one_of("type", _KINDS, what="a kind of partitions")
 
 
-def _partitions_of(raw: object, at: At) -> object:
+def _partitions_of(raw: object, at: SourcePosition) -> object:
     value = at.value(raw)
     return value if isinstance(value, dg.PartitionsDefinition) else _WRITTEN_PARTITIONS.read(value, at)
 
@@ -150,7 +150,7 @@ def _newest(table: str) -> dg.AssetDep:
 _TABLE = record(_newest, {"table": TEXT}, required=["table"], what="a dependency on a table's newest version")
 
 
-def _dependency(raw: object, at: At) -> object:
+def _dependency(raw: object, at: SourcePosition) -> object:
     value = at.value(raw)
     if isinstance(value, Mapping):
         return _TABLE.read(value, at)
@@ -184,7 +184,7 @@ _WRITTEN_RETRY = record(
 )
 
 
-def _retry_policy(raw: object, at: At) -> object:
+def _retry_policy(raw: object, at: SourcePosition) -> object:
     value = at.value(raw)
     return value if isinstance(value, dg.RetryPolicy) else _WRITTEN_RETRY.read(value, at)
 
@@ -216,7 +216,7 @@ def arrow_type(text: str) -> pa.DataType:
     return pa.type_for_alias(text)
 
 
-def _column_type(raw: object, at: At) -> object:
+def _column_type(raw: object, at: SourcePosition) -> object:
     text = str(TEXT.read(raw, at))
     try:
         return arrow_type(text)
@@ -230,7 +230,7 @@ def _column_type(raw: object, at: At) -> object:
 _COLUMNS = mapped(Form({"type": "string"}, _column_type))
 
 
-def _schema(raw: object, at: At) -> object:
+def _schema(raw: object, at: SourcePosition) -> object:
     value = at.value(raw)
     if isinstance(value, str):
         value = referred(value, at)

@@ -3,8 +3,8 @@
     writes (executable, Spark) ──► ledger (external, one partition a version) ──► whatever reads the table
                                      │ checks, asked about each version       └─► profile (figures of each version)
 
-Only declarations are here. What a write does is in `writes/`, how versions get onto the ledger in `recording.py` and
-`discovery.py`, what is asked of them in `checks/`, what is computed of them in `profiles/`.
+Only declarations are here. What a write does is in `writes/`, how versions get onto the ledger in `ledger/recording.py`
+and `discovery/sensor.py`, what is asked of them in `checks/`, what is computed of them in `profiles/`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from dagster_shared.libraries import DagsterLibraryRegistry
 from lance_assets.checks.asset_checks import asset_checks
 from lance_assets.checks.check import Check
 from lance_assets.checks.evaluate import check_names
-from lance_assets.definitions.uniqueness import take_place
+from lance_assets.definitions.uniqueness import register_table
 from lance_assets.discovery.sensor import discovery_sensor
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.maintenance import (
@@ -33,10 +33,10 @@ from lance_assets.resources.lance import Access, LanceResource
 from lance_assets.writes import Write, Writes, write_asset, write_key
 from lance_assets.writes.dependencies import input_after
 from lance_core import InvalidInput
-from lance_core.tasks.version_stamp import Stamp
+from lance_core.tasks.version_stamp import VersionStamp
 
 # Not in `lance_assets/__init__.py`, which Spark's workers load.
-DagsterLibraryRegistry.register("lance-assets", Stamp.of_this_process().lance_assets, is_dagster_package=False)
+DagsterLibraryRegistry.register("lance-assets", VersionStamp.of_this_process().lance_assets, is_dagster_package=False)
 
 _TABLE = "A Lance table: one partition for each of its versions, a fact that is recorded, not run."
 
@@ -154,7 +154,7 @@ class LanceTable:
             "checks": self.checks,
             "maintain": self.maintenance,
         }
-        place = take_place(self.ledger, [kind for kind, there in kinds.items() if there])
+        place = register_table(self.ledger, [kind for kind, there in kinds.items() if there])
         ledgers = (self.ledger, *self.branches)
         writes = [
             write_asset(self.ledger_of(write.branch), write, group=self.group, checks=self.checks)

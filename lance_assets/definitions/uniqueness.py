@@ -15,7 +15,7 @@ from weakref import ReferenceType, ref
 from lance_core import InvalidInput
 
 
-class Placed(Protocol):
+class DeclaredTable(Protocol):
     """A `Ledger`."""
 
     @property
@@ -38,9 +38,9 @@ _named: dict[str, ReferenceType[ShownUri]] = {}
 """Whose names these are."""
 
 
-def take_place(ledger: Placed, kinds: Collection[str] = ()) -> ShownUri:
+def register_table(ledger: DeclaredTable, kinds: Collection[str] = ()) -> ShownUri:
     """For the definitions of this table, which are to hold it. `kinds` are those of what Dagster knows by its word."""
-    where, names = place_of(ledger.shown_uri), [f"lance_{kind}__{ledger.word}" for kind in kinds]
+    where, names = normalized_uri(ledger.shown_uri), [f"lance_{kind}__{ledger.word}" for kind in kinds]
     if other := _other(_taken, where, ledger):
         raise InvalidInput(
             f"the Lance tables {other!r} and {ledger.label!r} of this project are at the same place, "
@@ -61,7 +61,7 @@ def take_place(ledger: Placed, kinds: Collection[str] = ()) -> ShownUri:
     return taken
 
 
-def place_of(shown_uri: str) -> str:
+def normalized_uri(shown_uri: str) -> str:
     """
     >>> place_of("file:///lake/orders.lance/") == place_of("/lake/x/../orders.lance")
     True
@@ -70,7 +70,7 @@ def place_of(shown_uri: str) -> str:
     return os.path.normpath(local) if "://" not in local else local.rstrip("/")
 
 
-def _other(taken: dict[str, ReferenceType[ShownUri]], what: str, ledger: Placed) -> str | None:
+def _other(taken: dict[str, ReferenceType[ShownUri]], what: str, ledger: DeclaredTable) -> str | None:
     """The label of another table that has it."""
     if (found := _live(taken, what)) in (None, ledger.label):
         return None

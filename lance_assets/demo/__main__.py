@@ -4,7 +4,7 @@ import argparse
 import sys
 from importlib.util import find_spec
 
-from lance_core import LanceError, MissingPiece
+from lance_core import LanceError, MissingDependency
 
 _NEEDS = ("dagster", "dagster_webserver", "pandas", "pyspark")
 
@@ -31,17 +31,17 @@ def main() -> int:
 def run(wanted: str) -> int:
     missing = [name for name in _NEEDS if find_spec(name) is None]
     if missing:
-        raise MissingPiece(
+        raise MissingDependency(
             f'{", ".join(missing)} is not installed here; run: pip install "lance-assets[dagster,jdk,spark]"'
         )
     # Known to be installed only now.
     from lance_assets.demo.ui import serve
-    from lance_assets.demo.walkthrough import tell
+    from lance_assets.demo.walkthrough import run_walkthrough
     from lance_assets.demo.workspace import place
 
     if wanted == "ui":
         return serve(place(), show)
-    tell(place(), show)
+    run_walkthrough(place(), show)
     return 0
 
 

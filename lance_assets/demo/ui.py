@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import FrameType
 
-from lance_assets.demo.workspace import PROJECT, Place, prepare_home
+from lance_assets.demo.workspace import PROJECT, DemoWorkspace, prepare_home
 
 HOST = "127.0.0.1"
 _STOP_SECONDS_MAX = 30
 _LOOK_AGAIN_S = 0.3
 
 
-def serve(where: Place, show: Callable[[str], None]) -> int:
+def serve(where: DemoWorkspace, show: Callable[[str], None]) -> int:
     """Runs until it is told to stop; answers the exit code."""
     prepare_home(where)
     url = f"http://{HOST}:{free_port()}"

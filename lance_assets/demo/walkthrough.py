@@ -1,7 +1,7 @@
 """The demo from its first step to the last: each day loaded by a run of the job, then the history read back.
 
 Kill it anywhere and start it again: what has landed stays, what had not lands now, nothing lands twice. Each step is a
-function of its own, in the order in which `tell` calls them.
+function of its own, in the order in which `run_walkthrough` calls them.
 """
 
 import os
@@ -14,8 +14,8 @@ from pathlib import Path
 import dagster as dg
 
 from lance_assets.demo.definitions import LOCATION, days, defs, load_orders, orders, spark
-from lance_assets.demo.workspace import Place, only_one, prepare_home
-from lance_assets.ledger.incarnations import epoch_of
+from lance_assets.demo.workspace import DemoWorkspace, only_one, prepare_home
+from lance_assets.ledger.incarnations import incarnation_of
 from lance_assets.ledger.partition_keys import partition_key
 from lance_assets.ledger.recording import recorded
 from lance_assets.ledger.recording_claims import UNFINISHED
@@ -41,7 +41,7 @@ class Progress:
         self.show(f"[{time.monotonic() - self.started:5.1f} s] {text}")
 
 
-def tell(where: Place, show: Callable[[str], None]) -> None:
+def run_walkthrough(where: DemoWorkspace, show: Callable[[str], None]) -> None:
     progress = Progress(show)
     with only_one(where), open_instance(where, progress) as instance:
         settle_dead_runs(instance, progress)
@@ -58,7 +58,7 @@ def tell(where: Place, show: Callable[[str], None]) -> None:
         show(line)
 
 
-def open_instance(where: Place, progress: Progress) -> dg.DagsterInstance:
+def open_instance(where: DemoWorkspace, progress: Progress) -> dg.DagsterInstance:
     home = prepare_home(where)
     progress(f"opening the Dagster instance in {home}")
     return dg.DagsterInstance.from_config(str(home))
@@ -77,7 +77,7 @@ def settle_dead_runs(instance: dg.DagsterInstance, progress: Progress) -> None:
 def missing_days(instance: dg.DagsterInstance, progress: Progress) -> list[str]:
     """Days that are not in the table, or not on Dagster's record: a demo may have been killed in between."""
     landed = {info.properties.get(PARTITION): info for info in versions() if _is_ours(info)}
-    epoch = epoch_of(instance, orders.ledger, Table.open(orders.uri).id) if landed else 1
+    epoch = incarnation_of(instance, orders.ledger, Table.open(orders.uri).id) if landed else 1
     keys = {info.version: partition_key(info.version, epoch) for info in landed.values()}
     on_ledger = recorded(instance, orders.ledger, list(keys.values()))
     finished = instance.get_materialized_partitions(orders.write_key("orders_append"))
@@ -124,7 +124,7 @@ def history() -> list[str]:
     return [f"The history of {orders.ledger.shown_uri}, read back from the table:", *lines]
 
 
-def what_next(where: Place, *, changed: bool) -> list[str]:
+def what_next(where: DemoWorkspace, *, changed: bool) -> list[str]:
     inside = where.root.is_relative_to(Path.cwd())
     afresh = f"rm -r {shlex.quote(os.path.relpath(where.root) if inside else str(where.root))}"
     said = [] if changed else ["Nothing was left to do: every day had landed, and the table is unchanged.", ""]

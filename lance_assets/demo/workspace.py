@@ -22,7 +22,7 @@ _WITHOUT_PROJECT = "telemetry:\n  enabled: false\nnux:\n  enabled: false\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DemoWorkspace:
     root: Path
 
     @property
@@ -38,11 +38,11 @@ class Place:
         return self.root / "dagster_home"
 
 
-def place() -> Place:
-    return Place(Path(os.environ.get(ROOT_VARIABLE) or ".demo").absolute())
+def place() -> DemoWorkspace:
+    return DemoWorkspace(Path(os.environ.get(ROOT_VARIABLE) or ".demo").absolute())
 
 
-def prepare_home(where: Place) -> Path:
+def prepare_home(where: DemoWorkspace) -> Path:
     """DAGSTER_HOME, with its configuration in it; one that is there stays."""
     home = where.dagster_home
     home.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ def prepare_home(where: Place) -> Path:
 
 
 @contextmanager
-def only_one(where: Place) -> Iterator[None]:
+def only_one(where: DemoWorkspace) -> Iterator[None]:
     """Two demos at once in one folder would take each other's runs for dead. The lock goes with its process."""
     where.root.mkdir(parents=True, exist_ok=True)
     with (where.root / "lock").open("w") as lock:

@@ -1,7 +1,7 @@
 """Pictures in metadata: small SVG images, as Dagster's pages show them in markdown.
 
     svg.py          a picture out of boxes, lines and words; start here
-    fragments.py    the fragments of a version
+    fragment_map.py    the fragments of a version
     versions.py     the versions around one
     lineage.py      a version, and what it comes from
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lance_assets.common.version_stats import Layout, Piece, pieces
+from lance_assets.common.version_stats import FragmentStats, VersionStats, fragment_stats
 from lance_assets.diagrams.svg import BLUE, FAINT, GREY, INK, ORANGE, RED, Picture, Point
 from lance_core import Table
 
@@ -24,7 +24,7 @@ _STRIP_BARS, _STRIP_WIDTH, _STRIP_HEIGHT = 12, 240.0, 40.0
 class _Bar:
     """Of neighbours."""
 
-    pieces: Sequence[Piece]
+    pieces: Sequence[FragmentStats]
 
     @property
     def live(self) -> float:
@@ -41,11 +41,11 @@ class _Bar:
 
 
 def fragment_map(table: Table) -> Picture:
-    layout, found = Layout.of(table), list(pieces(table))
+    layout, found = VersionStats.of(table), list(fragment_stats(table))
     picture = Picture(_WIDTH + 2 * _LEFT, 212 if found else 100)
     count = f"{layout.fragments:,} fragment{'' if layout.fragments == 1 else 's'}"
     picture.text(_LEFT, 20, f"version {table.version}: {count}, {layout.rows:,} rows", bold=True)
-    size = f"{bytes_told(layout.bytes)}{' and more' if layout.unsized else ''}"
+    size = f"{bytes_text(layout.bytes)}{' and more' if layout.unsized else ''}"
     picture.text(
         _LEFT,
         36,
@@ -73,7 +73,7 @@ def fragment_map(table: Table) -> Picture:
 
 def fragment_strip(table: Table) -> Picture:
     """The same at a glance, without words: Dagster's pages show at once what is short, and the map behind a link."""
-    found = list(pieces(table))
+    found = list(fragment_stats(table))
     picture = Picture(_STRIP_WIDTH, _STRIP_HEIGHT, background=None)
     bars = _bars(found, _STRIP_BARS)
     if bars:
@@ -87,7 +87,7 @@ def fragment_strip(table: Table) -> Picture:
     return picture
 
 
-def bytes_told(size: float) -> str:
+def bytes_text(size: float) -> str:
     """
     >>> bytes_told(999), bytes_told(1536), bytes_told(5 * 1024**3)
     ('999 B', '1.5 KiB', '5.0 GiB')
@@ -98,7 +98,7 @@ def bytes_told(size: float) -> str:
     return f"{size / 1024**unit:,.1f} {('KiB', 'MiB', 'GiB', 'TiB')[unit - 1]}"
 
 
-def _bars(found: Sequence[Piece], most: int = _BARS_MAX) -> list[_Bar]:
+def _bars(found: Sequence[FragmentStats], most: int = _BARS_MAX) -> list[_Bar]:
     each = max(1, -(-len(found) // most))
     return [_Bar(found[start : start + each]) for start in range(0, len(found), each)]
 
@@ -138,7 +138,7 @@ def _outline(heights: Sequence[float], step: float, base: float, *, left: float 
     return [*points, (left + len(heights) * step, base)]
 
 
-def _legend(picture: Picture, layout: Layout) -> None:
+def _legend(picture: Picture, layout: VersionStats) -> None:
     told = (
         (BLUE, f"{layout.rows:,} rows"),
         (RED, f"{layout.deleted:,} deleted ({layout.deleted_share:.1%})"),
@@ -151,6 +151,6 @@ def _legend(picture: Picture, layout: Layout) -> None:
         x += 15 + len(text) * 6.9 + 22
 
 
-def _columns(found: Sequence[Piece]) -> str:
+def _columns(found: Sequence[FragmentStats]) -> str:
     most = max((piece.files for piece in found), default=0)
     return f", up to {most} of one fragment, which share its columns" if most > 1 else ""

@@ -5,7 +5,7 @@ right, with the run and the asset that did it.
 from collections.abc import Sequence
 
 from lance_assets.diagrams.svg import BLUE, FAINT, GREY, INK, PALE_BLUE, PALE_GREY, Picture
-from lance_assets.lineage.model import Bond, Origin, Source, VersionName
+from lance_assets.lineage.model import AncestryKind, InputVersion, Origin, VersionName
 from lance_assets.lineage.render import short, span, without_credentials
 
 _SOURCES_MAX = 6
@@ -63,9 +63,9 @@ def _lines(origin: Origin) -> Sequence[str]:
     )
 
 
-def _words(source: Source) -> tuple[str, str]:
+def _words(source: InputVersion) -> tuple[str, str]:
     name: VersionName = source.name
-    how = "" if source.bond is Bond.READ else f", {source.bond.value}"
+    how = "" if source.bond is AncestryKind.READ else f", {source.bond.value}"
     return _name(name.uri), f"version {name.version}{how}"
 
 

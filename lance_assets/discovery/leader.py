@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import dagster as dg
 
-from lance_assets.ledger.dynamic_partitions import add_keys
+from lance_assets.ledger.dynamic_partitions import register_partition_keys
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.ledger.recording import recorded
 from lance_assets.ledger.recording_claims import LASTS, TICK, WHOLE, Claim, claims_of, liveness, release
@@ -29,7 +29,7 @@ _NOBODY = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class Leadership:
     other: str | None
     """The sensor that speaks for the versions of others, if it is another one."""
     is_quiet: bool
@@ -41,7 +41,7 @@ def new_tick() -> str:
     return f"{TICK}{uuid4().hex[:16]}"
 
 
-def look_after(instance: dg.DagsterInstance, ledger: Ledger, sensor: str, now: datetime) -> Watch:
+def elect_leader(instance: dg.DagsterInstance, ledger: Ledger, sensor: str, now: datetime) -> Leadership:
     """Be the one sensor that speaks for the versions of others, until ten minutes after the last time, or learn which
     is. Removes what died with its claimants, and the claims of ticks whose events are stored.
 
@@ -56,7 +56,7 @@ def look_after(instance: dg.DagsterInstance, ledger: Ledger, sensor: str, now: d
     if looking == own and not any(_is_young(each, seconds) for each in own):
         dead += own
         own = [Claim(WHOLE, sensor, seconds)]
-        add_keys(instance, ledger.claim_set, [own[0].key])
+        register_partition_keys(instance, ledger.claim_set, [own[0].key])
         there = claims_of(instance, ledger)
         looking = [each for each in there if each.partition == WHOLE and each not in dead]
     others = [each.claimant for each in looking if each.claimant != sensor]
@@ -66,10 +66,10 @@ def look_after(instance: dg.DagsterInstance, ledger: Ledger, sensor: str, now: d
     for each in dict.fromkeys(dead):
         instance.delete_dynamic_partition(ledger.claim_set, each.key)
     is_quiet = all(each.partition == WHOLE or each in dead for each in there)
-    return Watch(others[0] if others else None, is_quiet)
+    return Leadership(others[0] if others else None, is_quiet)
 
 
-def is_alone(instance: dg.DagsterInstance, ledger: Ledger, tick: str, last: str, now: datetime) -> bool:
+def claim_tick(instance: dg.DagsterInstance, ledger: Ledger, tick: str, last: str, now: datetime) -> bool:
     """Whether this tick may record what it found, of which `last` is the last partition. From then on no other may,
     until that is on the ledger; what was recorded before is for the caller to look at again.
 
@@ -77,7 +77,7 @@ def is_alone(instance: dg.DagsterInstance, ledger: Ledger, tick: str, last: str,
     database shows a key late, and may be recording. Then both leave it, and the next ticks come to it.
     """
     own = Claim(f"{_UP_TO}{last}", tick, int(now.timestamp()))
-    add_keys(instance, ledger.claim_set, [own.key])
+    register_partition_keys(instance, ledger.claim_set, [own.key])
     is_live = liveness(instance, tick, own.seconds)
     for look in range(_LOOKS):
         if look:

@@ -2,7 +2,7 @@
 
 A version whose transaction names one of our runs is left to that run while it may still record it, and for ten minutes
 at most. One that is damaged is passed over, and looked at again with each tick: it may be repaired. Nothing here puts
-anything on a ledger; what becomes of what was read is decided in `looking.py`.
+anything on a ledger; what becomes of what was read is decided in `reconcile.py`.
 """
 
 import time
@@ -15,9 +15,15 @@ import pyarrow as pa
 
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.ledger.partition_keys import partition_key
-from lance_assets.ledger.recording import Standing, materialization, recorded, standing, taken_message
+from lance_assets.ledger.recording import (
+    RecordingState,
+    already_recorded_message,
+    materialization,
+    recorded,
+    recording_state,
+)
 from lance_assets.ledger.recording_claims import FINISHED, UNFINISHED
-from lance_assets.ledger.version_metadata import VersionFacts, found_facts
+from lance_assets.ledger.version_metadata import VersionFacts, discovered_facts
 from lance_core import LanceError, StorageError, Table, VersionInfo
 
 WAIT_MAX = timedelta(minutes=10)
@@ -31,7 +37,7 @@ _COLUMN_BYTES = 250
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Watermark:
     """How far a table has been looked through."""
 
     epoch: int
@@ -43,7 +49,7 @@ class Seen:
 
 
 @dataclass(slots=True)
-class Budget:
+class TickBudget:
     """What one tick may do: whoever waits for its answer takes it for lost after a minute, and refuses one that is too
     large."""
 
@@ -62,7 +68,7 @@ class Budget:
 
 
 @dataclass(slots=True)
-class Read:
+class PendingVersions:
     """What is to be said of some versions, each looked at by itself."""
 
     last: int
@@ -77,19 +83,19 @@ class Read:
     """The version that was read last."""
 
 
-def read_unseen(
+def read_pending(
     instance: dg.DagsterInstance,
     ledger: Ledger,
     epoch: int,
     table: Table,
     numbers: Sequence[int],
-    seen: Seen,
-    budget: Budget,
+    seen: Watermark,
+    budget: TickBudget,
     now: datetime,
     retained: int,
-) -> Read:
+) -> PendingVersions:
     """`retained` is how many versions the ledger has so far."""
-    read = Read(seen.version, list(seen.again))
+    read = PendingVersions(seen.version, list(seen.again))
     known = recorded(instance, ledger, [partition_key(number, epoch) for number in numbers])
     is_waiting = False
     for number in numbers:
@@ -100,11 +106,11 @@ def read_unseen(
         try:
             read.at = table.at(number)
             info = read.at.version_info()
-            facts = found_facts(read.at, info, epoch)
-            stands = standing(facts, known)
-            if stands is Standing.TAKEN:
-                read.notes.append(taken_message(ledger, facts.partition))
-            elif stands is Standing.RECORDED:
+            facts = discovered_facts(read.at, info, epoch)
+            stands = recording_state(facts, known)
+            if stands is RecordingState.TAKEN:
+                read.notes.append(already_recorded_message(ledger, facts.partition))
+            elif stands is RecordingState.RECORDED:
                 read.known.add(facts.partition)
             elif _is_left_to_its_run(instance, facts, info, now):
                 read.notes.append(
@@ -120,13 +126,13 @@ def read_unseen(
             if is_old:
                 read.again.remove(number)
         except StorageError as error:  # it may pass: the next tick begins here
-            read.notes.append(f"{ledger.label}: version {number}: {said(error)}")
+            read.notes.append(f"{ledger.label}: version {number}: {error_text(error)}")
             break
         except TABLES_FAULT as error:
             if not is_old:  # said once
                 read.again.append(number)
                 read.notes.append(
-                    f"{ledger.label}: version {number} is not recorded, until it is repaired: {said(error)}"
+                    f"{ledger.label}: version {number} is not recorded, until it is repaired: {error_text(error)}"
                 )
         if not is_waiting:
             read.last = max(read.last, number)
@@ -148,5 +154,5 @@ def _may_record(instance: dg.DagsterInstance, run_id: str | None) -> bool:
     return bool(instance.get_run_ids(dg.RunsFilter(tags=family, statuses=UNFINISHED), limit=1))
 
 
-def said(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     return str(error) if isinstance(error, LanceError) else f"{type(error).__name__}: {error}"

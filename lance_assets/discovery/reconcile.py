@@ -1,8 +1,8 @@
 """One look at one table: which of its versions are to be put on the ledger, and which partitions have lost theirs.
 
-What is to be said of each version is read in `unseen.py`. What keeps a version from being recorded twice is the ledger
-itself, and that one tick at a time records (`ticks.py`). When a look is due, and what becomes of what it brought, is
-decided in `discovery.py`.
+What is to be said of each version is read in `pending_versions.py`. What keeps a version from being recorded twice is
+the ledger itself, and that one tick at a time records (`leader.py`). When a look is due, and what becomes of what it
+brought, is decided in `sensor.py`.
 """
 
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ from datetime import datetime
 import dagster as dg
 
 from lance_assets.checks.check import Check
-from lance_assets.checks.evaluate import evaluation, judge_all, seen_at
-from lance_assets.discovery.leader import is_alone, look_after, new_tick
-from lance_assets.discovery.pending_versions import TABLES_FAULT, Budget, Read, Seen, read_unseen
-from lance_assets.ledger.incarnations import epoch_of
+from lance_assets.checks.evaluate import context_at, evaluate_all, evaluation
+from lance_assets.discovery.leader import claim_tick, elect_leader, new_tick
+from lance_assets.discovery.pending_versions import TABLES_FAULT, PendingVersions, TickBudget, Watermark, read_pending
+from lance_assets.ledger.incarnations import incarnation_of
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.ledger.partition_keys import is_version_key, partition_key, version_of
 from lance_assets.ledger.recording import add_partitions, recorded
@@ -31,23 +31,23 @@ AGAIN_MAX = 100
 
 
 @dataclass(slots=True)
-class Memory:
+class DiscoveryCache:
     """What this process has learnt of tables and need not ask the database for again. It may be lost at any time."""
 
     epochs: dict[str, tuple[str, int]] = field(default_factory=dict)
     """By ledger: the identity of the table there, and its epoch."""
 
-    def epoch(self, instance: dg.DagsterInstance, ledger: Ledger, identity: str | None, seen: Seen | None) -> int:
+    def epoch(self, instance: dg.DagsterInstance, ledger: Ledger, identity: str | None, seen: Watermark | None) -> int:
         if identity is not None and seen and self.epochs.get(ledger.label) == (identity, seen.epoch):
             return seen.epoch
-        epoch = epoch_of(instance, ledger, identity)
+        epoch = incarnation_of(instance, ledger, identity)
         if identity is not None:
             self.epochs[ledger.label] = (identity, epoch)
         return epoch
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedTable:
     """A table as it was found, read without a look at Dagster."""
 
     table: Table
@@ -55,16 +55,16 @@ class Opened:
     numbers: tuple[int, ...]
 
     @classmethod
-    def of(cls, ledger: Ledger) -> "Opened":
+    def of(cls, ledger: Ledger) -> "OpenedTable":
         table = ledger.open()
         return cls(table, ledger.identity_of(table), table.version_numbers())
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class ReconcileResult:
     """What one look at one table brought."""
 
-    seen: Seen | None
+    seen: Watermark | None
     events: tuple[dg.AssetMaterialization, ...] = ()
     judged: tuple[dg.AssetCheckEvaluation, ...] = ()
     """What checks found of the versions that the events are about."""
@@ -74,25 +74,25 @@ class Looked:
     notes: tuple[str, ...] = ()
 
 
-def look_at(
+def reconcile(
     instance: dg.DagsterInstance,
     ledger: Ledger,
-    opened: Opened,
-    seen: Seen | None,
+    opened: OpenedTable,
+    seen: Watermark | None,
     *,
     sensor: str,
-    budget: Budget,
-    memory: Memory,
+    budget: TickBudget,
+    memory: DiscoveryCache,
     now: datetime,
     checks: Sequence[Check] = (),
-) -> Looked:
+) -> ReconcileResult:
     table = opened.table
     epoch = memory.epoch(instance, ledger, opened.identity, seen)
-    if seen == Seen(epoch, table.version, len(opened.numbers)):
-        return Looked(seen)
-    watch = look_after(instance, ledger, sensor, now)
+    if seen == Watermark(epoch, table.version, len(opened.numbers)):
+        return ReconcileResult(seen)
+    watch = elect_leader(instance, ledger, sensor, now)
     if watch.other:
-        return Looked(seen, notes=(f"{ledger.label}: the versions of others are registered by {watch.other}",))
+        return ReconcileResult(seen, notes=(f"{ledger.label}: the versions of others are registered by {watch.other}",))
     # Keys before versions: one that has a key and is not listed then is gone, not new.
     keys = set(instance.get_dynamic_partitions(ledger.partition_set))
     numbers = table.version_numbers()
@@ -100,13 +100,13 @@ def look_at(
     if seen and seen.epoch != epoch:
         notes.append(_recreated_message(ledger, epoch))
     # A table that was put back to an older state is looked through again.
-    known = seen if seen and seen.epoch == epoch and seen.version <= table.version else Seen(epoch, 0, 0)
+    known = seen if seen and seen.epoch == epoch and seen.version <= table.version else Watermark(epoch, 0, 0)
     unseen = [number for number in numbers if number > known.version or number in known.again]
     retired_max = min(budget.versions, RETIRED_PER_LOOK)
     retained = sum(map(is_version_key, keys))
-    read = read_unseen(instance, ledger, epoch, table, unseen[: budget.versions], known, budget, now, retained)
+    read = read_pending(instance, ledger, epoch, table, unseen[: budget.versions], known, budget, now, retained)
     if read.at is not None and ledger.identity_of(read.at) != opened.identity:
-        return Looked(seen, notes=(*notes, f"{ledger.label}: the table was replaced while it was looked at"))
+        return ReconcileResult(seen, notes=(*notes, f"{ledger.label}: the table was replaced while it was looked at"))
     found = _to_record(instance, ledger, read, now)
     fresh = [event.partition for event in found.events if event.partition is not None]
     exist = {partition_key(number, epoch) for number in numbers}
@@ -121,8 +121,8 @@ def look_at(
             f"{ledger.label}: of {len(again)} damaged versions the newest {AGAIN_MAX} are looked at again; once others "
             "are repaired, reset the cursor of this sensor"
         )
-    return Looked(
-        Seen(epoch, found.last, len(numbers) if is_done else 0, tuple(again[-AGAIN_MAX:])),
+    return ReconcileResult(
+        Watermark(epoch, found.last, len(numbers) if is_done else 0, tuple(again[-AGAIN_MAX:])),
         tuple(found.events),
         tuple(_judged(instance, ledger, checks, table, found.events, now)),
         tuple(gone[:retired_max]),
@@ -132,15 +132,15 @@ def look_at(
 
 
 @dataclass(slots=True)
-class _Found:
+class _PendingRecords:
     last: int
     events: list[dg.AssetMaterialization] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
-def _to_record(instance: dg.DagsterInstance, ledger: Ledger, read: Read, now: datetime) -> _Found:
+def _to_record(instance: dg.DagsterInstance, ledger: Ledger, read: PendingVersions, now: datetime) -> _PendingRecords:
     """The events that are this tick's to record; the others are looked at again."""
-    found = _Found(read.last)
+    found = _PendingRecords(read.last)
     held = _claimed(instance, ledger, [facts for facts, _ in read.to_record], now)
     for facts, event in read.to_record:
         if facts.partition in held:
@@ -164,7 +164,7 @@ def _claimed(
     if left := set(shared) - held:
         release(instance, ledger, tick, left)
     ours = [facts.partition for facts in fresh if facts.run_id is None or facts.partition in held]
-    if not ours or not is_alone(instance, ledger, tick, ours[-1], now):
+    if not ours or not claim_tick(instance, ledger, tick, ours[-1], now):
         return frozenset()
     since = recorded(instance, ledger, ours)
     if ours[-1] in since:  # by that one this tick is known to be done, and it would be now
@@ -187,10 +187,10 @@ def _judged(
         assert event.partition is not None
         number = version_of(event.partition)
         try:
-            seen = seen_at(head.at(number), instance=instance, is_head=number == head.version, now=now)
+            seen = context_at(head.at(number), instance=instance, is_head=number == head.version, now=now)
         except TABLES_FAULT:  # it went, or is damaged; that is told where it is recorded
             continue
-        found += [evaluation(ledger, each, event.partition) for each in judge_all(cheap, seen)]
+        found += [evaluation(ledger, each, event.partition) for each in evaluate_all(cheap, seen)]
     return found
 
 

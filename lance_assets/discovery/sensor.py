@@ -1,6 +1,6 @@
 """Finding the versions that others committed, by looking: one sensor for one table or many.
 
-Each tick opens the tables, and reads more of those alone that have changed (`looking.py`). It ends in time whatever
+Each tick opens the tables, and reads more of those alone that have changed (`reconcile.py`). It ends in time whatever
 there is to tell: versions beyond its bounds come with the next tick, which begins with the tables that this one did not
 reach. The cursor says how far each table has been looked through; what keeps a version from being recorded twice is the
 ledger itself, so a lost or renamed cursor does no harm.
@@ -19,8 +19,8 @@ from functools import partial
 import dagster as dg
 
 from lance_assets.checks.check import Check
-from lance_assets.discovery.pending_versions import TABLES_FAULT, Budget, Seen, said
-from lance_assets.discovery.reconcile import Looked, Memory, Opened, look_at
+from lance_assets.discovery.pending_versions import TABLES_FAULT, TickBudget, Watermark, error_text
+from lance_assets.discovery.reconcile import DiscoveryCache, OpenedTable, ReconcileResult, reconcile
 from lance_assets.ledger.ledger import Ledger, check_word
 from lance_core import InvalidInput, NotFound
 
@@ -36,7 +36,7 @@ _OPENING_S_MIN = 5.0
 
 @dataclass(slots=True)
 class Cursor:
-    tables: dict[str, Seen] = field(default_factory=dict)
+    tables: dict[str, Watermark] = field(default_factory=dict)
     first: str = ""
     """The table that the next tick begins with."""
 
@@ -71,11 +71,11 @@ def discovery_sensor(
     check_word(name, what="a sensor's name")
     if interval_s < 1 or versions_per_tick < 1 or seconds_per_tick <= 0:
         raise InvalidInput(f"sensor {name!r}: interval_s, versions_per_tick and seconds_per_tick count from 1")
-    memory = Memory()
+    memory = DiscoveryCache()
 
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        budget = Budget(versions_per_tick, BYTES_PER_TICK, clock() + seconds_per_tick, clock)
-        return look(
+        budget = TickBudget(versions_per_tick, BYTES_PER_TICK, clock() + seconds_per_tick, clock)
+        return run_tick(
             context,
             ledgers,
             sensor=_claimant(context, name),
@@ -96,13 +96,13 @@ def discovery_sensor(
     )
 
 
-def look(
+def run_tick(
     context: dg.SensorEvaluationContext,
     ledgers: Sequence[Ledger],
     *,
     sensor: str,
-    budget: Budget,
-    memory: Memory,
+    budget: TickBudget,
+    memory: DiscoveryCache,
     checks: Mapping[str, Sequence[Check]],
     now: datetime,
 ) -> dg.SensorResult:
@@ -120,7 +120,7 @@ def look(
         seen = cursor.tables.get(ledger.label)
         try:
             table = opened()
-            looked = look_at(
+            looked = reconcile(
                 instance,
                 ledger,
                 table,
@@ -132,11 +132,13 @@ def look(
                 now=now,
             )
         except NotFound:
-            looked = Looked(seen, notes=(f"{ledger.label}: there is no {ledger.what} at {ledger.shown_uri} yet",))
+            looked = ReconcileResult(
+                seen, notes=(f"{ledger.label}: there is no {ledger.what} at {ledger.shown_uri} yet",)
+            )
         except TimeoutError:
-            looked = Looked(seen, notes=(f"{ledger.label}: {ledger.shown_uri} did not answer in time",))
+            looked = ReconcileResult(seen, notes=(f"{ledger.label}: {ledger.shown_uri} did not answer in time",))
         except TABLES_FAULT as error:  # one damaged table must not keep the others from being looked at
-            looked = Looked(seen, notes=(f"{ledger.label}: {said(error)}",))
+            looked = ReconcileResult(seen, notes=(f"{ledger.label}: {error_text(error)}",))
         events += looked.events
         judged += looked.judged
         notes += looked.notes
@@ -162,20 +164,20 @@ def look(
     )
 
 
-def _seen(epoch: int, version: int, kept: int, *again: int) -> Seen:
-    return Seen(epoch, version, kept, again)
+def _seen(epoch: int, version: int, kept: int, *again: int) -> Watermark:
+    return Watermark(epoch, version, kept, again)
 
 
-def _opened(ledgers: Sequence[Ledger], budget: Budget) -> Iterator[tuple[Ledger, Callable[[], Opened]]]:
+def _opened(ledgers: Sequence[Ledger], budget: TickBudget) -> Iterator[tuple[Ledger, Callable[[], OpenedTable]]]:
     """Each table, opened some places ahead of its turn: most of the time of a look is a store's time to answer, and one
     that does not is not to hold up the others."""
     pool = ThreadPoolExecutor(_OPENED_AHEAD, thread_name_prefix="lance-discovery")
-    ahead: deque[tuple[Ledger, Future[Opened]]] = deque()
+    ahead: deque[tuple[Ledger, Future[OpenedTable]]] = deque()
     left = iter(ledgers)
     try:
         while True:
             while len(ahead) < _OPENED_AHEAD and (ledger := next(left, None)) is not None:
-                ahead.append((ledger, pool.submit(Opened.of, ledger)))
+                ahead.append((ledger, pool.submit(OpenedTable.of, ledger)))
             if not ahead:
                 return
             ledger, opening = ahead.popleft()

@@ -19,7 +19,7 @@ class Openable(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Maker:
+class ConflictingRun:
     version: int
     run_id: str | None
     asset: str | None
@@ -44,7 +44,7 @@ class Maker:
         return {name: each for name, each in shown.items() if each is not None}
 
 
-def maker_of(where: object, version: int) -> Maker | None:
+def run_that_committed(where: object, version: int) -> ConflictingRun | None:
     """None where nobody can tell: the version is gone, or its place is not known here."""
     if version < 1 or not isinstance(where, Openable):
         return None
@@ -54,4 +54,4 @@ def maker_of(where: object, version: int) -> Maker | None:
         return None
     properties = made_by.properties if made_by else {}
     asset, partition = (properties.get(name, "")[:_TEXT_MAX] or None for name in (ASSET_KEY, PARTITION))
-    return Maker(version, run_id_of(properties), asset, partition)
+    return ConflictingRun(version, run_id_of(properties), asset, partition)

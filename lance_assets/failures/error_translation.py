@@ -16,7 +16,7 @@ from pyspark.errors import PythonException
 
 import lance_core
 from lance_assets.failures.checks_failed import ChecksFailed
-from lance_assets.failures.conflicting_run import maker_of
+from lance_assets.failures.conflicting_run import run_that_committed
 from lance_core import (
     AlreadyExists,
     AuditFailed,
@@ -26,7 +26,7 @@ from lance_core import (
     IncompatibleConflict,
     InvalidInput,
     LanceError,
-    MissingPiece,
+    MissingDependency,
     NotFound,
     RetryableConflict,
     SchemaMismatch,
@@ -40,7 +40,7 @@ WAITS_S = (0, 5, 30)
 """Before each retry of a step. The core has tried many times before the first."""
 
 
-class WorkedOn(Protocol):
+class TableLabel(Protocol):
     """The table that was worked on: a `Ledger`, or whatever else knows where it is."""
 
     @property
@@ -68,13 +68,13 @@ TREATMENTS: Mapping[type[LanceError], Treatment] = {
     AlreadyExists: Treatment(False, "something is there already"),
     Unsupported: Treatment(False, "the table uses what this version does not know"),
     Corrupt: Treatment(False, "the table is damaged"),
-    MissingPiece: Treatment(False, "something is missing on this machine"),
+    MissingDependency: Treatment(False, "something is missing on this machine"),
     LanceError: Treatment(False, "the table could not be worked on"),
 }
 
 
 @contextmanager
-def lance_errors(where: WorkedOn, *, retry_number: int) -> Iterator[None]:
+def lance_errors(where: TableLabel, *, retry_number: int) -> Iterator[None]:
     """Around the body of a step."""
     try:
         yield
@@ -96,14 +96,14 @@ def _end(failure: dg.Failure, error: Exception, retry_number: int) -> NoReturn:
     raise dg.RetryRequested(max_retries=len(WAITS_S), seconds_to_wait=WAITS_S[retry_number]) from failure
 
 
-def failure_of(error: LanceError, where: WorkedOn) -> dg.Failure:
-    maker = maker_of(where, error.version) if isinstance(error, ConflictError) else None
+def failure_of(error: LanceError, where: TableLabel) -> dg.Failure:
+    maker = run_that_committed(where, error.version) if isinstance(error, ConflictError) else None
     message = f"{error}. {maker.sentence}" if maker else str(error)
     return _failure(type(error), message, {**_details(error), **(maker.metadata if maker else {})}, where)
 
 
 def _failure(
-    kind: type[LanceError], message: str, details: Mapping[str, dg.MetadataValue], where: WorkedOn
+    kind: type[LanceError], message: str, details: Mapping[str, dg.MetadataValue], where: TableLabel
 ) -> dg.Failure:
     treatment = next(each for known, each in TREATMENTS.items() if issubclass(kind, known))
     shown = {"lance/table": where.label, "dagster/uri": where.shown_uri, "lance/error": kind.__name__}

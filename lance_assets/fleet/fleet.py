@@ -15,10 +15,10 @@ import dagster as dg
 
 from lance_assets.checks.check import Check
 from lance_assets.definitions.lance_table import LanceTable
-from lance_assets.definitions.uniqueness import place_of
+from lance_assets.definitions.uniqueness import normalized_uri
 from lance_assets.failures.error_translation import lance_errors
-from lance_assets.fleet.fleet_run import Member, Round
-from lance_assets.fleet.report import Fate, FleetReport
+from lance_assets.fleet.fleet_run import FleetRun, Member
+from lance_assets.fleet.report import FleetReport, TableOutcome
 from lance_assets.ledger.ledger import Ledger, check_uri, check_word, shown_uri
 from lance_assets.maintenance.maintenance_step import maintenance_key
 from lance_assets.maintenance.policy import Maintenance
@@ -109,7 +109,7 @@ class LanceFleet:
 
     def path_of(self, uri: str) -> str:
         """From the prefix, which may be spelt with a scheme or a slash more than what is found below it."""
-        return place_of(uri).removeprefix(f"{place_of(self.prefix.shown_uri)}/")
+        return normalized_uri(uri).removeprefix(f"{normalized_uri(self.prefix.shown_uri)}/")
 
     def policy_of(self, path: str) -> Maintenance:
         """By its path from the prefix: the first pattern that fits, or the one for all."""
@@ -136,13 +136,13 @@ class LanceFleet:
 
         return asset
 
-    def _round(self, context: dg.AssetExecutionContext) -> Round:
+    def _round(self, context: dg.AssetExecutionContext) -> FleetRun:
         started = time.monotonic()
         access = self.prefix.access()
         found = find_tables(self.prefix.uri, storage_options=access["storage_options"], exclude=self.exclude)
-        declared = {place_of(each.ledger.shown_uri): each for each in self.declared}
+        declared = {normalized_uri(each.ledger.shown_uri): each for each in self.declared}
         members = []
-        for uri in dict.fromkeys([*map(place_of, found.tables), *declared]):
+        for uri in dict.fromkeys([*map(normalized_uri, found.tables), *declared]):
             known = declared.get(uri)
             policy = (known.policy if known else None) or self.policy_of(self.path_of(uri))
             if known is None:
@@ -155,7 +155,7 @@ class LanceFleet:
         def runner() -> Runner:
             return SparkRunner(session_of(getattr(context.resources, SPARK)))
 
-        return Round(
+        return FleetRun(
             context=context,
             members=members,
             skipped=found.skipped,
@@ -232,13 +232,13 @@ def _declared(table: LanceTable) -> Declared:
 
 
 def _checked(report: FleetReport) -> dg.AssetCheckResult:
-    wrong = [*report.of(Fate.FAILED), *report.of(Fate.SKIPPED)]
+    wrong = [*report.of(TableOutcome.FAILED), *report.of(TableOutcome.SKIPPED)]
     named = "; ".join(f"{table.uri}: {table.message}" for table in wrong[:_NAMED_MAX])
     more = f"; and {len(wrong) - _NAMED_MAX} more" if len(wrong) > _NAMED_MAX else ""
     return dg.AssetCheckResult(
         check_name=_CHECK,
         passed=not wrong,
         # Those that are skipped may be meant to be there.
-        severity=dg.AssetCheckSeverity.ERROR if report.of(Fate.FAILED) else dg.AssetCheckSeverity.WARN,
+        severity=dg.AssetCheckSeverity.ERROR if report.of(TableOutcome.FAILED) else dg.AssetCheckSeverity.WARN,
         description=f"{named}{more}" or f"all of {len(report.tables)} tables",
     )

@@ -21,7 +21,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from lance_assets.checks.check import Check
-from lance_assets.fleet.report import Fate, Figures, FleetReport, TableReport
+from lance_assets.fleet.report import Figures, FleetReport, TableOutcome, TableReport
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.maintenance.active_runs import all_at_work
 from lance_assets.maintenance.downstream_pins import Needed, needed_by_ledgers, needed_of
@@ -30,8 +30,8 @@ from lance_assets.maintenance.plan import Plan, plan
 from lance_assets.maintenance.policy import Maintenance
 from lance_assets.resources.lance import Access
 from lance_core import StorageError, Survey, Table
-from lance_core.tasks.compact_many import TABLES_FAULT, Wanted, compact_many
-from lance_core.tasks.driver import How, Where
+from lance_core.tasks.compact_many import TABLES_FAULT, TableCompaction, compact_many
+from lance_core.tasks.driver import TableRef, WriteOptions
 from lance_core.tasks.index_build import optimize_indices
 from lance_core.tasks.partitioning import Runner, Task
 
@@ -63,7 +63,7 @@ class Member:
 
     @property
     def is_alive(self) -> bool:
-        return self.survey is not None and self.report.fate not in (Fate.DEFERRED, Fate.SKIPPED)
+        return self.survey is not None and self.report.fate not in (TableOutcome.DEFERRED, TableOutcome.SKIPPED)
 
     @property
     def has_moved_indices(self) -> bool:
@@ -79,7 +79,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class FleetRun:
     context: dg.AssetExecutionContext
     members: Sequence[Member]
     skipped: Mapping[str, str]
@@ -106,7 +106,7 @@ class Round:
         side_by_side(lambda each: _looked_again(each, now), worked)
         for each in worked:
             self._recorded(each)
-        told = [TableReport(uri, Fate.SKIPPED, message=why) for uri, why in self.skipped.items()]
+        told = [TableReport(uri, TableOutcome.SKIPPED, message=why) for uri, why in self.skipped.items()]
         return FleetReport(self.prefix, [*(each.report for each in self.members), *told], seconds, jobs)
 
     def _planned(self, now: datetime) -> None:
@@ -122,7 +122,7 @@ class Round:
             each.report.due = each.due.reasons
             writing = sorted(each.keys & busy.keys())
             if writing and not each.policy.beside_writes:
-                each.report.fate = Fate.DEFERRED
+                each.report.fate = TableOutcome.DEFERRED
                 what = f"the run {busy[writing[0]]} is writing it ({writing[0].to_user_string()})"
                 each.report.message = f"{what}, and is not finished"
 
@@ -148,12 +148,14 @@ class Round:
 
     def _compact(self, members: Sequence[Member], runner: Runner) -> None:
         wanted = [
-            Wanted(Where(each.uri, **each.access), How(self.intent, self.properties), each.policy.target_rows)
+            TableCompaction(
+                TableRef(each.uri, **each.access), WriteOptions(self.intent, self.properties), each.policy.target_rows
+            )
             for each in members
         ]
         for each, outcome in zip(members, compact_many(wanted, runner), strict=True):
-            if outcome.committed and (outcome.committed.attempts or outcome.committed.landed_before):
-                each.report.compacted, each.report.fate = True, Fate.MAINTAINED
+            if outcome.committed and (outcome.committed.attempts or outcome.committed.already_committed):
+                each.report.compacted, each.report.fate = True, TableOutcome.MAINTAINED
             if outcome.error:
                 each.report.failed(outcome.error)
 
@@ -178,12 +180,12 @@ class Round:
         return runner.jobs
 
     def _index(self, member: Member, runner: Runner) -> None:
-        where, how = Where(member.uri, **member.access), How(self.intent + OF_INDICES, self.properties)
+        where, how = TableRef(member.uri, **member.access), WriteOptions(self.intent + OF_INDICES, self.properties)
         done = optimize_indices(where, None, "small", how=how, runner=runner)
-        if done.attempts or done.landed_before:
+        if done.attempts or done.already_committed:
             member.report.indexed = True
-            if member.report.fate is Fate.IN_SHAPE:
-                member.report.fate = Fate.MAINTAINED
+            if member.report.fate is TableOutcome.IN_SHAPE:
+                member.report.fate = TableOutcome.MAINTAINED
 
     def _has_leftovers(self, member: Member) -> bool:
         return self.orphans or bool(member.due and member.due.clean)
@@ -200,8 +202,8 @@ class Round:
         report.files_removed = len(done.files) + len(done.orphans)
         report.bytes_removed = done.bytes
         report.kept = {str(version): list(why) for version, why in done.kept.items()}
-        if report.files_removed and report.fate is Fate.IN_SHAPE:
-            report.fate = Fate.MAINTAINED
+        if report.files_removed and report.fate is TableOutcome.IN_SHAPE:
+            report.fate = TableOutcome.MAINTAINED
 
     def _recorded(self, member: Member) -> None:
         """On the ledger of a table that has one; the sensor finds whatever is missed here."""
@@ -234,7 +236,7 @@ def _surveyed(member: Member, now: datetime) -> None:
         member.report.before = _figures(member.survey)
     except TABLES_FAULT as error:
         member.report.failed(error)
-        member.report.fate = Fate.SKIPPED
+        member.report.fate = TableOutcome.SKIPPED
 
 
 def _planned_anew(member: Member, now: datetime) -> None:

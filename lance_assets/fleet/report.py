@@ -19,7 +19,7 @@ _MESSAGE_MAX = 500
 _SUMMED = ("fragments", "files", "bytes", "deleted_rows", "index_rows_uncovered", "index_segments")
 
 
-class Fate(StrEnum):
+class TableOutcome(StrEnum):
     IN_SHAPE = "in shape"
     MAINTAINED = "maintained"
     DEFERRED = "deferred"
@@ -47,7 +47,7 @@ class Figures:
 @dataclass(slots=True)
 class TableReport:
     uri: str
-    fate: Fate = Fate.IN_SHAPE
+    fate: TableOutcome = TableOutcome.IN_SHAPE
     due: tuple[str, ...] = ()
     before: Figures | None = None
     after: Figures | None = None
@@ -70,7 +70,7 @@ class TableReport:
     def failed(self, error: Exception) -> None:
         """A later one adds to an earlier one."""
         said = str(error) or type(error).__name__
-        self.fate, self.message = Fate.FAILED, f"{self.message}; {said}"[:_MESSAGE_MAX].removeprefix("; ")
+        self.fate, self.message = TableOutcome.FAILED, f"{self.message}; {said}"[:_MESSAGE_MAX].removeprefix("; ")
 
     def as_json(self) -> dict[str, object]:
         return {name: value for name, value in asdict(self).items() if value not in ((), "", {}, None, 0, False)}
@@ -84,7 +84,7 @@ class FleetReport:
     jobs: int
     """Of Spark: one for all compactions, some for each table whose indices were kept up; more where one was lost."""
 
-    def of(self, fate: Fate) -> list[TableReport]:
+    def of(self, fate: TableOutcome) -> list[TableReport]:
         return [table for table in self.tables if table.fate is fate]
 
     @property
@@ -92,8 +92,8 @@ class FleetReport:
         value = dg.MetadataValue
         told = self._told()
         numbers = {
-            "lance/tables": len(self.tables) - len(self.of(Fate.SKIPPED)),
-            **{f"lance/tables_{fate.name.lower()}": len(self.of(fate)) for fate in Fate},
+            "lance/tables": len(self.tables) - len(self.of(TableOutcome.SKIPPED)),
+            **{f"lance/tables_{fate.name.lower()}": len(self.of(fate)) for fate in TableOutcome},
             "lance/tables_compacted": sum(table.compacted for table in self.tables),
             "lance/tables_indexed": sum(table.indexed for table in self.tables),
             "lance/versions_removed": sum(table.versions_removed for table in self.tables),
@@ -103,7 +103,7 @@ class FleetReport:
             "lance/spark_jobs": self.jobs,
         }
         rows = [dg.TableRecord(_row(table)) for table in told[:_SHOWN_MAX]]
-        everything = [table.as_json() for table in [*told, *self.of(Fate.IN_SHAPE)][:_JSON_MAX]]
+        everything = [table.as_json() for table in [*told, *self.of(TableOutcome.IN_SHAPE)][:_JSON_MAX]]
         return {
             "lance/report": value.md(self.markdown),
             **({"lance/report_table": value.table(rows)} if rows else {}),
@@ -114,7 +114,7 @@ class FleetReport:
 
     @property
     def markdown(self) -> str:
-        counts = ", ".join(f"{len(self.of(fate))} {fate}" for fate in Fate if self.of(fate))
+        counts = ", ".join(f"{len(self.of(fate))} {fate}" for fate in TableOutcome if self.of(fate))
         lines = [f"**{len(self.tables)} tables below `{self.prefix}`**: {counts or 'none'}", ""]
         told = self._told()
         if told:
@@ -127,7 +127,7 @@ class FleetReport:
 
     def _told(self) -> list[TableReport]:
         """What somebody should look at comes first."""
-        order = (Fate.FAILED, Fate.SKIPPED, Fate.DEFERRED, Fate.MAINTAINED)
+        order = (TableOutcome.FAILED, TableOutcome.SKIPPED, TableOutcome.DEFERRED, TableOutcome.MAINTAINED)
         return [table for fate in order for table in self.of(fate)]
 
     def _sums(self) -> Mapping[str, int]:

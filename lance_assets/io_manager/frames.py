@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from lance_core import InvalidInput, MissingPiece, Table
+from lance_core import InvalidInput, MissingDependency, Table
 
 Rows: TypeAlias = pa.Table | pa.RecordBatchReader
 
@@ -35,7 +35,7 @@ class Scan:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FrameType:
     """One type of frame, by where it lives, so that nothing is imported to name it."""
 
     module: str
@@ -62,7 +62,7 @@ def _imported(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        raise MissingPiece(
+        raise MissingDependency(
             f"a frame of {name} is asked for, and {name} is not installed here: pip install {name}"
         ) from error
 
@@ -84,22 +84,22 @@ def _one_batch(scan: Scan) -> pa.RecordBatch:
     return batches[0] if batches else pa.RecordBatch.from_pylist([], rows.schema)
 
 
-KINDS: tuple[Kind, ...] = (
-    Kind("pyarrow", "Table", lambda frame: frame, Scan.rows),
-    Kind("pyarrow", "RecordBatchReader", lambda frame: frame, Scan.reader),
-    Kind("pyarrow", "RecordBatch", lambda batch: pa.Table.from_batches([batch]), _one_batch),
-    Kind("pandas", "DataFrame", _from_pandas, _pandas),
-    Kind("polars", "DataFrame", lambda frame: frame.to_arrow(), _polars),
-    Kind("polars", "LazyFrame", lambda frame: frame.collect().to_arrow(), lambda scan: _polars(scan).lazy()),
-    Kind("lance_core", "Table", lambda table: table.to_table(), lambda scan: scan.table),
+KINDS: tuple[FrameType, ...] = (
+    FrameType("pyarrow", "Table", lambda frame: frame, Scan.rows),
+    FrameType("pyarrow", "RecordBatchReader", lambda frame: frame, Scan.reader),
+    FrameType("pyarrow", "RecordBatch", lambda batch: pa.Table.from_batches([batch]), _one_batch),
+    FrameType("pandas", "DataFrame", _from_pandas, _pandas),
+    FrameType("polars", "DataFrame", lambda frame: frame.to_arrow(), _polars),
+    FrameType("polars", "LazyFrame", lambda frame: frame.collect().to_arrow(), lambda scan: _polars(scan).lazy()),
+    FrameType("lance_core", "Table", lambda table: table.to_table(), lambda scan: scan.table),
 )
 
 
-def kind_of(frame: object) -> Kind | None:
+def kind_of(frame: object) -> FrameType | None:
     return next((kind for kind in KINDS if (known := kind.loaded()) and isinstance(frame, known)), None)
 
 
-def kind_for(wanted: object) -> Kind | None:
+def kind_for(wanted: object) -> FrameType | None:
     """Of the type that an input is annotated with."""
     return next((kind for kind in KINDS if (known := kind.loaded()) and known is wanted), None)
 

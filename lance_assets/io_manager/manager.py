@@ -6,7 +6,7 @@
 Frames of pyarrow, pandas and polars pass through this process, and are for what fits into it; Spark's rows stay with
 Spark. Tables with several writers, or rows that a machine cannot hold, are declared with `lance_table`. What a frame is
 says `frames.py`, which rows are a partition's `slices.py`; the version notes run, asset, partition and inputs like any
-other (`provenance.py`).
+other (`provenance/run_properties.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,9 +20,9 @@ from pyspark.sql import SparkSession
 
 from lance_assets.failures.error_translation import lance_errors
 from lance_assets.io_manager.frames import Rows, Scan, is_spark, is_sparks_type, kind_for, kind_of
-from lance_assets.io_manager.partition_predicates import PARTITION_EXPR, slice_of
+from lance_assets.io_manager.partition_predicates import PARTITION_EXPR, partition_predicate
 from lance_assets.ledger.partition_keys import version_of
-from lance_assets.ledger.version_metadata import committed_facts, metadata_of, metadata_of_gone
+from lance_assets.ledger.version_metadata import committed_facts, metadata_of, metadata_of_retired
 from lance_assets.lineage.render import without_credentials
 from lance_assets.provenance.run_intents import run_intent
 from lance_assets.provenance.run_properties import properties_of
@@ -32,7 +32,7 @@ from lance_assets.spark import append, overwrite, read
 from lance_assets.spark.types import stored_schema
 from lance_core import Committed, InvalidInput, NotFound, Table
 from lance_core.tasks import here
-from lance_core.tasks.here import Where
+from lance_core.tasks.here import TableRef
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -78,13 +78,13 @@ class LanceIOManager(dg.ConfigurableIOManager):
         target = self._target(context)
         with lance_errors(target, retry_number=context.step_context.previous_attempt_count):
             committed = _Output(self, context, target).write(obj)
-        if gone := metadata_of_gone(committed):
+        if gone := metadata_of_retired(committed):
             context.log.warning(f"{target.label}: {gone['lance/gone'].value}")
             context.add_output_metadata(gone)
             return
         facts = committed_facts(committed, epoch=1)
         known = context.step_context.instance.has_run(facts.run_id) if facts.run_id else False
-        landed = {"lance/landed_before": dg.MetadataValue.bool(committed.landed_before)}
+        landed = {"lance/landed_before": dg.MetadataValue.bool(committed.already_committed)}
         context.add_output_metadata({**metadata_of(facts, run_is_known=known, with_picture=True), **landed})
 
     def load_input(self, context: dg.InputContext) -> object:
@@ -209,7 +209,7 @@ class _Output:
 
     def _here(self, rows: Rows) -> Committed:
         target = self.target
-        where = Where(target.uri, **target.access)
+        where = TableRef(target.uri, **target.access)
         if target.mode == APPEND:
             return here.append(rows, where, **self._how())
         only = self._slice(rows.schema)
@@ -235,12 +235,12 @@ class _Output:
             schema = incoming
         return _slice(self.target, self.context.asset_partitions_def, list(self.context.asset_partition_keys), schema)
 
-    def _how(self) -> "_How":
+    def _how(self) -> "_OutputOptions":
         step, key = self.context.step_context, self.target.key
         partition = self._partition()
         intent = run_intent(step.instance, step.dagster_run, key, partition)
         inputs = self.manager.inputs_of(step.run_id, step.step.key)
-        return _How(intent=intent, properties=properties_of(step.dagster_run, key, partition, intent, inputs))
+        return _OutputOptions(intent=intent, properties=properties_of(step.dagster_run, key, partition, intent, inputs))
 
     def _partition(self) -> str | None:
         if not self.context.has_asset_partitions:
@@ -249,7 +249,7 @@ class _Output:
         return keys[0] if len(keys) == 1 else f"{keys[0]}...{keys[-1]}"
 
 
-class _How(TypedDict):
+class _OutputOptions(TypedDict):
     intent: str
     properties: Mapping[str, str]
 
@@ -261,7 +261,7 @@ def _slice(target: Target, partitions: dg.PartitionsDefinition[str], keys: Seque
             f"metadata={{{PARTITION_EXPR!r}: 'column'}}, so that a partition replaces its own rows and no others, or "
             "mode 'append'"
         )
-    return slice_of(partitions, keys, target.by, schema, what=f"the asset {target.label}")
+    return partition_predicate(partitions, keys, target.by, schema, what=f"the asset {target.label}")
 
 
 def _check_mode(mode: str, what: str) -> str:

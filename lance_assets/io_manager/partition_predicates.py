@@ -19,7 +19,7 @@ PARTITION_EXPR = "partition_expr"
 Columns: TypeAlias = str | Mapping[str, str]
 
 
-def slice_of(
+def partition_predicate(
     partitions: dg.PartitionsDefinition[str], keys: Sequence[str], by: Columns, schema: pa.Schema, *, what: str
 ) -> str:
     """The rows of these partitions. `by` is what `partition_expr` says, `what` the asset, for messages."""

@@ -14,7 +14,7 @@ _KEYS_PER_CALL = 500
 _TRIES = 5
 
 
-def add_keys(instance: dg.DagsterInstance, partition_set: str, keys: Sequence[str]) -> None:
+def register_partition_keys(instance: dg.DagsterInstance, partition_set: str, keys: Sequence[str]) -> None:
     for start in range(0, len(keys), _KEYS_PER_CALL):
         _add(instance, partition_set, keys[start : start + _KEYS_PER_CALL])
 

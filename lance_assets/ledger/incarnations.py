@@ -10,7 +10,7 @@ import re
 
 import dagster as dg
 
-from lance_assets.ledger.dynamic_partitions import add_keys
+from lance_assets.ledger.dynamic_partitions import register_partition_keys
 from lance_assets.ledger.ledger import Ledger
 
 _UNKNOWN = "unknown"
@@ -18,7 +18,7 @@ _UNKNOWN = "unknown"
 _PLAIN = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
-def epoch_of(instance: dg.DagsterInstance, ledger: Ledger, table_id: str | None) -> int:
+def incarnation_of(instance: dg.DagsterInstance, ledger: Ledger, table_id: str | None) -> int:
     """The epoch of the table with this identity, which is remembered from now on.
 
     Without an identity it is the table that was seen last: a table may lose its identity, it does not get another.
@@ -28,7 +28,7 @@ def epoch_of(instance: dg.DagsterInstance, ledger: Ledger, table_id: str | None)
         return len(known)
     name = _UNKNOWN if table_id is None else _name(table_id)
     if name not in known:
-        add_keys(instance, ledger.table_set, [name])
+        register_partition_keys(instance, ledger.table_set, [name])
         known = list(instance.get_dynamic_partitions(ledger.table_set))  # somebody else may have been faster
     return known.index(name) + 1
 

@@ -54,7 +54,7 @@ def metadata_of_indices(found: Sequence[IndexStatistics], now: datetime) -> Meta
     return shown
 
 
-def note_on(found: IndexStatistics) -> str:
+def index_note(found: IndexStatistics) -> str:
     """What somebody should know who sees its figures: the end of a sentence that begins with its name."""
     if found.why_unused is not None:
         return found.why_unused
@@ -76,7 +76,7 @@ def _record(found: IndexStatistics, now: datetime) -> dg.TableRecord:
             "segments": f"{len(found.segments):,}",
             "bytes": size(found.bytes),
             "age": "" if found.created_at is None else age(max(now - found.created_at, timedelta(0))),
-            "note": note_on(found),
+            "note": index_note(found),
         }
     )
 

@@ -1,7 +1,7 @@
 """The ledger of a table: the one Dagster asset whose partitions are the table's versions, and every name made from it.
 
 A `Ledger` says where the table is and what Dagster calls it; it holds no versions. Recording them is `recording.py`,
-finding those of others is `discovery.py`. What is wrong with a declaration is said here, when it is declared.
+finding those of others is `discovery/sensor.py`. What is wrong with a declaration is said here, when it is declared.
 """
 
 import hashlib
@@ -63,12 +63,12 @@ class Ledger:
 
     @property
     def table_set(self) -> str:
-        """What `epochs.py` remembers. The sign is in no name of a table, so this set is no other table's."""
+        """What `incarnations.py` remembers. The sign is in no name of a table, so this set is no other table's."""
         return f"{self.partition_set}#tables"
 
     @property
     def claim_set(self) -> str:
-        """What `claims.py` holds."""
+        """What `recording_claims.py` holds."""
         return f"{self.partition_set}#claims"
 
     @property

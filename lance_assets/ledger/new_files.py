@@ -32,7 +32,7 @@ _FILES_OF_BEFORE = (Delete, Merge, Rewrite, Update)
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class NewFiles:
     """The files that a version brought; None where nobody can tell."""
 
     files: int | None = None
@@ -40,20 +40,20 @@ class Written:
     deletion_files: int | None = None
 
 
-def written_by(table: Table, made_by: Transaction | None) -> Written:
+def new_files_of(table: Table, made_by: Transaction | None) -> NewFiles:
     """Some operations name the files that stay, too, so that it takes the version before to tell."""
     operation = made_by.operation if made_by else None
     if isinstance(operation, _NO_FILES):
-        return Written(0, 0)
+        return NewFiles(0, 0)
     if not isinstance(operation, (*_OWN_FILES, *_FILES_OF_BEFORE)):
-        return Written()
+        return NewFiles()
     at_before = _before(table) if isinstance(operation, _FILES_OF_BEFORE) else None
     before = at_before.manifest if at_before else None
     sets = deletion_files_written(operation, before) if isinstance(operation, Delete | Update) else None
     if before is None and not isinstance(operation, _OWN_FILES):
-        return Written(deletion_files=sets)
+        return NewFiles(deletion_files=sets)
     sizes = [file.size for file in files_written(operation, before)]
-    return Written(len(sizes), None if None in sizes else sum(filter(None, sizes)), sets)
+    return NewFiles(len(sizes), None if None in sizes else sum(filter(None, sizes)), sets)
 
 
 def _before(table: Table) -> Table | None:

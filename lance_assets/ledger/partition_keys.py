@@ -1,9 +1,9 @@
 """Versions as Dagster partition keys, both ways: `v` and ten digits, so that keys sort as the versions do.
 
 A table that is created anew at the same place begins an epoch, and its keys say which: `w02.v0000000001` sorts after
-every key of the first. Nothing here looks at a table or an instance; which epoch a table has is in `epochs.py`. A key
-that a person typed may name a version that never was: `version_of` refuses what is not a key at all, the reader of the
-table finds out the rest.
+every key of the first. Nothing here looks at a table or an instance; which epoch a table has is in `incarnations.py`. A
+key that a person typed may name a version that never was: `version_of` refuses what is not a key at all, the reader of
+the table finds out the rest.
 """
 
 import re

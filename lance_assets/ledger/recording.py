@@ -1,9 +1,9 @@
 """Putting a version on the ledger, once as a user sees it.
 
 Dagster delivers at least once, and a run and the sensor may both come along, so every recording looks first, claims the
-version (`claims.py`), and looks again. The order is commit, partition key, event: an event before its key would be a
-partition that no page lists, a key before its commit one that names no version. Which versions there are to record is
-decided by `writes.py` and `discovery.py`.
+version (`recording_claims.py`), and looks again. The order is commit, partition key, event: an event before its key
+would be a partition that no page lists, a key before its commit one that names no version. Which versions there are to
+record is decided by `lance_core/commit/write_protocol.py` and `discovery/sensor.py`.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -11,7 +11,7 @@ from enum import Enum
 
 import dagster as dg
 
-from lance_assets.ledger.dynamic_partitions import add_keys
+from lance_assets.ledger.dynamic_partitions import register_partition_keys
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.ledger.partition_keys import is_version_key
 from lance_assets.ledger.recording_claims import claim, release, wait_for_others
@@ -22,7 +22,7 @@ _DATA_VERSION = "dagster/data_version"
 _PARTITIONS_PER_QUERY = 500
 
 
-class Standing(Enum):
+class RecordingState(Enum):
     """How a version stands on the ledger."""
 
     MISSING = "missing"
@@ -54,12 +54,12 @@ def _recorded(instance: dg.DagsterInstance, ledger: Ledger, partitions: Sequence
         cursor = page.cursor
 
 
-def standing(facts: VersionFacts, known: Mapping[str, str]) -> Standing:
+def recording_state(facts: VersionFacts, known: Mapping[str, str]) -> RecordingState:
     noted = known.get(facts.partition)
     if noted is None:
-        return Standing.MISSING
+        return RecordingState.MISSING
     # Without a data version it was reported by hand, by somebody who saw the version.
-    return Standing.RECORDED if noted in ("", facts.data_version) else Standing.TAKEN
+    return RecordingState.RECORDED if noted in ("", facts.data_version) else RecordingState.TAKEN
 
 
 def materialization(
@@ -80,18 +80,18 @@ def materialization(
 
 
 def add_partitions(instance: dg.DagsterInstance, ledger: Ledger, partitions: Iterable[str]) -> None:
-    add_keys(instance, ledger.partition_set, list(partitions))
+    register_partition_keys(instance, ledger.partition_set, list(partitions))
 
 
-def record_in_run(context: dg.AssetExecutionContext, ledger: Ledger, facts: VersionFacts) -> Standing:
+def record_in_run(context: dg.AssetExecutionContext, ledger: Ledger, facts: VersionFacts) -> RecordingState:
     """Record the version that this run made, or found landed; answers how it stood before."""
     instance, key, run_id = context.instance, facts.partition, context.run.run_id
-    found = standing(facts, recorded(instance, ledger, [key]))
-    if found is Standing.TAKEN:
-        context.log.warning(taken_message(ledger, key))
+    found = recording_state(facts, recorded(instance, ledger, [key]))
+    if found is RecordingState.TAKEN:
+        context.log.warning(already_recorded_message(ledger, key))
         return found
     add_partitions(instance, ledger, [key])
-    if found is Standing.MISSING:
+    if found is RecordingState.MISSING:
         retained = sum(map(is_version_key, instance.get_dynamic_partitions(ledger.partition_set)))
         if said := warning(ledger, retained - 1, retained):
             context.log.warning(said)
@@ -100,7 +100,7 @@ def record_in_run(context: dg.AssetExecutionContext, ledger: Ledger, facts: Vers
             wait_for_others(instance, ledger, key, run_id)
         if claimed.held:
             # Whoever held the claim before has recorded it in the meantime, or never will.
-            if standing(facts, recorded(instance, ledger, [key])) is Standing.MISSING:
+            if recording_state(facts, recorded(instance, ledger, [key])) is RecordingState.MISSING:
                 context.log_event(materialization(instance, ledger, facts, retained=retained))
         else:
             context.log.info(f"{ledger.label}: partition {key} is being recorded by another run, or by the sensor")
@@ -109,7 +109,7 @@ def record_in_run(context: dg.AssetExecutionContext, ledger: Ledger, facts: Vers
     return found
 
 
-def taken_message(ledger: Ledger, partition: str) -> str:
+def already_recorded_message(ledger: Ledger, partition: str) -> str:
     return (
         f"{ledger.label}: a version was not recorded, since its partition {partition} holds another version of this "
         f"number. The table at {ledger.shown_uri} was put back to an older state and written since, or replaced by one "

@@ -5,7 +5,7 @@ database keeps them in order, so that the first is the one that holds, on howeve
 claim ends with its release, with its run or after ten minutes; that of a tick of a sensor after three. Where claims
 meet, the first waits until the others have let go: a database may have shown them theirs before ours. Looking at the
 ledger again, once the claim holds, is the caller's part; `recording.py` does it. What sensors agree on among themselves
-is in `ticks.py`. `001-one-event-per-version.md` says why.
+is in `discovery/leader.py`. `001-one-event-per-version.md` says why.
 """
 
 import time
@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
-from lance_assets.ledger.dynamic_partitions import add_keys
+from lance_assets.ledger.dynamic_partitions import register_partition_keys
 from lance_assets.ledger.ledger import Ledger
 
 _pause = time.sleep
@@ -54,7 +54,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class ClaimResult:
     held: frozenset[str]
     """Those whose claim is the first. The others are somebody else's."""
     contested: frozenset[str]
@@ -67,12 +67,14 @@ def claim(
     partitions: Collection[str],
     claimant: str,
     now: datetime | None = None,
-) -> Claimed:
+) -> ClaimResult:
     """Claim the recording of these partitions."""
     if not partitions:
-        return Claimed(frozenset(), frozenset())
+        return ClaimResult(frozenset(), frozenset())
     seconds = int((now or datetime.now(UTC)).timestamp())
-    add_keys(instance, ledger.claim_set, [Claim(partition, claimant, seconds).key for partition in partitions])
+    register_partition_keys(
+        instance, ledger.claim_set, [Claim(partition, claimant, seconds).key for partition in partitions]
+    )
     claimants: dict[str, list[str]] = {}
     is_live = liveness(instance, claimant, seconds)
     for each in claims_of(instance, ledger):
@@ -80,7 +82,7 @@ def claim(
             claimants.setdefault(each.partition, []).append(each.claimant)
     held = {partition for partition, names in claimants.items() if names[0] == claimant}
     contested = {partition for partition in held if any(name != claimant for name in claimants[partition])}
-    return Claimed(frozenset(held), frozenset(contested))
+    return ClaimResult(frozenset(held), frozenset(contested))
 
 
 def wait_for_others(instance: dg.DagsterInstance, ledger: Ledger, partition: str, claimant: str) -> None:

@@ -13,9 +13,9 @@ import dagster as dg
 import pyarrow as pa
 
 from lance_assets.diagrams.lineage_diagram import lineage_picture
-from lance_assets.ledger.new_files import written_by
+from lance_assets.ledger.new_files import new_files_of
 from lance_assets.ledger.partition_keys import partition_key
-from lance_assets.lineage.model import Origin, Source, VersionName, sources_of
+from lance_assets.lineage.model import InputVersion, Origin, VersionName, sources_of
 from lance_assets.lineage.render import as_markdown, without_credentials
 from lance_assets.provenance.properties import ASSET_KEY, CODE_LOCATION, PARTITION, RUN_ID, as_inputs, inputs_of
 from lance_core import Committed, Table, VersionInfo
@@ -55,7 +55,7 @@ class VersionFacts:
     rebased_over: tuple[int, ...] = ()
     together: tuple[str, ...] = ()
     """The uuids of the appends that share it, where several do."""
-    sources: tuple[Source, ...] = ()
+    sources: tuple[InputVersion, ...] = ()
     """The versions of this table and others that it comes from, besides the one before it."""
     deletion_files: int | None = None
     """Sets of deleted rows that it wrote, of operations that write such."""
@@ -131,14 +131,14 @@ def committed_facts(committed: Committed, epoch: int) -> VersionFacts:
         rebased_over=tuple(committed.rebased_over),
         together=tuple(part.uuid for part in parts_of(made_by)) if made_by else (),
         sources=sources_of(table.uri, made_by.properties, made_by.operation) if made_by else (),
-        deletion_files=written_by(table, made_by).deletion_files,
+        deletion_files=new_files_of(table, made_by).deletion_files,
     )
 
 
-def found_facts(table: Table, info: VersionInfo, epoch: int) -> VersionFacts:
+def discovered_facts(table: Table, info: VersionInfo, epoch: int) -> VersionFacts:
     """Of a version that was found in the history. `table` is at that version."""
     made_by = table.transaction()
-    written = written_by(table, made_by)
+    written = new_files_of(table, made_by)
     return VersionFacts(
         version=info.version,
         epoch=epoch,
@@ -204,14 +204,14 @@ def tags_of(facts: VersionFacts, *, run_is_known: bool) -> dict[str, str]:
     return tags | ({"lance/run_id": facts.run_id} if facts.run_id else {})
 
 
-def metadata_of_gone(committed: Committed) -> Metadata | None:
+def metadata_of_retired(committed: Committed) -> Metadata | None:
     """Of a write that had landed as a version that is gone: figures of the table as it is now are none of it."""
     if committed.table.version == committed.version:
         return None
     return {
         "lance/version": dg.MetadataValue.int(committed.version),
         "lance/operation": dg.MetadataValue.text(committed.operation),
-        "lance/landed_before": dg.MetadataValue.bool(committed.landed_before),
+        "lance/landed_before": dg.MetadataValue.bool(committed.already_committed),
         "lance/gone": dg.MetadataValue.text(
             f"this landed as version {committed.version}, which cleanup has retired since; nothing was written now, "
             f"and what that version held nobody can tell. The table is at version {committed.table.version}"

@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass, field, replace
 
 from lance_assets.lineage.graph import DEPTH_MAX, VERSIONS_MAX, Ancestry, ancestry
-from lance_assets.lineage.model import Bond, Origin, Source, Unknown, VersionName, sources_of
+from lance_assets.lineage.model import AncestryKind, InputVersion, Origin, Unknown, VersionName, sources_of
 from lance_assets.provenance.properties import inputs_of
 from lance_core import LanceError, NotFound, Table, VersionInfo
 from lance_core.operations import Clone, Operation
@@ -58,7 +58,7 @@ class Tables:
             return Unknown(name, f"it cannot be read: {error}")
         if not self.parents or found.parent is None:
             return found
-        before = Source(VersionName(name.uri, found.parent), Bond.FOLLOWS)
+        before = InputVersion(VersionName(name.uri, found.parent), AncestryKind.FOLLOWS)
         return replace(found, sources=(*found.sources, before))
 
     def _opened(self, name: VersionName) -> Table:

@@ -18,7 +18,7 @@ _PAGE, _PAGES_MAX = 500, 20
 
 
 @dataclass(frozen=True, slots=True)
-class MadeByRun:
+class RunVersion:
     """A version, as it was recorded."""
 
     name: VersionName
@@ -34,16 +34,16 @@ class MadeByRun:
 
 
 @dataclass(frozen=True, slots=True)
-class RunSaid:
+class RunVersions:
     run_id: str
     status: str
     job: str
     assets: tuple[str, ...]
     """Those that it was to write."""
-    versions: tuple[MadeByRun, ...]
+    versions: tuple[RunVersion, ...]
 
 
-def run_said(instance: dg.DagsterInstance, run_id: str) -> RunSaid:
+def recorded_versions(instance: dg.DagsterInstance, run_id: str) -> RunVersions:
     record = instance.get_run_record_by_id(run_id)
     if record is None:
         raise NotFound(
@@ -52,13 +52,13 @@ def run_said(instance: dg.DagsterInstance, run_id: str) -> RunSaid:
         )
     run = record.dagster_run
     planned = instance.get_asset_keys_for_run(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED)
-    made: dict[VersionName, MadeByRun] = {}
+    made: dict[VersionName, RunVersion] = {}
     for event in (*_own(instance, run_id), *_recorded_by_others(instance, record, planned)):
         found = _made(event, run_id)
         if found is not None and (found.recorded_on or found.name not in made):
             made[found.name] = found
     assets = tuple(sorted(key.to_user_string() for key in planned))
-    return RunSaid(run_id, run.status.value, run.job_name, assets, tuple(made.values()))
+    return RunVersions(run_id, run.status.value, run.job_name, assets, tuple(made.values()))
 
 
 def _own(instance: dg.DagsterInstance, run_id: str) -> Iterator[dg.AssetMaterialization]:
@@ -93,7 +93,7 @@ def _recorded_by_others(
                 break
 
 
-def _made(event: dg.AssetMaterialization, run_id: str) -> MadeByRun | None:
+def _made(event: dg.AssetMaterialization, run_id: str) -> RunVersion | None:
     """None where it is about something else: other events too name a table, or a version that was looked at."""
     shown = {name: value.value for name, value in event.metadata.items()}
     uri, version, operation = (shown.get(name) for name in ("dagster/uri", "lance/version", "lance/operation"))
@@ -101,7 +101,7 @@ def _made(event: dg.AssetMaterialization, run_id: str) -> MadeByRun | None:
         return None
     made_by = _text(shown, "lance/run")
     on_ledger = event.partition if (event.tags or {}).get("lance/op") else None
-    return MadeByRun(
+    return RunVersion(
         VersionName(uri, version),
         operation,
         _text(shown, "lance/written_by"),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 
-from lance_assets.lineage.model import Bond, Origin, Source, Unknown, VersionName
+from lance_assets.lineage.model import AncestryKind, InputVersion, Origin, Unknown, VersionName
 
 DEPTH_MAX = 20
 VERSIONS_MAX = 1000
@@ -20,7 +20,7 @@ _SKEW = timedelta(minutes=5)
 Look = Callable[[VersionName], Origin | Unknown]
 
 
-class Mark(Enum):
+class LineKind(Enum):
     """What a line of the tree is."""
 
     NEW = "new"
@@ -35,11 +35,11 @@ class Mark(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TreeLine:
     name: VersionName
-    bond: Bond | None
+    bond: AncestryKind | None
     """To the line above that it is below; None for the version that was asked for."""
-    mark: Mark
+    mark: LineKind
     origin: Origin | None
     why: str | None
     """Of one that is unknown."""
@@ -65,12 +65,12 @@ class Ancestry:
     def is_whole(self) -> bool:
         return not self.unfollowed
 
-    def lines(self) -> Iterator[Line]:
+    def lines(self) -> Iterator[TreeLine]:
         """From the version that was asked for to its sources, and from each of them on. Every version has its say once;
         every source of one that does has a line below it."""
         said: set[VersionName] = set()
         path: list[VersionName] = []
-        stack: list[tuple[Source | None, VersionName, tuple[bool, ...]]] = [(None, self.root, ())]
+        stack: list[tuple[InputVersion | None, VersionName, tuple[bool, ...]]] = [(None, self.root, ())]
         while stack:
             source, name, last = stack.pop()
             del path[len(last) :]
@@ -78,23 +78,23 @@ class Ancestry:
             yield line
             said.add(name)
             path.append(name)
-            if line.mark is Mark.NEW and line.origin is not None:
+            if line.mark is LineKind.NEW and line.origin is not None:
                 sources = line.origin.sources
                 for number, each in reversed([*enumerate(sources, 1)]):
                     stack.append((each, each.name, (*last, number == len(sources))))
 
     def _line(
         self,
-        source: Source | None,
+        source: InputVersion | None,
         name: VersionName,
         last: tuple[bool, ...],
         path: list[VersionName],
         said: set[VersionName],
-    ) -> Line:
+    ) -> TreeLine:
         facts = self.found[name]
         origin = facts if isinstance(facts, Origin) else None
         above = self.found[path[-1]] if path else None
-        return Line(
+        return TreeLine(
             name=name,
             bond=source.bond if source else None,
             mark=self._mark(name, facts, path, said),
@@ -106,14 +106,14 @@ class Ancestry:
 
     def _mark(
         self, name: VersionName, facts: Origin | Unknown, path: list[VersionName], said: set[VersionName]
-    ) -> Mark:
+    ) -> LineKind:
         if isinstance(facts, Unknown):
-            return Mark.UNKNOWN
+            return LineKind.UNKNOWN
         if name in path:
-            return Mark.CYCLE
+            return LineKind.CYCLE
         if name in said:
-            return Mark.AGAIN
-        return Mark.CUT if name in self.unfollowed else Mark.NEW
+            return LineKind.AGAIN
+        return LineKind.CUT if name in self.unfollowed else LineKind.NEW
 
 
 def ancestry(

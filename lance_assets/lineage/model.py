@@ -23,7 +23,7 @@ class VersionName:
         return f"{self.uri}@{self.version}"
 
 
-class Bond(Enum):
+class AncestryKind(Enum):
     """How a version has another one for an ancestor."""
 
     READ = "read"
@@ -37,9 +37,9 @@ class Bond(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class InputVersion:
     name: VersionName
-    bond: Bond
+    bond: AncestryKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Origin:
     rebased_over: Sequence[int]
     uuid: str | None
     properties: Mapping[str, str]
-    sources: tuple[Source, ...] = ()
+    sources: tuple[InputVersion, ...] = ()
     together: tuple[str, ...] = ()
     """The uuids of the appends that share this version."""
     unread: str | None = None
@@ -93,14 +93,17 @@ class Unknown:
     why: str
 
 
-def sources_of(uri: str, properties: Mapping[str, str], operation: Operation | None) -> tuple[Source, ...]:
+def sources_of(uri: str, properties: Mapping[str, str], operation: Operation | None) -> tuple[InputVersion, ...]:
     """The ancestors that a version of the table at `uri` names, other than the version before it."""
-    found = [Source(VersionName(place, version), Bond.READ) for place, version in inputs_of(properties).versions]
+    found = [
+        InputVersion(VersionName(place, version), AncestryKind.READ)
+        for place, version in inputs_of(properties).versions
+    ]
     match operation:
         case Restore(version=version):
-            found.insert(0, Source(VersionName(uri, version), Bond.RESTORED))
+            found.insert(0, InputVersion(VersionName(uri, version), AncestryKind.RESTORED))
         case Clone() as clone:
-            found.insert(0, Source(VersionName(_line_of(clone), clone.ref_version), Bond.BEGAN))
+            found.insert(0, InputVersion(VersionName(_line_of(clone), clone.ref_version), AncestryKind.BEGAN))
     return tuple(found[:_SOURCES_MAX])
 
 

@@ -6,7 +6,7 @@ Places are shown as tables name them, but for what may be a credential.
 from collections.abc import Iterator, Sequence
 
 from lance_assets.common.text import in_markdown
-from lance_assets.lineage.model import Bond, Origin, Source, Unknown, VersionName
+from lance_assets.lineage.model import AncestryKind, InputVersion, Origin, Unknown, VersionName
 from lance_core.shell import without_secrets
 
 _RUN_LETTERS = 8
@@ -45,7 +45,7 @@ def span(versions: Sequence[int]) -> str:
     return str(versions[0]) if len(versions) == 1 else f"{versions[0]}-{versions[-1]}"
 
 
-def bond(source: Source, own_uri: str) -> str:
+def bond(source: InputVersion, own_uri: str) -> str:
     """As words behind the version that has it."""
     where = str(source.name.version) if source.name.uri == own_uri else named(source.name)
     return f"{source.bond.value} {where}"
@@ -54,7 +54,7 @@ def bond(source: Source, own_uri: str) -> str:
 def notes(origin: Origin) -> Iterator[str]:
     """What is out of the ordinary in how it was made."""
     for source in origin.sources:
-        if source.bond is not Bond.READ:
+        if source.bond is not AncestryKind.READ:
             yield bond(source, origin.name.uri)
     if origin.rebased_over:
         yield f"rebased over {span(origin.rebased_over)}"
@@ -85,13 +85,15 @@ def as_json(facts: Origin | Unknown) -> dict[str, object]:
         "partition": facts.partition,
         "code_location": facts.code_location,
         "intent": facts.intent,
-        "inputs": [_source(each) for each in facts.sources if each.bond is Bond.READ],
-        "sources": [{**_source(each), "bond": each.bond.value} for each in facts.sources if each.bond is not Bond.READ],
+        "inputs": [_source(each) for each in facts.sources if each.bond is AncestryKind.READ],
+        "sources": [
+            {**_source(each), "bond": each.bond.value} for each in facts.sources if each.bond is not AncestryKind.READ
+        ],
         "unreadable_inputs": facts.unread,
     }
 
 
-def _source(source: Source) -> dict[str, object]:
+def _source(source: InputVersion) -> dict[str, object]:
     return {"uri": without_credentials(source.name.uri), "version": source.name.version}
 
 

@@ -2,9 +2,10 @@
 
     policy (declared) + survey (manifest and listings) -> plan (pure: what is due, and why) -> compaction, cleanup
 
-`asset.py`, `sensor.py` and `schedule` in it do it for one declared table; `fleet.py` for all tables below a prefix, in
-one Spark job and with one report. What a compaction or a cleanup does is the core's; that none of them fights a run
-that writes is decided in `runs.py`, and which versions others still need in `pins.py`.
+`maintenance_step.py`, `sensor.py` and `schedule` in it do it for one declared table; `fleet/fleet.py` for all tables
+below a prefix, in one Spark job and with one report. What a compaction or a cleanup does is the core's; that none of
+them fights a run that writes is decided in `active_runs.py`, and which versions others still need in
+`downstream_pins.py`.
 """
 
 from lance_assets.maintenance.maintenance_step import maintenance_asset, maintenance_key

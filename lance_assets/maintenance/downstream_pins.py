@@ -30,7 +30,7 @@ _FRESH_FOR = timedelta(minutes=1)
 
 
 @dataclass(slots=True)
-class NeededLately:
+class RecentlyNeeded:
     """What the ledgers need, read once for all the sensors that a process evaluates in the same minute: each has one
     table, and would read the ledgers of all. Whatever removes versions reads it anew."""
 

@@ -6,12 +6,12 @@ from datetime import datetime
 import dagster as dg
 
 from lance_assets.checks.check import Check
-from lance_assets.checks.evaluate import judge_in_run
-from lance_assets.ledger.incarnations import epoch_of
+from lance_assets.checks.evaluate import evaluate_in_run
+from lance_assets.ledger.incarnations import incarnation_of
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.ledger.partition_keys import is_version_key, partition_key
 from lance_assets.ledger.recording import record_in_run
-from lance_assets.ledger.version_metadata import found_facts
+from lance_assets.ledger.version_metadata import discovered_facts
 from lance_assets.maintenance.policy import Maintenance
 from lance_assets.provenance.properties import RUN_ID
 from lance_core import CleanupReport, Survey, Table
@@ -40,7 +40,7 @@ def cleaned(table: Table, policy: Maintenance, needed: Mapping[int, str]) -> Cle
 def retire(instance: dg.DagsterInstance, ledger: Ledger, table: Table) -> int:
     """Partitions of versions that are gone, as the sensor does it by and by."""
     keys = set(instance.get_dynamic_partitions(ledger.partition_set))
-    epoch = epoch_of(instance, ledger, ledger.identity_of(table))
+    epoch = incarnation_of(instance, ledger, ledger.identity_of(table))
     there = {partition_key(number, epoch) for number in table.version_numbers()}
     gone = sorted(key for key in keys - there if is_version_key(key))
     for key in gone:
@@ -52,11 +52,11 @@ def record_own(
     context: dg.AssetExecutionContext, ledger: Ledger, checks: Sequence[Check], table: Table, since: int
 ) -> None:
     """The versions after `since` that this run has made. No rows are read for a check of one: they are as they were."""
-    epoch = epoch_of(context.instance, ledger, ledger.identity_of(table))
+    epoch = incarnation_of(context.instance, ledger, ledger.identity_of(table))
     cheap = [check for check in checks if not check.reads_data]
     for info in table.versions(since=since):
         if info.properties.get(RUN_ID) == context.run.run_id:
             made = table.at(info.version)
-            facts = found_facts(made, info, epoch)
+            facts = discovered_facts(made, info, epoch)
             record_in_run(context, ledger, facts)
-            judge_in_run(context, ledger, cheap, made, facts.partition)
+            evaluate_in_run(context, ledger, cheap, made, facts.partition)

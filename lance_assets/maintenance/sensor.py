@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.maintenance.active_runs import at_work
-from lance_assets.maintenance.downstream_pins import Needed, NeededLately, needed_of
+from lance_assets.maintenance.downstream_pins import Needed, RecentlyNeeded, needed_of
 from lance_assets.maintenance.maintenance_actions import surveyed
 from lance_assets.maintenance.maintenance_step import maintenance_key
 from lance_assets.maintenance.plan import plan, shape
@@ -26,7 +26,7 @@ OF = "lance/maintenance_of"
 AFTER_A_FAILURE = timedelta(hours=1)
 _UNSUCCESSFUL = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 _TABLES_FAULT = (LanceError, pa.ArrowException, ArithmeticError, LookupError, OSError, RecursionError, ValueError)
-_NEEDED = NeededLately()
+_NEEDED = RecentlyNeeded()
 
 
 def maintenance_sensor(

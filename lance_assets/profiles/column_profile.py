@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_assets.common.version_stats import Layout
+from lance_assets.common.version_stats import VersionStats
 from lance_core import Table
 
 _STRETCHES = 16
@@ -54,7 +54,7 @@ class Vectors:
 
 
 @dataclass(slots=True)
-class Column:
+class ColumnProfile:
     path: tuple[str, ...]
     type: pa.DataType
     can_be_null: bool
@@ -71,7 +71,7 @@ class Column:
 class Contents:
     rows: int
     rows_read: int
-    columns: tuple[Column, ...]
+    columns: tuple[ColumnProfile, ...]
     left_out: int = field(default=0)
     """Columns that are more than are looked at."""
 
@@ -81,7 +81,7 @@ class Contents:
 
 
 def read_contents(
-    table: Table, layout: Layout, *, columns: Sequence[str] | None, columns_max: int, bytes_max: int
+    table: Table, layout: VersionStats, *, columns: Sequence[str] | None, columns_max: int, bytes_max: int
 ) -> Contents:
     """Of these columns, or of all. A name that is none of the table's is left out: an older version may not have it."""
     schema = table.schema
@@ -100,13 +100,13 @@ def read_contents(
     return Contents(layout.rows, rows_read, tuple(kept), len(found) - len(kept))
 
 
-def _columns(top: pa.Field) -> Iterator[Column]:
+def _columns(top: pa.Field) -> Iterator[ColumnProfile]:
     """A column, and the fields of its structs."""
     waiting: list[tuple[tuple[str, ...], pa.Field, bool]] = [((top.name,), top, False)]
     while waiting:
         path, field, above = waiting.pop()
         nullable = above or field.nullable
-        yield Column(path, field.type, nullable, vectors=Vectors() if _is_vector(field.type) else None)
+        yield ColumnProfile(path, field.type, nullable, vectors=Vectors() if _is_vector(field.type) else None)
         if pa.types.is_struct(field.type):
             waiting += [((*path, child.name), child, nullable) for child in reversed(list(field.type))]
 
@@ -115,7 +115,7 @@ def _is_vector(kind: pa.DataType) -> bool:
     return bool(pa.types.is_fixed_size_list(kind) and pa.types.is_floating(kind.value_type) and kind.list_size > 0)
 
 
-def _look(column: Column, array: pa.Array) -> None:
+def _look(column: ColumnProfile, array: pa.Array) -> None:
     if len(column.path) > 1:
         array = pc.struct_field(array, list(column.path[1:]))
     column.nulls += array.null_count
@@ -151,7 +151,7 @@ def _batches(table: Table, columns: Sequence[str], rows_max: int, rows: int) -> 
         yield from table.to_batches(columns, limit=long, offset=start)
 
 
-def _rows_max(schema: pa.Schema, layout: Layout, columns: Sequence[str], bytes_max: int) -> int:
+def _rows_max(schema: pa.Schema, layout: VersionStats, columns: Sequence[str], bytes_max: int) -> int:
     """How many rows fit into the bound, by the types whose values have one width, and the files' sizes for the rest."""
     own, own_open = _widths([schema.field(name).type for name in columns])
     whole, whole_open = _widths([field.type for field in schema])

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lance_assets.common.version_stats import Layout
+from lance_assets.common.version_stats import VersionStats
 from lance_assets.profiles.column_profile import Contents, read_contents
 from lance_core import IndexStatistics, InvalidInput, Table
 
@@ -45,7 +45,7 @@ class Profile:
 @dataclass(frozen=True, slots=True)
 class Profiled:
     table: Table
-    layout: Layout
+    layout: VersionStats
     contents: Contents
     indices: tuple[IndexStatistics, ...]
     seconds: float
@@ -53,6 +53,6 @@ class Profiled:
 
 def profiled(table: Table, how: Profile) -> Profiled:
     started = time.monotonic()
-    layout = Layout.of(table)
+    layout = VersionStats.of(table)
     contents = read_contents(table, layout, columns=how.columns, columns_max=COLUMNS_MAX, bytes_max=how.read_bytes_max)
     return Profiled(table, layout, contents, table.index_statistics(), time.monotonic() - started)

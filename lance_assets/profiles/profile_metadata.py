@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
-from lance_assets.checks.evaluate import Judged
+from lance_assets.checks.evaluate import EvaluatedCheck
 from lance_assets.diagrams.fragment_map import fragment_map, fragment_strip
 from lance_assets.diagrams.version_graph import version_graph
 from lance_assets.ledger.index_metadata import metadata_of_indices
-from lance_assets.profiles.column_profile import Column, Contents
+from lance_assets.profiles.column_profile import ColumnProfile, Contents
 from lance_assets.profiles.profile import Profiled
 
 _PLOTTED_MAX = 20
@@ -58,7 +58,7 @@ def metadata_of(profiled: Profiled, *, pictures: bool) -> Metadata:
     return shown
 
 
-def checks_of(judged: Sequence[Judged]) -> Metadata:
+def checks_of(judged: Sequence[EvaluatedCheck]) -> Metadata:
     """What checks found of a version that nobody here made."""
     if not judged:
         return {}
@@ -110,7 +110,7 @@ def _table(contents: Contents) -> dg.MetadataValue:
     return dg.MetadataValue.table(records=records, schema=dg.TableSchema(columns=[dg.TableColumn(n) for n in names]))
 
 
-def _record(column: Column, contents: Contents) -> dg.TableRecord:
+def _record(column: ColumnProfile, contents: Contents) -> dg.TableRecord:
     share = column.nulls / contents.rows_read if contents.rows_read else 0.0
     return dg.TableRecord(
         {
@@ -123,7 +123,7 @@ def _record(column: Column, contents: Contents) -> dg.TableRecord:
     )
 
 
-def _vectors(column: Column) -> str:
+def _vectors(column: ColumnProfile) -> str:
     vectors = column.vectors
     if vectors is None or not vectors.count:
         return ""

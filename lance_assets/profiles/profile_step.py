@@ -11,9 +11,9 @@ from typing import Literal
 import dagster as dg
 
 from lance_assets.checks.check import Check
-from lance_assets.checks.evaluate import Judged, evaluation, judge_all, seen_at
+from lance_assets.checks.evaluate import EvaluatedCheck, context_at, evaluate_all, evaluation
 from lance_assets.failures.error_translation import lance_errors
-from lance_assets.ledger.incarnations import epoch_of
+from lance_assets.ledger.incarnations import incarnation_of
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.profiles.partition_lookup import Versions
 from lance_assets.profiles.profile import Profile, profiled
@@ -76,7 +76,7 @@ def _profiles(
     if not (context.has_partition_key or context.has_partition_key_range):
         raise InvalidInput(f"{key.to_user_string()} profiles versions, and this run names none; choose its partitions")
     head = ledger.open()
-    versions = Versions.of(ledger, head, epoch_of(context.instance, ledger, ledger.identity_of(head)))
+    versions = Versions.of(ledger, head, incarnation_of(context.instance, ledger, ledger.identity_of(head)))
     done: dict[str, Metadata] = {}
     wrong: dict[str, str] = {}
     for partition in context.partition_keys:
@@ -109,14 +109,14 @@ def _judged(
     partition: str,
     *,
     is_head: bool,
-) -> list[Judged]:
+) -> list[EvaluatedCheck]:
     """Of versions that were made here the checks were asked when they were made. Of the others all are asked now; and
     where it is the newest version, Dagster is told too: the result of an old one would stand as the table's own."""
     made_by = table.transaction() if checks else None
     run_id = made_by.properties.get(RUN_ID) if made_by else None
     if not checks or (run_id and context.instance.has_run(run_id)):
         return []
-    judged = judge_all(checks, seen_at(table, instance=context.instance, is_head=is_head))
+    judged = evaluate_all(checks, context_at(table, instance=context.instance, is_head=is_head))
     if is_head:
         for each in judged:
             context.log_event(evaluation(ledger, each, partition))

@@ -2,7 +2,7 @@
 
 Secrets stay references: a `dagster.EnvVar`, or `env:NAME` and `provider`, which the core looks up in each process that
 uses them, Spark's workers too. What is written out is refused, since Dagster shows the configuration of resources.
-Nothing here knows of assets; `ledger.py` holds one of these for each table.
+Nothing here knows of assets; `ledger/ledger.py` holds one of these for each table.
 """
 
 import os

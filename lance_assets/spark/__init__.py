@@ -5,7 +5,7 @@ the one it was made upon (None for a first version), before anybody else can see
 So does `upsert_batches`, of each batch of a stream; the format `lance` has options only, which are text.
 
 Executors write and read files through `lance_core.tasks`; the driver plans, and commits once. Names are loaded when
-they are used, so that importing this package costs nothing. Start with `writing.py`, or with `session.py`. (A module
+they are used, so that importing this package costs nothing. Start with `writer.py`, or with `session.py`. (A module
 must not be called like a function that is exported here: importing it would hide the function.)
 """
 

@@ -34,7 +34,7 @@ _OWN_TASK = re.compile(r"ReadTask_of_version_\d+_of_\w*|KeysTask")
 """They are given numbers of parts, and nothing else."""
 
 
-def over_rows(
+def map_in_arrow(
     df: DataFrame, task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]], gives: str
 ) -> pa.Table:
     """What a task gives back for each partition of the rows."""
@@ -64,7 +64,7 @@ def _settings(df: DataFrame) -> Mapping[str, str]:
     sets = session._jsparkSession.sessionState().conf().contains
     if sets(BYTES_SETTING):
         return {}
-    most = rows_unmeasured(df.schema)
+    most = unmeasured_batch_rows(df.schema)
     if not sets(ROWS_SETTING):
         return {ROWS_SETTING: str(most or ROWS)} | ({BYTES_SETTING: NOT_MEASURED} if most else {})
     return {BYTES_SETTING: NOT_MEASURED} if most and int(session.conf.get(ROWS_SETTING) or 0) <= most else {}
@@ -75,7 +75,7 @@ def _set(context: SparkContext, properties: Mapping[str, str | None]) -> None:
         context.setLocalProperty(key, value)  # type: ignore[arg-type]  # None takes it away
 
 
-def rows_unmeasured(schema: T.StructType) -> int | None:
+def unmeasured_batch_rows(schema: T.StructType) -> int | None:
     """How many rows of these types may be a batch without being measured; None if none of them may."""
     kinds = list(_leaves(schema))
     if not all(isinstance(kind, _NARROW + _TEXT) for kind in kinds):

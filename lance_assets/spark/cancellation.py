@@ -27,7 +27,7 @@ _PATIENCE_S = 10.0
 
 
 @contextmanager
-def ending_together(spark: SparkSession) -> Iterator[None]:
+def cancel_with_caller(spark: SparkSession) -> Iterator[None]:
     tag = f"lance-assets-{uuid.uuid4()}"
     # A session's own tags are known to the thread that has added them alone, and who interrupts is another one.
     context = classic_context(spark)

@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from lance_assets.spark.arrow_bridge import over_rows
+from lance_assets.spark.arrow_bridge import map_in_arrow
 from lance_assets.spark.jobs import FRAGMENTS, PART_RESULTS, SparkRunner, numbers, slots
 from lance_assets.spark.session import classic_context
 from lance_assets.spark.types import spark_schema, stored_schema, transport_schema
@@ -24,7 +24,7 @@ from lance_core import Committed, InvalidInput
 from lance_core.tasks import map_columns as mapping
 from lance_core.tasks import merge_columns as merging
 from lance_core.tasks import remote_errors
-from lance_core.tasks.driver import ATTEMPTS, Audit, How, ManifestStore, Where
+from lance_core.tasks.driver import ATTEMPTS, Audit, ManifestStore, TableRef, WriteOptions
 from lance_core.tasks.fill_by_address import FillTask, KeysTask, runs
 from lance_core.tasks.partitioning import Task
 from lance_core.tasks.write import WriteTask
@@ -64,11 +64,11 @@ def map_columns(
     commit. `progress` is told how many fragments are done, and of how many, from a thread of its own.
     """
     return mapping.map_columns(
-        Where(uri, branch, storage_options, manifest_store),
+        TableRef(uri, branch, storage_options, manifest_store),
         mapping.Computation(fn, read_columns, _arrow(schema)),
         resume_key=resume_key,
         progress=progress,
-        how=How(intent, properties, retries, audit),
+        how=WriteOptions(intent, properties, retries, audit),
         runner=SparkRunner(spark),
     )
 
@@ -100,10 +100,10 @@ def merge_columns(
     twice is an error. `df` is computed once more for rows that others add meanwhile.
     """
     return merging.merge_columns(
-        Where(uri, branch, storage_options, manifest_store),
+        TableRef(uri, branch, storage_options, manifest_store),
         _SparkRows(df),
-        merging.Wanted.of(on, None if schema is None else _arrow(schema), missing, version),
-        how=How(intent, properties, retries, audit),
+        merging.MergeRequest.of(on, None if schema is None else _arrow(schema), missing, version),
+        how=WriteOptions(intent, properties, retries, audit),
     )
 
 
@@ -125,7 +125,7 @@ class _SparkRows:
     def run(self, task: Task, parts: int) -> pa.Table:
         return SparkRunner(self.df.sparkSession).run(task, parts)
 
-    def bytes_told(self) -> int | None:
+    def estimated_bytes(self) -> int | None:
         """Spark Connect tells nothing."""
         if classic_context(self.df.sparkSession) is None:
             return None
@@ -135,7 +135,7 @@ class _SparkRows:
     def stage(self, keys: Sequence[str], values: Sequence[str], task: WriteTask) -> pa.Table:
         names = task.plan.schema.arrow.names
         columns = [_named(name).alias(as_) for name, as_ in zip([*keys, *values], names, strict=True)]
-        return over_rows(self.df.select(*columns), task, FRAGMENTS)
+        return map_in_arrow(self.df.select(*columns), task, FRAGMENTS)
 
     def by_address(self, values: Sequence[str], task: FillTask) -> pa.Table:
         rows = self.df.select(_named(_ADDRESS).cast("bigint").alias(_ADDRESS), *map(_named, values))
@@ -182,7 +182,7 @@ def _filled(rows: DataFrame, task: FillTask) -> pa.Table:
             place = F.when(fragment.between(first, last), fragment - (first - before)).otherwise(place)
     partition = F.coalesce(F.pmod(place, F.lit(len(fragments))), F.lit(0)).cast("int")
     ordered = rows.repartitionById(len(fragments), partition).sortWithinPartitions(_ADDRESS)
-    return over_rows(ordered, task, PART_RESULTS)
+    return map_in_arrow(ordered, task, PART_RESULTS)
 
 
 def _comparable(key: Column, kind: pa.DataType) -> Column:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
-from lance_assets.spark.arrow_bridge import over_rows
+from lance_assets.spark.arrow_bridge import map_in_arrow
 from lance_assets.spark.jobs import FRAGMENTS, SparkRunner
 from lance_assets.spark.types import stored_schema
 from lance_core import Committed
@@ -18,8 +18,8 @@ from lance_core.tasks import delete as deleting
 from lance_core.tasks import update as updating
 from lance_core.tasks import upsert as upserting
 from lance_core.tasks.compact import GROUPS_AT_ONCE
-from lance_core.tasks.driver import ATTEMPTS, Audit, How, ManifestStore, Where
-from lance_core.tasks.upsert import Rules
+from lance_core.tasks.driver import ATTEMPTS, Audit, ManifestStore, TableRef, WriteOptions
+from lance_core.tasks.upsert import UpsertRules
 from lance_core.tasks.write import BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits
 
 
@@ -39,9 +39,9 @@ def delete(
     """Remove the rows that match, in Lance's SQL. No data file is touched: deletion files are written, and a fragment
     of which nothing is left goes."""
     return deleting.delete(
-        Where(uri, branch, storage_options, manifest_store),
+        TableRef(uri, branch, storage_options, manifest_store),
         predicate,
-        how=How(intent, properties, retries, audit),
+        how=WriteOptions(intent, properties, retries, audit),
         runner=SparkRunner(spark),
     )
 
@@ -65,11 +65,11 @@ def update(
     """Give columns new values, `{column: SQL}`, in the rows that match `where`; in all rows without it. Both are
     Lance's SQL. Rows are moved to new files or their columns rewritten in place, whichever is cheaper for the table."""
     return updating.update(
-        Where(uri, branch, storage_options, manifest_store),
+        TableRef(uri, branch, storage_options, manifest_store),
         set,
         where,
         limits=FileLimits(max_rows_per_file, max_bytes_per_file),
-        how=How(intent, properties, retries, audit),
+        how=WriteOptions(intent, properties, retries, audit),
         runner=SparkRunner(spark),
     )
 
@@ -99,14 +99,14 @@ def upsert(
 
     `df` runs once, also where the upsert has to be planned again, and its rows are kept beside the table's until then.
     """
-    rules = Rules.of(on, matched=matched, matched_if=matched_if, insert=insert, delete_unmatched=delete_unmatched)
+    rules = UpsertRules.of(on, matched=matched, matched_if=matched_if, insert=insert, delete_unmatched=delete_unmatched)
     return upserting.upsert(
-        Where(uri, branch, storage_options, manifest_store),
+        TableRef(uri, branch, storage_options, manifest_store),
         stored_schema(df.schema),
-        lambda task: over_rows(df, task, FRAGMENTS),
+        lambda task: map_in_arrow(df, task, FRAGMENTS),
         rules,
         limits=FileLimits(max_rows_per_file, max_bytes_per_file),
-        how=How(intent, properties, retries, audit),
+        how=WriteOptions(intent, properties, retries, audit),
         runner=SparkRunner(df.sparkSession),
     )
 
@@ -131,11 +131,11 @@ def compact(
     written by one, as its file has one writer. So many groups (`batch`) as make a commit are written at a time, and
     what is committed stays if the job is lost; what is told is the sum, and the version of the last commit."""
     return compacting.compact(
-        Where(uri, branch, storage_options, manifest_store),
+        TableRef(uri, branch, storage_options, manifest_store),
         target_rows=target_rows,
         materialize_deletions=materialize_deletions,
         remap=remap,
         batch=batch,
-        how=How(intent, properties, retries),
+        how=WriteOptions(intent, properties, retries),
         runner=SparkRunner(spark),
     )

@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 
 from lance_assets.spark.jobs import SparkRunner
 from lance_core import Committed
-from lance_core.tasks.driver import ATTEMPTS, Audit, How, ManifestStore, Where
+from lance_core.tasks.driver import ATTEMPTS, Audit, ManifestStore, TableRef, WriteOptions
 from lance_core.tasks.ingest import coordinator as ingesting
-from lance_core.tasks.ingest.coordinator import Changed, CsvFormat, Extra, Reading, What
+from lance_core.tasks.ingest.coordinator import Changed, CsvFormat, Extra, IngestRequest, ReadOptions
 from lance_core.tasks.write import BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits
 
 __all__ = ["CsvFormat", "ingest"]
@@ -51,9 +51,9 @@ def ingest(
     A file of the same name with other content than before is `changed`: "fail", "again" (all its rows) or "skip".
     `source_options` are for the files, where they are reached in another way than the table.
     """
-    what = What(
+    what = IngestRequest(
         files,
-        Reading.of(format=format, csv=csv, mapping=mapping, extra=extra),
+        ReadOptions.of(format=format, csv=csv, mapping=mapping, extra=extra),
         schema,
         on_bad_record,
         changed,
@@ -61,8 +61,8 @@ def ingest(
         source_options,
     )
     return ingesting.ingest(
-        Where(uri, branch, storage_options, manifest_store),
+        TableRef(uri, branch, storage_options, manifest_store),
         what,
-        how=How(intent, properties, retries, audit),
+        how=WriteOptions(intent, properties, retries, audit),
         runner=SparkRunner(spark),
     )

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from lance_assets.spark.jobs import SparkRunner
 from lance_core import Committed
 from lance_core.tasks import index_build
-from lance_core.tasks.driver import ATTEMPTS, Audit, How, ManifestStore, Where
-from lance_core.tasks.index_build import Asked
+from lance_core.tasks.driver import ATTEMPTS, Audit, ManifestStore, TableRef, WriteOptions
+from lance_core.tasks.index_build import IndexRequest
 
 
 def build_index(
@@ -45,10 +45,10 @@ def build_index(
     until it is built on; what a compaction moved is built again before the commit.
     """
     return index_build.build_index(
-        Where(uri, branch, storage_options, manifest_store),
-        Asked(column, kind, name, replace, params=params),
+        TableRef(uri, branch, storage_options, manifest_store),
+        IndexRequest(column, kind, name, replace, params=params),
         only,
-        how=How(intent, properties, retries, audit),
+        how=WriteOptions(intent, properties, retries, audit),
         runner=SparkRunner(spark),
     )
 
@@ -69,9 +69,9 @@ def optimize_indices(
     """Cover with all indices, or those of some `names`, what they do not cover yet; merge segments; write those anew
     whose rows a compaction moved. What it does is what `Table.optimize_indices` does; all small indices are one job."""
     return index_build.optimize_indices(
-        Where(uri, branch, storage_options, manifest_store),
+        TableRef(uri, branch, storage_options, manifest_store),
         names,
         merge,
-        how=How(intent, properties, retries),
+        how=WriteOptions(intent, properties, retries),
         runner=SparkRunner(spark),
     )

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from lance_core import MissingPiece
+from lance_core import MissingDependency
 
 JAVA_VERSION_MIN = 17
 PROBE_SECONDS_MAX = 30
@@ -75,7 +75,7 @@ class Candidate:
 def ensure_java() -> None:
     """Let what this process starts find a suitable Java; changes `JAVA_HOME` only if it must.
 
-    Raises `MissingPiece`, naming every place looked at, if there is none.
+    Raises `MissingDependency`, naming every place looked at, if there is none.
     """
     home = java_home()
     if home is not None:
@@ -101,7 +101,7 @@ def java_home() -> Path | None:
         if not found.has_vector_module:
             return home_without_vector_module(found)
         return None if candidate.from_path else candidate.binary.parent.parent
-    raise MissingPiece(_nothing_suitable(refused))
+    raise MissingDependency(_nothing_suitable(refused))
 
 
 def probe(binary: Path) -> Java | str:
@@ -146,7 +146,7 @@ def home_without_vector_module(java: Java) -> Path:
             continue
         if os.access(home / "bin" / "java", os.X_OK):  # false where programs may not be run from that file system
             return home
-    raise MissingPiece(
+    raise MissingDependency(
         f"Java at {java.binary} needs a small start script, and no folder was found that can hold one. "
         "Set XDG_CACHE_HOME or TMPDIR to a folder that is writable and allows programs to run, "
         f"or set JAVA_HOME to a complete Java {JAVA_VERSION_MIN} or newer."

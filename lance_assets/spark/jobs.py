@@ -45,7 +45,7 @@ class SparkRunner:
 
 
 @contextmanager
-def taken_by_the_driver(what: str, instead: str) -> Iterator[None]:
+def limited_driver_result(what: str, instead: str) -> Iterator[None]:
     """Where what comes back grows with the data. Spark ends a job that gives its driver too much, and says so somewhere
     in a traceback of Java."""
     try:

@@ -2,7 +2,7 @@
 
 Names are written with underscores here, and understood as Spark writes them too: `max_rows_per_file` and
 `maxRowsPerFile` are the same. `property.` stands before the name of a property of a version; what stands before those
-of storage options, and which of them are refused, is told in `lance_core.tasks.credentials`. Start with `Options`.
+of storage options, and which of them are refused, `lance_core.tasks.credentials` tells. Start with `FormatOptions`.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _Default = TypeVar("_Default")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class FormatOptions:
     given: Mapping[str, str] = field(repr=False)
 
     @property

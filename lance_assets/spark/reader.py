@@ -10,12 +10,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from lance_assets.spark.jobs import SparkRunner, numbers, slots, taken_by_the_driver
+from lance_assets.spark.jobs import SparkRunner, limited_driver_result, numbers, slots
 from lance_assets.spark.types import spark_schema, transport_schema
 from lance_assets.spark.worker_setup import InWorker
 from lance_core.tasks import aggregate as aggregating
 from lance_core.tasks import read as plans
-from lance_core.tasks.read import FewRows, ManifestStore, ReadTask, Which, read_few
+from lance_core.tasks.read import FewRows, ManifestStore, ReadTask, VersionRef, read_few
 
 
 def read(
@@ -39,7 +39,7 @@ def read(
 
     Where indices say which few rows can match, those are read at once, by the driver, and are the DataFrame: to look
     up rows by their key takes no job."""
-    base = Which(uri, version, tag, branch, storage_options, manifest_store, tuple(bases)).snapshot()
+    base = VersionRef(uri, version, tag, branch, storage_options, manifest_store, tuple(bases)).snapshot()
     plan = read_few(
         base,
         columns=columns,
@@ -80,7 +80,7 @@ def count_rows(
 ) -> int:
     """How many rows there are: from the manifest, without a job. With a condition in Lance's SQL, how many match: the
     workers count them, and read nothing but its columns."""
-    base = Which(uri, version, tag, branch, storage_options, manifest_store, tuple(bases)).snapshot()
+    base = VersionRef(uri, version, tag, branch, storage_options, manifest_store, tuple(bases)).snapshot()
     return plans.count_rows(base, filter, runner=lambda: SparkRunner(spark))
 
 
@@ -98,7 +98,7 @@ def aggregate(
 ) -> pa.Table:
     """What a query with aggregates gives, such as `select city, avg(age) from dataset where age > 17 group by city`.
     The table is called `dataset` in it. Workers aggregate what they read; the driver puts their groups together."""
-    base = Which(uri, version, tag, branch, storage_options, manifest_store, tuple(bases)).snapshot()
+    base = VersionRef(uri, version, tag, branch, storage_options, manifest_store, tuple(bases)).snapshot()
     what = f"{base.location.uri}: the groups of {sql!r}"
-    with taken_by_the_driver(what, "Ask for fewer groups, group the rows of read(...) with Spark"):
+    with limited_driver_result(what, "Ask for fewer groups, group the rows of read(...) with Spark"):
         return aggregating.aggregate(base, sql, runner=lambda: SparkRunner(spark))

@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 
 from lance_assets.spark.java import ensure_java
 from lance_assets.spark.settings import LABELS, SparkSettings, as_text, mask, mebibytes
-from lance_core import InvalidInput, MissingPiece
+from lance_core import InvalidInput, MissingDependency
 
 # Rows must not depend on the machine's zone, and mapInArrow must not swap columns in silence.
 RUNTIME_DEFAULTS: Mapping[str, str] = {
@@ -94,7 +94,7 @@ class HasSession(Protocol):
 def open_session(settings: SparkSettings | None = None) -> SparkSession:
     """A session of its own on the application these settings describe, which is started if need be.
 
-    Raises `MissingPiece` without a suitable Java (or, for Spark Connect, its packages), and `InvalidInput`
+    Raises `MissingDependency` without a suitable Java (or, for Spark Connect, its packages), and `InvalidInput`
     naming each setting that the running application cannot take any more.
     """
     asked = settings or SparkSettings()
@@ -214,7 +214,7 @@ def _start(asked: SparkSettings) -> SparkContext:
 
 def _launch(told: Mapping[str, str]) -> None:
     if not shutil.which("bash"):
-        raise MissingPiece("Spark's start scripts need bash, and there is none on the path: install it.")
+        raise MissingDependency("Spark's start scripts need bash, and there is none on the path: install it.")
     launch = SparkConf(loadDefaults=False).setAll(list(told.items()))
     try:
         SparkContext._ensure_initialized(gateway=launch_gateway(launch))  # type: ignore[no-untyped-call]
@@ -236,13 +236,13 @@ def _connect(asked: SparkSettings, remote: str) -> SparkSession:
     # PySpark looks for these as well, but where one is missing it ends some processes without an error.
     missing = [package for module, package in CONNECT_PACKAGES.items() if not _is_installed(module)]
     if missing:
-        raise MissingPiece(
+        raise MissingDependency(
             f'Spark Connect needs {", ".join(missing)}, not installed here. Run: pip install "pyspark[connect]"'
         )
     try:
         session = SparkSession.builder.remote(remote).create()
     except PySparkImportError as error:  # one of them is too old
-        raise MissingPiece(f'Spark Connect: {error}. Run: pip install "pyspark[connect]"') from error
+        raise MissingDependency(f'Spark Connect: {error}. Run: pip install "pyspark[connect]"') from error
     return _configured(session, asked)
 
 

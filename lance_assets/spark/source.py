@@ -19,9 +19,9 @@ from pyspark.sql.types import StructType
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from lance_assets.spark.options import Options
-    from lance_core.tasks.read import Part, ReadPlan
-    from lance_core.tasks.write_handle import HandedOn
+    from lance_assets.spark.options import FormatOptions
+    from lance_core.tasks.read import ReadPlan, ScanPartition
+    from lance_core.tasks.write_handle import WriteHandle
 
 _SLOTS = 8
 """How many tasks run at once is not known where Spark plans."""
@@ -70,7 +70,7 @@ class LanceDataSource(ds.DataSource):
             begin_append,
             begin_overwrite,
         )
-        from lance_core.tasks.write_handle import HandedOn
+        from lance_core.tasks.write_handle import WriteHandle
 
         said = self._said()
         said.without_audit("append(df, uri, audit=) or overwrite(df, uri, audit=) of lance_assets.spark")
@@ -101,7 +101,7 @@ class LanceDataSource(ds.DataSource):
                 manifest_store=store,
                 branch=branch,
             )
-        handed = None if isinstance(planned, Committed) else HandedOn.of(planned, manifest_store=store)
+        handed = None if isinstance(planned, Committed) else WriteHandle.of(planned, manifest_store=store)
         return LanceWriter(handed, said.properties)
 
     def streamReader(self, schema: StructType) -> ds.DataSourceStreamReader:
@@ -117,7 +117,7 @@ class LanceDataSource(ds.DataSource):
     def _plan(self, schema: StructType | None) -> "ReadPlan":
         """Of the version that this was first asked for; all copies made since agree on it."""
         from lance_assets.spark.types import spark_schema, transport_schema
-        from lance_core.tasks.read import Which, plan_read
+        from lance_core.tasks.read import VersionRef, plan_read
 
         said = self._said()
         tag, branch, store = map(said.text, ("tag", "branch", "manifest_store"))
@@ -125,7 +125,7 @@ class LanceDataSource(ds.DataSource):
         if self._pinned is not None:
             (version, branch), tag = self._pinned, None
         bases = said.names("bases") or ()
-        base = Which(said.uri, version, tag, branch, said.storage, store, bases).snapshot()
+        base = VersionRef(said.uri, version, tag, branch, said.storage, store, bases).snapshot()
         self._pinned = (int(base.version), base.manifest.branch)
         plan = plan_read(
             base,
@@ -140,14 +140,14 @@ class LanceDataSource(ds.DataSource):
             check_same(spark_schema(plan.arrow), schema)
         return plan
 
-    def _said(self) -> "Options":
-        from lance_assets.spark.options import Options
+    def _said(self) -> "FormatOptions":
+        from lance_assets.spark.options import FormatOptions
 
-        return Options(self.options)
+        return FormatOptions(self.options)
 
 
 class LancePartition(ds.InputPartition):
-    def __init__(self, part: "Part") -> None:
+    def __init__(self, part: "ScanPartition") -> None:
         super().__init__(part)
         self.part = part
 
@@ -169,11 +169,11 @@ class LanceReader(ds.DataSourceReader):
         """Where there is nothing to read, Spark asks for one partition all the same."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        from lance_assets.spark.worker_setup import settle
+        from lance_assets.spark.worker_setup import set_up_worker
 
         if not isinstance(partition, LancePartition):
             return iter(())
-        settle()
+        set_up_worker()
         return self._plan.work.rows(partition.part, to_arrow_schema(self._schema, timezone="UTC"))
 
     def __getstate__(self) -> dict[str, object]:
@@ -192,14 +192,14 @@ class LanceMessage(ds.WriterCommitMessage):
 class LanceWriter(ds.DataSourceArrowWriter):
     """Workers write files, one process commits them. Where the same intent has landed before, nothing is written."""
 
-    def __init__(self, handed: "HandedOn | None", properties: Mapping[str, str]) -> None:
+    def __init__(self, handed: "WriteHandle | None", properties: Mapping[str, str]) -> None:
         self._handed = handed
         self._properties = dict(properties)
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> LanceMessage:
-        from lance_assets.spark.worker_setup import settle
+        from lance_assets.spark.worker_setup import set_up_worker
 
-        settle()
+        set_up_worker()
         return LanceMessage(self._handed.written(iterator) if self._handed else b"")
 
     def commit(self, messages: list[ds.WriterCommitMessage | None]) -> None:

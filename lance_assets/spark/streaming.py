@@ -22,15 +22,15 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from lance_assets.spark.options import Options
+from lance_assets.spark.options import FormatOptions
 from lance_assets.spark.source import check_same
 from lance_assets.spark.types import spark_schema, transport_schema
-from lance_assets.spark.worker_setup import settle
+from lance_assets.spark.worker_setup import set_up_worker
 from lance_core import InvalidInput
-from lance_core.tasks.read import Which
+from lance_core.tasks.read import VersionRef
 from lance_core.tasks.streaming.change_feed import OnChange
 from lance_core.tasks.streaming.offsets import Start
-from lance_core.tasks.streaming.stream_partitions import StreamPart
+from lance_core.tasks.streaming.stream_partitions import StreamPartition
 from lance_core.tasks.streaming.stream_source import Limits, Stream
 
 _SLOTS = 8
@@ -41,11 +41,11 @@ _LATEST = "latest"
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> "LanceStreamReader":
     """Which options there are is told at `LanceDataSource`."""
-    given = Options(options)
+    given = FormatOptions(options)
     given.without(dict.fromkeys(("version", "tag"), "it begins where starting_version says, and goes on"))
     branch, store, bases = given.text("branch"), given.text("manifest_store"), given.names("bases") or ()
     stream = Stream(
-        Which(given.uri, None, None, branch, given.storage, store, bases),
+        VersionRef(given.uri, None, None, branch, given.storage, store, bases),
         transport=transport_schema,
         columns=schema.fieldNames(),
         filter=given.text("filter"),
@@ -63,7 +63,7 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> "LanceStrea
 
 
 class LanceStreamPartition(ds.InputPartition):
-    def __init__(self, part: StreamPart) -> None:
+    def __init__(self, part: StreamPartition) -> None:
         super().__init__(part)
         self.part = part
 
@@ -108,7 +108,7 @@ class LanceStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: ds.InputPartition | None) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, LanceStreamPartition):
             return iter(())
-        settle()
+        set_up_worker()
         return partition.part.rows(to_arrow_schema(self._schema, timezone="UTC"))
 
     def __getstate__(self) -> dict[str, object]:
@@ -119,7 +119,7 @@ class LanceStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.__dict__.update(state)
 
 
-def _start(given: Options) -> Start:
+def _start(given: FormatOptions) -> Start:
     version, time = given.text("starting_version"), given.text("starting_timestamp")
     if version is not None and version.lower() == _LATEST:
         return Start(latest=True, timestamp=None if time is None else _moment(time))
@@ -135,7 +135,7 @@ def _moment(text: str) -> datetime:
         ) from None
 
 
-def _on_change(given: Options) -> OnChange:
+def _on_change(given: FormatOptions) -> OnChange:
     text = given.text("on_change") or OnChange.FAIL.value
     if text not in {each.value for each in OnChange}:
         raise InvalidInput(f"the option on_change is {text!r}: it is {', '.join(each.value for each in OnChange)}")

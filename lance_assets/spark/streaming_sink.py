@@ -18,13 +18,13 @@ from pyspark.sql import datasource as ds
 from pyspark.sql.types import StructType
 
 from lance_assets.spark.dml import upsert
-from lance_assets.spark.options import Options
+from lance_assets.spark.options import FormatOptions
 from lance_assets.spark.types import stored_schema
-from lance_assets.spark.worker_setup import settle
+from lance_assets.spark.worker_setup import set_up_worker
 from lance_core import InvalidInput, StorageError
 from lance_core.tasks.driver import Audit
 from lance_core.tasks.streaming import stream_sink
-from lance_core.tasks.streaming.stream_sink import Batch, StreamedWrite, Told
+from lance_core.tasks.streaming.stream_sink import MicroBatch, SinkMessage, StreamedWrite
 from lance_core.tasks.write import ATTEMPTS, BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits, ManifestStore
 
 _QUERY, _BATCH, _RUN = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
@@ -33,7 +33,7 @@ _QUERY, _BATCH, _RUN = "sql.streaming.queryId", "streaming.sql.batchId", "spark.
 def stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> "LanceStreamWriter":
     """Which options there are is told at `LanceDataSource`. `overwrite` is what Spark makes of the output mode
     "complete"."""
-    given = Options(options)
+    given = FormatOptions(options)
     given.without({"intent": "each batch has one of its own"})
     given.without_audit("foreachBatch with append(..., intent=, audit=), or upsert_batches(..., audit=)")
     limits = FileLimits(
@@ -54,16 +54,16 @@ def stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: 
 
 @dataclass(frozen=True, slots=True)
 class LanceStreamMessage(ds.WriterCommitMessage):
-    told: Told
+    told: SinkMessage
 
 
 class LanceStreamWriter(ds.DataSourceStreamArrowWriter):
-    def __init__(self, write: StreamedWrite, options: Options) -> None:
+    def __init__(self, write: StreamedWrite, options: FormatOptions) -> None:
         self._write = write
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> LanceStreamMessage:
-        settle()
+        set_up_worker()
         return LanceStreamMessage(self._write.written(iterator, _batch()))
 
     def commit(self, messages: list[ds.WriterCommitMessage | None], batchId: int) -> None:
@@ -136,14 +136,14 @@ def upsert_batches(
     return bring
 
 
-def _batch() -> Batch | None:
+def _batch() -> MicroBatch | None:
     """Which one this task works for; None where Spark does not say."""
     context = TaskContext.get()
     query, number, run = (context.getLocalProperty(name) if context else None for name in (_QUERY, _BATCH, _RUN))
-    return Batch(query, int(number), run) if query and number else None
+    return MicroBatch(query, int(number), run) if query and number else None
 
 
-def _batch_of(rows: DataFrame, number: int, query_id: str | None) -> Batch:
+def _batch_of(rows: DataFrame, number: int, query_id: str | None) -> MicroBatch:
     context = getattr(rows.sparkSession, "sparkContext", None)
     query, run = (context.getLocalProperty(name) if context else None for name in (_QUERY, _RUN))
     if not (found := query_id or query):
@@ -151,4 +151,4 @@ def _batch_of(rows: DataFrame, number: int, query_id: str | None) -> Batch:
             f"this session does not say which streaming query batch {number} belongs to, so it could not be told from "
             "a new one when it is repeated; give upsert_batches a query_id"
         )
-    return Batch(found, number, run)
+    return MicroBatch(found, number, run)

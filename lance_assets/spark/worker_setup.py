@@ -29,11 +29,11 @@ class InWorker:
         return str(getattr(self.task, "__name__", type(self.task).__name__))
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle()
+        set_up_worker()
         return self.task(batches)
 
 
-def settle() -> None:
+def set_up_worker() -> None:
     """Between two tasks no garbage is left, so that nothing is kept that would go."""
     global _begun
     if _begun < _TIMES:

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from lance_assets.spark.arrow_bridge import over_rows
+from lance_assets.spark.arrow_bridge import map_in_arrow
 from lance_assets.spark.jobs import FRAGMENTS, SparkRunner
 from lance_assets.spark.types import stored_schema
 from lance_core import Committed, InvalidInput
-from lance_core.tasks.driver import Audit, How, Where
+from lance_core.tasks.driver import Audit, TableRef, WriteOptions
 from lance_core.tasks.replace_where import overwrite_slice
 from lance_core.tasks.write import (
     ATTEMPTS,
@@ -92,12 +92,12 @@ def overwrite(
         if replace_schema:
             raise InvalidInput("replace_schema=True is for an overwrite of all rows; with where= the schema stays")
         return overwrite_slice(
-            Where(uri, branch, storage_options, manifest_store),
+            TableRef(uri, branch, storage_options, manifest_store),
             stored_schema(df.schema),
-            lambda task: over_rows(ordered, task, FRAGMENTS),
+            lambda task: map_in_arrow(ordered, task, FRAGMENTS),
             where,
             limits=FileLimits(max_rows_per_file, max_bytes_per_file),
-            how=How(intent, properties, retries, audit),
+            how=WriteOptions(intent, properties, retries, audit),
             runner=SparkRunner(df.sparkSession),
         )
     planned = begin_overwrite(
@@ -122,7 +122,7 @@ def _write(
 ) -> Committed:
     if isinstance(planned, Committed):
         return planned
-    written: pa.Table = over_rows(df, WriteTask(planned.plan), FRAGMENTS)
+    written: pa.Table = map_in_arrow(df, WriteTask(planned.plan), FRAGMENTS)
     return planned.finish(written, properties=properties, retries=retries, audit=audit)
 
 

@@ -4,7 +4,8 @@
                                                           -> WARN: told, and published
 
 The same checks can be asked about versions on the ledger; here they decide. What they found is on the page of the write
-asset, as its asset checks, whichever way it went. How the core keeps what was refused: its `audits.py`.
+asset, as its asset checks, whichever way it went. How the core keeps what was refused: its
+`lance_core/commit/audit.py`.
 """
 
 from collections.abc import Sequence
@@ -12,8 +13,8 @@ from dataclasses import dataclass, field
 
 import dagster as dg
 
-from lance_assets.checks.check import Check, Finding, Seen, Severity
-from lance_assets.checks.evaluate import SEVERITIES, judged
+from lance_assets.checks.check import Check, CheckContext, CheckResult, Severity
+from lance_assets.checks.evaluate import SEVERITIES, evaluate
 from lance_assets.failures.checks_failed import ChecksFailed
 from lance_core import StorageError, Table
 
@@ -23,13 +24,13 @@ class Audit:
     """Of one step. What was found the last time counts: what is planned again is looked at again."""
 
     checks: Sequence[Check]
-    findings: dict[str, Finding] = field(default_factory=dict)
+    findings: dict[str, CheckResult] = field(default_factory=dict)
 
     def __call__(self, table: Table, parent: Table | None) -> None:
         """All of them are asked, so that whoever mends it sees everything at once."""
-        seen = Seen(table, parent)
+        seen = CheckContext(table, parent)
         # Where the store failed nothing was found, and another try may be able to look.
-        found = [judged(check, seen, passing=(StorageError,)) for check in self.checks]
+        found = [evaluate(check, seen, passing=(StorageError,)) for check in self.checks]
         self.findings = {each.check.name: each.finding for each in found}
         decisive = [check.name for check in self.checks if check.severity is Severity.ERROR]
         if failed := {name: self.findings[name] for name in decisive if not self.findings[name].passed}:
@@ -38,7 +39,7 @@ class Audit:
     def results(self, otherwise: str, version: int | None) -> list[dg.AssetCheckResult]:
         """One for each check, which Dagster asks for. `otherwise` says why none was asked."""
         shown: dict[str, dg.MetadataValue] = {} if version is None else {"lance/version": dg.MetadataValue.int(version)}
-        found = {check: self.findings.get(check.name) or Finding(True, otherwise) for check in self.checks}
+        found = {check: self.findings.get(check.name) or CheckResult(True, otherwise) for check in self.checks}
         return [
             dg.AssetCheckResult(
                 check_name=check.name,

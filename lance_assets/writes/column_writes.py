@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from lance_assets.spark import map_columns, merge_columns
 from lance_assets.writes.context import WriteContext
-from lance_assets.writes.write import How, Rows, Write
+from lance_assets.writes.write import Rows, SparkWriteOptions, Write
 from lance_core import Committed
 
 ROW_ADDRESS = "_rowaddr"
@@ -28,7 +28,7 @@ class SparkMergeColumns(Write):
     def check(self) -> None:
         self.check_function(self.fn, what="(spark, ctx) -> Spark DataFrame")
 
-    def change(self, ctx: WriteContext, how: Callable[[], How]) -> Committed:
+    def change(self, ctx: WriteContext, how: Callable[[], SparkWriteOptions]) -> Committed:
         rows = self.rows(self.fn, ctx)
         version = ctx.version_read() if self.on == ROW_ADDRESS else None
         return merge_columns(
@@ -52,7 +52,7 @@ class SparkMapColumns(Write):
         if self.schema is None or not len(self.schema):
             raise self.wrong("schema= says which columns fn computes")
 
-    def change(self, ctx: WriteContext, how: Callable[[], How]) -> Committed:
+    def change(self, ctx: WriteContext, how: Callable[[], SparkWriteOptions]) -> Committed:
         given = how()
         return map_columns(
             ctx.spark,

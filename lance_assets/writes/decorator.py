@@ -1,7 +1,7 @@
 """A write declared beside the function that it calls: `@lance_write(table=orders, op="append")`.
 
 The function stays what it was, so that a test calls it with a session and whatever it needs of a context. Which writes
-there are by name is in `declared.py`.
+there are by name is in `write_list.py`.
 """
 
 import inspect
@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from lance_assets.writes.row_writes import SparkIngest
 from lance_assets.writes.write import Write
-from lance_assets.writes.write_list import kind_of, made
+from lance_assets.writes.write_list import create_write, kind_of
 from lance_core import InvalidInput
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -50,7 +50,7 @@ def lance_write(*, table: Declares, op: str, **options: Any) -> Callable[[Functi
         if not callable(function):
             raise InvalidInput(f"@lance_write(op={op!r}) stands above a function, not above {function!r}")
         about = {"name": getattr(function, "__name__", ""), "description": _first_paragraph(function)}
-        table.declare(made(kind, {**about, **options, takes: function}))
+        table.declare(create_write(kind, {**about, **options, takes: function}))
         return function
 
     return declared

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from lance_assets.spark import compact, delete, update
 from lance_assets.writes.context import WriteContext
-from lance_assets.writes.write import How, Parameters, Write, filled_in
+from lance_assets.writes.write import Parameters, SparkWriteOptions, Write, filled_in
 from lance_core import Committed
 from lance_core.tasks.write import ROWS_PER_FILE_MAX
 
@@ -24,7 +24,7 @@ class SparkDelete(Write):
             raise self.wrong("predicate= says which rows go; it is 'true' for all of them")
         self.check_parameters(self.parameters, self.predicate)
 
-    def change(self, ctx: WriteContext, how: Callable[[], How]) -> Committed:
+    def change(self, ctx: WriteContext, how: Callable[[], SparkWriteOptions]) -> Committed:
         predicate = filled_in(self.predicate, self.parameters, ctx)
         return delete(ctx.spark, ctx.table.uri, predicate, **how())
 
@@ -43,7 +43,7 @@ class SparkUpdate(Write):
             raise self.wrong("set= says which columns get which values")
         self.check_parameters(self.parameters, self.where, *self.set.values())
 
-    def change(self, ctx: WriteContext, how: Callable[[], How]) -> Committed:
+    def change(self, ctx: WriteContext, how: Callable[[], SparkWriteOptions]) -> Committed:
         values = {name: filled_in(value, self.parameters, ctx) for name, value in self.set.items()}
         where = None if self.where is None else filled_in(self.where, self.parameters, ctx)
         return update(ctx.spark, ctx.table.uri, values, where, **how())
@@ -61,7 +61,7 @@ class SparkCompact(Write):
         if self.target_rows is not None and self.target_rows < 1:
             raise self.wrong(f"target_rows={self.target_rows}: a file has at least one row")
 
-    def change(self, ctx: WriteContext, how: Callable[[], How]) -> Committed:
+    def change(self, ctx: WriteContext, how: Callable[[], SparkWriteOptions]) -> Committed:
         asked = how()
         return compact(
             ctx.spark,

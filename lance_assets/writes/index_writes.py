@@ -8,10 +8,10 @@ from typing import ClassVar, Literal
 from lance_assets.ledger.index_metadata import Metadata, metadata_of_index
 from lance_assets.spark import build_index, optimize_indices
 from lance_assets.writes.context import WriteContext
-from lance_assets.writes.write import How, Write
+from lance_assets.writes.write import SparkWriteOptions, Write
 from lance_core import Committed, InvalidInput, LanceError, Table
 from lance_core.tasks import index_build
-from lance_core.tasks.index_build import Asked
+from lance_core.tasks.index_build import IndexRequest
 
 _NO_WORD = re.compile(r"\W+", re.ASCII)
 
@@ -57,7 +57,7 @@ class SparkBuildIndex(Write):
             return self
         return replace(self, name=_NO_WORD.sub("_", f"{table}_index_{self.column}").rstrip("_"))
 
-    def change(self, ctx: WriteContext, how: Callable[[], How]) -> Committed:
+    def change(self, ctx: WriteContext, how: Callable[[], SparkWriteOptions]) -> Committed:
         asked = self._asked
         return build_index(
             ctx.spark,
@@ -70,7 +70,7 @@ class SparkBuildIndex(Write):
             **asked.params,  # type: ignore[arg-type]  # which were looked at, and are none of the options above
         )
 
-    def told_of(self, table: Table) -> Metadata:
+    def metadata_of(self, table: Table) -> Metadata:
         try:
             found = [each for each in table.index_statistics() if each.name == self.index_name]
         except LanceError:
@@ -85,8 +85,8 @@ class SparkBuildIndex(Write):
         return InvalidInput(f"SparkBuildIndex({(self.name or self.column)!r}): {why}")
 
     @property
-    def _asked(self) -> Asked:
-        return Asked(self.column, self.kind, self.index_name, params=dict(self.params))
+    def _asked(self) -> IndexRequest:
+        return IndexRequest(self.column, self.kind, self.index_name, params=dict(self.params))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class SparkOptimizeIndices(Write):
         if self.merge not in ("small", "all", "none"):
             raise self.wrong(f"merge is 'small', 'all' or 'none', not {self.merge!r}")
 
-    def change(self, ctx: WriteContext, how: Callable[[], How]) -> Committed:
+    def change(self, ctx: WriteContext, how: Callable[[], SparkWriteOptions]) -> Committed:
         asked = how()
         return optimize_indices(
             ctx.spark,

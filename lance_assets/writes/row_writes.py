@@ -8,7 +8,7 @@ from typing import ClassVar
 from lance_assets.resources.lance import looked_up
 from lance_assets.spark import append, ingest, overwrite, upsert
 from lance_assets.writes.context import WriteContext
-from lance_assets.writes.write import How, Parameters, Rows, Write, filled_in
+from lance_assets.writes.write import Parameters, Rows, SparkWriteOptions, Write, filled_in
 from lance_core import Committed
 
 Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -25,7 +25,7 @@ class SparkAppend(Write):
     def check(self) -> None:
         self.check_function(self.fn, what=_FRAME)
 
-    def change(self, ctx: WriteContext, how: Callable[[], How]) -> Committed:
+    def change(self, ctx: WriteContext, how: Callable[[], SparkWriteOptions]) -> Committed:
         rows = self.rows(self.fn, ctx)
         return append(rows, ctx.table.uri, **how())
 
@@ -56,7 +56,7 @@ class SparkOverwrite(Write):
                 "its own, where='day = :partition_key', or by a parameter that is a function of the context"
             )
 
-    def change(self, ctx: WriteContext, how: Callable[[], How]) -> Committed:
+    def change(self, ctx: WriteContext, how: Callable[[], SparkWriteOptions]) -> Committed:
         where = None if self.where is None else filled_in(self.where, self.parameters, ctx)
         rows = self.rows(self.fn, ctx)
         return overwrite(rows, ctx.table.uri, where=where, replace_schema=self.replace_schema, **how())
@@ -79,7 +79,7 @@ class SparkUpsert(Write):
         if not self.on:
             raise self.wrong("on= names the key columns")
 
-    def change(self, ctx: WriteContext, how: Callable[[], How]) -> Committed:
+    def change(self, ctx: WriteContext, how: Callable[[], SparkWriteOptions]) -> Committed:
         rows = self.rows(self.fn, ctx)
         return upsert(
             rows,
@@ -112,7 +112,7 @@ class SparkIngest(Write):
         if not self.files:
             raise self.wrong("files= names at least one file, directory or glob")
 
-    def change(self, ctx: WriteContext, how: Callable[[], How]) -> Committed:
+    def change(self, ctx: WriteContext, how: Callable[[], SparkWriteOptions]) -> Committed:
         files = self.files(ctx) if callable(self.files) else self.files
         return ingest(
             ctx.spark,

@@ -29,7 +29,7 @@ _PARAMETER = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|::|:(?P<name>[
 _NAME = re.compile(r"(?<![:\w]):(?P<name>[A-Za-z_]\w*)")
 
 
-class How(Access):
+class SparkWriteOptions(Access):
     """What every op of `lance_assets.spark` that writes takes."""
 
     intent: str
@@ -83,14 +83,14 @@ class Write(Common, ABC):
         """What can be known to be wrong when it is declared."""
 
     @abstractmethod
-    def change(self, ctx: WriteContext, how: Callable[[], How]) -> Committed:
+    def change(self, ctx: WriteContext, how: Callable[[], SparkWriteOptions]) -> Committed:
         """Do it. `how` is asked for last, when all that is read has been noted."""
 
     def of(self, table: str) -> "Write":
         """As one of the writes of the table of this name."""
         return self
 
-    def told_of(self, table: Table) -> Mapping[str, dg.MetadataValue]:
+    def metadata_of(self, table: Table) -> Mapping[str, dg.MetadataValue]:
         """What its asset tells besides, of the table at the version that it made or found."""
         return {}
 

@@ -111,7 +111,7 @@ def kind_of(word: object, *, what: str) -> type[Write]:
     raise InvalidInput(f"{what}={word!r}: a write is one of {', '.join(WRITES)}{nearest(word, WRITES)}")
 
 
-def made(kind: type[Write], options: Mapping[str, object]) -> Write:
+def create_write(kind: type[Write], options: Mapping[str, object]) -> Write:
     """A write out of its options by name; what is missing or unknown is said by name."""
     check_options(kind, options, shown=f"{kind.__name__}({options.get('name')!r})")
     return kind(**options)  # type: ignore[arg-type]  # the names are looked at above, the values by the write

@@ -6,27 +6,27 @@ from dataclasses import dataclass
 import dagster as dg
 
 from lance_assets.checks.check import Check
-from lance_assets.checks.evaluate import judge_in_run
+from lance_assets.checks.evaluate import evaluate_in_run
 from lance_assets.failures.error_translation import lance_errors
-from lance_assets.ledger.incarnations import epoch_of
+from lance_assets.ledger.incarnations import incarnation_of
 from lance_assets.ledger.ledger import Ledger
-from lance_assets.ledger.recording import Standing, record_in_run
+from lance_assets.ledger.recording import RecordingState, record_in_run
 from lance_assets.ledger.version_metadata import (
     VersionFacts,
     committed_facts,
-    found_facts,
+    discovered_facts,
     metadata_of,
-    metadata_of_gone,
+    metadata_of_retired,
 )
 from lance_assets.provenance.properties import RUN_ID
 from lance_assets.provenance.run_intents import partition_intent, run_intent
 from lance_assets.provenance.run_properties import properties_of
 from lance_assets.resources.spark import SPARK, session_of
-from lance_assets.spark.cancellation import ending_together
+from lance_assets.spark.cancellation import cancel_with_caller
 from lance_assets.writes.audit import Audit, check_specs
 from lance_assets.writes.context import WriteContext
 from lance_assets.writes.dependencies import Dependencies
-from lance_assets.writes.write import How, Write
+from lance_assets.writes.write import SparkWriteOptions, Write
 from lance_core import AuditFailed, Committed, InvalidInput
 
 
@@ -84,12 +84,12 @@ class _Step:
         writing = WriteContext(spark, self.context, partition, ledger)
         audit = Audit(self.write.audit) if self.write.audit else None
 
-        def how() -> How:
+        def how() -> SparkWriteOptions:
             properties = properties_of(self.context.run, key, partition, intent, writing.inputs.items())
-            return How(intent=intent, properties=properties, audit=audit, **ledger.access())
+            return SparkWriteOptions(intent=intent, properties=properties, audit=audit, **ledger.access())
 
         try:
-            with ending_together(spark):
+            with cancel_with_caller(spark):
                 committed = self.write.change(writing, how)
         except AuditFailed as error:
             for evaluation in audit.evaluations(key, error.detached_version) if audit else ():
@@ -102,7 +102,7 @@ class _Step:
     def _audited(self, audit: Audit | None, committed: Committed) -> list[dg.AssetCheckResult]:
         if audit is None:
             return []
-        if committed.landed_before:
+        if committed.already_committed:
             return Audit(audit.checks).results(
                 f"This had landed before, as version {committed.version}, and was not asked again.", committed.version
             )
@@ -118,46 +118,48 @@ class _Step:
 
     def _record_those_between(self, before: int, committed: Committed) -> None:
         """Versions of this run that were committed on the way."""
-        epoch = epoch_of(self.context.instance, self.ledger, self.ledger.identity_of(committed.table))
+        epoch = incarnation_of(self.context.instance, self.ledger, self.ledger.identity_of(committed.table))
         for info in committed.table.versions(since=before):
             if info.version < committed.version and info.properties.get(RUN_ID) == self.context.run.run_id:
                 table = committed.table.at(info.version)
-                facts = found_facts(table, info, epoch)
+                facts = discovered_facts(table, info, epoch)
                 record_in_run(self.context, self.ledger, facts)
                 # Rows are read of the last of them only, by those that ask for rows.
                 cheap = [check for check in self.checks if not check.reads_data]
-                judge_in_run(self.context, self.ledger, cheap, table, facts.partition)
+                evaluate_in_run(self.context, self.ledger, cheap, table, facts.partition)
 
-    def _is_to_be_judged(self, facts: VersionFacts, stood: Standing) -> bool:
+    def _is_to_be_judged(self, facts: VersionFacts, stood: RecordingState) -> bool:
         """Not one that landed long ago and is only told of again: what is found of it would stand as the newest."""
-        if stood is Standing.MISSING or facts.run_id == self.context.run.run_id:
+        if stood is RecordingState.MISSING or facts.run_id == self.context.run.run_id:
             return True
         return self.ledger.open().version == facts.version
 
     def _recorded(self, committed: Committed, checked: list[dg.AssetCheckResult]) -> dg.MaterializeResult[None]:
         context, ledger = self.context, self.ledger
-        if not committed.attempts and not committed.landed_before:
+        if not committed.attempts and not committed.already_committed:
             context.log.info(f"{ledger.label}: there was nothing to write; it stays at version {committed.version}")
-            told = self.write.told_of(committed.table)
+            told = self.write.metadata_of(committed.table)
             return _unrecorded(committed.version, {"lance/rows_added": dg.MetadataValue.int(0), **told}, checked)
-        if gone := metadata_of_gone(committed):
+        if gone := metadata_of_retired(committed):
             context.log.warning(f"{ledger.label}: {gone['lance/gone'].value}. There is no partition to record")
             return _unrecorded(committed.version, gone, checked)
-        facts = committed_facts(committed, epoch_of(context.instance, ledger, ledger.identity_of(committed.table)))
+        facts = committed_facts(
+            committed, incarnation_of(context.instance, ledger, ledger.identity_of(committed.table))
+        )
         known = facts.run_id is not None and context.instance.has_run(facts.run_id)
         stood = record_in_run(context, ledger, facts)
-        if stood is not Standing.TAKEN and self._is_to_be_judged(facts, stood):
-            judge_in_run(context, ledger, self.checks, committed.table, facts.partition)
+        if stood is not RecordingState.TAKEN and self._is_to_be_judged(facts, stood):
+            evaluate_in_run(context, ledger, self.checks, committed.table, facts.partition)
         # Where the partition holds another version, this one has none.
-        where = {} if stood is Standing.TAKEN else {"lance/partition": dg.MetadataValue.text(facts.partition)}
-        if committed.landed_before:
+        where = {} if stood is RecordingState.TAKEN else {"lance/partition": dg.MetadataValue.text(facts.partition)}
+        if committed.already_committed:
             context.log.info(f"{ledger.label}: this landed before, as version {facts.version}; nothing was written now")
         return dg.MaterializeResult(
             metadata={
                 **metadata_of(facts, run_is_known=known, with_picture=True),
                 **where,
-                **self.write.told_of(committed.table),
-                "lance/landed_before": dg.MetadataValue.bool(committed.landed_before),
+                **self.write.metadata_of(committed.table),
+                "lance/landed_before": dg.MetadataValue.bool(committed.already_committed),
             },
             data_version=dg.DataVersion(facts.data_version),
             check_results=checked,

@@ -11,28 +11,34 @@ any change, and only a change that had to be planned again is looked at again (`
 from collections.abc import Callable
 from contextlib import suppress
 
-from lance_core.commit.detached_manifest import put_beside
-from lance_core.commit.fencing import Moment
-from lance_core.coordination.leases import Hold, hold, release
+from lance_core.commit.detached_manifest import put_detached
+from lance_core.commit.fencing import ClockReading
+from lance_core.coordination.leases import Lease, acquire, release
 from lance_core.errors import AuditFailed, LanceError, StorageError
 from lance_core.format import naming
 from lance_core.format.transaction import Transaction
-from lance_core.runtime import Ports
-from lance_core.transactions.apply import Birth
+from lance_core.runtime import Runtime
+from lance_core.transactions.apply import NewTable
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot
 
-Look = Callable[[Snapshot, Snapshot | None], object]
+AuditFunction = Callable[[Snapshot, Snapshot | None], object]
 """Given the change as a version, and the version that it was made upon; None where there is no table yet. It refuses by
 raising, and what it returns counts for nothing."""
 
 
-def passed(
-    location: Location, base: Snapshot | Birth, ours: Transaction, look: Look, *, begun: Moment | None, ports: Ports
+def run_audit(
+    location: Location,
+    base: Snapshot | NewTable,
+    ours: Transaction,
+    look: AuditFunction,
+    *,
+    begun: ClockReading | None,
+    ports: Runtime,
 ) -> Snapshot:
     """The version beside the line that was looked at. While it is, no cleanup takes it."""
-    beside = put_beside(location, base, ours, begun=begun, ports=ports).snapshot
-    held = hold(location.own_store, Hold("its audit", beside.version), ports)
+    beside = put_detached(location, base, ours, begun=begun, ports=ports).snapshot
+    held = acquire(location.own_store, Lease("its audit", beside.version), ports)
     try:
         look(beside, base if isinstance(base, Snapshot) else None)
     except StorageError as error:

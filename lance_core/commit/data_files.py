@@ -2,35 +2,35 @@
 
     rows -> one file, or one that several appends share -> told to the intention -> looked at
 
-Here is what has to be done for them before a commit; how a batch becomes a file is in `data/write.py`, and who shares a
-file with whom is decided in `gathering.py`. Start with `check_files`.
+Here is what has to be done for them before a commit; how a batch becomes a file is in `datafiles/fragment_writer.py`,
+and who shares a file with whom is decided in `group_commit.py`. Start with `check_files`.
 """
 
 from collections.abc import Callable, Sequence
 
-from lance_core.commit.fencing import several_at_once
+from lance_core.commit.fencing import map_concurrently
 from lance_core.coordination import idempotency
 from lance_core.coordination.idempotency import IntentRecord
-from lance_core.datafiles.fragment_writer import HeldRows, RollingWriter
+from lance_core.datafiles.fragment_writer import BufferedRows, RollingWriter
 from lance_core.errors import NotFound, StorageError
 from lance_core.format.fragment import DataFile, Fragment
 from lance_core.format.index_metadata import IndexMetadata
-from lance_core.runtime import Ports
+from lance_core.runtime import Runtime
 from lance_core.versions.location import Location
 
 SHARED_BYTES_MAX = 16 * 1024**2
 """As Arrow holds them. Whoever comes first waits for what others bring."""
 
 
-class Room:
+class FileCapacity:
     """What more rows a file can hold, of those that can be in one with the first."""
 
-    def __init__(self, first: HeldRows) -> None:
+    def __init__(self, first: BufferedRows) -> None:
         self._first = first
         self._rows = first.rows
         self._bytes = first.bytes
 
-    def takes(self, rows: HeldRows) -> bool:
+    def try_reserve(self, rows: BufferedRows) -> bool:
         """And has less from then on."""
         limits = self._first.limits
         fits = (
@@ -44,8 +44,8 @@ class Room:
         return fits
 
 
-def write_together(
-    location: Location, first: HeldRows, more: Callable[[], Sequence[HeldRows]], ports: Ports
+def write_shared_file(
+    location: Location, first: BufferedRows, more: Callable[[], Sequence[BufferedRows]], ports: Runtime
 ) -> tuple[Fragment, ...]:
     """The rows of the first, and of those that come until the file is closed."""
     writer = RollingWriter(location.codec, first.version, first.limits, ports.new_uuid)
@@ -56,17 +56,17 @@ def write_together(
     return writer.finish()
 
 
-def told(
+def register_files(
     location: Location,
     record: IntentRecord | None,
     files: Sequence[DataFile],
-    ports: Ports,
+    ports: Runtime,
     segments: Sequence[IndexMetadata] = (),
 ) -> None:
     """The intention learns of its files and index segments, which then have to be there."""
     if record:
         paths = sorted((*(file.path for file in files), *(segment.place for segment in segments)))
-        idempotency.beat(location.store, record, files=paths, now_ns=ports.now_ns())
+        idempotency.heartbeat(location.store, record, files=paths, now_ns=ports.now_ns())
     check_files(location, files)
     check_segments(location, segments)
 
@@ -77,7 +77,7 @@ def check_files(location: Location, files: Sequence[DataFile]) -> None:
     def check(file: DataFile) -> None:
         _check(location, file.place, f"the data file {file.path}", file.size)
 
-    several_at_once(check, files)
+    map_concurrently(check, files)
 
 
 def check_segments(location: Location, segments: Sequence[IndexMetadata]) -> None:
@@ -87,7 +87,7 @@ def check_segments(location: Location, segments: Sequence[IndexMetadata]) -> Non
         place, what, size = file
         _check(location, place, what, size)
 
-    several_at_once(
+    map_concurrently(
         check,
         [
             (f"{segment.place}/{file.path}", f"the file {file.path} of index {segment.name!r}", file.size)

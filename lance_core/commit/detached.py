@@ -11,32 +11,34 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from lance_core.commit.data_files import check_files
-from lance_core.commit.detached_manifest import put_beside
-from lance_core.commit.fencing import Moment
-from lance_core.commit.write_protocol import Begun, Written, check_on_the_line, finish, written
+from lance_core.commit.detached_manifest import put_detached
+from lance_core.commit.fencing import ClockReading
+from lance_core.commit.write_protocol import StartedWrite, WriteResult, check_not_detached, finish, write_result
 from lance_core.errors import InvalidInput, NotFound
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.operations import Merge, Operation, Overwrite
 from lance_core.format.schema import TableSchema
 from lance_core.format.transaction import Transaction
-from lance_core.runtime import Ports
-from lance_core.transactions.apply import Birth
+from lance_core.runtime import Runtime
+from lance_core.transactions.apply import NewTable
 from lance_core.transactions.change_stats import files_written
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot, load_at, load_transaction
 
 
-def commit_detached(base: Snapshot, operation: Operation, *, properties: Mapping[str, str], ports: Ports) -> Written:
-    check_on_the_line(base)
+def commit_detached(
+    base: Snapshot, operation: Operation, *, properties: Mapping[str, str], ports: Runtime
+) -> WriteResult:
+    check_not_detached(base)
     location = base.location
     check_files(location, files_written(operation, base.manifest))
     ours = Transaction(base.version, str(ports.new_uuid()), operation, properties)
-    outcome = put_beside(location, base, ours, begun=Moment.long_ago(), ports=ports)
-    return written(Begun(location, base, ours.uuid, None, ports), outcome)
+    outcome = put_detached(location, base, ours, begun=ClockReading.distant_past(), ports=ports)
+    return write_result(StartedWrite(location, base, ours.uuid, None, ports), outcome)
 
 
-def publish(location: Location, version: Version, *, attempts: int, ports: Ports) -> Written:
+def publish(location: Location, version: Version, *, attempts: int, ports: Runtime) -> WriteResult:
     if not naming.is_detached(version):
         raise InvalidInput(f"version {version} is on the line already; a detached one is published")
     found = load_at(location, version)
@@ -49,16 +51,16 @@ def publish(location: Location, version: Version, *, attempts: int, ports: Ports
             "leave its changes behind. Make the changes of both anew, on a version of the table"
         )
     # Its files may be old, and a cleanup may be about to take it with them.
-    begun = Begun(location, _base(location, found, ours), ours.uuid, None, ports, Moment.long_ago())
+    begun = StartedWrite(location, _base(location, found, ours), ours.uuid, None, ports, ClockReading.distant_past())
     operation = _whole(ours.operation, found.manifest.schema)
     return finish(begun, operation, properties=ours.properties, attempts=attempts)
 
 
-def _base(location: Location, found: Snapshot, ours: Transaction) -> Snapshot | Birth:
+def _base(location: Location, found: Snapshot, ours: Transaction) -> Snapshot | NewTable:
     """What it was planned on. Of the first version of a table, which an audit has kept beside the line: on none."""
     if ours.read_version:
         return load_at(location, ours.read_version)
-    return Birth(found.manifest.storage_version, found.manifest.has_stable_row_ids)
+    return NewTable(found.manifest.storage_version, found.manifest.has_stable_row_ids)
 
 
 def _whole(operation: Operation, schema: TableSchema) -> Operation:

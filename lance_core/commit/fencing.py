@@ -4,7 +4,7 @@ A put that is answered `CREATED` says that nothing was in its place. That is eno
 process can also stand still between its look and its put, for hours: meanwhile others commit, a cleanup removes what
 they made first, and the put lands in a gap below the newest version, or names files that nobody had named and that were
 old enough to go. Cleanup leaves versions of less than a minute and files of less than an hour alone, so who was faster
-than that asks nothing. Start with `Watch`.
+than that asks nothing. Start with `CommitFence`.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -15,16 +15,16 @@ from types import TracebackType
 from typing import TypeVar
 
 from lance_core.coordination import leases
-from lance_core.coordination.leases import Hold
+from lance_core.coordination.leases import Lease
 from lance_core.errors import CommitUndecided, LanceError, NotFound
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.naming import NamingScheme
 from lance_core.limits import MANIFEST_BYTES
-from lance_core.runtime import Ports
+from lance_core.runtime import Runtime
 from lance_core.storage.store import read_whole, with_facts
-from lance_core.versions.file_inventory import is_there, named_by
+from lance_core.versions.file_inventory import file_exists, references_of
 from lance_core.versions.location import Location
 
 _AT_WORK_NS = 20 * 10**9
@@ -38,42 +38,42 @@ _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class ClockReading:
     """By both clocks of this process: the one stops while the machine sleeps, the other can be set."""
 
     elapsed_ns: int
     now_ns: int
 
     @classmethod
-    def now(cls, ports: Ports) -> "Moment":
+    def now(cls, ports: Runtime) -> "ClockReading":
         return cls(ports.elapsed_ns(), ports.now_ns())
 
     @classmethod
-    def long_ago(cls) -> "Moment":
+    def distant_past(cls) -> "ClockReading":
         """Of files of which nobody here knows how old they are."""
         return cls(-_AGES_NS, -_AGES_NS)
 
-    def is_past(self, nanoseconds: int, ports: Ports) -> bool:
+    def is_past(self, nanoseconds: int, ports: Runtime) -> bool:
         return max(ports.elapsed_ns() - self.elapsed_ns, ports.now_ns() - self.now_ns) > nanoseconds
 
 
-class Watch:
+class CommitFence:
     """Over one commit, from its first look to its end. `begun` is before the first of its files was written; None:
     just now. What it holds it lets go when it ends, unless a put of it may still land."""
 
-    def __init__(self, location: Location, uuid: str, begun: Moment | None, ports: Ports) -> None:
+    def __init__(self, location: Location, uuid: str, begun: ClockReading | None, ports: Runtime) -> None:
         self._location = location
         self._uuid = uuid
         self._ports = ports
-        self._looked = Moment.now(ports)
+        self._looked = ClockReading.now(ports)
         self._begun = begun or self._looked
-        self._written: dict[str, Moment] = {}
+        self._written: dict[str, ClockReading] = {}
         """By this commit itself, which is at work on it since then."""
         self._assured: set[str] = set()
         """Names of files that were held and found there."""
         self._held: list[str] = []
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> "CommitFence":
         return self
 
     def __exit__(
@@ -83,33 +83,33 @@ class Watch:
         for held in self._held if is_decided else ():
             leases.release(self._location.own_store, held)
 
-    def looks(self) -> bool:
+    def begin_attempt(self) -> bool:
         """A turn begins. Whether the one before took so long that what it put may have been cleaned up."""
         stood_still = self._looked.is_past(_AT_WORK_NS, self._ports)
-        self._looked = Moment.now(self._ports)
+        self._looked = ClockReading.now(self._ports)
         return stood_still
 
-    def puts(self, manifest: Manifest, before: Manifest | None, written: Collection[str]) -> bool:
+    def before_put(self, manifest: Manifest, before: Manifest | None, written: Collection[str]) -> bool:
         """A call is about to put this version: what it adds must be there, and stay until it is named. `written` was
         in this turn. False if that had to be looked at, which is done once for each file: others may have gone on
         meanwhile."""
         self._written |= dict.fromkeys(written, self._looked)
         if not self._begun.is_past(_YOUNG_NS, self._ports):
             return True
-        named = named_by(manifest)
-        added = named.own - (named_by(before).own if before else frozenset()) - self._assured
+        named = references_of(manifest)
+        added = named.own - (references_of(before).own if before else frozenset()) - self._assured
         old = sorted(name for name in added if self._written.get(name, self._begun).is_past(_YOUNG_NS, self._ports))
-        for part in Hold("this commit", files=tuple(old)).parts() if old else ():
-            self._held.append(leases.hold(self._location.own_store, part, self._ports))
+        for part in Lease("this commit", files=tuple(old)).parts() if old else ():
+            self._held.append(leases.acquire(self._location.own_store, part, self._ports))
         self._check_files([name for name in old if name in named.there])
         self._assured.update(old)
         return not old
 
-    def landed(self, manifest: Manifest, scheme: NamingScheme) -> None:
+    def after_put(self, manifest: Manifest, scheme: NamingScheme) -> None:
         """The put was answered. Whether it stands is asked only if it is long ago that we looked."""
         if self._looked.is_past(_AT_WORK_NS, self._ports):
             try:
-                wrong = what_is_wrong(self._location, manifest, scheme)
+                wrong = find_commit_problem(self._location, manifest, scheme)
             except LanceError as error:
                 wrong = f"looking whether it stands failed: {error}"
             if wrong:
@@ -129,17 +129,17 @@ class Watch:
             )
 
 
-def what_is_wrong(location: Location, manifest: Manifest, scheme: NamingScheme) -> str:
+def find_commit_problem(location: Location, manifest: Manifest, scheme: NamingScheme) -> str:
     """With a version that is there, and may have come late; empty if it stands."""
-    if later := in_a_gap(location, scheme, manifest.version):
+    if later := find_overtaking_version(location, scheme, manifest.version):
         return (
             f"it came after version {later}, into a gap that a cleanup had made below it, and no version follows it. "
             "Look whether its rows are there; if they are not, repeat the change, under another intent if it had one"
         )
-    named = named_by(manifest)
+    named = references_of(manifest)
     added = named.own - _named_before(location, manifest, scheme)
     # A cleanup that is under way may have looked for names before there was this one, and removes afterwards.
-    leases.check_stays(location.own_store, Hold("relying on it", files=tuple(added)))
+    leases.check_not_being_swept(location.own_store, Lease("relying on it", files=tuple(added)))
     if missing := _missing(location, sorted(added & named.there)):
         return (
             f"a cleanup took {len(missing)} of its files, {missing[0]} for one, which no version had named for so "
@@ -148,7 +148,7 @@ def what_is_wrong(location: Location, manifest: Manifest, scheme: NamingScheme) 
     return ""
 
 
-def in_a_gap(location: Location, scheme: NamingScheme, version: Version) -> Version | None:
+def find_overtaking_version(location: Location, scheme: NamingScheme, version: Version) -> Version | None:
     """A later version that was there before this one: it landed where another had been, which a cleanup removed."""
     mine = location.store.head(naming.manifest_path(version, scheme))
     for listed in with_facts(location.store.list(naming.VERSIONS)) if mine else ():
@@ -164,15 +164,15 @@ def _named_before(location: Location, manifest: Manifest, scheme: NamingScheme) 
         before = read_whole(location.store, path, MANIFEST_BYTES)
     except NotFound:
         return frozenset()
-    return named_by(Manifest.decode(before, path=path)).own
+    return references_of(Manifest.decode(before, path=path)).own
 
 
 def _missing(location: Location, keys: Sequence[str]) -> list[str]:
-    found = several_at_once(partial(is_there, location.own_store), keys)
+    found = map_concurrently(partial(file_exists, location.own_store), keys)
     return [key for key, there in zip(keys, found, strict=True) if not there]
 
 
-def several_at_once(look: Callable[[_Thing], _Answer], things: Sequence[_Thing]) -> Sequence[_Answer]:
+def map_concurrently(look: Callable[[_Thing], _Answer], things: Sequence[_Thing]) -> Sequence[_Answer]:
     """Calls to a store that do not wait for each other."""
     if len(things) <= _AT_ONCE:
         return [look(thing) for thing in things]

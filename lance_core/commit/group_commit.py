@@ -9,7 +9,7 @@ found by its own uuid afterwards (`transactions/fold.py`). How they become one c
 
 Whoever has come is in one place at a time: leading, in the line, in the company of the one who leads, or answered. Who
 leaves, by whatever way, passes the lead on and puts those of its company who have no answer back into the line
-(`_leave`). Who stood in the line for too long steps out, and commits beside the others, which is slower and as right.
+(`_hand_over`). Who stood in the line for too long steps out, and commits by itself, which is slower and as right.
 """
 
 import os
@@ -18,16 +18,16 @@ from collections import deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-from lance_core.commit.data_files import Room
-from lance_core.commit.fencing import Moment
-from lance_core.commit.loop import Outcome
-from lance_core.commit.together import Waiting, alone, lead
+from lance_core.commit.data_files import FileCapacity
+from lance_core.commit.fencing import ClockReading
+from lance_core.commit.loop import CommitResult
+from lance_core.commit.together import PendingAppend, commit_alone, commit_group
 from lance_core.coordination.idempotency import IntentRecord
-from lance_core.datafiles.fragment_writer import HeldRows
+from lance_core.datafiles.fragment_writer import BufferedRows
 from lance_core.format.ids import Version
 from lance_core.format.transaction import Transaction
-from lance_core.runtime import Ports
-from lance_core.transactions.apply import Birth
+from lance_core.runtime import Runtime
+from lance_core.transactions.apply import NewTable
 from lance_core.transactions.fold import PARTS_MAX
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot
@@ -36,16 +36,16 @@ _PATIENCE_SECONDS = 60.0
 
 
 @dataclass(slots=True, eq=False)
-class _Gate:
+class _CommitQueue:
     """Where the appends to one table pass, one commit at a time. There is one as long as somebody is in it."""
 
-    leader: Waiting
+    leader: PendingAppend
     thread: int
-    waiting: deque[Waiting] = field(default_factory=deque)
+    waiting: deque[PendingAppend] = field(default_factory=deque)
 
 
 _lock = threading.Lock()
-_gates: dict[Hashable, _Gate] = {}
+_gates: dict[Hashable, _CommitQueue] = {}
 
 
 def _forget() -> None:
@@ -62,41 +62,41 @@ def commit_append(
     location: Location,
     ours: Transaction,
     *,
-    base: Snapshot | Birth,
+    base: Snapshot | NewTable,
     since: Version,
     attempts: int,
-    ports: Ports,
-    begun: Moment | None = None,
-    rows: HeldRows | None = None,
+    ports: Runtime,
+    begun: ClockReading | None = None,
+    rows: BufferedRows | None = None,
     record: IntentRecord | None = None,
-) -> Outcome:
+) -> CommitResult:
     """As `commit`, which see; of `ours`, or of `rows` that are still to be written for it, and for `record`."""
-    me = Waiting(location, ours, base, since, attempts, ports, begun, rows, record)
+    me = PendingAppend(location, ours, base, since, attempts, ports, begun, rows, record)
     key = location.key
-    company: list[Waiting] = []
+    company: list[PendingAppend] = []
     try:
         gate = _enter(key, me)
         if gate is None or (gate.leader is not me and not _called(gate, me)):
-            return alone(me)
+            return commit_alone(me)
         if me.answer is not None:
-            return me.given()
+            return me.result()
         gate.thread = threading.get_ident()
-        room = Room(me.rows) if me.rows else None
-        return lead(me, company, lambda: _gather(gate, me, company, room))
+        room = FileCapacity(me.rows) if me.rows else None
+        return commit_group(me, company, lambda: _collect_followers(gate, me, company, room))
     finally:
         try:
-            _leave(key, me, company)
+            _hand_over(key, me, company)
         except BaseException:  # interrupted on the way out
-            _leave(key, me, company)
+            _hand_over(key, me, company)
             raise
 
 
-def _enter(key: Hashable, me: Waiting) -> _Gate | None:
+def _enter(key: Hashable, me: PendingAppend) -> _CommitQueue | None:
     """None from within a commit of this thread's: whoever does that cannot wait for it."""
     with _lock:
         gate = _gates.get(key)
         if gate is None:
-            gate = _gates[key] = _Gate(me, threading.get_ident())
+            gate = _gates[key] = _CommitQueue(me, threading.get_ident())
         elif gate.thread == threading.get_ident():
             return None
         else:
@@ -104,7 +104,7 @@ def _enter(key: Hashable, me: Waiting) -> _Gate | None:
         return gate
 
 
-def _called(gate: _Gate, me: Waiting) -> bool:
+def _called(gate: _CommitQueue, me: PendingAppend) -> bool:
     """Whether it was called, and did not step out of the line. Who was taken along waits for as long as it takes."""
     while not me.called.wait(_PATIENCE_SECONDS):
         with _lock:
@@ -114,7 +114,9 @@ def _called(gate: _Gate, me: Waiting) -> bool:
     return True
 
 
-def _gather(gate: _Gate, leader: Waiting, company: list[Waiting], room: Room | None) -> Sequence[Waiting]:
+def _collect_followers(
+    gate: _CommitQueue, leader: PendingAppend, company: list[PendingAppend], room: FileCapacity | None
+) -> Sequence[PendingAppend]:
     """Those who have come and can go with the leader, out of the line. Each is in the company before it is out. Rows
     that are to be written need room in the file of the leader's."""
     before = len(company)
@@ -123,15 +125,15 @@ def _gather(gate: _Gate, leader: Waiting, company: list[Waiting], room: Room | N
         for each in list(gate.waiting):
             if len(company) + 1 == PARTS_MAX:
                 break
-            fits = leader.goes_with(each) and each.ours.uuid not in known
-            if fits and (each.rows is None or (room is not None and room.takes(each.rows))):
+            fits = leader.can_join(each) and each.ours.uuid not in known
+            if fits and (each.rows is None or (room is not None and room.try_reserve(each.rows))):
                 company.append(each)
                 known.add(each.ours.uuid)
                 gate.waiting.remove(each)
     return company[before:]
 
 
-def _leave(key: Hashable, me: Waiting, company: Sequence[Waiting]) -> None:
+def _hand_over(key: Hashable, me: PendingAppend, company: Sequence[PendingAppend]) -> None:
     """Those of the company who have their answer go and fetch it; those who have none are the next ones, each by
     itself. Whoever is interrupted in here does it again from the beginning: no step may rely on the one before it."""
     with _lock:

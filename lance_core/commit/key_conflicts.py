@@ -15,13 +15,13 @@ from lance_core.datafiles.fragment_reader import read_fragment
 from lance_core.errors import LanceError
 from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version
-from lance_core.format.operations import Append, Operation, RowsMeant, Update, UpdateMode
+from lance_core.format.operations import AffectedRows, Append, Operation, Update, UpdateMode
 from lance_core.format.transaction import Transaction
-from lance_core.transactions.committed_transaction import Landed
+from lance_core.transactions.committed_transaction import CommittedTransaction
 from lance_core.versions.snapshot import Snapshot
 
 
-class NewKeys:
+class KeyConflicts:
     """Of one commit. What it has read it remembers from turn to turn."""
 
     def __init__(self, ours: Transaction) -> None:
@@ -30,13 +30,13 @@ class NewKeys:
         self._meant = self._slice or (operation.keys_brought if isinstance(operation, Update) else None)
         self._told: dict[Version, bool] = {}
 
-    def told(self, others: Sequence[Landed], head: Snapshot | None) -> list[Landed]:
+    def annotate(self, others: Sequence[CommittedTransaction], head: Snapshot | None) -> list[CommittedTransaction]:
         """The same, telling whether they bring such a row: appends, and beside a slice whatever changes rows."""
         if head is None or self._meant is None:
             return list(others)
         return [self._told_of(landed, head, self._meant) for landed in others]
 
-    def _told_of(self, landed: Landed, head: Snapshot, meant: RowsMeant) -> Landed:
+    def _told_of(self, landed: CommittedTransaction, head: Snapshot, meant: AffectedRows) -> CommittedTransaction:
         transaction = landed.transaction
         operation = transaction.operation if transaction else None
         looked = Append | Update if self._slice is not None else Append
@@ -51,7 +51,7 @@ class NewKeys:
         return replace(landed, transaction=replace(transaction, operation=told))
 
 
-def _brings_one(operation: Operation, head: Snapshot, meant: RowsMeant) -> bool:
+def _brings_one(operation: Operation, head: Snapshot, meant: AffectedRows) -> bool:
     schema, path = head.manifest.schema, f"{head.location.uri}/{head.manifest.path}"
     by_id = {field.id: field.name for field in schema.fields}
     if any(number not in by_id for number in meant.fields):

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 
-from lance_core.commit.fencing import Moment, Watch, in_a_gap, what_is_wrong
-from lance_core.commit.key_conflicts import NewKeys
-from lance_core.coordination.backoff import Pace
+from lance_core.commit.fencing import ClockReading, CommitFence, find_commit_problem, find_overtaking_version
+from lance_core.commit.key_conflicts import KeyConflicts
+from lance_core.coordination.backoff import Backoff
 from lance_core.datafiles.fragment_reader import load_deletions
 from lance_core.errors import (
     AlreadyExists,
@@ -30,28 +30,29 @@ from lance_core.format.naming import NamingScheme
 from lance_core.format.operations import Operation, Restore, Rewrite
 from lance_core.format.transaction import Transaction
 from lance_core.package_version import LIBRARY_VERSION
-from lance_core.runtime import Ports
-from lance_core.storage.store import Put, TakesTurns
-from lance_core.transactions.apply import Birth, Occasion, Offshoot, apply, filed
-from lance_core.transactions.committed_transaction import Landed
-from lance_core.transactions.conflicts import Finding, judge
-from lance_core.transactions.fold import found_in, parts_of
-from lance_core.transactions.rebase import Fetched, Rebased, Wanted, needs, rebase
+from lance_core.runtime import Runtime
+from lance_core.storage.store import Put, SupportsCommitLock
+from lance_core.transactions.apply import CommitContext, Fork, NewTable, apply, encode_transaction_file
+from lance_core.transactions.committed_transaction import CommittedTransaction
+from lance_core.transactions.conflicts import ConflictResult, judge
+from lance_core.transactions.fold import part_with_uuid, parts_of
+from lance_core.transactions.rebase import FetchedInputs, Rebased, RequiredInputs, rebase, required_inputs
 from lance_core.transactions.verdicts import Verdict
 from lance_core.versions import version_hint
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import History, Snapshot, history_since, load_at
 
 ATTEMPTS = 100
-"""Puts until it is given up; before that, usually, the time is over (`pace.py`). To lose a race costs two calls."""
+"""Puts until it is given up; before that, usually, the time is over (`coordination/backoff.py`). To lose a race costs
+two calls."""
 
 
-class PartLanded(LanceError):
+class PartAlreadyCommitted(LanceError):
     """Of several appends that were to land together, one has landed before: nothing was put."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CommitResult:
     """A version that holds our transaction."""
 
     snapshot: Snapshot
@@ -68,43 +69,43 @@ def commit(
     location: Location,
     ours: Transaction,
     *,
-    base: Snapshot | Birth | Offshoot,
+    base: Snapshot | NewTable | Fork,
     since: Version,
     attempts: int,
-    ports: Ports,
-    begun: Moment | None = None,
-) -> Outcome:
+    ports: Runtime,
+    begun: ClockReading | None = None,
+) -> CommitResult:
     """Put `ours` into exactly one version.
     `since` is where history is searched for an earlier landing of it; `begun` is before its first file was written."""
     store = location.own_store
-    turn = store.turn(naming.VERSIONS) if isinstance(store, TakesTurns) else nullcontext()
+    turn = store.commit_lock(naming.VERSIONS) if isinstance(store, SupportsCommitLock) else nullcontext()
     # What a restore names once more was written long ago, and perhaps by one whose version came too late to keep it.
-    written = Moment.long_ago() if isinstance(ours.operation, Restore) else begun
-    with Watch(location, ours.uuid, written, ports) as watch, turn:
+    written = ClockReading.distant_past() if isinstance(ours.operation, Restore) else begun
+    with CommitFence(location, ours.uuid, written, ports) as watch, turn:
         return _commit(location, ours, base, since, attempts, ports, watch)
 
 
 def _commit(
     location: Location,
     ours: Transaction,
-    base: Snapshot | Birth | Offshoot,
+    base: Snapshot | NewTable | Fork,
     since: Version,
     attempts: int,
-    ports: Ports,
-    watch: Watch,
-) -> Outcome:
+    ports: Runtime,
+    watch: CommitFence,
+) -> CommitResult:
     loaded = base if isinstance(base, Snapshot) else None
     planned_on = loaded.manifest if loaded else None
     there = ours.operation.reserved_in if isinstance(ours.operation, Rewrite) else None
-    known: Sequence[Landed] = ()
+    known: Sequence[CommittedTransaction] = ()
     slot: Version | None = None  # where a put of ours may still land
     taken: Version | None = None  # where somebody was first just now
-    new_keys = NewKeys(ours)
-    noted = _Noted()
-    pace = Pace(ports)
+    new_keys = KeyConflicts(ours)
+    noted = _TransactionFile()
+    pace = Backoff(ports)
     attempt = 0
     while True:
-        stood_still = watch.looks()
+        stood_still = watch.begin_attempt()
         try:
             history = _look(location, since, loaded, known, taken, there)
         except LanceError as error:
@@ -116,29 +117,31 @@ def _commit(
             return _found(location, landed, known, ours, attempt, late=stood_still or not attempt)
         for part in parts_of(ours):
             if landed := _with_uuid(known, part.uuid):
-                raise PartLanded(f"{location.uri}: the append {part.uuid} is in version {landed.version} already")
+                raise PartAlreadyCommitted(
+                    f"{location.uri}: the append {part.uuid} is in version {landed.version} already"
+                )
         if history and slot and history.head.version >= slot:
-            if slot in history.gone or (stood_still and in_a_gap(location, history.head.scheme, slot)):
+            if slot in history.gone or (stood_still and find_overtaking_version(location, history.head.scheme, slot)):
                 raise _undecided(location, ours, slot, "a cleanup removed that version, whoever's it was")
             slot = None  # somebody else's version is there now, so ours can never be
-        if attempt == attempts or (attempt and pace.is_over):
+        if attempt == attempts or (attempt and pace.is_expired):
             if slot is not None:
                 raise _undecided(location, ours, slot, f"{attempt} puts were not answered")
             raise _exhausted(location, ours, known, attempt)
         if history and loaded is None:
             raise AlreadyExists(f"there is a table at {location.uri} already, at version {history.head.version}")
         others = [landed for landed in known if landed.version > ours.read_version]
-        others = new_keys.told(others, history.head if history else None)
+        others = new_keys.annotate(others, history.head if history else None)
         finding = judge(ours, others)
         if finding.blocks:
             raise _conflict(location, ours, finding)
         head, scheme = _head(base, history)
         try:
             before = head if isinstance(head, Manifest) else None
-            fetched = fetch(location, needs(ours, planned_on, before), ports)
+            fetched = fetch_inputs(location, required_inputs(ours, planned_on, before), ports)
             rebased = rebase(ours, planned_on, before, others, fetched)
             files = noted.files(rebased, head, ports)
-            occasion = Occasion(
+            occasion = CommitContext(
                 now_ns=ports.now_ns(),
                 library_version=LIBRARY_VERSION,
                 transaction_file=noted.name,
@@ -147,8 +150,8 @@ def _commit(
             manifest = apply(head, rebased.transaction, occasion, fetched=fetched.manifest)
             for path, data in files.items():
                 location.store.put(path, data)
-            if not watch.puts(manifest, before, files):
-                taken, pace = None, Pace(ports)
+            if not watch.before_put(manifest, before, files):
+                taken, pace = None, Backoff(ports)
                 continue  # it took a while: who looks again now is not late with its put
             put = location.store.create(manifest.path, manifest.encode())
         except RetryableConflict as error:
@@ -158,9 +161,9 @@ def _commit(
                 raise
             raise _undecided(location, ours, slot, f"putting it again failed: {error}") from error
         if put is Put.CREATED:
-            watch.landed(manifest, scheme)
-            version_hint.leave(location.own_store, manifest.version)
-            return Outcome(
+            watch.after_put(manifest, scheme)
+            version_hint.write_hint(location.own_store, manifest.version)
+            return CommitResult(
                 snapshot=Snapshot(location.of(manifest), manifest, scheme),
                 operation=rebased.transaction.operation,
                 before=before,
@@ -172,7 +175,7 @@ def _commit(
         taken = manifest.version if at_once else None
         slot = manifest.version
         if not at_once:
-            pace.lost()
+            pace.wait()
         attempt += 1
 
 
@@ -180,7 +183,7 @@ def _look(
     location: Location,
     since: Version,
     base: Snapshot | None,
-    known: Sequence[Landed],
+    known: Sequence[CommittedTransaction],
     taken: Version | None,
     there: Version | None,
 ) -> History | None:
@@ -190,16 +193,16 @@ def _look(
     return history_since(location, since, base=base, known=known, there=there)
 
 
-class _Noted:
+class _TransactionFile:
     """The transaction's own file, written once for as long as the transaction stays as it is: a put that lands late
     must not find that it says something else."""
 
     name = ""
     _record = b""
 
-    def files(self, rebased: Rebased, head: Manifest | Birth | Offshoot, ports: Ports) -> Mapping[str, bytes]:
+    def files(self, rebased: Rebased, head: Manifest | NewTable | Fork, ports: Runtime) -> Mapping[str, bytes]:
         """What has to be written in this turn, before the version."""
-        record = filed(head, rebased.transaction)
+        record = encode_transaction_file(head, rebased.transaction)
         if record == self._record:
             return rebased.files
         self._record = record
@@ -207,48 +210,52 @@ class _Noted:
         return {**rebased.files, f"{naming.TRANSACTIONS}/{self.name}": record}
 
 
-def fetch(location: Location, wanted: Wanted, ports: Ports) -> Fetched:
+def fetch_inputs(location: Location, wanted: RequiredInputs, ports: Runtime) -> FetchedInputs:
     """What a change has to be told before it can follow the head."""
     deletions = {}
     for fragment in wanted.deletions:
         if (vector := load_deletions(location.store, fragment)) is not None:
             deletions[fragment.id] = vector
-    return Fetched(
+    return FetchedInputs(
         deletions=deletions,
         numbers={fragment_id: ports.new_uuid().int >> 64 for fragment_id in deletions},
         manifest=None if wanted.version is None else load_at(location, wanted.version).manifest,
     )
 
 
-def _head(
-    base: Snapshot | Birth | Offshoot, history: History | None
-) -> tuple[Manifest | Birth | Offshoot, NamingScheme]:
+def _head(base: Snapshot | NewTable | Fork, history: History | None) -> tuple[Manifest | NewTable | Fork, NamingScheme]:
     if not isinstance(base, Snapshot):
         return base, NamingScheme.V2
     assert history is not None, "a table that was opened has versions"
     return history.head.manifest, history.head.scheme
 
 
-def _with_uuid(others: Sequence[Landed], uuid: str) -> Landed | None:
-    return next((landed for landed in others if landed.transaction and found_in(landed.transaction, uuid)), None)
+def _with_uuid(others: Sequence[CommittedTransaction], uuid: str) -> CommittedTransaction | None:
+    return next((landed for landed in others if landed.transaction and part_with_uuid(landed.transaction, uuid)), None)
 
 
 def _found(
-    location: Location, landed: Landed, known: Sequence[Landed], ours: Transaction, attempts: int, *, late: bool
-) -> Outcome:
+    location: Location,
+    landed: CommittedTransaction,
+    known: Sequence[CommittedTransaction],
+    ours: Transaction,
+    attempts: int,
+    *,
+    late: bool,
+) -> CommitResult:
     """`late`: the put may have come long after the look before it."""
-    made = found_in(landed.transaction, ours.uuid) if landed.transaction else None
+    made = part_with_uuid(landed.transaction, ours.uuid) if landed.transaction else None
     assert made is not None
     try:
         snapshot = load_at(location, landed.version)
-        wrong = what_is_wrong(location, snapshot.manifest, snapshot.scheme) if late else ""
-        location.store.settle([snapshot.manifest.path])
+        wrong = find_commit_problem(location, snapshot.manifest, snapshot.scheme) if late else ""
+        location.store.ensure_durable([snapshot.manifest.path])
     except LanceError as error:
         why = f"it is there, but reading it back failed: {error}"
         raise _undecided(location, ours, landed.version, why) from error
     if wrong:
         raise _undecided(location, ours, landed.version, wrong)
-    return Outcome(
+    return CommitResult(
         snapshot=snapshot,
         operation=made.operation,
         before=None,
@@ -257,7 +264,7 @@ def _found(
     )
 
 
-def _conflict(location: Location, ours: Transaction, finding: Finding) -> ConflictError:
+def _conflict(location: Location, ours: Transaction, finding: ConflictResult) -> ConflictError:
     theirs = finding.theirs
     assert theirs is not None
     final = finding.verdict is Verdict.INCOMPATIBLE
@@ -288,7 +295,9 @@ def _met(location: Location, ours: Transaction, error: RetryableConflict) -> Ret
     )
 
 
-def _exhausted(location: Location, ours: Transaction, known: Sequence[Landed], attempts: int) -> RetryableConflict:
+def _exhausted(
+    location: Location, ours: Transaction, known: Sequence[CommittedTransaction], attempts: int
+) -> RetryableConflict:
     return RetryableConflict(
         f"{location.uri}: this {ours.operation.name} lost the race for the next version {attempts} times; "
         "nothing of it landed. Repeat it, with more retries or fewer writers at once",

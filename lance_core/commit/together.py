@@ -4,25 +4,25 @@
 
 Whoever leads does it for all. Where what was put together cannot land as a whole, or one of them cannot be written,
 each goes on by itself, with files of its own: one that is refused takes nobody along. Who meets whom, and who waits for
-whom, is up to `gathering.py`. Start with `lead`.
+whom, is up to `group_commit.py`. Start with `commit_group`.
 """
 
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from lance_core.commit.data_files import check_files, told, write_together
-from lance_core.commit.fencing import Moment
-from lance_core.commit.loop import Outcome, commit
+from lance_core.commit.data_files import check_files, register_files, write_shared_file
+from lance_core.commit.fencing import ClockReading
+from lance_core.commit.loop import CommitResult, commit
 from lance_core.coordination.idempotency import IntentRecord
-from lance_core.datafiles.fragment_writer import HeldRows
+from lance_core.datafiles.fragment_writer import BufferedRows
 from lance_core.errors import CommitUndecided, LanceError
 from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version
 from lance_core.format.operations import Append
 from lance_core.format.transaction import Transaction
-from lance_core.runtime import Ports
-from lance_core.transactions.apply import Birth
+from lance_core.runtime import Runtime
+from lance_core.transactions.apply import NewTable
 from lance_core.transactions.change_stats import files_written
 from lance_core.transactions.fold import Shared, can_fold, fold, parts_of
 from lance_core.versions.location import Location
@@ -43,17 +43,17 @@ _OF_ONE = (
 
 
 @dataclass(slots=True, eq=False)
-class Waiting:
+class PendingAppend:
     """One append, from when it comes to its answer."""
 
     location: Location
     ours: Transaction
-    base: Snapshot | Birth
+    base: Snapshot | NewTable
     since: Version
     attempts: int
-    ports: Ports
-    begun: Moment | None
-    rows: HeldRows | None = None
+    ports: Runtime
+    begun: ClockReading | None
+    rows: BufferedRows | None = None
     """Not written yet; what it is to commit has no fragments then."""
     record: IntentRecord | None = None
     alone: bool = False
@@ -62,15 +62,15 @@ class Waiting:
     """Nobody waits for its answer any more: it has no place in the line again."""
     called: threading.Event = field(default_factory=threading.Event)
     """To fetch the answer, or, where there is none, to lead."""
-    answer: Outcome | LanceError | None = None
+    answer: CommitResult | LanceError | None = None
 
-    def given(self) -> Outcome:
+    def result(self) -> CommitResult:
         assert self.answer is not None
         if isinstance(self.answer, LanceError):
             raise self.answer
         return self.answer
 
-    def goes_with(self, other: "Waiting") -> bool:
+    def can_join(self, other: "PendingAppend") -> bool:
         """A repetition of what was begun earlier has its own history to search, and goes alone; so does who may reach
         other places."""
         return (
@@ -88,7 +88,9 @@ class Waiting:
         return not self.alone and is_new and has_rows
 
 
-def lead(leader: Waiting, company: list[Waiting], more: Callable[[], Sequence[Waiting]]) -> Outcome:
+def commit_group(
+    leader: PendingAppend, company: list[PendingAppend], more: Callable[[], Sequence[PendingAppend]]
+) -> CommitResult:
     """The answer of the leader; its company, who are those that `more` gave, are given theirs, or left without where
     they have to try by themselves."""
     try:
@@ -101,7 +103,7 @@ def lead(leader: Waiting, company: list[Waiting], more: Callable[[], Sequence[Wa
         own = [appends[each.ours.uuid] for each in (leader, *company)]
     except _OF_ONE:
         if company:
-            return alone(leader)
+            return commit_alone(leader)
         raise
     oldest = min(group, key=lambda each: each.ours.read_version)
     begun = min((each.begun for each in group if each.begun), key=lambda moment: moment.elapsed_ns, default=None)
@@ -112,7 +114,7 @@ def lead(leader: Waiting, company: list[Waiting], more: Callable[[], Sequence[Wa
             each.answer = CommitUndecided(str(error), uuid=error.uuid, version=error.version)
         raise
     except _OF_ONE:
-        return alone(leader)
+        return commit_alone(leader)
     except BaseException:
         for each in company:
             each.answer = _interrupted(each, folded.uuid)
@@ -122,27 +124,27 @@ def lead(leader: Waiting, company: list[Waiting], more: Callable[[], Sequence[Wa
     return _share(outcome, leader, own[0])
 
 
-def _in_order(leader: Waiting, company: Sequence[Waiting]) -> Sequence[Waiting]:
+def _in_order(leader: PendingAppend, company: Sequence[PendingAppend]) -> Sequence[PendingAppend]:
     """Those who share a file first."""
     return sorted((leader, *company), key=lambda each: each.rows is None)
 
 
-def _write(leader: Waiting, more: Callable[[], Sequence[Waiting]]) -> tuple[Fragment, ...]:
+def _write(leader: PendingAppend, more: Callable[[], Sequence[PendingAppend]]) -> tuple[Fragment, ...]:
     """Of all who bring rows; none where all that comes is written already."""
     if leader.rows is None:
         more()
         return ()
 
-    def held() -> Sequence[HeldRows]:
+    def held() -> Sequence[BufferedRows]:
         while came := more():
             if brought := [each.rows for each in came if each.rows]:
                 return brought
         return ()
 
-    return write_together(leader.location, leader.rows, held, leader.ports)
+    return write_shared_file(leader.location, leader.rows, held, leader.ports)
 
 
-def _folded(leader: Waiting, group: Sequence[Waiting], fragments: Sequence[Fragment]) -> Transaction:
+def _folded(leader: PendingAppend, group: Sequence[PendingAppend], fragments: Sequence[Fragment]) -> Transaction:
     """No intention learns of a shared file: it is committed in the next moment, and those who repeat what was cut off
     there write another one."""
     uuid = str(leader.ports.new_uuid())
@@ -155,7 +157,7 @@ def _folded(leader: Waiting, group: Sequence[Waiting], fragments: Sequence[Fragm
     return fold([ready.get(each.ours.uuid, each.ours) for each in group], uuid)
 
 
-def _interrupted(one: Waiting, uuid: str) -> CommitUndecided:
+def _interrupted(one: PendingAppend, uuid: str) -> CommitUndecided:
     version = Version(one.ours.read_version + 1)
     return CommitUndecided(
         f"{one.location.uri}: whether this Append landed is not known: it was committed together with others, as "
@@ -166,32 +168,32 @@ def _interrupted(one: Waiting, uuid: str) -> CommitUndecided:
     )
 
 
-def _share(outcome: Outcome, one: Waiting, append: Append) -> Outcome:
+def _share(outcome: CommitResult, one: PendingAppend, append: Append) -> CommitResult:
     """As if it had come alone: by its own way to the table, and with what came between for it."""
     over = tuple(version for version in outcome.rebased_over if version > one.ours.read_version)
     snapshot = replace(outcome.snapshot, location=one.location.of(outcome.snapshot.manifest))
     return replace(outcome, snapshot=snapshot, operation=append, rebased_over=over)
 
 
-def alone(one: Waiting) -> Outcome:
+def commit_alone(one: PendingAppend) -> CommitResult:
     fragments = one.rows.written(one.location.codec, one.ports.new_uuid) if one.rows else ()
     return _commit_written(one, fragments)
 
 
-def _commit_written(one: Waiting, fragments: Sequence[Fragment]) -> Outcome:
+def _commit_written(one: PendingAppend, fragments: Sequence[Fragment]) -> CommitResult:
     return _commit(replace(one, ours=_ready(one, fragments)))
 
 
-def _ready(one: Waiting, fragments: Sequence[Fragment]) -> Transaction:
+def _ready(one: PendingAppend, fragments: Sequence[Fragment]) -> Transaction:
     """`fragments` are those of its rows, if it brought such."""
     if one.rows is None:
         return one.ours
     append = Append(tuple(fragments))
-    told(one.location, one.record, files_written(append, None), one.ports)
+    register_files(one.location, one.record, files_written(append, None), one.ports)
     return replace(one.ours, operation=append)
 
 
-def _commit(one: Waiting) -> Outcome:
+def _commit(one: PendingAppend) -> CommitResult:
     return commit(
         one.location, one.ours, base=one.base, since=one.since, attempts=one.attempts, ports=one.ports, begun=one.begun
     )

@@ -15,38 +15,38 @@ from dataclasses import dataclass, replace
 
 from lance_core.commit import audit as audit_module
 from lance_core.commit import data_files
-from lance_core.commit.audit import Look
-from lance_core.commit.fencing import Moment, what_is_wrong
+from lance_core.commit.audit import AuditFunction
+from lance_core.commit.fencing import ClockReading, find_commit_problem
 from lance_core.commit.group_commit import commit_append
-from lance_core.commit.loop import Outcome, commit
+from lance_core.commit.loop import CommitResult, commit
 from lance_core.coordination import idempotency
-from lance_core.coordination.idempotency import IntentRecord, Landing
-from lance_core.coordination.leases import Hold, hold, release
-from lance_core.datafiles.fragment_writer import HeldRows
+from lance_core.coordination.idempotency import CommitSummary, IntentRecord
+from lance_core.coordination.leases import Lease, acquire, release
+from lance_core.datafiles.fragment_writer import BufferedRows
 from lance_core.errors import AuditFailed, CommitUndecided, InvalidInput, LanceError, NotFound, StorageError
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.operations import Append, Operation, Restore, Rewrite
 from lance_core.format.transaction import Transaction
-from lance_core.runtime import Ports
-from lance_core.transactions.apply import Birth
+from lance_core.runtime import Runtime
+from lance_core.transactions.apply import NewTable
 from lance_core.transactions.change_stats import RowsChanged, files_written, rows_changed, segments_written
-from lance_core.transactions.fold import found_in
-from lance_core.versions.location import Location, check_publishing
+from lance_core.transactions.fold import part_with_uuid
+from lance_core.versions.location import Location, check_manifest_store
 from lance_core.versions.snapshot import Snapshot, history_since, load_at, load_latest, load_transaction
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class StartedWrite:
     """A write under way. Single use: it ends in `finish`, or is left behind."""
 
     location: Location
-    base: Snapshot | Birth
+    base: Snapshot | NewTable
     uuid: str
     record: IntentRecord | None
-    ports: Ports
-    moment: Moment | None = None
+    ports: Runtime
+    moment: ClockReading | None = None
     """Before the first of its files was written."""
 
     @property
@@ -60,11 +60,11 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WriteResult:
     """A version that holds the write."""
 
     snapshot: Snapshot
-    landing: Landing
+    landing: CommitSummary
     attempts: int
     rebased_over: tuple[Version, ...]
     landed_before: bool
@@ -73,40 +73,40 @@ class Written:
 
 
 def begin(
-    location: Location, base: Snapshot | Birth, *, verb: str, intent: str | None, ports: Ports
-) -> Begun | Written:
+    location: Location, base: Snapshot | NewTable, *, verb: str, intent: str | None, ports: Runtime
+) -> StartedWrite | WriteResult:
     """Nothing is written before this returns, except the record of the intent itself. `verb` is what the caller is
     about to do: the same intent may not be two different things."""
     if isinstance(base, Snapshot):
-        check_on_the_line(base)
-        check_publishing(location, base.manifest)
+        check_not_detached(base)
+        check_manifest_store(location, base.manifest)
     uuid = str(ports.new_uuid())
-    moment = Moment.now(ports)
+    moment = ClockReading.now(ports)
     if intent is None:
-        return Begun(location, base, uuid, None, ports, moment)
+        return StartedWrite(location, base, uuid, None, ports, moment)
     read_version = base.version if isinstance(base, Snapshot) else Version(0)
     record = idempotency.claim(location.store, intent, verb=verb, base=read_version, uuid=uuid, now_ns=ports.now_ns())
-    begun = Begun(location, base, record.transaction_uuid, record, ports, moment)
+    begun = StartedWrite(location, base, record.transaction_uuid, record, ports, moment)
     if record.landing:
         return _remembered(location, record, record.landing)
     if record.transaction_uuid == uuid:
         return begun
-    return landed_before(begun) or begun
+    return find_committed(begun) or begun
 
 
-def landed_before(begun: Begun) -> Written | None:
+def find_committed(begun: StartedWrite) -> WriteResult | None:
     """What somebody else who has the same intention made of it meanwhile, up to the version that this is based on."""
     location, record = begun.location, begun.record
     if record is None:
         return None
     history = history_since(location, record.base, base=begun.base if isinstance(begun.base, Snapshot) else None)
     for landed in history.others if history else ():
-        if landed.transaction and (made := found_in(landed.transaction, record.transaction_uuid)):
+        if landed.transaction and (made := part_with_uuid(landed.transaction, record.transaction_uuid)):
             snapshot = load_at(location, landed.version)
-            if wrong := what_is_wrong(location, snapshot.manifest, snapshot.scheme):
+            if wrong := find_commit_problem(location, snapshot.manifest, snapshot.scheme):
                 raise _unknown(location, record, landed.version, f"is in version {landed.version}, but {wrong}")
-            location.store.settle([snapshot.manifest.path])
-            return written(begun, Outcome(snapshot, made.operation, None, 0, ()))
+            location.store.ensure_durable([snapshot.manifest.path])
+            return write_result(begun, CommitResult(snapshot, made.operation, None, 0, ()))
     if history and history.gone:
         raise _unknown(
             location,
@@ -117,16 +117,16 @@ def landed_before(begun: Begun) -> Written | None:
     return None
 
 
-def _landed_by_another(begun: Begun) -> Written | None:
+def _landed_by_another(begun: StartedWrite) -> WriteResult | None:
     if begun.record is None:
         return None
     try:
-        return landed_before(replace(begun, base=load_latest(begun.location)))
+        return find_committed(replace(begun, base=load_latest(begun.location)))
     except NotFound:
         return None
 
 
-def _remembered(location: Location, record: IntentRecord, landing: Landing) -> Written:
+def _remembered(location: Location, record: IntentRecord, landing: CommitSummary) -> WriteResult:
     """What the record says, if the version that it names still is what it was, or was cleaned up since. A version that
     is somebody else's, or that the table has not reached, means that the table was put back to an earlier state."""
     version = Version(landing.version)
@@ -139,9 +139,9 @@ def _remembered(location: Location, record: IntentRecord, landing: Landing) -> W
             raise _unknown(location, record, version, why) from None
     else:
         made_by = load_transaction(location, snapshot.manifest)
-        if made_by is None or not found_in(made_by, record.transaction_uuid):
+        if made_by is None or not part_with_uuid(made_by, record.transaction_uuid):
             raise _unknown(location, record, version, f"landed as version {version}, which is another change now")
-    return Written(snapshot, landing, attempts=0, rebased_over=(), landed_before=True)
+    return WriteResult(snapshot, landing, attempts=0, rebased_over=(), landed_before=True)
 
 
 def _unknown(location: Location, record: IntentRecord, version: Version, why: str) -> CommitUndecided:
@@ -154,23 +154,30 @@ def _unknown(location: Location, record: IntentRecord, version: Version, why: st
 
 
 def finish(
-    begun: Begun, operation: Operation, *, properties: Mapping[str, str], attempts: int, audit: Look | None = None
-) -> Written:
+    begun: StartedWrite,
+    operation: Operation,
+    *,
+    properties: Mapping[str, str],
+    attempts: int,
+    audit: AuditFunction | None = None,
+) -> WriteResult:
     planned_on = begun.base.manifest if isinstance(begun.base, Snapshot) else None
     files, segments = files_written(operation, planned_on), segments_written(operation, planned_on)
-    data_files.told(begun.location, begun.record, files, begun.ports, segments)
+    data_files.register_files(begun.location, begun.record, files, begun.ports, segments)
     ours = Transaction(begun.read_version, begun.uuid, operation, properties)
     beside = None
     if audit is not None:
         try:
-            beside = audit_module.passed(begun.location, begun.base, ours, audit, begun=begun.moment, ports=begun.ports)
+            beside = audit_module.run_audit(
+                begun.location, begun.base, ours, audit, begun=begun.moment, ports=begun.ports
+            )
         except AuditFailed:
             # Of two holders of one intention the other may have passed meanwhile.
             if landed := _landed_by_another(begun):
                 return landed
             raise
     land = commit_append if isinstance(operation, Append) and audit is None else commit
-    with restoring(begun.location, operation, begun.ports):
+    with restore_lease(begun.location, operation, begun.ports):
         outcome = land(
             begun.location,
             ours,
@@ -180,15 +187,20 @@ def finish(
             ports=begun.ports,
             begun=begun.moment,
         )
-    done = written(begun, outcome)
+    done = write_result(begun, outcome)
     if beside is not None:
         audit_module.discard(beside)
     return replace(done, uncovered=operation.uncovered) if isinstance(operation, Rewrite) and outcome.attempts else done
 
 
 def finish_append(
-    begun: Begun, rows: HeldRows, *, properties: Mapping[str, str], attempts: int, audit: Look | None = None
-) -> Written:
+    begun: StartedWrite,
+    rows: BufferedRows,
+    *,
+    properties: Mapping[str, str],
+    attempts: int,
+    audit: AuditFunction | None = None,
+) -> WriteResult:
     """Of rows that are not written yet: those of several who append at the same time go into one file, unless somebody
     wants to see them first."""
     if audit is not None:
@@ -205,17 +217,17 @@ def finish_append(
         rows=rows,
         record=begun.record,
     )
-    return written(begun, outcome)
+    return write_result(begun, outcome)
 
 
 @contextmanager
-def restoring(location: Location, operation: Operation, ports: Ports) -> Iterator[None]:
+def restore_lease(location: Location, operation: Operation, ports: Runtime) -> Iterator[None]:
     """Files of an old version are to be named once more: no cleanup may take them meanwhile. Where it ends undecided a
     put may still be under way, and the hold is left to be forgotten."""
     if not isinstance(operation, Restore):
         yield
         return
-    held = hold(location.own_store, Hold("restoring it", operation.version), ports)
+    held = acquire(location.own_store, Lease("restoring it", operation.version), ports)
     try:
         yield
     except CommitUndecided:
@@ -226,17 +238,17 @@ def restoring(location: Location, operation: Operation, ports: Ports) -> Iterato
     release(location.own_store, held)
 
 
-def nothing_to_write(begun: Begun, operation: str = Append.name) -> Written:
+def finish_unchanged(begun: StartedWrite, operation: str = Append.name) -> WriteResult:
     """A change that finds nothing to change makes no version, and leaves its intention open: there may be some next
     time."""
     assert isinstance(begun.base, Snapshot)
-    landing = Landing(begun.base.version, operation, rows_added=0, rows_removed=0, files=0, bytes=0)
+    landing = CommitSummary(begun.base.version, operation, rows_added=0, rows_removed=0, files=0, bytes=0)
     if begun.record:
         idempotency.move_base(begun.location.store, begun.record, begun.base.version)
-    return Written(begun.base, landing, attempts=0, rebased_over=(), landed_before=False)
+    return WriteResult(begun.base, landing, attempts=0, rebased_over=(), landed_before=False)
 
 
-def check_on_the_line(base: Snapshot) -> None:
+def check_not_detached(base: Snapshot) -> None:
     if naming.is_detached(base.version):
         raise InvalidInput(
             f"{base.location.uri}: version {base.version} is detached, and nothing is written upon such a one; publish "
@@ -244,10 +256,10 @@ def check_on_the_line(base: Snapshot) -> None:
         )
 
 
-def written(begun: Begun, outcome: Outcome) -> Written:
+def write_result(begun: StartedWrite, outcome: CommitResult) -> WriteResult:
     landing = _landing(outcome, begun.base.manifest if isinstance(begun.base, Snapshot) else None)
     _note(begun, landing)
-    return Written(
+    return WriteResult(
         snapshot=outcome.snapshot,
         landing=landing,
         attempts=outcome.attempts,
@@ -256,12 +268,12 @@ def written(begun: Begun, outcome: Outcome) -> Written:
     )
 
 
-def _landing(outcome: Outcome, base: Manifest | None) -> Landing:
+def _landing(outcome: CommitResult, base: Manifest | None) -> CommitSummary:
     operation, after = outcome.operation, outcome.snapshot.manifest
     changed = rows_changed(operation, outcome.before or _before(outcome.snapshot), after) or RowsChanged(0, 0)
     files = files_written(operation, base)
     of_indices = [file for segment in segments_written(operation, base) for file in segment.files]
-    return Landing(
+    return CommitSummary(
         version=after.version,
         operation=operation.name,
         rows_added=changed.added,
@@ -281,12 +293,12 @@ def _before(snapshot: Snapshot) -> Manifest | None:
         return None
 
 
-def _note(begun: Begun, landing: Landing) -> None:
+def _note(begun: StartedWrite, landing: CommitSummary) -> None:
     if begun.record is None or begun.record.landing:
         return
     location = begun.location
     try:
-        idempotency.note_landing(location.store, begun.record, landing, now_ns=begun.ports.now_ns())
+        idempotency.record_commit(location.store, begun.record, landing, now_ns=begun.ports.now_ns())
     except StorageError as error:
         raise CommitUndecided(
             f"{location.uri}: this {landing.operation} landed as version {landing.version}, but that could not be "

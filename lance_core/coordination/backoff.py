@@ -5,7 +5,7 @@ millisecond, beyond an ocean a second. Who has lost often waits less, so that th
 starves; a random part keeps two that lost together from meeting again.
 """
 
-from lance_core.runtime import Ports
+from lance_core.runtime import Runtime
 
 _TURNS_FIRST = 4.0
 """How many turns the first wait takes at most; each further one takes half as many."""
@@ -16,30 +16,30 @@ _AGAIN_FACTOR = 4
 """Work that takes longer than a minute may be repeated for so many times what it took."""
 
 
-class Pace:
+class Backoff:
     """Of one piece of work and its repetitions."""
 
-    def __init__(self, ports: Ports) -> None:
+    def __init__(self, ports: Runtime) -> None:
         self._ports = ports
         self._begun = self._turn_begun = ports.elapsed_ns()
         self._turns = 0
         self._longest = 0
         self._shortest = 0
 
-    def lost(self) -> None:
+    def wait(self) -> None:
         """A turn was for nothing: wait before the next one."""
         took = self._ports.elapsed_ns() - self._turn_begun
         self._longest = max(self._longest, took)
         self._shortest = min(self._shortest or took, took)  # a longer one was kept waiting itself
         turns = max(_TURNS_LEAST, _TURNS_FIRST / 2**self._turns)
         self._turns += 1
-        seconds = min(_WAIT_SECONDS_MAX, turns * self._shortest / 1e9) * self._ports.chance()
+        seconds = min(_WAIT_SECONDS_MAX, turns * self._shortest / 1e9) * self._ports.random()
         if seconds > 0:
             self._ports.sleep(seconds)
         self._turn_begun = self._ports.elapsed_ns()
 
     @property
-    def is_over(self) -> bool:
+    def is_expired(self) -> bool:
         """Whether repeating it all once more would take too long: asked after a turn, or before the next one."""
         now = self._ports.elapsed_ns()
         longest = max(self._longest, now - self._turn_begun)

@@ -27,7 +27,7 @@ _INTENT_CHARACTERS_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Landing:
+class CommitSummary:
     """What the intention became; kept so that a repetition can be
     answered after the version itself is cleaned up."""
 
@@ -51,7 +51,7 @@ class IntentRecord:
     files: tuple[str, ...] = ()
     """Data files written for it so far, and directories of index segments, as far as its holders have told: cleanup
     must not touch them."""
-    landing: Landing | None = None
+    landing: CommitSummary | None = None
 
     @property
     def base(self) -> Version:
@@ -59,13 +59,13 @@ class IntentRecord:
 
     @property
     def keys(self) -> frozenset[str]:
-        """The same from the table's root, as `inventory.py` names what lies there."""
+        """The same from the table's root, as `versions/file_inventory.py` names what lies there."""
         return frozenset(file if file.startswith(_SEGMENT) else f"{naming.DATA}/{file}" for file in self.files)
 
 
 _SEGMENT = f"{naming.INDICES}/"
 _FIELDS = [field.name for field in fields(IntentRecord)]
-_FIELDS_OF_LANDING = [field.name for field in fields(Landing)]
+_FIELDS_OF_LANDING = [field.name for field in fields(CommitSummary)]
 
 
 def path_of(intent: str) -> str:
@@ -73,7 +73,7 @@ def path_of(intent: str) -> str:
     return f"{DIRECTORY}/{hashlib.sha256(intent.encode()).hexdigest()}{ending}"
 
 
-def is_kept(path: str) -> bool:
+def is_permanent(path: str) -> bool:
     """By its name alone, so that a cleanup need not read what it leaves."""
     return path.endswith(_KEPT)
 
@@ -101,7 +101,7 @@ def claim(store: Store, intent: str, *, verb: str, base: Version, uuid: str, now
     raise StorageError(f"could not record the intent {intent!r} at {store.description}: no create was answered")
 
 
-def beat(store: Store, record: IntentRecord, *, files: Sequence[str], now_ns: int) -> None:
+def heartbeat(store: Store, record: IntentRecord, *, files: Sequence[str], now_ns: int) -> None:
     """Tell that the work is alive and which files it has written; a landing noted meanwhile stays. One that is
     noted between the look and the put is lost here, and found in the history by the commit that follows."""
     path = path_of(record.intent)
@@ -118,7 +118,7 @@ def move_base(store: Store, record: IntentRecord, base: Version) -> None:
         store.put(path, _encode(replace(current, base_version=base)))
 
 
-def note_landing(store: Store, record: IntentRecord, landing: Landing, *, now_ns: int) -> None:
+def record_commit(store: Store, record: IntentRecord, landing: CommitSummary, *, now_ns: int) -> None:
     store.put(path_of(record.intent), _encode(replace(record, landing=landing, heartbeat_ns=now_ns)))
 
 
@@ -151,7 +151,7 @@ def _decode(data: bytes, path: str, intent: str | None = None) -> IntentRecord:
         members = json.loads(data)
         landing = members.pop("landing")
         files = tuple(members.pop("files"))
-        record = IntentRecord(**members, files=files, landing=Landing(**landing) if landing else None)
+        record = IntentRecord(**members, files=files, landing=CommitSummary(**landing) if landing else None)
         _check_types(record)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise Corrupt(f"is not the record of an intent: {error}", path=path, field="intent") from error

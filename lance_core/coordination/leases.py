@@ -20,7 +20,7 @@ from typing import TypeGuard, TypeVar
 from lance_core.errors import Corrupt, LanceError, NotFound, StorageError
 from lance_core.format import naming, size_guard
 from lance_core.limits import INTENT_BYTES
-from lance_core.runtime import Ports
+from lance_core.runtime import Runtime
 from lance_core.storage.store import ObjectInfo, Store, read_whole, with_facts
 
 REMEMBERED = timedelta(days=30)
@@ -32,29 +32,29 @@ _Kind = TypeVar("_Kind")
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class Lease:
     """Work that is about to use what is there, and no version names for it yet."""
 
     what: str
     version: int | None = None
     files: tuple[str, ...] = ()
 
-    def parts(self) -> "Iterator[Hold]":
+    def parts(self) -> "Iterator[Lease]":
         """One that may be too long for its readers, as several."""
         return (replace(self, files=self.files[piece]) for piece in _pieces(len(self.files)))
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class SweepNotice:
     """What a cleanup is about to remove, from its table's root."""
 
     versions: tuple[int, ...]
     files: tuple[str, ...]
     """Those that no version names; what only the versions name goes with them."""
 
-    def parts(self) -> "Iterator[Notice]":
+    def parts(self) -> "Iterator[SweepNotice]":
         for piece in _pieces(max(len(self.versions), len(self.files))):
-            yield Notice(self.versions[piece], self.files[piece])
+            yield SweepNotice(self.versions[piece], self.files[piece])
 
 
 def _pieces(count: int) -> Iterator[slice]:
@@ -62,13 +62,13 @@ def _pieces(count: int) -> Iterator[slice]:
     return (slice(start, start + _IN_ONE) for start in range(0, max(count, 1), _IN_ONE))
 
 
-def hold(store: Store, wanted: Hold, ports: Ports) -> str:
+def acquire(store: Store, wanted: Lease, ports: Runtime) -> str:
     """The name of the hold, for `release`. Refused where a cleanup may be removing what is wanted: ask for it before
     looking whether it is there."""
     path = f"{HOLDS}/{ports.new_uuid().hex}.json"
     store.put(path, json.dumps({"what": wanted.what, "version": wanted.version, "files": wanted.files}).encode())
     try:
-        check_stays(store, wanted)
+        check_not_being_swept(store, wanted)
     except LanceError:
         release(store, path)
         raise
@@ -81,45 +81,45 @@ def release(store: Store, path: str) -> None:
         store.delete(path)
 
 
-def held(store: Store, *, now: datetime) -> Iterator[Hold]:
+def active_leases(store: Store, *, now: datetime) -> Iterator[Lease]:
     for listed in with_facts(store.list(HOLDS)):
         if now - listed.modified <= REMEMBERED:
             with suppress(NotFound):
-                yield read_hold(store, listed.path)
+                yield read_lease(store, listed.path)
 
 
-def read_hold(store: Store, path: str) -> Hold:
+def read_lease(store: Store, path: str) -> Lease:
     record = _record(store, path)
     what, version, files = record.get("what"), record.get("version"), record.get("files")
     if not isinstance(what, str) or not (version is None or type(version) is int) or not _are(files, str):
         raise Corrupt("is not the record of a hold", path=path, field="hold")
-    return Hold(what, version, tuple(files))
+    return Lease(what, version, tuple(files))
 
 
-def give_notice(store: Store, notice: Notice, ports: Ports) -> str:
+def announce_sweep(store: Store, notice: SweepNotice, ports: Runtime) -> str:
     """The name of the notice, for `release`."""
     path = f"{NOTICES}/{ports.new_uuid().hex}.json"
     store.put(path, json.dumps({"versions": notice.versions, "files": notice.files}).encode())
     return path
 
 
-def notices(store: Store) -> Iterator[tuple[ObjectInfo, Notice]]:
+def sweep_notices(store: Store) -> Iterator[tuple[ObjectInfo, SweepNotice]]:
     for listed in with_facts(store.list(NOTICES)):
         with suppress(NotFound):
             yield listed, read_notice(store, listed.path)
 
 
-def read_notice(store: Store, path: str) -> Notice:
+def read_notice(store: Store, path: str) -> SweepNotice:
     record = _record(store, path)
     versions, files = record.get("versions"), record.get("files")
     if not (_are(versions, int) and _are(files, str)):
         raise Corrupt("is not the notice of a cleanup", path=path, field="notice")
-    return Notice(tuple(versions), tuple(files))
+    return SweepNotice(tuple(versions), tuple(files))
 
 
-def check_stays(store: Store, wanted: Hold) -> None:
+def check_not_being_swept(store: Store, wanted: Lease) -> None:
     """That no cleanup has given notice of it."""
-    for listed, notice in notices(store):
+    for listed, notice in sweep_notices(store):
         if wanted.version in notice.versions:
             raise _going(store, listed, f"version {wanted.version}", wanted.what)
         if going := set(wanted.files) & set(notice.files):

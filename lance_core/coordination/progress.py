@@ -5,7 +5,7 @@
 
 A record is put when its file is complete, by whoever wrote it. It promises nothing: the file may be gone, the fragment
 another one by now; who finds it looks. Records go when their work has landed, and when nobody heard of it for long
-(`maintenance/protection.py`). What the work is, this module does not know.
+(`maintenance/retention_guards.py`). What the work is, this module does not know.
 """
 
 import hashlib
@@ -58,11 +58,11 @@ def claim(store: Store, key: str, plan: Mapping[str, str]) -> None:
         )
 
 
-def note(store: Store, directory: str, done: Fragment) -> None:
+def record_fragment(store: Store, directory: str, done: Fragment) -> None:
     store.put(f"{directory}/fragment-{done.id}.bin", done.encode())
 
 
-def done(store: Store, directory: str) -> Iterator[Fragment]:
+def completed_fragments(store: Store, directory: str) -> Iterator[Fragment]:
     """What has been noted. A record that cannot be read counts for nothing: its fragment is done once more."""
     for listed in store.list(directory):
         matched = _RECORD.fullmatch(listed.path.rpartition("/")[2])
@@ -74,7 +74,7 @@ def done(store: Store, directory: str) -> Iterator[Fragment]:
                 yield fragment
 
 
-def numbers(store: Store, directory: str) -> set[int]:
+def completed_ids(store: Store, directory: str) -> set[int]:
     """Of the fragments that have been noted."""
     found = (_RECORD.fullmatch(listed.path.rpartition("/")[2]) for listed in store.list(directory))
     return {int(matched[1]) for matched in found if matched}
@@ -94,7 +94,7 @@ def sweep(store: Store, directory: str) -> None:
         prune(store, directory)
 
 
-def heard_of(store: Store) -> dict[str, datetime]:
+def last_activity(store: Store) -> dict[str, datetime]:
     """The directories of all work, each with when the last of its records was put."""
     last: dict[str, datetime] = {}
     for info in with_facts(store.walk(DIRECTORY)):

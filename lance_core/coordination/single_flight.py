@@ -20,18 +20,18 @@ _PATIENCE_SECONDS = 10.0
 
 
 @dataclass(slots=True, eq=False)
-class _Round(Generic[Answer]):
+class _Flight(Generic[Answer]):
     """One question, and all who are given its answer."""
 
     thread: int
     """Of who asks."""
-    following: "_Round[Answer] | None" = None
+    following: "_Flight[Answer] | None" = None
     begins: threading.Event = field(default_factory=threading.Event)
     ended: threading.Event = field(default_factory=threading.Event)
     answer: tuple[Answer] | None = None
 
 
-class Questions(Generic[Answer]):
+class SingleFlight(Generic[Answer]):
     """Of one kind, by what they are about. There is one of these in a module, for as long as the process lasts."""
 
     def __init__(self) -> None:
@@ -41,12 +41,12 @@ class Questions(Generic[Answer]):
     def _forget(self) -> None:
         """In a forked process: those who ask are threads of the other one."""
         self._lock = threading.Lock()
-        self._asked: dict[Hashable, _Round[Answer]] = {}
+        self._asked: dict[Hashable, _Flight[Answer]] = {}
 
-    def ask(self, what: Hashable, question: Callable[[], Answer]) -> Answer:
+    def do(self, what: Hashable, question: Callable[[], Answer]) -> Answer:
         """What `question` says, asked by this thread or by another, after this was called. Of one thing, everybody's
         question has to be as good as another's."""
-        mine = _Round[Answer](threading.get_ident())
+        mine = _Flight[Answer](threading.get_ident())
         try:
             joined = self._join(what, mine)
             if joined is None:  # within a question of its own, for which it cannot wait
@@ -66,7 +66,7 @@ class Questions(Generic[Answer]):
                 self._leave(what, mine)
                 raise
 
-    def _join(self, what: Hashable, mine: _Round[Answer]) -> _Round[Answer] | None:
+    def _join(self, what: Hashable, mine: _Flight[Answer]) -> _Flight[Answer] | None:
         """Its own round, if it is the first of one: that begins at once, or after the one that is asked now."""
         with self._lock:
             now = self._asked.get(what)
@@ -80,12 +80,12 @@ class Questions(Generic[Answer]):
                 now.following = mine
             return now.following
 
-    def _take_over(self, what: Hashable, mine: _Round[Answer]) -> None:
+    def _take_over(self, what: Hashable, mine: _Flight[Answer]) -> None:
         """From one who still asks, and whose leaving will then change nothing here."""
         with self._lock:
             self._asked[what] = mine
 
-    def _leave(self, what: Hashable, mine: _Round[Answer]) -> None:
+    def _leave(self, what: Hashable, mine: _Flight[Answer]) -> None:
         """Whoever is interrupted in here does it again from the beginning: no step may rely on the one before it."""
         with self._lock:
             now = self._asked.get(what)

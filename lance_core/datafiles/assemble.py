@@ -22,7 +22,7 @@ from lance_core.format.schema import Field
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StoredColumn:
     """What one file holds of a field, and where in that file the table's fields are."""
 
     array: pa.Array
@@ -36,7 +36,7 @@ class Part:
         return next((self.paths[node.id] for node in field.walk() if node.id in self.paths), None)
 
 
-def assembled(field: Field, target: pa.DataType, parts: Sequence[Part], rows: int) -> pa.Array:
+def assembled(field: Field, target: pa.DataType, parts: Sequence[StoredColumn], rows: int) -> pa.Array:
     """The values under the names, and with just the children, that the table gives them now."""
     try:
         return _assembled(field, target, parts, rows, depth=1)
@@ -49,7 +49,7 @@ def assembled(field: Field, target: pa.DataType, parts: Sequence[Part], rows: in
         ) from error
 
 
-def _assembled(field: Field, target: pa.DataType, parts: Sequence[Part], rows: int, *, depth: int) -> pa.Array:
+def _assembled(field: Field, target: pa.DataType, parts: Sequence[StoredColumn], rows: int, *, depth: int) -> pa.Array:
     """`depth` counts the names on the way to `field`."""
     holding = [part for part in parts if part.path_of(field) is not None]
     if not holding:
@@ -79,7 +79,7 @@ def _shape(type: pa.DataType) -> tuple[bool, bool, bool, int]:
     return pa.types.is_struct(type), pa.types.is_map(type), is_list, size
 
 
-def is_in_place(field: Field, part: Part, depth: int = 1) -> bool:
+def is_in_place(field: Field, part: StoredColumn, depth: int = 1) -> bool:
     """Whether the file's children are the table's: of equal types that alone says nothing, names may have moved."""
     if not field.children or field.is_packed:
         return field.id in part.paths
@@ -91,7 +91,7 @@ def is_in_place(field: Field, part: Part, depth: int = 1) -> bool:
     )
 
 
-def _struct(field: Field, target: pa.StructType, parts: Sequence[Part], rows: int, depth: int) -> pa.Array:
+def _struct(field: Field, target: pa.StructType, parts: Sequence[StoredColumn], rows: int, depth: int) -> pa.Array:
     children = []
     for child, child_target in zip(field.children, target, strict=True):
         below = [
@@ -106,13 +106,13 @@ def _struct(field: Field, target: pa.StructType, parts: Sequence[Part], rows: in
     return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)
 
 
-def _child(field: Field, target: pa.StructType, part: Part, name: Path) -> pa.Array:
+def _child(field: Field, target: pa.StructType, part: StoredColumn, name: Path) -> pa.Array:
     if not name or part.array.type.get_field_index(name[0]) < 0:
         raise _another_type(field, target, part)
     return part.array.field(name[0])
 
 
-def _list(field: Field, target: pa.DataType, parts: Sequence[Part], depth: int) -> pa.Array:
+def _list(field: Field, target: pa.DataType, parts: Sequence[StoredColumn], depth: int) -> pa.Array:
     parts, lengths = _of_one_shape(field, parts)
     below = [replace(part, array=part.array.flatten()) for part in parts]
     ends = np.cumsum(lengths)
@@ -123,7 +123,7 @@ def _list(field: Field, target: pa.DataType, parts: Sequence[Part], depth: int) 
     return make.from_arrays(offsets, values, type=target, mask=_nulls(parts[0].array))
 
 
-def _map(field: Field, target: pa.MapType, parts: Sequence[Part], depth: int) -> pa.Array:
+def _map(field: Field, target: pa.MapType, parts: Sequence[StoredColumn], depth: int) -> pa.Array:
     parts, _ = _of_one_shape(field, parts)
     whole = [replace(part, array=afresh(part.array)) for part in parts]
     key, value = field.children[0].children
@@ -139,14 +139,14 @@ def _map(field: Field, target: pa.MapType, parts: Sequence[Part], depth: int) ->
     )
 
 
-def _fixed_size_list(field: Field, target: pa.FixedSizeListType, parts: Sequence[Part], depth: int) -> pa.Array:
+def _fixed_size_list(field: Field, target: pa.FixedSizeListType, parts: Sequence[StoredColumn], depth: int) -> pa.Array:
     below = [replace(part, array=afresh(part.array).values) for part in parts]
     rows = len(parts[0].array) * target.list_size
     values = _assembled(field.children[0], target.value_type, below, rows, depth=depth + 1)
     return pa.FixedSizeListArray.from_arrays(values, type=target, mask=_nulls(parts[0].array))
 
 
-def _of_one_shape(field: Field, parts: Sequence[Part]) -> tuple[Sequence[Part], npt.NDArray[np.int64]]:
+def _of_one_shape(field: Field, parts: Sequence[StoredColumn]) -> tuple[Sequence[StoredColumn], npt.NDArray[np.int64]]:
     """The parts and the lengths of their lists. Writers put anything where a row is deleted: what differs there becomes
     null."""
     lengths = [_lengths(part.array) for part in parts]
@@ -170,7 +170,7 @@ def _lengths(array: pa.Array) -> npt.NDArray[np.int64]:
     return np.where(np.asarray(array.is_null()), 0, lengths) if array.null_count else lengths
 
 
-def _leaf(field: Field, target: pa.DataType, part: Part) -> pa.Array:
+def _leaf(field: Field, target: pa.DataType, part: StoredColumn) -> pa.Array:
     array = part.array
     if array.type == target:
         return array
@@ -185,7 +185,7 @@ def _leaf(field: Field, target: pa.DataType, part: Part) -> pa.Array:
         raise _another_type(field, target, part) from error
 
 
-def _another_type(field: Field, target: pa.DataType, part: Part) -> Unsupported:
+def _another_type(field: Field, target: pa.DataType, part: StoredColumn) -> Unsupported:
     return Unsupported(f"{part.file}: column {field.name!r} is stored as {part.array.type} and the table says {target}")
 
 

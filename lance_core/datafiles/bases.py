@@ -14,7 +14,7 @@ from lance_core.datafiles.codec import DataCodec, FileReader, FileWriter
 from lance_core.errors import InvalidInput
 from lance_core.format.base_path import split
 from lance_core.format.fragment import StorageVersion
-from lance_core.storage.store import KnownObject, ObjectInfo, Put, Store
+from lance_core.storage.store import ObjectDetails, ObjectInfo, Put, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ class BasedStore:
     def delete(self, path: str) -> None:
         self.own.delete(_own(path))
 
-    def settle(self, paths: Sequence[str]) -> None:
-        self.own.settle(list(map(_own, paths)))
+    def ensure_durable(self, paths: Sequence[str]) -> None:
+        self.own.ensure_durable(list(map(_own, paths)))
 
     def at(self, path: str) -> tuple[Store, str]:
         """The store that really has this, and what it calls it."""
@@ -98,7 +98,7 @@ class BasedCodec:
 def _renamed(found: Sequence[ObjectInfo], inner: str, directory: str) -> Sequence[ObjectInfo]:
     if inner == directory:
         return found
-    return [KnownObject(directory + info.path.removeprefix(inner), info.size, info.modified) for info in found]
+    return [ObjectDetails(directory + info.path.removeprefix(inner), info.size, info.modified) for info in found]
 
 
 def _own(path: str) -> str:

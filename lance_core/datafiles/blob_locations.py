@@ -2,7 +2,7 @@
 it, one (dedicated) or many (packed) to a file, or outside of the table.
 
 Row by row in numpy, since a fragment has many. Pure: descriptors in, paths and ranges out; who may open what lies
-outside is told elsewhere. Start with `BlobPlaces.of`.
+outside is told elsewhere. Start with `BlobLocations.of`.
 """
 
 import re
@@ -33,7 +33,7 @@ Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
+class ExternalBlob:
     """A blob that the table only refers to."""
 
     uri: str
@@ -44,7 +44,7 @@ class Outside:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BlobRange:
     """Of bytes in a file of the table."""
 
     path: str
@@ -53,7 +53,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class BlobPlaces:
+class BlobLocations:
     """Of one column in rows of one data file."""
 
     column: str
@@ -67,7 +67,7 @@ class BlobPlaces:
     _descriptors: pa.StructArray
 
     @classmethod
-    def of(cls, descriptors: pa.StructArray, *, column: str, file: DataFile) -> "BlobPlaces":
+    def of(cls, descriptors: pa.StructArray, *, column: str, file: DataFile) -> "BlobLocations":
         """As `described` columns come, of either generation."""
         names = [child.name for child in descriptors.type]
         zeros = np.zeros(len(descriptors), dtype=np.int64)
@@ -86,8 +86,8 @@ class BlobPlaces:
     def __len__(self) -> int:
         return len(self.is_null)
 
-    def slice(self, start: int, stop: int) -> "BlobPlaces":
-        return BlobPlaces(
+    def slice(self, start: int, stop: int) -> "BlobLocations":
+        return BlobLocations(
             self.column,
             self.file,
             self.is_null[start:stop],
@@ -98,17 +98,17 @@ class BlobPlaces:
             self._descriptors.slice(start, stop - start),
         )
 
-    def at(self, row: int) -> Place | Outside | None:
+    def at(self, row: int) -> BlobRange | ExternalBlob | None:
         """None for a null."""
         if self.is_null[row]:
             return None
         if self.kinds[row] == EXTERNAL:
             return self._outside(row)
-        return Place(
+        return BlobRange(
             self._path(int(self.kinds[row]), int(self._ids[row])), int(self.positions[row]), int(self.sizes[row])
         )
 
-    def outside(self) -> Iterator[tuple[int, Outside]]:
+    def outside(self) -> Iterator[tuple[int, ExternalBlob]]:
         """By their rows."""
         for row in np.flatnonzero((self.kinds == EXTERNAL) & ~self.is_null).tolist():
             yield row, self._outside(row)
@@ -128,7 +128,7 @@ class BlobPlaces:
             return self.file.place
         return f"{self.file.place.removesuffix('.lance')}/{naming.blob_file_name(number)}"
 
-    def _outside(self, row: int) -> Outside:
+    def _outside(self, row: int) -> ExternalBlob:
         uri = self._descriptors.field("blob_uri")[row].as_py() or ""
         base, size = int(self._ids[row]), int(pc.struct_field(self._descriptors, "size")[row].as_py())
         if base:
@@ -136,7 +136,7 @@ class BlobPlaces:
             uri = located(base, uri)
         elif uri.startswith("@") or not uri:
             raise Corrupt(f"refers to a blob at {uri!r}, which is no URI", path=self.file.path, field=self.column)
-        return Outside(uri, int(self.positions[row]), size or None)
+        return ExternalBlob(uri, int(self.positions[row]), size or None)
 
 
 def nulls(descriptors: pa.StructArray) -> Bools:

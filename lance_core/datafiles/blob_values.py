@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.datafiles.blob_locations import BlobPlaces, Outside
+from lance_core.datafiles.blob_locations import BlobLocations, ExternalBlob
 from lance_core.errors import Corrupt, NotFound, Unsupported
 from lance_core.format.fragment import DataFile
 from lance_core.storage.store import Store
@@ -37,14 +37,14 @@ class BlobValues:
 
     def pieces(self, batch: pa.RecordBatch) -> Iterator[tuple[slice, pa.RecordBatch]]:
         """In order. A row whose blobs are larger than a piece comes alone."""
-        places = [BlobPlaces.of(batch.column(name), column=name, file=file) for name, file in self.files.items()]
+        places = [BlobLocations.of(batch.column(name), column=name, file=file) for name, file in self.files.items()]
         for each in places:
             _check_there(self.store, each)
         widths = sum((each.sizes for each in places), np.zeros(batch.num_rows, dtype=np.int64))
         for part in cut(widths, self.piece_bytes):
             yield part, self._filled(batch.slice(part.start, part.stop - part.start), places, part)
 
-    def _filled(self, batch: pa.RecordBatch, places: Sequence[BlobPlaces], part: slice) -> pa.RecordBatch:
+    def _filled(self, batch: pa.RecordBatch, places: Sequence[BlobLocations], part: slice) -> pa.RecordBatch:
         blobs = {each.column: each.slice(part.start, part.stop) for each in places}
         columns = []
         for target, column in zip(self.arrow, batch.columns, strict=True):
@@ -76,7 +76,7 @@ def cut(widths: Ints, bytes_max: int) -> Iterator[slice]:
         start = stop
 
 
-def read_values(store: Store, places: BlobPlaces, target: pa.DataType) -> pa.Array:
+def read_values(store: Store, places: BlobLocations, target: pa.DataType) -> pa.Array:
     """Binary for v1, for v2 the struct that the table declares."""
     is_struct = pa.types.is_struct(target)
     outside = dict(places.outside())
@@ -95,7 +95,7 @@ def read_values(store: Store, places: BlobPlaces, target: pa.DataType) -> pa.Arr
     return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)
 
 
-def _check_there(store: Store, places: BlobPlaces) -> None:
+def _check_there(store: Store, places: BlobLocations) -> None:
     """Before memory is taken for what a descriptor says to be there."""
     for path, rows in places.by_path():
         info, end = store.head(path), int((places.positions[rows] + places.sizes[rows]).max())
@@ -105,7 +105,7 @@ def _check_there(store: Store, places: BlobPlaces) -> None:
             raise Corrupt(f"ends {end - info.size} bytes before its blobs do", path=path, field="size")
 
 
-def _read(store: Store, places: BlobPlaces, empty: npt.NDArray[np.bool_]) -> pa.Array:
+def _read(store: Store, places: BlobLocations, empty: npt.NDArray[np.bool_]) -> pa.Array:
     ends = np.cumsum(places.sizes)
     starts = ends - places.sizes
     values = np.empty(int(ends[-1]) if len(ends) else 0, dtype=np.uint8)
@@ -127,7 +127,7 @@ def _read(store: Store, places: BlobPlaces, empty: npt.NDArray[np.bool_]) -> pa.
     )
 
 
-def _runs(places: BlobPlaces, rows: Ints) -> Iterator[Ints]:
+def _runs(places: BlobLocations, rows: Ints) -> Iterator[Ints]:
     """Rows in the order of their bytes, cut where reading on would not pay."""
     begins, ends = places.positions[rows], places.positions[rows] + places.sizes[rows]
     start, gaps = 0, begins[1:] - np.maximum.accumulate(ends)[:-1]
@@ -137,7 +137,7 @@ def _runs(places: BlobPlaces, rows: Ints) -> Iterator[Ints]:
         start = stop
 
 
-def _reference(child: pa.Field, outside: Mapping[int, Outside], places: BlobPlaces) -> pa.Array:
+def _reference(child: pa.Field, outside: Mapping[int, ExternalBlob], places: BlobLocations) -> pa.Array:
     values: list[str | int | None] = [None] * len(places)
     for row, found in outside.items():
         if child.name == "uri":

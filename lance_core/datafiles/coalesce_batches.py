@@ -9,7 +9,7 @@ import pyarrow as pa
 _ROWS, _BYTES = 16_384, 1 << 23
 
 
-def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def coalesce(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The same rows in the same order. What is large is not copied, and neither are dictionaries, which Arrow cannot
     always put together."""
     some: list[pa.RecordBatch] = []
@@ -42,4 +42,4 @@ def _holds_dictionaries(arrow: pa.DataType) -> bool:
     )
 
 
-__all__ = ["joined"]
+__all__ = ["coalesce"]

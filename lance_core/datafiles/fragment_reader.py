@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from lance_core.datafiles.assemble import Part, is_in_place
+from lance_core.datafiles.assemble import StoredColumn, is_in_place
 from lance_core.datafiles.blob_values import BlobValues
 from lance_core.datafiles.blob_view import described
 from lance_core.datafiles.codec import DataCodec, Rows
 from lance_core.datafiles.column_layout import Path, check_legacy_ids, is_blob, legacy_paths_of, paths_of, stored_ids
 from lance_core.datafiles.legacy_codec import LegacyFileReader
-from lance_core.datafiles.open_fragment import Layout, LiveRows, OpenFragment, Shape, Source, reader_of
+from lance_core.datafiles.open_fragment import FragmentLayout, LiveRows, OpenFile, OpenFragment, Shape, reader_of
 from lance_core.errors import Corrupt, Unsupported
 from lance_core.format.deletion_vector import DeletionVector
 from lance_core.format.field_paths import is_quoted
@@ -106,7 +106,7 @@ class FragmentReader:
         self._holding_blobs = frozenset(field.id for field in schema.fields if _has_blobs_inside(field))
         self._pruned = frozenset(field.id for field in wanted.fields if field.children != whole[field.id].children)
         self._path = path
-        self._layouts: dict[Shape, Layout] = {}
+        self._layouts: dict[Shape, FragmentLayout] = {}
 
     def live(
         self, fragment: Fragment, deletions: DeletionVector | None, start: int = 0, count: int | None = None
@@ -172,7 +172,7 @@ class FragmentReader:
     def _is_apart(self, field: Field) -> bool:
         return field.id in self._described or any(_is_read_apart(node) for node in field.walk())
 
-    def _laid_out(self, sources: "Sequence[Source]", numbers: Sequence[int]) -> "Layout":
+    def _laid_out(self, sources: "Sequence[OpenFile]", numbers: Sequence[int]) -> "FragmentLayout":
         streams: list[tuple[int, tuple[str, ...]]] = []
         descriptors: set[int] = set()
         places: dict[int, list[tuple[int, int, str]]] = {field.id: [] for field in self._fields}
@@ -188,9 +188,9 @@ class FragmentReader:
         paths, schemas = tuple(source.paths for source in sources), tuple(source.reader.schema for source in sources)
         straight = len(streams) == 1 and not descriptors and not self._pruned
         straight = straight and all(_is_straight(field, places[field.id], paths[0]) for field in self._fields)
-        return Layout(tuple(numbers), paths, schemas, streams, by_field, descriptors, straight)
+        return FragmentLayout(tuple(numbers), paths, schemas, streams, by_field, descriptors, straight)
 
-    def _read_together(self, source: "Source") -> list[list[Field]]:
+    def _read_together(self, source: "OpenFile") -> list[list[Field]]:
         """The fields that the file holds, in groups that the codec can read at once."""
         held = [field for field in self._fields if _holds_any(source.file, [field])]
         for field in held:
@@ -203,11 +203,11 @@ class FragmentReader:
         return [*([together] if together else []), *([field] for field in held if self._is_apart(field))]
 
 
-def _open(store: Store, codec: DataCodec, file: DataFile, schema: TableSchema, likely: Sequence[str]) -> Source:
+def _open(store: Store, codec: DataCodec, file: DataFile, schema: TableSchema, likely: Sequence[str]) -> OpenFile:
     reader = reader_of(store, codec, file, likely)
     if isinstance(reader, LegacyFileReader):
-        return Source(file, reader, legacy_paths_of(file, reader.table_schema, schema))
-    return Source(file, reader, paths_of(file, _table_schema(reader.schema)))
+        return OpenFile(file, reader, legacy_paths_of(file, reader.table_schema, schema))
+    return OpenFile(file, reader, paths_of(file, _table_schema(reader.schema)))
 
 
 def _table_schema(schema: pa.Schema) -> TableSchema:
@@ -249,7 +249,7 @@ def _wanted_paths(field: Field, path: Path, paths: Mapping[int, Path]) -> Iterat
 
 
 def _is_straight(field: Field, places: Sequence[tuple[int, int, str]], paths: Mapping[int, Path]) -> bool:
-    return [name for _, _, name in places] == [field.name] and is_in_place(field, Part(pa.nulls(0), paths, ""))
+    return [name for _, _, name in places] == [field.name] and is_in_place(field, StoredColumn(pa.nulls(0), paths, ""))
 
 
 def _has_blobs_inside(field: Field) -> bool:
@@ -263,7 +263,7 @@ def _is_read_apart(field: Field) -> bool:
     return is_empty_struct or field.logical_type.startswith("fixed_size_list:struct:")
 
 
-def _name_in(source: Source, field: Field) -> str:
+def _name_in(source: OpenFile, field: Field) -> str:
     """What the file calls this top-level column."""
     path = next((source.paths[node.id] for node in field.walk() if node.id in source.paths), None)
     if path is None:

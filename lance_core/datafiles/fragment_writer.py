@@ -58,7 +58,7 @@ def write_fragments(
 
 
 @dataclass(frozen=True, slots=True)
-class HeldRows:
+class BufferedRows:
     """Rows that only have to be written: in memory, looked at, and as the files of the table store them."""
 
     batches: tuple[pa.RecordBatch, ...]
@@ -73,7 +73,7 @@ class HeldRows:
         rolling.write_all(self)
         return rolling.finish()
 
-    def may_share_with(self, other: "HeldRows") -> bool:
+    def may_share_with(self, other: "BufferedRows") -> bool:
         """Whether one file can hold both, as far as it has room."""
         return (
             self.columns.fields == other.columns.fields
@@ -82,7 +82,7 @@ class HeldRows:
         )
 
 
-def hold_rows(
+def buffer_rows(
     batches: Iterable[pa.RecordBatch],
     *,
     schema: TableSchema,
@@ -90,14 +90,16 @@ def hold_rows(
     limits: FileLimits,
     conversion: Conversion,
     what: str,
-) -> HeldRows | None:
+) -> BufferedRows | None:
     """What `write_fragments` would write, up to the first file; None for no rows."""
     found = [each for each in _conformed(batches, schema, version, conversion, what) if each[0].num_rows]
     if not found:
         return None
     held = tuple(batch for batch, _columns in found)
     rows = sum(batch.num_rows for batch in held)
-    return HeldRows(held, found[0][1], version, limits, rows, sum(max(batch.nbytes, batch.num_rows) for batch in held))
+    return BufferedRows(
+        held, found[0][1], version, limits, rows, sum(max(batch.nbytes, batch.num_rows) for batch in held)
+    )
 
 
 def _conformed(
@@ -172,7 +174,7 @@ class RollingWriter:
         self._bytes = 0
         self._columns: TableSchema | None = None
 
-    def write_all(self, held: HeldRows) -> None:
+    def write_all(self, held: BufferedRows) -> None:
         for batch in held.batches:
             self.write(batch, held.columns)
 

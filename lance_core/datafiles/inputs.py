@@ -13,16 +13,16 @@ Rows: TypeAlias = pa.Table | pa.RecordBatch | pa.RecordBatchReader | Iterable[pa
 
 
 @dataclass(frozen=True, slots=True)
-class Incoming:
+class InputRows:
     schema: pa.Schema | None
     """None where there was not even one batch to tell."""
     batches: Iterable[pa.RecordBatch]
     bytes: int | None = None
     """How much they are, where they are in memory."""
 
-    def held(self) -> "Incoming":
+    def materialized(self) -> "InputRows":
         """In memory, to be read more than once."""
-        return Incoming(self.schema, tuple(self.batches))
+        return InputRows(self.schema, tuple(self.batches))
 
     @property
     def columns(self) -> pa.Schema:
@@ -32,23 +32,23 @@ class Incoming:
         return self.schema
 
 
-def incoming(data: Rows | pa.Schema) -> Incoming:
+def as_input(data: Rows | pa.Schema) -> InputRows:
     """A schema alone stands for no rows of it."""
     if isinstance(data, pa.Schema):
-        return Incoming(data, iter(()))
+        return InputRows(data, iter(()))
     if isinstance(data, pa.RecordBatch):
-        return Incoming(data.schema, iter((data,)), data.nbytes)
+        return InputRows(data.schema, iter((data,)), data.nbytes)
     if isinstance(data, pa.Table):
-        return Incoming(data.schema, iter(data.to_batches()), data.nbytes)
+        return InputRows(data.schema, iter(data.to_batches()), data.nbytes)
     if isinstance(data, pa.RecordBatchReader):
-        return Incoming(data.schema, iter(data))
+        return InputRows(data.schema, iter(data))
     if isinstance(data, Iterable) and not isinstance(data, str | bytes | dict):
         batches = iter(data)
         first = next(batches, None)
         if isinstance(first, pa.RecordBatch):
-            return Incoming(first.schema, itertools.chain((first,), batches))
+            return InputRows(first.schema, itertools.chain((first,), batches))
         if first is None:
-            return Incoming(None, iter(()))
+            return InputRows(None, iter(()))
     raise InvalidInput(
         "rows come as a pyarrow Table, RecordBatch, RecordBatchReader or an iterable of batches, not as "
         f"{type(data)}. For pandas: pyarrow.Table.from_pandas(frame)"

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 
-def comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def normalized_key(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Plain values that are equal where keys are: floats as their bits."""
     storage = storage_of(column.type)
     if isinstance(column.type, pa.BaseExtensionType):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import lance.file
 
 _SESSIONS_KEPT = 64
-_said: "dict[bytes, _Said]" = {}
+_said: "dict[bytes, _DeclaredSchema]" = {}
 """Of files that were opened, by what they say of their schema: most files of a table say the same."""
 _SCHEMAS_KEPT = 1024
 _DRAFT_OF_A_VERSION = "miniblock pages require the u32 chunk grammar"
@@ -83,7 +83,7 @@ class LanceFileWriter:
             self._blobs.finish()
             self._writer.close()
         blobs = [f"{self._beside}/{blob_file_name(number)}" for number in self._blobs.blob_ids]
-        self._store.settle([*blobs, self._path])
+        self._store.ensure_durable([*blobs, self._path])
         assert self._writer.size_bytes is not None
         return self._writer.size_bytes
 
@@ -118,7 +118,7 @@ class LanceFileReader:
         self._reader = self._opened(self._columns)
         self._describe = describe
         self._described: LanceFileReader | None = None
-        self._says: _Said | None = None
+        self._says: _DeclaredSchema | None = None
         self._others: dict[tuple[str, ...], lance.file.LanceFileReader] = {}
         self._one_at_a_time = threading.Lock()
 
@@ -150,14 +150,14 @@ class LanceFileReader:
         with _told_apart(self._store, self._place):
             return bytes(self._reader.read_global_buffer(number))
 
-    def _said(self) -> "_Said":
+    def _said(self) -> "_DeclaredSchema":
         """Asking the codec takes several times as long as looking whether the file says what another one said."""
         if self._says is None:
             key = file_footer.schema_bytes(self._place)
             says = None if key is None else _said.get(key)
             if says is None:
                 with _told_apart(self._store, self._place):
-                    says = _Said.of(self._reader.metadata().schema)
+                    says = _DeclaredSchema.of(self._reader.metadata().schema)
                 if key is not None and len(_said) < _SCHEMAS_KEPT:
                     _said[key] = says
             self._says = says
@@ -229,14 +229,14 @@ class LanceFileReader:
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _DeclaredSchema:
     """What a file says of its schema, and what of that the codec would read from wrong places."""
 
     schema: pa.Schema
     misread: frozenset[str]
 
     @classmethod
-    def of(cls, told: pa.Schema) -> "_Said":
+    def of(cls, told: pa.Schema) -> "_DeclaredSchema":
         schema = blob_view.repaired(told)
         if schema is told:
             return cls(told, frozenset())

@@ -1,7 +1,7 @@
 """A fragment whose files are open: its live rows, or some of its rows, with the columns that were wanted when it was
-opened. Where those are in the files a `Layout` says, which fragments of one shape share.
+opened. Where those are in the files a `FragmentLayout` says, which fragments of one shape share.
 
-Who decides what is wanted, and finds it in files, is `read.py`; start there.
+Who decides what is wanted, and finds it in files, is `fragment_reader.py`; start there.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.datafiles.assemble import Part, assembled
+from lance_core.datafiles.assemble import StoredColumn, assembled
 from lance_core.datafiles.blob_values import BlobValues
 from lance_core.datafiles.codec import BATCH_ROWS, DataCodec, FileReader, Rows
 from lance_core.datafiles.column_layout import Path
@@ -24,7 +24,7 @@ from lance_core.storage.store import Store
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class OpenFile:
     """An open file and where in it the table's fields are."""
 
     file: DataFile
@@ -81,8 +81,8 @@ class OpenFragment:
 
     physical_rows: int
     all_live: bool
-    sources: "Sequence[Source]"
-    layout: "Layout"
+    sources: "Sequence[OpenFile]"
+    layout: "FragmentLayout"
     fields: Sequence[Field]
     arrow: pa.Schema
     blobs: BlobValues | None = None
@@ -154,7 +154,7 @@ class OpenFragment:
             parts = []
             for number, stream, name in places:
                 source = self.sources[number]
-                parts.append(Part(batches[stream].column(name), source.paths, source.file.path, all_live))
+                parts.append(StoredColumn(batches[stream].column(name), source.paths, source.file.path, all_live))
             columns.append(assembled(field, target.type, parts, batches[0].num_rows))
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
 
@@ -187,7 +187,7 @@ Shape = tuple[tuple[tuple[int, ...], tuple[int, ...], StorageVersion], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class FragmentLayout:
     """Where the wanted fields are in fragments of one shape, whose files have these schemas."""
 
     used: tuple[int, ...]
@@ -211,7 +211,7 @@ class Layout:
             known = self._nulls[arrow] = pa.nulls(rows, arrow)
         return known.slice(0, rows)
 
-    def opened(self, store: Store, codec: DataCodec, files: Sequence[DataFile]) -> "Sequence[Source] | None":
+    def opened(self, store: Store, codec: DataCodec, files: Sequence[DataFile]) -> "Sequence[OpenFile] | None":
         """The same files of another fragment; None where they have other schemas."""
         sources = []
         for number, (used, paths, schema) in enumerate(zip(self.used, self.paths, self.schemas, strict=True)):
@@ -220,7 +220,7 @@ class Layout:
             reader = reader_of(store, codec, files[used], likely)
             if reader.schema is not schema and not reader.schema.equals(schema, check_metadata=True):
                 return None
-            sources.append(Source(files[used], reader, paths))
+            sources.append(OpenFile(files[used], reader, paths))
         return sources
 
 

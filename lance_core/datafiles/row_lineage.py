@@ -6,7 +6,7 @@ version is opened; what is committed after that has all of it in the manifest.
 
 from lance_core.errors import Corrupt, Unsupported
 from lance_core.format import framing, naming
-from lance_core.format.external_lineage import IN_COLUMNS, LineageFile, files_of, inlined, spilled
+from lance_core.format.external_lineage import IN_COLUMNS, LineageFile, files_of, has_external_lineage, inlined
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
 from lance_core.limits import LINEAGE_BYTES, LINEAGE_BYTES_TOGETHER
@@ -19,7 +19,7 @@ def with_lineage(store: Store, manifest: Manifest) -> Manifest:
     """The manifest itself, where it holds all of it."""
     if not manifest.has_stable_row_ids:
         return manifest
-    found = spilled(framing.manifest_message(manifest.encode(), path=manifest.path), path=manifest.path)
+    found = has_external_lineage(framing.manifest_message(manifest.encode(), path=manifest.path), path=manifest.path)
     if not found:
         return manifest
     if not found.isdisjoint(IN_COLUMNS):

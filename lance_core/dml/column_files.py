@@ -19,13 +19,13 @@ from lance_core.datafiles.fragment_writer import write_columns
 from lance_core.errors import InvalidInput
 from lance_core.format.fragment import Fragment
 from lance_core.format.schema import TableSchema
-from lance_core.runtime import Ports
-from lance_core.scan.system_columns import ROW_COLUMNS, RowFacts
+from lance_core.runtime import Runtime
+from lance_core.scan.system_columns import ROW_COLUMNS, SystemColumns
 from lance_core.versions.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PositionedBatch:
     """Values of live rows, and where in the fragment those are, ascending."""
 
     batch: pa.RecordBatch
@@ -34,26 +34,26 @@ class Placed:
 
 def live_rows(
     base: Snapshot, fragment: Fragment, columns: Sequence[str], schema: TableSchema, *, describe_blobs: bool = False
-) -> Iterator[Placed]:
+) -> Iterator[PositionedBatch]:
     """Columns of `schema`, and of those that every table has besides."""
     location, path = base.location, f"{base.location.uri}/{base.manifest.path}"
     stored = [name for name in columns if name not in ROW_COLUMNS]
-    facts = RowFacts(base.manifest, fragment, path=path)
+    facts = SystemColumns(base.manifest, fragment, path=path)
     for rows in read_fragment(
         location.store, location.codec, fragment, schema, columns=stored, path=path, describe_blobs=describe_blobs
     ):
         batch = rows.batch if stored == list(columns) else facts.joined(rows, columns)
-        yield Placed(batch, rows.offsets)
+        yield PositionedBatch(batch, rows.offsets)
 
 
 def with_columns(
     base: Snapshot,
     fragment: Fragment,
-    placed: Iterable[Placed],
+    placed: Iterable[PositionedBatch],
     columns: TableSchema,
     *,
     conversion: Conversion = Conversion.EXACT,
-    ports: Ports,
+    ports: Runtime,
 ) -> Fragment:
     """The fragment with one file more, which stores `columns`."""
     file = write_columns(
@@ -69,7 +69,7 @@ def with_columns(
     return fragment.with_files([*fragment.files, file])
 
 
-def _physical(placed: Iterable[Placed], schema: pa.Schema, fragment: Fragment) -> Iterator[pa.RecordBatch]:
+def _physical(placed: Iterable[PositionedBatch], schema: pa.Schema, fragment: Fragment) -> Iterator[pa.RecordBatch]:
     """Batches that leave no row of the fragment out."""
     position = 0
     last: pa.RecordBatch | None = None
@@ -82,10 +82,10 @@ def _physical(placed: Iterable[Placed], schema: pa.Schema, fragment: Fragment) -
         if last is None:
             last = _nulls(schema, fragment)
         beyond = np.array([fragment.physical_rows], dtype=np.int64)
-        yield from _stretched(Placed(last, beyond), schema, position, fragment.physical_rows)
+        yield from _stretched(PositionedBatch(last, beyond), schema, position, fragment.physical_rows)
 
 
-def _stretched(placed: Placed, schema: pa.Schema, start: int, stop: int) -> Iterator[pa.RecordBatch]:
+def _stretched(placed: PositionedBatch, schema: pa.Schema, start: int, stop: int) -> Iterator[pa.RecordBatch]:
     if stop - start == placed.batch.num_rows:
         yield placed.batch
         return

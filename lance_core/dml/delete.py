@@ -4,13 +4,13 @@ from lance_core.dml.deletion_files import rows_as_bitmap, with_deleted
 from lance_core.dml.row_matching import matching
 from lance_core.expressions import Predicate
 from lance_core.format.operations import Delete
-from lance_core.runtime import Ports
+from lance_core.runtime import Runtime
 from lance_core.scan.column_resolution import check_condition, conditional
 from lance_core.scan.selection import Selection
 from lance_core.versions.snapshot import Snapshot
 
 
-def delete(base: Snapshot, sql: str, *, ports: Ports, selection: Selection | None = None) -> Delete:
+def delete(base: Snapshot, sql: str, *, ports: Runtime, selection: Selection | None = None) -> Delete:
     """Fragments that lose all of their rows go as a whole, and get no deletion file. `selection` is what indices know,
     where they were asked before."""
     predicate = Predicate.parse(sql, conditional(base.manifest))

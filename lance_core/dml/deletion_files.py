@@ -11,12 +11,12 @@ from lance_core.datafiles.fragment_reader import load_deletions
 from lance_core.format.deletion_vector import DeletionVector
 from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version
-from lance_core.runtime import Ports
+from lance_core.runtime import Runtime
 from lance_core.versions.location import Location
 
 
 def with_deleted(
-    location: Location, fragment: Fragment, offsets: npt.NDArray[np.int64], *, read_version: Version, ports: Ports
+    location: Location, fragment: Fragment, offsets: npt.NDArray[np.int64], *, read_version: Version, ports: Runtime
 ) -> Fragment | None:
     """The fragment without these live rows too; None where none is left, and then no file is written."""
     gone = DeletionVector.of(offsets)

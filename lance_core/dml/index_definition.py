@@ -1,7 +1,7 @@
 """Create an index, and drop one: which name it gets, whether it fits its column, what it is built from.
 
 Each plans a `CreateIndex` on the version that it is given, and writes the files of the segment; where somebody was in
-the way it is planned, and built, once more. Upkeep of indices that are there is in `maintenance/index_upkeep.py`.
+the way it is planned, and built, once more. Upkeep of indices that are there is in `maintenance/index_maintenance.py`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,13 +17,13 @@ from lance_core.format.index_metadata import SYSTEM_INDICES, IndexMetadata
 from lance_core.format.operations import CreateIndex
 from lance_core.format.schema import TableSchema
 from lance_core.index import build, registry
-from lance_core.index.build import Wanted
-from lance_core.runtime import Ports
+from lance_core.index.build import IndexSpec
+from lance_core.runtime import Runtime
 from lance_core.versions.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class IndexRequest:
     """What `create_index` was asked for, before anybody looked at the table."""
 
     column: str
@@ -40,7 +40,7 @@ class Asked:
             check_name(self.name)
 
 
-def create(base: Snapshot, asked: Asked, *, ports: Ports) -> CreateIndex:
+def create(base: Snapshot, asked: IndexRequest, *, ports: Runtime) -> CreateIndex:
     """Of all fragments of the version, or of those that were named. When it returns, the files are written."""
     wanted, removed = planned(base, asked)
     fragments = chosen(base, asked.fragments)
@@ -48,13 +48,13 @@ def create(base: Snapshot, asked: Asked, *, ports: Ports) -> CreateIndex:
     return CreateIndex((build.build(base, wanted, fragments, covers=covers, ports=ports),), removed)
 
 
-def planned(base: Snapshot, asked: Asked) -> tuple[Wanted, tuple[IndexMetadata, ...]]:
+def planned(base: Snapshot, asked: IndexRequest) -> tuple[IndexSpec, tuple[IndexMetadata, ...]]:
     """The index, and the segments that give way to it. Before a byte is written."""
     uri, schema = base.location.uri, base.manifest.schema
-    kind = registry.named(asked.kind)
+    kind = registry.by_name(asked.kind)
     chain = build.column_of(schema, asked.column, uri=uri)
     path = field_paths.spelt(chain)
-    registry.check_fits(kind, build.arrow_of(schema, chain), path=path, uri=uri)
+    registry.check_supported(kind, build.arrow_of(schema, chain), path=path, uri=uri)
     options = kind.options(asked.params)
     name = asked.name if asked.name is not None else _free_name(base, path, chain[-1].id, kind.name)
     there = tuple(index for index in base.manifest.indices if index.name == name)
@@ -68,7 +68,7 @@ def planned(base: Snapshot, asked: Asked) -> tuple[Wanted, tuple[IndexMetadata, 
             f"{uri}: index {name!r} is {described(schema, there)}, not on {path!r}, so it is not replaced; drop it "
             "first, or give this one another name="
         )
-    return Wanted(name, kind, chain, options), there
+    return IndexSpec(name, kind, chain, options), there
 
 
 def drop(base: Snapshot, name: str) -> CreateIndex:
@@ -108,7 +108,7 @@ def described(schema: TableSchema, segments: Sequence[IndexMetadata]) -> str:
     """ "a BTREE on column 'id'", for messages."""
     found = []
     for index in segments:
-        kind = registry.of(index)
+        kind = registry.by_type_url(index)
         chain = build.chain_of(schema, index.field_ids[0]) if index.field_ids else None
         on = "a column that is gone" if chain is None else f"column {field_paths.spelt(chain)!r}"
         found.append(f"a {index.kind or 'nameless kind' if kind is None else kind.name} on {on}")
@@ -121,7 +121,7 @@ def _free_name(base: Snapshot, path: str, field_id: int, kind: str) -> str:
     name, number = f"{path}_idx", 1
     while True:
         there = [index for index in base.manifest.indices if index.name == name]
-        known = [registry.of(index) for index in there]
+        known = [registry.by_type_url(index) for index in there]
         if all(index.field_ids == (field_id,) for index in there) and all(
             each is not None and each.name == kind for each in known
         ):

@@ -3,7 +3,7 @@
 Few keys are looked for among many that ascend, as those of most tables do, and the many are hardly looked at. Else it
 is the other way round: numbers that lie close together are looked up in an array by their distance from the smallest;
 others are sorted once and searched for in order, which the processor's caches like. Ten million by ten million take
-half a second, or one and a half; the general way (`joining.py`), which also says what is wrong with keys, five.
+half a second, or one and a half; the general way (`key_join.py`), which also says what is wrong with keys, five.
 """
 
 from typing import Any

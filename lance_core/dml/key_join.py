@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.datafiles.key_normalization import comparable, storage_of
+from lance_core.datafiles.key_normalization import normalized_key, storage_of
 from lance_core.dml.integer_keys import IntegerKeys
 from lance_core.errors import InvalidInput
 from lance_core.format.logical_types import is_json
@@ -37,7 +37,7 @@ class SourceKeys:
         self._integers = IntegerKeys.of(self._rows.column(0)) if len(on) == 1 else None
         if self._integers is not None:
             return
-        columns = list(map(comparable, self._rows.columns))
+        columns = list(map(normalized_key, self._rows.columns))
         for column in columns:
             self._distinct.append(pc.unique(column).drop_null())
         codes = self._codes(columns, building=True)
@@ -57,7 +57,7 @@ class SourceKeys:
         """For each row of the table, by its key columns: the row in memory with that key, or -1."""
         if self._integers is not None:
             return self._integers.rows_for(columns[0])
-        codes = self._codes(list(map(comparable, columns)), building=False)
+        codes = self._codes(list(map(normalized_key, columns)), building=False)
         if not len(self._row_of):
             return codes
         return np.where(codes == NOTHING, NOTHING, self._row_of[codes])

@@ -16,8 +16,8 @@ from lance_core.datafiles.blob_files import is_v2
 from lance_core.datafiles.blob_writing import stored_schema
 from lance_core.datafiles.column_layout import check_storable
 from lance_core.datafiles.conform import Conversion, conform
-from lance_core.datafiles.inputs import Incoming
-from lance_core.dml.column_files import Placed, live_rows, with_columns
+from lance_core.datafiles.inputs import InputRows
+from lance_core.dml.column_files import PositionedBatch, live_rows, with_columns
 from lance_core.dml.key_join import NOTHING, SourceKeys, check_key_type
 from lance_core.errors import InvalidInput, SchemaMismatch
 from lance_core.expressions import Projection, with_metadata_columns
@@ -26,7 +26,7 @@ from lance_core.format.field_paths import unknown, with_children
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.operations import Merge
 from lance_core.format.schema import Field, TableSchema
-from lance_core.runtime import Ports
+from lance_core.runtime import Runtime
 from lance_core.versions.snapshot import Snapshot
 
 Compute: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch | pa.Table]
@@ -42,7 +42,7 @@ def add_columns(
     *,
     schema: pa.Schema | None,
     read_columns: Sequence[str] | None,
-    ports: Ports,
+    ports: Runtime,
 ) -> Merge:
     schema = None if schema is None else validation.schema(schema, "schema")
     if isinstance(columns, Mapping):
@@ -56,7 +56,7 @@ def add_columns(
     )
 
 
-def merge_columns(base: Snapshot, data: Incoming, on: str | Sequence[str], *, ports: Ports) -> Merge:
+def merge_columns(base: Snapshot, data: InputRows, on: str | Sequence[str], *, ports: Runtime) -> Merge:
     """A left join: rows without a partner get null, and null keys have none. `data` is held in memory."""
     what, stored = base.location.uri, base.manifest.schema
     keys = validation.keys(on, "on")
@@ -85,26 +85,26 @@ def merge_columns(base: Snapshot, data: Incoming, on: str | Sequence[str], *, po
         for each in placed:
             joined.append((each, found[position : position + each.batch.num_rows]))
             position += each.batch.num_rows
-        taken = (Placed(_taken(values, partners), each.offsets) for each, partners in joined)
+        taken = (PositionedBatch(_taken(values, partners), each.offsets) for each, partners in joined)
         fragments.append(with_columns(base, fragment, taken, new, ports=ports))
     return merged(base, fragments, new.fields)
 
 
-def _by_sql(base: Snapshot, expressions: Mapping[str, str], ports: Ports) -> Merge:
+def _by_sql(base: Snapshot, expressions: Mapping[str, str], ports: Runtime) -> Merge:
     readable = with_metadata_columns(base.manifest.schema.arrow)
     projection = Projection.parse(expressions, readable)
     new = new_fields(base, projection.schema_over(readable))
 
-    def computed(fragment: Fragment) -> Iterator[Placed]:
+    def computed(fragment: Fragment) -> Iterator[PositionedBatch]:
         for rows in live_rows(base, fragment, projection.columns, base.manifest.schema):
-            yield Placed(projection.evaluate(rows.batch), rows.offsets)
+            yield PositionedBatch(projection.evaluate(rows.batch), rows.offsets)
 
     fragments = [with_columns(base, each, computed(each), new, ports=ports) for each in base.manifest.fragments]
     return merged(base, fragments, new.fields)
 
 
 def _by_function(
-    base: Snapshot, compute: Compute, schema: pa.Schema | None, read_columns: Sequence[str] | None, ports: Ports
+    base: Snapshot, compute: Compute, schema: pa.Schema | None, read_columns: Sequence[str] | None, ports: Runtime
 ) -> Merge:
     stored = base.manifest.schema
     readable = with_metadata_columns(stored.arrow)
@@ -113,7 +113,7 @@ def _by_function(
         if name not in readable.names:
             raise InvalidInput(unknown(name, stored.arrow.names))
 
-    def computed(fragment: Fragment) -> Iterator[Placed]:
+    def computed(fragment: Fragment) -> Iterator[PositionedBatch]:
         for rows in live_rows(base, fragment, columns, stored):
             if rows.batch.num_rows:
                 try:
@@ -123,10 +123,10 @@ def _by_function(
                     error.add_note(f"{base.location.uri}: the function for new columns raised this on {of}")
                     raise
                 where = f"fragment {fragment.id}, rows {rows.offsets[0]} to {rows.offsets[-1]}"
-                yield Placed(_checked(result, rows.batch, base, where, schema), rows.offsets)
+                yield PositionedBatch(_checked(result, rows.batch, base, where, schema), rows.offsets)
 
     fragments = list(base.manifest.fragments)
-    begun: dict[int, Iterator[Placed]] = {}
+    begun: dict[int, Iterator[PositionedBatch]] = {}
     if schema is None:
         for number, fragment in enumerate(fragments):
             results = computed(fragment)
@@ -175,10 +175,10 @@ def _checked(
     return result
 
 
-def _alike(results: Iterator[Placed], schema: pa.Schema) -> Iterator[Placed]:
+def _alike(results: Iterator[PositionedBatch], schema: pa.Schema) -> Iterator[PositionedBatch]:
     """In the order of the schema."""
     for each in results:
-        yield Placed(each.batch.select(schema.names), each.offsets)
+        yield PositionedBatch(each.batch.select(schema.names), each.offsets)
 
 
 def _all_null(base: Snapshot, wanted: pa.Schema) -> Merge:

@@ -17,7 +17,7 @@ from lance_core.datafiles.blob_writing import schema_as_stored
 from lance_core.datafiles.column_layout import is_blob
 from lance_core.datafiles.conform import Conversion, columns_to_write
 from lance_core.datafiles.fragment_writer import FileLimits, write_fragments
-from lance_core.datafiles.inputs import Incoming
+from lance_core.datafiles.inputs import InputRows
 from lance_core.dml.delete import delete
 from lance_core.dml.row_rewrite import ids_of
 from lance_core.errors import IncompatibleConflict, InvalidInput
@@ -26,7 +26,7 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version
 from lance_core.format.operations import Delete, Update
 from lance_core.format.schema import Field, TableSchema
-from lance_core.runtime import Ports
+from lance_core.runtime import Runtime
 from lance_core.versions.snapshot import Snapshot
 
 _SHOWN_MAX = 60
@@ -34,7 +34,7 @@ _SHOWN_MAX = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class ReplaceScope:
     """The rows that match, as a value that travels to workers."""
 
     predicate: Predicate
@@ -42,7 +42,7 @@ class Slice:
     """Of the columns that it reads, in the order of the predicate's."""
 
     @classmethod
-    def of(cls, sql: str, schema: TableSchema, *, what: str) -> "Slice":
+    def of(cls, sql: str, schema: TableSchema, *, what: str) -> "ReplaceScope":
         """Rows that come have no ids and addresses yet, and their blobs are nowhere: such a slice has no new rows."""
         predicate = Predicate.parse(sql, with_metadata_columns(described(schema)))
         known = {field.name: field for field in schema.fields}
@@ -100,17 +100,19 @@ class Slice:
         return [arrow.field(names[column]) for column in self.predicate.columns]
 
 
-class SliceRows:
+class ReplacementRows:
     """The rows of one overwrite, written on the first plan, and again where the table's columns became others."""
 
-    def __init__(self, write: Callable[[Snapshot, Slice], tuple[TableSchema, tuple[Fragment, ...]]], sql: str) -> None:
+    def __init__(
+        self, write: Callable[[Snapshot, ReplaceScope], tuple[TableSchema, tuple[Fragment, ...]]], sql: str
+    ) -> None:
         self._write, self._sql = write, sql
         self._written: tuple[TableSchema, tuple[Fragment, ...]] | None = None
 
     def plan(self, base: Snapshot, gone: Callable[[], Delete]) -> Update:
         """`gone` finds the rows that are there, and writes their deletion files."""
         what, schema = base.location.uri, base.manifest.schema
-        its = Slice.of(self._sql, schema, what=what)
+        its = ReplaceScope.of(self._sql, schema, what=what)
         if self._written is None or not _still_fits(self._written[0], schema):
             self._written = self._write(base, its)
         columns, new = self._written
@@ -126,13 +128,13 @@ class SliceRows:
         )
 
 
-def in_one_process(rows: Incoming, sql: str, *, limits: FileLimits, ports: Ports) -> Callable[[Snapshot], Update]:
+def plan_locally(rows: InputRows, sql: str, *, limits: FileLimits, ports: Runtime) -> Callable[[Snapshot], Update]:
     """A plan, for as often as it is needed."""
     is_held = rows.bytes is not None
-    rows = rows.held() if is_held else rows
+    rows = rows.materialized() if is_held else rows
     before: list[Version] = []
 
-    def write(base: Snapshot, its: Slice) -> tuple[TableSchema, tuple[Fragment, ...]]:
+    def write(base: Snapshot, its: ReplaceScope) -> tuple[TableSchema, tuple[Fragment, ...]]:
         schema, what = base.manifest.schema, base.location.uri
         if before and not is_held:
             raise IncompatibleConflict(
@@ -158,7 +160,7 @@ def in_one_process(rows: Incoming, sql: str, *, limits: FileLimits, ports: Ports
             look=its.looking(what),
         )
 
-    its_rows = SliceRows(write, sql)
+    its_rows = ReplacementRows(write, sql)
     return lambda base: its_rows.plan(base, lambda: delete(base, sql, ports=ports))
 
 

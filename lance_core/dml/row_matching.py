@@ -18,9 +18,9 @@ from lance_core.index import lookup
 from lance_core.scan.executor import matching_rows
 from lance_core.scan.morsels import LiveFragment
 from lance_core.scan.plan import plan_columns, plan_scan
-from lance_core.scan.row_reader import Reading
-from lance_core.scan.selection import Chosen, Offsets, Selection
-from lance_core.scan.system_columns import ROW_COLUMNS, RowFacts
+from lance_core.scan.row_reader import RowReader
+from lance_core.scan.selection import FragmentSelection, Offsets, Selection
+from lance_core.scan.system_columns import ROW_COLUMNS, SystemColumns
 from lance_core.versions.snapshot import Snapshot
 
 
@@ -44,7 +44,7 @@ def rows_of(base: Snapshot, fragment: Fragment, columns: Sequence[str]) -> Itera
     where they are."""
     location, manifest = base.location, base.manifest
     path = f"{location.uri}/{manifest.path}"
-    facts = RowFacts(manifest, fragment, path=path)
+    facts = SystemColumns(manifest, fragment, path=path)
     stored = [name for name in columns if name not in ROW_COLUMNS]
     for rows in read_fragment(
         location.store, location.codec, fragment, manifest.schema, columns=stored, path=path, describe_blobs=True
@@ -52,13 +52,15 @@ def rows_of(base: Snapshot, fragment: Fragment, columns: Sequence[str]) -> Itera
         yield facts.joined(rows, columns)
 
 
-def picked_rows_of(base: Snapshot, fragment: Fragment, columns: Sequence[str], chosen: Chosen | None) -> pa.Table:
+def picked_rows_of(
+    base: Snapshot, fragment: Fragment, columns: Sequence[str], chosen: FragmentSelection | None
+) -> pa.Table:
     """Those of `rows_of` that are chosen; none, where nothing is."""
     plan = plan_columns(base.manifest, columns)
     of = LiveFragment(base.location, base.manifest, fragment)
     offsets = None if chosen is None else chosen.live(of.deletions)
     nothing = offsets is None or not len(offsets)
-    batches = [] if nothing or offsets is None else [Reading(base.location, plan).picked(of, offsets)]
+    batches = [] if nothing or offsets is None else [RowReader(base.location, plan).picked(of, offsets)]
     return pa.Table.from_batches(batches, plan.schema)
 
 

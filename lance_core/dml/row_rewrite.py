@@ -17,7 +17,7 @@ from lance_core.datafiles.column_layout import is_blob
 from lance_core.datafiles.conform import Conversion, conform
 from lance_core.datafiles.fragment_reader import FragmentReader, load_deletions
 from lance_core.datafiles.fragment_writer import FileLimits, write_fragments
-from lance_core.dml.column_files import Placed, with_columns
+from lance_core.dml.column_files import PositionedBatch, with_columns
 from lance_core.dml.deletion_files import rows_as_bitmap, with_deleted
 from lance_core.errors import InvalidInput
 from lance_core.format.fragment import Fragment
@@ -25,9 +25,9 @@ from lance_core.format.ids import FragmentId
 from lance_core.format.operations import Update, UpdateMode
 from lance_core.format.rowids import RowIdSequence
 from lance_core.format.schema import Field, TableSchema
-from lance_core.runtime import Ports
+from lance_core.runtime import Runtime
 from lance_core.scan.selection import Offsets
-from lance_core.scan.system_columns import RowFacts
+from lance_core.scan.system_columns import SystemColumns
 from lance_core.versions.snapshot import Snapshot
 
 Values = Callable[[pa.RecordBatch, npt.NDArray[np.int64]], pa.RecordBatch]
@@ -40,7 +40,7 @@ _SPARSE = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FragmentChange:
     """Rows of one fragment that get new values."""
 
     fragment: Fragment
@@ -49,13 +49,13 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class RowRewrite:
     base: Snapshot
     columns: tuple[str, ...]
     """Those that get new values."""
     reads: tuple[str, ...]
     """Those that the new values are computed from."""
-    parts: tuple[Change, ...]
+    parts: tuple[FragmentChange, ...]
 
     @property
     def schema(self) -> TableSchema:
@@ -66,7 +66,7 @@ class Changes:
         return TableSchema(tuple(map(self.schema.field, self.columns)), self.schema.metadata)
 
 
-def is_cheaper_in_place(changes: Changes) -> bool:
+def is_cheaper_in_place(changes: RowRewrite) -> bool:
     rows = sum(part.fragment.physical_rows for part in changes.parts)
     changed = sum(len(part.offsets) for part in changes.parts)
     return is_cheaper(changes.base, changes.columns, rows=rows, changed=changed)
@@ -84,13 +84,13 @@ def is_cheaper(base: Snapshot, columns: Sequence[str], *, rows: int, changed: in
 
 
 def move_rows(
-    changes: Changes,
+    changes: RowRewrite,
     removed: Mapping[FragmentId, Offsets],
     inserted: Sequence[pa.RecordBatch],
     *,
     assigned: Iterable[int],
     limits: FileLimits,
-    ports: Ports,
+    ports: Runtime,
 ) -> Update:
     """Changed rows first, in the order of the table, then inserted ones, which get their row ids at commit. `removed`
     are rows that go without coming back."""
@@ -113,7 +113,7 @@ def move_rows(
 
 
 def rewrite_columns(
-    changes: Changes, inserted: Sequence[pa.RecordBatch], *, limits: FileLimits, ports: Ports
+    changes: RowRewrite, inserted: Sequence[pa.RecordBatch], *, limits: FileLimits, ports: Runtime
 ) -> Update:
     """Every row stays where it is; the fragment's old files keep the columns, dead."""
     base = changes.base
@@ -131,7 +131,7 @@ def rewrite_columns(
 
 
 def write_rows(
-    base: Snapshot, batches: Iterable[pa.RecordBatch], *, limits: FileLimits, ports: Ports
+    base: Snapshot, batches: Iterable[pa.RecordBatch], *, limits: FileLimits, ports: Runtime
 ) -> tuple[Fragment, ...]:
     return write_fragments(
         base.location.codec,
@@ -151,7 +151,7 @@ def ids_of(fields: Iterable[Field]) -> tuple[int, ...]:
 
 
 def _moved(
-    changes: Changes, inserted: Sequence[pa.RecordBatch], *, limits: FileLimits, ports: Ports
+    changes: RowRewrite, inserted: Sequence[pa.RecordBatch], *, limits: FileLimits, ports: Runtime
 ) -> tuple[Fragment, ...]:
     base = changes.base
     if not changes.parts:
@@ -160,7 +160,7 @@ def _moved(
 
     def rows() -> Iterator[pa.RecordBatch]:
         for part in changes.parts:
-            facts = RowFacts(base.manifest, part.fragment, path=f"{base.location.uri}/{base.manifest.path}")
+            facts = SystemColumns(base.manifest, part.fragment, path=f"{base.location.uri}/{base.manifest.path}")
             for places, batch in _changed_rows(changes, part):
                 if base.manifest.has_stable_row_ids:
                     ids.append(facts.row_ids[part.offsets[places]])
@@ -172,7 +172,7 @@ def _moved(
     return _with_row_ids(fragments, np.concatenate(ids)) if ids else fragments
 
 
-def _changed_rows(changes: Changes, part: Change) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
+def _changed_rows(changes: RowRewrite, part: FragmentChange) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
     """The rows that change, whole and with their new values, and their places among the offsets of the change."""
     arrow = changes.schema.arrow
     kept = [name for name in arrow.names if name not in changes.columns]
@@ -183,7 +183,7 @@ def _changed_rows(changes: Changes, part: Change) -> Iterator[tuple[npt.NDArray[
 
 
 def _read(
-    changes: Changes, part: Change, columns: Sequence[str]
+    changes: RowRewrite, part: FragmentChange, columns: Sequence[str]
 ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
     """The rows at the offsets of a change, with these columns."""
     count = len(part.offsets)
@@ -205,7 +205,7 @@ def _read(
             yield np.searchsorted(part.offsets, found.offsets[wanted]), found.batch.filter(pa.array(wanted))
 
 
-def _with_columns(changes: Changes, part: Change, ports: Ports) -> Fragment:
+def _with_columns(changes: RowRewrite, part: FragmentChange, ports: Runtime) -> Fragment:
     dead = frozenset(ids_of(changes.fields.fields))
     old = [file.without_fields(dead) if dead & set(file.field_ids) else file for file in part.fragment.files]
     # A file of dead and dropped columns alone has nothing in common with the schema, and pylance refuses that.
@@ -215,7 +215,7 @@ def _with_columns(changes: Changes, part: Change, ports: Ports) -> Fragment:
     return with_columns(changes.base, stripped, _columns_of(changes, part), changes.fields, ports=ports)
 
 
-def _columns_of(changes: Changes, part: Change) -> Iterator[Placed]:
+def _columns_of(changes: RowRewrite, part: FragmentChange) -> Iterator[PositionedBatch]:
     """The columns that change, of all live rows."""
     deletions = load_deletions(changes.base.location.store, part.fragment)
     columns = list(dict.fromkeys((*changes.columns, *changes.reads)))
@@ -225,7 +225,7 @@ def _columns_of(changes: Changes, part: Change) -> Iterator[Placed]:
         old = found.batch.select(list(changes.columns))
         is_new = np.isin(found.offsets, part.offsets, assume_unique=True)
         if not is_new.any():
-            yield Placed(old, found.offsets)
+            yield PositionedBatch(old, found.offsets)
             continue
         at = np.flatnonzero(is_new)
         places = np.searchsorted(part.offsets, found.offsets[at])
@@ -236,7 +236,7 @@ def _columns_of(changes: Changes, part: Change) -> Iterator[Placed]:
             in_one_piece([before, after]).take(pa.array(chosen))
             for before, after in zip(old.columns, new.columns, strict=True)
         ]
-        yield Placed(pa.RecordBatch.from_arrays(columns_after, schema=old.schema), found.offsets)
+        yield PositionedBatch(pa.RecordBatch.from_arrays(columns_after, schema=old.schema), found.offsets)
 
 
 def in_one_piece(arrays: Sequence[pa.Array]) -> pa.Array:
@@ -254,14 +254,14 @@ def in_one_piece(arrays: Sequence[pa.Array]) -> pa.Array:
     return pa.DictionaryArray.from_arrays(indices, encoded.dictionary)
 
 
-def _reader(changes: Changes, columns: Sequence[str]) -> FragmentReader:
+def _reader(changes: RowRewrite, columns: Sequence[str]) -> FragmentReader:
     base, schema = changes.base, changes.schema
     wanted = TableSchema(tuple(map(schema.field, columns)), schema.metadata)
     path = f"{base.location.uri}/{base.manifest.path}"
     return FragmentReader(base.location.store, base.location.codec, schema, wanted, path=path)
 
 
-def _conformed(changes: Changes, new: pa.RecordBatch) -> pa.RecordBatch:
+def _conformed(changes: RowRewrite, new: pa.RecordBatch) -> pa.RecordBatch:
     """In the types that the table stores; also where a null must not be is found out here."""
     (new,) = as_stored([new], changes.schema)
     arrow = pa.schema([changes.schema.arrow.field(name) for name in changes.columns])

@@ -20,13 +20,13 @@ from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.logical_types import EXTENSION_METADATA, EXTENSION_NAME
 from lance_core.format.operations import Merge, Project
 from lance_core.format.schema import Field, TableSchema
-from lance_core.runtime import Ports
+from lance_core.runtime import Runtime
 from lance_core.versions.snapshot import Snapshot
 
 _FIRST_WITH_LEAF_COLUMNS = StorageVersion(2, 1)
 
 
-def drop_columns(base: Snapshot, columns: Sequence[str], *, ports: Ports) -> Project | Merge:
+def drop_columns(base: Snapshot, columns: Sequence[str], *, ports: Runtime) -> Project | Merge:
     """A parent of which nothing is left goes too. Files keep what is in them until they are written anew."""
     schema = base.manifest.schema
     if not (paths := validation.names(columns, "columns")):
@@ -48,7 +48,7 @@ def drop_columns(base: Snapshot, columns: Sequence[str], *, ports: Ports) -> Pro
     return Merge(fragments, after, preserves_nullability=True)
 
 
-def _with_a_file(base: Snapshot, fragment: Fragment, schema: TableSchema, ports: Ports) -> Fragment:
+def _with_a_file(base: Snapshot, fragment: Fragment, schema: TableSchema, ports: Runtime) -> Fragment:
     """One of nulls where there is none: we read rows without any file, other libraries refuse the table."""
     if fragment.files:
         return fragment
@@ -78,7 +78,7 @@ def alter_column(
     rename: str | None,
     type: pa.DataType | None,
     nullable: bool | None,
-    ports: Ports,
+    ports: Runtime,
 ) -> Project | Merge:
     if rename is None and type is None and nullable is None:
         raise InvalidInput(f"say what becomes of column {path!r}: rename=, type= or nullable=")
@@ -116,7 +116,7 @@ def _cast(
     type: pa.DataType,
     *,
     preserves_nullability: bool,
-    ports: Ports,
+    ports: Runtime,
 ) -> Merge:
     manifest, version = base.manifest, base.manifest.storage_version
     _check_separable(chain, path, keeps_its_place=True)

@@ -14,19 +14,26 @@ from lance_core import validation
 from lance_core.datafiles.column_layout import is_blob
 from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.dml.row_matching import check_columns, matching
-from lance_core.dml.row_rewrite import Change, Changes, ids_of, is_cheaper_in_place, move_rows, rewrite_columns
+from lance_core.dml.row_rewrite import (
+    FragmentChange,
+    RowRewrite,
+    ids_of,
+    is_cheaper_in_place,
+    move_rows,
+    rewrite_columns,
+)
 from lance_core.errors import InvalidInput
 from lance_core.expressions import Predicate, Projection
 from lance_core.format.operations import Update
 from lance_core.format.schema import Field
-from lance_core.runtime import Ports
+from lance_core.runtime import Runtime
 from lance_core.scan.column_resolution import check_condition, conditional
 from lance_core.scan.selection import Selection
 from lance_core.versions.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class UpdateRequest:
     """What was asked for, and that it makes sense for this version."""
 
     columns: tuple[str, ...]
@@ -35,7 +42,7 @@ class Asked:
     predicate: Predicate | None
 
     @classmethod
-    def of(cls, base: Snapshot, values: Mapping[str, str], where: str | None) -> "Asked":
+    def of(cls, base: Snapshot, values: Mapping[str, str], where: str | None) -> "UpdateRequest":
         schema, what = base.manifest.schema, base.location.uri
         validation.mapping(values, "values")
         validation.names(list(values), "values")
@@ -56,13 +63,13 @@ def update(
     where: str | None,
     *,
     limits: FileLimits,
-    ports: Ports,
+    ports: Runtime,
     in_place: bool | None = None,
     selection: Selection | None = None,
 ) -> Update:
     """All expressions see the row as it was, so two columns may change places. `in_place` says in which way it is done,
     where that was decided for more than this, `selection` what indices know, where they were asked before."""
-    asked = Asked.of(base, values, where)
+    asked = UpdateRequest.of(base, values, where)
     projection = asked.projection
 
     def evaluated(rows: pa.RecordBatch, places: npt.NDArray[np.int64]) -> pa.RecordBatch:
@@ -71,8 +78,8 @@ def update(
         return projection.evaluate(shown)
 
     found = matching(base, asked.predicate, selection)
-    parts = [Change(fragment, offsets, evaluated) for fragment, offsets in found if len(offsets)]
-    changes = Changes(base, asked.columns, projection.columns, tuple(parts))
+    parts = [FragmentChange(fragment, offsets, evaluated) for fragment, offsets in found if len(offsets)]
+    changes = RowRewrite(base, asked.columns, projection.columns, tuple(parts))
     if is_cheaper_in_place(changes) if in_place is None else in_place:
         return rewrite_columns(changes, (), limits=limits, ports=ports)
     return move_rows(changes, {}, (), assigned=ids_of(changes.fields.fields), limits=limits, ports=ports)

@@ -2,7 +2,7 @@
 that nothing matched may go.
 
 The rows that come are held in memory. What they are for is found in `upsert_join.py`, how changed rows are written in
-`rewriting.py`.
+`row_rewrite.py`.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,42 +15,57 @@ import pyarrow as pa
 from lance_core.datafiles.blob_writing import as_stored, schema_as_stored
 from lance_core.datafiles.conform import Conversion, afresh, columns_to_write, conform
 from lance_core.datafiles.fragment_writer import FileLimits
-from lance_core.datafiles.inputs import Incoming
-from lance_core.datafiles.key_normalization import comparable
+from lance_core.datafiles.inputs import InputRows
+from lance_core.datafiles.key_normalization import normalized_key
 from lance_core.dml.key_join import check_key_type
 from lance_core.dml.row_matching import check_columns
 from lance_core.dml.row_rewrite import (
-    Change,
-    Changes,
+    FragmentChange,
+    RowRewrite,
     ids_of,
     in_one_piece,
     is_cheaper_in_place,
     move_rows,
     rewrite_columns,
 )
-from lance_core.dml.upsert_join import Found, Held, Matched, Rules, Seen, Source, arrays, join
+from lance_core.dml.upsert_join import (
+    InMemorySource,
+    JoinCache,
+    JoinResult,
+    Matched,
+    SourceRows,
+    UpsertRules,
+    arrays,
+    join,
+)
 from lance_core.errors import InvalidInput
 from lance_core.format.key_filter import is_recorded_by_all, joined_filters, key_filter
 from lance_core.format.operations import Update
 from lance_core.format.schema import TableSchema
-from lance_core.runtime import Ports
+from lance_core.runtime import Runtime
 from lance_core.versions.snapshot import Snapshot
 
 _INSERTED_AT_ONCE = 1 << 16
 
 
 def upsert(
-    base: Snapshot, rows: Incoming, rules: Rules, *, limits: FileLimits, ports: Ports, seen: Seen | None = None
+    base: Snapshot,
+    rows: InputRows,
+    rules: UpsertRules,
+    *,
+    limits: FileLimits,
+    ports: Runtime,
+    seen: JoinCache | None = None,
 ) -> Update | None:
     """None where the rules change nothing at all. Another upsert makes a version even where it finds no row to change,
     as the reference writer's does."""
     schema, what = base.manifest.schema, base.location.uri
     given_rows = _source(rows, rules, schema, what)
-    source = Held(given_rows, rules.on, what=what)
-    found = join(base, source, rules, Seen() if seen is None else seen)
+    source = InMemorySource(given_rows, rules.on, what=what)
+    found = join(base, source, rules, JoinCache() if seen is None else seen)
     if rules.matched is Matched.FAIL and found.met.any():
         met = np.flatnonzero(found.met)
-        raise already_there(len(met), source.named(met), what=what)
+        raise existing_rows(len(met), source.named(met), what=what)
     if changes_nothing(rules):
         return None
     new_rows = np.flatnonzero(~found.met) if rules.insert else np.empty(0, dtype=np.int64)
@@ -65,7 +80,7 @@ def upsert(
     else:
         assigned = ids_of(schema.fields)
         update = move_rows(changes, found.removed, inserted, assigned=assigned, limits=limits, ports=ports)
-    update = seeing(update, source, rules, schema)
+    update = with_cache(update, source, rules, schema)
     if not rules.insert:
         return update
     keys = keys_of(given_rows.select(list(rules.on)).take(pa.array(new_rows)), rules, schema)
@@ -73,31 +88,31 @@ def upsert(
 
 
 @dataclass(frozen=True, slots=True)
-class Brought:
+class SourceKeySet:
     """The keys of the rows that came, for whoever commits beside others that append."""
 
     fields: tuple[int, ...]
-    source: Source
+    source: SourceRows
 
     def has_any(self, columns: Sequence[pa.ChunkedArray]) -> bool:
         places, _ = self.source.matches(columns)
         return bool(len(places))
 
 
-def seeing(update: Update, source: Source, rules: Rules, schema: TableSchema) -> Update:
+def with_cache(update: Update, source: SourceRows, rules: UpsertRules, schema: TableSchema) -> Update:
     """With what the version does not keep, and its commit has to know."""
-    brought = Brought(tuple(schema.field(name).id for name in rules.on), source)
+    brought = SourceKeySet(tuple(schema.field(name).id for name in rules.on), source)
     return replace(update, removes_rest=rules.delete_unmatched is not False, keys_brought=brought)
 
 
-def already_there(count: int, named: str, *, what: str) -> InvalidInput:
+def existing_rows(count: int, named: str, *, what: str) -> InvalidInput:
     return InvalidInput(
         f"{what}: keys of the data that the table has already ({count:,} of them): {named}. Nothing was written; leave "
         'them out, or say matched="update" or matched="ignore"'
     )
 
 
-def changes_nothing(rules: Rules) -> bool:
+def changes_nothing(rules: UpsertRules) -> bool:
     return rules.matched is Matched.IGNORE and not rules.insert and rules.delete_unmatched is False
 
 
@@ -106,19 +121,21 @@ def may_stay(source: pa.Schema, schema: TableSchema) -> bool:
     return set(source.names) != set(schema.arrow.names)
 
 
-def columns_that_change(source: pa.Schema, schema: TableSchema, rules: Rules) -> tuple[str, ...]:
+def columns_that_change(source: pa.Schema, schema: TableSchema, rules: UpsertRules) -> tuple[str, ...]:
     present = [name for name in schema.arrow.names if name in source.names]
     return tuple([name for name in present if name not in rules.on] if may_stay(source, schema) else present)
 
 
-def changes_of(base: Snapshot, source: Source, found: Found, rules: Rules) -> Changes:
+def changes_of(base: Snapshot, source: SourceRows, found: JoinResult, rules: UpsertRules) -> RowRewrite:
     columns = columns_that_change(source.columns, base.manifest.schema, rules)
-    parts = [Change(fragment, at, _values(source, columns, of)) for fragment, at, of in found.changed if columns]
-    return Changes(base, columns, (), tuple(parts))
+    parts = [
+        FragmentChange(fragment, at, _values(source, columns, of)) for fragment, at, of in found.changed if columns
+    ]
+    return RowRewrite(base, columns, (), tuple(parts))
 
 
 def columns_that_come(
-    incoming: pa.Schema, schema: TableSchema, rules: Rules, conversion: Conversion, what: str
+    incoming: pa.Schema, schema: TableSchema, rules: UpsertRules, conversion: Conversion, what: str
 ) -> TableSchema:
     """Of the table, after checking them; `incoming` as the table stores it."""
     check_columns(rules.on, schema, what=what, where="on=")
@@ -131,31 +148,31 @@ def columns_that_come(
     return columns_to_write(incoming, schema if rules.insert else held, conversion=conversion, what=what)
 
 
-def keys_of(new_rows: pa.Table, rules: Rules, schema: TableSchema) -> bytes:
+def keys_of(new_rows: pa.Table, rules: UpsertRules, schema: TableSchema) -> bytes:
     """The version says which keys are new in it, so that two writers of one new key see each other. The reference
     writer says so only of a key that the table declares; rows are told apart by any key that is named here."""
     fields = [schema.field(name) for name in rules.on]
     columns = [
-        in_one_piece(column.chunks) for column in map(comparable, new_rows.drop_null().columns) if column.num_chunks
+        in_one_piece(column.chunks) for column in map(normalized_key, new_rows.drop_null().columns) if column.num_chunks
     ]
     return key_filter([field.id for field in fields], columns, exact=not _as_others(rules, schema))
 
 
-def keys_joined(filters: Sequence[bytes], rules: Rules, schema: TableSchema) -> bytes:
+def keys_joined(filters: Sequence[bytes], rules: UpsertRules, schema: TableSchema) -> bytes:
     """Of keys that were found new in several places."""
     fields = [schema.field(name) for name in rules.on]
     return joined_filters([field.id for field in fields], filters, exact=not _as_others(rules, schema))
 
 
-def _as_others(rules: Rules, schema: TableSchema) -> bool:
+def _as_others(rules: UpsertRules, schema: TableSchema) -> bool:
     fields = [schema.field(name) for name in rules.on]
     declared = [field for field in schema.fields if field.is_primary_key]
     return declared == fields and all(is_recorded_by_all(schema.arrow.field(name).type) for name in rules.on)
 
 
-def _source(rows: Incoming, rules: Rules, schema: TableSchema, what: str) -> pa.Table:
+def _source(rows: InputRows, rules: UpsertRules, schema: TableSchema, what: str) -> pa.Table:
     """All rows that come, in the types that the table stores, in memory."""
-    rows = Incoming(schema_as_stored(rows.columns, schema), as_stored(rows.batches, schema))
+    rows = InputRows(schema_as_stored(rows.columns, schema), as_stored(rows.batches, schema))
     arrow = columns_that_come(rows.columns, schema, rules, Conversion.EXACT, what).arrow
     batches = [
         pa.RecordBatch.from_arrays(
@@ -167,7 +184,7 @@ def _source(rows: Incoming, rules: Rules, schema: TableSchema, what: str) -> pa.
 
 
 def _values(
-    source: Source, columns: Sequence[str], rows: npt.NDArray[np.int64]
+    source: SourceRows, columns: Sequence[str], rows: npt.NDArray[np.int64]
 ) -> Callable[[pa.RecordBatch, npt.NDArray[np.int64]], pa.RecordBatch]:
     """New values by place: the rows that come, in the order of the rows they are for."""
 
@@ -183,4 +200,4 @@ def _taken(source: pa.Table, rows: npt.NDArray[np.int64]) -> list[pa.RecordBatch
     return found
 
 
-__all__ = ["Matched", "Rules", "Seen", "upsert"]
+__all__ = ["JoinCache", "Matched", "UpsertRules", "upsert"]

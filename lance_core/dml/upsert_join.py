@@ -1,7 +1,7 @@
 """What an upsert finds: rows of the table that rows which came are for, and what becomes of them by the rules.
 
-The rows that came are a `Source`, in memory or not. The table is read by its key columns and those of the conditions,
-many fragments at a time. What is done about it is in `upsert.py`.
+The source is a `SourceRows`, in memory or not. The join reads the key columns of the table and the columns of the
+conditions, many fragments at a time. `upsert.py` writes the result.
 """
 
 import enum
@@ -45,7 +45,7 @@ class Matched(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class UpsertRules:
     """What was asked for; conditions are in Lance's SQL."""
 
     on: tuple[str, ...]
@@ -63,7 +63,7 @@ class Rules:
         matched_if: str | None,
         insert: bool,
         delete_unmatched: bool | str | None,
-    ) -> "Rules":
+    ) -> "UpsertRules":
         keys = validation.keys(on, "on")
         if not keys or len(set(keys)) != len(keys):
             raise InvalidInput(f"on={list(keys)}: name the columns that tell rows apart, each once")
@@ -77,7 +77,7 @@ class Rules:
         return cls(keys, rule, matched_if, validation.flag(insert, "insert"), delete_unmatched)
 
 
-class Source(Protocol):
+class SourceRows(Protocol):
     """Rows that came, by their number, in the types that the table stores."""
 
     @property
@@ -93,7 +93,7 @@ class Source(Protocol):
         """These rows, in this order."""
 
 
-class Held:
+class InMemorySource:
     """A source in memory, each key there once."""
 
     def __init__(self, rows: pa.Table, on: Sequence[str], *, what: str) -> None:
@@ -120,7 +120,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FragmentMatches:
     """What the join found in one fragment."""
 
     met: npt.NDArray[np.int64]
@@ -132,17 +132,17 @@ class Part:
 
 
 @dataclass(slots=True)
-class Seen:
+class JoinCache:
     """What a plan found, for the next one of the same change. Fragments that are as they were need not be read again:
     others commit while a large table is read, and who had to read it all each time would never be first."""
 
     schema: TableSchema | None = None
-    parts: dict[bytes, Part] = field(default_factory=dict)
+    parts: dict[bytes, FragmentMatches] = field(default_factory=dict)
     """By the fragment, all that the manifest says of it."""
 
 
 @dataclass(slots=True)
-class Found:
+class JoinResult:
     """What the join found: rows of the table that change, with the rows that come for them; rows that go; and which
     rows that came had a match."""
 
@@ -157,7 +157,7 @@ class Conditions:
     matched_if: "Condition | None"
 
     @classmethod
-    def of(cls, base: Snapshot, source: pa.Schema, rules: Rules) -> "Conditions":
+    def of(cls, base: Snapshot, source: pa.Schema, rules: UpsertRules) -> "Conditions":
         """What the rules say in SQL, after checking it; `source` are the columns that come."""
         schema = conditional(base.manifest)
         unmatched = rules.delete_unmatched
@@ -169,7 +169,7 @@ class Conditions:
         check_condition(base.manifest, targets, what="matched_if=")
         return cls(doomed, condition)
 
-    def columns(self, rules: Rules, *, all_rows: bool) -> list[str]:
+    def columns(self, rules: UpsertRules, *, all_rows: bool) -> list[str]:
         """Of the table, to be read for the join. Where all rows that a fragment ever had are read, a row's place among
         them is where it is."""
         doomed, condition = self.doomed, self.matched_if
@@ -178,13 +178,15 @@ class Conditions:
         return list(dict.fromkeys((*rules.on, *(doomed.columns if doomed else ()), *of_condition, *offsets)))
 
 
-def join(base: Snapshot, source: Source, rules: Rules, seen: Seen, known: Selection | None = None) -> Found:
+def join(
+    base: Snapshot, source: SourceRows, rules: UpsertRules, seen: JoinCache, known: Selection | None = None
+) -> JoinResult:
     """`known` are the rows that can have one of the keys, as somebody was told by indices; one that is empty says that
     nothing is known, and all are read. Without it the version's own indices are asked."""
     conditions = Conditions.of(base, source.columns, rules)
     doomed, condition, unmatched = conditions.doomed, conditions.matched_if, rules.delete_unmatched
 
-    def part_of(table: pa.Table, matches: Numbers, met: Numbers) -> Part:
+    def part_of(table: pa.Table, matches: Numbers, met: Numbers) -> FragmentMatches:
         """`matches` are rows of the table, `met` the rows that came for them."""
         places, rows = matches, met
         if condition and len(places) and rules.matched in (Matched.UPDATE, Matched.DELETE):
@@ -197,7 +199,7 @@ def join(base: Snapshot, source: Source, rules: Rules, seen: Seen, known: Select
             leaves[matches] = False
             gone = np.union1d(gone, np.flatnonzero(leaves))
         changed = _offsets(table, places if changes else places[:0])
-        return Part(met, changed, rows if changes else rows[:0], _offsets(table, gone))
+        return FragmentMatches(met, changed, rows if changes else rows[:0], _offsets(table, gone))
 
     before = seen.parts if seen.schema == base.manifest.schema else {}
     fragments = {fragment.encode(): fragment for fragment in base.manifest.fragments}
@@ -226,7 +228,7 @@ def join(base: Snapshot, source: Source, rules: Rules, seen: Seen, known: Select
             parts[key] = part_of(table, places[first:last] - start, rows[first:last])
             start += table.num_rows
     seen.schema, seen.parts = base.manifest.schema, parts
-    found = Found([], {}, np.zeros(source.count, dtype=np.bool_))
+    found = JoinResult([], {}, np.zeros(source.count, dtype=np.bool_))
     for key, fragment in fragments.items():
         part = parts[key]
         found.met[part.met] = True
@@ -237,7 +239,7 @@ def join(base: Snapshot, source: Source, rules: Rules, seen: Seen, known: Select
     return found
 
 
-def looked_up(base: Snapshot, source: Source, rules: Rules) -> Selection:
+def looked_up(base: Snapshot, source: SourceRows, rules: UpsertRules) -> Selection:
     """Rows that alone can have one of the keys, as far as indices on them tell. Of few keys only: else every row is
     read, as it is where rows go that nothing matches. Few keys may be those of many rows."""
     few = 0 < source.count <= min(_KEYS_MAX, base.manifest.row_count() // _ROWS_A_KEY)
@@ -245,7 +247,7 @@ def looked_up(base: Snapshot, source: Source, rules: Rules) -> Selection:
         return Selection()
     keys = source.take(np.arange(source.count), rules.on)
     lists = tuple(In((name,), tuple(keys[name].unique().drop_null())) for name in rules.on if _is_told(keys[name].type))
-    return lookup.Indexed.of(base).candidates(And(lists)) if lists else Selection()
+    return lookup.IndexLookup.of(base).candidates(And(lists)) if lists else Selection()
 
 
 def _is_told(arrow: pa.DataType) -> bool:
@@ -287,7 +289,7 @@ class Condition:
         return cls(sql, Predicate.parse(sql, _pair(*read)), *read)
 
     def holds(
-        self, source: Source, source_rows: Numbers, target: pa.Table, target_rows: npt.NDArray[np.int64]
+        self, source: SourceRows, source_rows: Numbers, target: pa.Table, target_rows: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.bool_]:
         sides = (
             source.take(source_rows, self.source.names),

@@ -20,7 +20,7 @@ from lance_core.expressions import engine, engine_batches
 from lance_core.expressions.aggregation import FUNCTIONS, Aggregation, Measure
 from lance_core.expressions.compiled import Compiled, compile_expr
 from lance_core.expressions.engine import EngineError
-from lance_core.expressions.error_messages import misfit, refusal
+from lance_core.expressions.error_messages import error_for, misfit
 from lance_core.expressions.literal_coercion import Misfit
 from lance_core.expressions.predicate import Predicate
 from lance_core.expressions.resolve import check, joined, shown_text
@@ -37,7 +37,7 @@ Step: TypeAlias = Callable[["DataFrame"], "DataFrame"]
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class AggregateQuery:
     """
     >>> people = pa.schema([("age", pa.int32()), ("city", pa.string())])
     >>> query = Query.parse("select city, max(age) as oldest from dataset where age > 17 group by city", people)
@@ -53,18 +53,18 @@ class Query:
     """Of the answer."""
 
     @classmethod
-    def parse(cls, sql: str, schema: pa.Schema) -> "Query":
+    def parse(cls, sql: str, schema: pa.Schema) -> "AggregateQuery":
         """Raises `InvalidInput` that says what is wrong, or what cannot be done in parts."""
         if not isinstance(sql, str):
             raise InvalidInput(f"{_WHAT} is {sql!r}; write it as a text of SQL: select count(*) from {TABLE}")
         spelt = engine_batches.spellings(sql, schema)
         try:
-            plan, gives = engine.query(sql, TABLE, engine_batches.shown_schema(schema, spelt))
+            plan, gives = engine.query(sql, TABLE, engine_batches.engine_schema(schema, spelt))
             return _taken_apart(sql, plan, gives, schema, spelt)
         except Misfit as error:
             raise misfit(_WHAT, sql, str(error)) from error
         except EngineError as error:
-            raise misnamed(sql, error) or refusal(_WHAT, sql, str(error), schema) from error
+            raise misnamed(sql, error) or error_for(_WHAT, sql, str(error), schema) from error
 
     def answer(self, together: pa.Table) -> pa.Table:
         """From the groups of all rows."""
@@ -73,7 +73,7 @@ class Query:
             found = engine.replayed(groups, self.aggregation.relation, self.after)
             return found.rename_columns(self.schema.names).cast(self.schema)
         except EngineError as error:
-            raise refusal(_WHAT, self.sql, str(error), together.schema) from error
+            raise error_for(_WHAT, self.sql, str(error), together.schema) from error
 
 
 def misnamed(sql: str, error: EngineError) -> InvalidInput | None:
@@ -83,7 +83,9 @@ def misnamed(sql: str, error: EngineError) -> InvalidInput | None:
     return None
 
 
-def _taken_apart(sql: str, plan: "LogicalPlan", gives: pa.Schema, schema: pa.Schema, spelt: Mapping[str, str]) -> Query:
+def _taken_apart(
+    sql: str, plan: "LogicalPlan", gives: pa.Schema, schema: pa.Schema, spelt: Mapping[str, str]
+) -> AggregateQuery:
     above: list[LogicalPlan] = []
     below = plan
     while not _groups_rows(below):
@@ -95,7 +97,7 @@ def _taken_apart(sql: str, plan: "LogicalPlan", gives: pa.Schema, schema: pa.Sch
     groups, measures = exprs_of(node.group_by_exprs()), exprs_of(node.aggregate_exprs())
     if any(each.variant_name() == "GroupingSet" for each in groups):
         raise Misfit(f"grouping sets are not supported; {_SUPPORTED}")
-    told = engine.grouped_schema(groups, measures, engine_batches.shown_schema(schema, spelt), relation)
+    told = engine.grouped_schema(groups, measures, engine_batches.engine_schema(schema, spelt), relation)
 
     def compiled(expr: "Expr") -> Compiled:
         check(expr)
@@ -109,7 +111,7 @@ def _taken_apart(sql: str, plan: "LogicalPlan", gives: pa.Schema, schema: pa.Sch
         told,
         schema,
     )
-    return Query(sql, where, aggregation, tuple(_step(each) for each in reversed(above)), gives)
+    return AggregateQuery(sql, where, aggregation, tuple(_step(each) for each in reversed(above)), gives)
 
 
 def _groups_rows(plan: "LogicalPlan") -> bool:

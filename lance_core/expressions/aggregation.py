@@ -119,7 +119,7 @@ class Aggregation:
             return engine.grouped(
                 groups,
                 self._each(Measure.partial),
-                [engine_batches.shown(batch, names) for batch in rows],
+                [engine_batches.to_engine(batch, names) for batch in rows],
                 self.relation,
             )
         except EngineError as error:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from lance_core.errors import InvalidInput
 from lance_core.expressions import engine, engine_batches
 from lance_core.expressions.engine import EngineError
-from lance_core.expressions.error_messages import failure, misfit, refusal
+from lance_core.expressions.error_messages import error_for, failure, misfit
 from lance_core.expressions.literal_coercion import Misfit
 from lance_core.expressions.resolve import check, columns_in, is_settled, resolve
 
@@ -60,7 +60,7 @@ def compile_sql(what: str, sql: str, schema: pa.Schema, *, cast_to: pa.DataType 
             "lists as `x IN (...)`"
         )
     spelt = engine_batches.spellings(sql, schema)
-    seen = engine_batches.shown_schema(schema, spelt)
+    seen = engine_batches.engine_schema(schema, spelt)
     try:
         expr = engine.parse(sql, seen)
         check(expr)
@@ -68,7 +68,7 @@ def compile_sql(what: str, sql: str, schema: pa.Schema, *, cast_to: pa.DataType 
     except Misfit as error:
         raise misfit(what, sql, str(error)) from error
     except EngineError as error:
-        raise refusal(what, sql, str(error), schema) from error
+        raise error_for(what, sql, str(error), schema) from error
     return compile_expr(what, sql, expr, schema, spelt=spelt, cast_to=cast_to)
 
 
@@ -82,7 +82,7 @@ def compile_expr(
     cast_to: pa.DataType | None = None,
     relation: str | None = None,
 ) -> Compiled:
-    seen = engine_batches.shown_schema(schema, spelt)
+    seen = engine_batches.engine_schema(schema, spelt)
     try:
         if (
             cast_to is not None
@@ -101,7 +101,7 @@ def compile_expr(
     except Misfit as error:
         raise misfit(what, sql, str(error)) from error
     except EngineError as error:
-        raise refusal(what, sql, str(error), schema) from error
+        raise error_for(what, sql, str(error), schema) from error
 
 
 def _names(expr: "Expr", spelt: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -138,7 +138,7 @@ def _found(what: str, compiled: Mapping[str, Compiled], parts: Sequence[pa.Recor
     missing = sorted(set(names.values()) - set(parts[0].schema.names))
     if missing:
         raise InvalidInput(f"{what} reads column {missing[0]!r}, which the batch does not have")
-    shown = [engine_batches.shown(part, names) for part in parts]
+    shown = [engine_batches.to_engine(part, names) for part in parts]
     try:
         (relation,) = {each.relation for each in compiled.values()}
         return engine.evaluate({name: each.expr for name, each in compiled.items()}, shown, relation)
@@ -149,7 +149,7 @@ def _found(what: str, compiled: Mapping[str, Compiled], parts: Sequence[pa.Recor
 def can_be_null(compiled: Compiled, schema: pa.Schema) -> bool:
     """Over rows of `schema`, whose own nullability is believed."""
     columns = [schema.field(column) for _, column in compiled.names]
-    seen = engine_batches.shown_schema(
+    seen = engine_batches.engine_schema(
         pa.schema(columns), {name: column for name, column in compiled.names if name != column}
     )
     nullable = {name: schema.field(column).nullable for name, column in compiled.names}

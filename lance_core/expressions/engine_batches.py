@@ -60,13 +60,13 @@ def folded_names(words: Iterable[str], schema: pa.Schema) -> dict[str, str]:
     return {word: folded[word.lower()] for word in sorted(words) if word.lower() in folded}
 
 
-def shown_schema(schema: pa.Schema, spelt: Mapping[str, str]) -> pa.Schema:
+def engine_schema(schema: pa.Schema, spelt: Mapping[str, str]) -> pa.Schema:
     fields = [pa.field(each.name, _shown_type(each.type)) for each in schema]
     fields += [pa.field(word, _shown_type(schema.field(name).type)) for word, name in spelt.items()]
     return pa.schema(fields)
 
 
-def shown(batch: pa.RecordBatch, columns: Mapping[str, str]) -> pa.RecordBatch:
+def to_engine(batch: pa.RecordBatch, columns: Mapping[str, str]) -> pa.RecordBatch:
     """The named columns of a batch, each under the name that the expression has for it."""
     arrays = [_shown_array(batch.column(name)) for name in columns.values()]
     if not arrays:  # an expression of constants still needs to know how many rows there are

@@ -24,7 +24,7 @@ _INSTEAD = {
 _SHOWN_SQL = 200
 
 
-def refusal(what: str, sql: str, said: str, schema: pa.Schema) -> InvalidInput:
+def error_for(what: str, sql: str, said: str, schema: pa.Schema) -> InvalidInput:
     """`said` about `sql`, as an error for the caller; `what` names what the SQL is for."""
     shown = _shortened(sql)
     for pattern, explain in _EXPLAINED:

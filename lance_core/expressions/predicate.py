@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from lance_core.expressions import engine
 from lance_core.expressions.compiled import Compiled, compile_expr, compile_sql, run_condition
 from lance_core.expressions.engine import EngineError
-from lance_core.expressions.engine_batches import folded_names, reads_no_clock, shown_schema
-from lance_core.expressions.error_messages import misfit, refusal
+from lance_core.expressions.engine_batches import engine_schema, folded_names, reads_no_clock
+from lance_core.expressions.error_messages import error_for, misfit
 from lance_core.expressions.literal_coercion import Misfit
 from lance_core.expressions.membership import Membership, membership
 from lance_core.expressions.resolve import check, columns_in, joined, operands, resolve, shown_text
@@ -60,14 +60,14 @@ class Predicate:
         try:
             expr = write(node)
         except EngineError as error:
-            raise refusal(_WHAT, str(node), str(error), schema) from error
+            raise error_for(_WHAT, str(node), str(error), schema) from error
         spelt = folded_names(columns_in(expr) - set(schema.names), schema)
         return cls._from(compile_expr(_WHAT, shown_text(expr), expr, schema, spelt=spelt), schema)
 
     @classmethod
     def _from(cls, compiled: Compiled, schema: pa.Schema) -> "Predicate":
         if not pa.types.is_boolean(compiled.type):
-            raise refusal(_WHAT, compiled.sql, f"not boolean but {compiled.type}", schema)
+            raise error_for(_WHAT, compiled.sql, f"not boolean but {compiled.type}", schema)
         return cls(compiled, pa.schema([schema.field(column).with_name(name) for name, column in compiled.names]))
 
     @classmethod
@@ -76,11 +76,11 @@ class Predicate:
         what, text = "the query's condition", shown_text(expr)
         try:
             check(expr)
-            expr = resolve(expr, shown_schema(schema, spelt))
+            expr = resolve(expr, engine_schema(schema, spelt))
         except Misfit as error:
             raise misfit(what, text, str(error)) from error
         except EngineError as error:
-            raise refusal(what, text, str(error), schema) from error
+            raise error_for(what, text, str(error), schema) from error
         return cls._from(compile_expr(what, text, expr, schema, spelt=spelt, relation=relation), schema)
 
     @property
@@ -171,7 +171,7 @@ def _parsed(sql: str, schema: pa.Schema) -> Predicate:
 
 @functools.lru_cache(maxsize=_PARTS_KEPT)
 def _tree(predicate: Predicate) -> Node:
-    return renamed(read(predicate.compiled.expr, shown_schema(predicate.schema, {})), dict(predicate.compiled.names))
+    return renamed(read(predicate.compiled.expr, engine_schema(predicate.schema, {})), dict(predicate.compiled.names))
 
 
 @functools.lru_cache(maxsize=_PARTS_KEPT)

@@ -3,7 +3,8 @@
     select id, price * 2 as twice from dataset where price < 0 limit 10
 
 It is done as the rows come, so that nothing is held; what would need them all (an order, distinct rows) is refused by
-name. Queries with aggregates are told in `queries.py`. As there, DataFusion's plan is looked at, never the text.
+name. Queries with aggregates are told in `aggregate_queries.py`. As there, DataFusion's plan is looked at, never the
+text.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +17,7 @@ from lance_core.expressions import compiled, engine, engine_batches
 from lance_core.expressions.aggregate_queries import TABLE, bounds_of, exprs_of, input_of, kind_of, misnamed, rows_of
 from lance_core.expressions.compiled import Compiled, compile_expr
 from lance_core.expressions.engine import EngineError
-from lance_core.expressions.error_messages import misfit, refusal
+from lance_core.expressions.error_messages import error_for, misfit
 from lance_core.expressions.literal_coercion import Misfit
 from lance_core.expressions.predicate import Predicate
 from lance_core.expressions.resolve import check, shown_text
@@ -29,7 +30,7 @@ _WHAT = "query"
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class RowQuery:
     """
     >>> people = pa.schema([("age", pa.int32()), ("name", pa.string())])
     >>> selection = Selection.parse("select name from dataset where age < 0 limit 3", people)
@@ -45,11 +46,11 @@ class Selection:
     take: int | None
 
     @classmethod
-    def parse(cls, sql: str, schema: pa.Schema) -> "Selection":
+    def parse(cls, sql: str, schema: pa.Schema) -> "RowQuery":
         """Raises `InvalidInput` that says what is wrong, or what cannot be done row by row."""
         spelt = engine_batches.spellings(sql, schema)
         try:
-            plan, gives = engine.query(sql, TABLE, engine_batches.shown_schema(schema, spelt))
+            plan, gives = engine.query(sql, TABLE, engine_batches.engine_schema(schema, spelt))
             skip, take = 0, None
             if kind_of(plan) == "Limit":
                 skip, take = bounds_of(plan.to_variant())
@@ -66,7 +67,7 @@ class Selection:
         except Misfit as error:
             raise misfit(_WHAT, sql, str(error)) from error
         except EngineError as error:
-            raise misnamed(sql, error) or refusal(_WHAT, sql, str(error), schema) from error
+            raise misnamed(sql, error) or error_for(_WHAT, sql, str(error), schema) from error
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -100,12 +101,12 @@ def _is_echo(shown: Compiled, name: str, sql: str, spelt: Mapping[str, str]) -> 
 
 
 def aggregates(sql: str, schema: pa.Schema) -> bool:
-    """Whether it is one for `queries.py`."""
+    """Whether it is one for `aggregate_queries.py`."""
     spelt = engine_batches.spellings(sql, schema)
     try:
-        plan, _gives = engine.query(sql, TABLE, engine_batches.shown_schema(schema, spelt))
+        plan, _gives = engine.query(sql, TABLE, engine_batches.engine_schema(schema, spelt))
     except EngineError as error:
-        raise misnamed(sql, error) or refusal(_WHAT, sql, str(error), schema) from error
+        raise misnamed(sql, error) or error_for(_WHAT, sql, str(error), schema) from error
     return _holds(plan, "Aggregate") or _holds(plan, "Distinct")
 
 

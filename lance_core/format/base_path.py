@@ -2,8 +2,8 @@
 its source.
 
 A file without a base is the table's own. One with a base is named `@{id}/...` inside this package, a path that no
-stored name can spell; `data/bases.py` knows where it leads. Whether a place may be opened at all is `location.py`'s
-question. Never here: opening anything.
+stored name can spell; `datafiles/bases.py` knows where it leads. Whether a place may be opened at all is
+`location.py`'s question. Never here: opening anything.
 """
 
 from collections.abc import Iterable, Sequence

@@ -11,7 +11,7 @@ from pyroaring import BitMap
 
 from lance_core.errors import Corrupt
 from lance_core.format import deletion_arrow
-from lance_core.format.sorted_unique import distinct
+from lance_core.format.sorted_unique import sorted_unique
 from lance_core.limits import DELETED_ROWS
 
 _ARRAY_ROWS_MAX = 5000
@@ -27,7 +27,7 @@ class DeletionVector:
 
     @classmethod
     def decode_arrow(cls, data: bytes, *, path: str) -> "DeletionVector":
-        return cls(distinct(deletion_arrow.decode(data, path=path)))
+        return cls(sorted_unique(deletion_arrow.decode(data, path=path)))
 
     @classmethod
     def decode_bitmap(cls, data: bytes, *, path: str) -> "DeletionVector":
@@ -41,10 +41,10 @@ class DeletionVector:
     @classmethod
     def of(cls, offsets: npt.ArrayLike) -> "DeletionVector":
         """From offsets in any order."""
-        return cls(distinct(np.asarray(offsets, dtype=np.uint32)))
+        return cls(sorted_unique(np.asarray(offsets, dtype=np.uint32)))
 
     def union(self, other: "DeletionVector") -> "DeletionVector":
-        return DeletionVector(distinct(np.concatenate([self.offsets, other.offsets])))
+        return DeletionVector(sorted_unique(np.concatenate([self.offsets, other.offsets])))
 
     @property
     def is_best_as_bitmap(self) -> bool:

@@ -2,7 +2,7 @@
 
 Hardly any table does, and who opens one should not pay for looking at each fragment. So the whole list is parsed as if
 it were one fragment: a parser merges what comes more than once, and in the end a field is there if any fragment has it.
-Reading what is elsewhere is `data/lineage.py`'s.
+Reading what is elsewhere is `datafiles/row_lineage.py`'s.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ IN_FILES: Mapping[str, str] = {
 IN_COLUMNS = ("column_row_ids", "column_created_at_versions", "column_last_updated_at_versions")
 
 
-def spilled(manifest: bytes, *, path: str) -> frozenset[str]:
+def has_external_lineage(manifest: bytes, *, path: str) -> frozenset[str]:
     """Which of the fields above some fragment has."""
     try:
         merged: Message = _MERGED.FromString(manifest).fragments  # type: ignore[attr-defined]

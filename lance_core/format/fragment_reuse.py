@@ -31,7 +31,7 @@ _Details = table_pb2.FragmentReuseIndexDetails
 
 
 @dataclass(frozen=True, slots=True)
-class Reused:
+class FragmentRewrite:
     """Fragments that became others."""
 
     old: tuple[Fragment, ...]
@@ -41,7 +41,7 @@ class Reused:
 
 
 @dataclass(frozen=True, slots=True)
-class Led:
+class ReuseGroup:
     """One group of a note: where the rows of some fragments went."""
 
     old: tuple[tuple[int, int], ...]
@@ -71,7 +71,7 @@ class FragmentReuse:
             raise Corrupt("is not a fragment reuse index", path=path, field="index_details") from error
         return cls(_checked(content, path=path))
 
-    def followed_by(self, dataset_version: Version, groups: Iterable[Reused]) -> "FragmentReuse":
+    def followed_by(self, dataset_version: Version, groups: Iterable[FragmentRewrite]) -> "FragmentReuse":
         """With one more compaction, built when `dataset_version` was the newest."""
         content = _Details.InlineContent()
         content.CopyFrom(self._content)
@@ -105,7 +105,7 @@ class FragmentReuse:
                     covered = (covered - old) | BitMap(fragment.id for fragment in group.new_fragments)
         return covered
 
-    def notes(self) -> Iterator[tuple[Version, tuple[Led, ...]]]:
+    def notes(self) -> Iterator[tuple[Version, tuple[ReuseGroup, ...]]]:
         """Oldest first, each with the version that it was planned on."""
         for version in self._content.versions:
             yield Version(version.dataset_version), tuple(map(_led, version.groups))
@@ -171,7 +171,7 @@ def _checked(content: _Details.InlineContent, *, path: str) -> _Details.InlineCo
     return content
 
 
-def surviving_rows(led: Led, *, path: str) -> BitMap64:
+def surviving_rows(led: ReuseGroup, *, path: str) -> BitMap64:
     """Ascending, they are the rows of the new fragments in their order."""
     rows = sum(count for _, count in led.old)
     new_rows = sum(count for _, count in led.new)
@@ -184,12 +184,14 @@ def surviving_rows(led: Led, *, path: str) -> BitMap64:
     return found
 
 
-def _led(group: table_pb2.FragmentReuseIndexDetails.Group) -> Led:
+def _led(group: table_pb2.FragmentReuseIndexDetails.Group) -> ReuseGroup:
     old = tuple((each.id, each.physical_rows) for each in group.old_fragments)
-    return Led(old, group.changed_row_addrs, tuple((each.id, each.physical_rows) for each in group.new_fragments))
+    return ReuseGroup(
+        old, group.changed_row_addrs, tuple((each.id, each.physical_rows) for each in group.new_fragments)
+    )
 
 
-def _surviving(group: Reused) -> bytes:
+def _surviving(group: FragmentRewrite) -> bytes:
     addresses = BitMap64()
     for fragment, deleted in zip(group.old, group.deleted, strict=True):
         first = fragment.id << 32

@@ -6,7 +6,7 @@ tells, in the properties of its transaction, what its parent was:
     lance_assets.parent = "41 sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0bb22cd15d6c15b0f00a08"
 
 Other engines keep it, and read past it. What does not have this form is kept as it is, as the parent that no version
-can be. Who sets it: `transactions/apply.py`. Who asks: `fsck/chain.py`.
+can be. Who sets it: `transactions/apply.py`. Who asks: `fsck/hash_chain.py`.
 """
 
 import re
@@ -21,12 +21,12 @@ _FORM = re.compile(r"([1-9][0-9]{0,18}) sha256:([0-9a-f]{64})")
 
 
 @dataclass(frozen=True, slots=True)
-class Parent:
+class ParentHash:
     version: Version
     sha256: str
 
     @classmethod
-    def of(cls, text: str) -> "Parent":
+    def of(cls, text: str) -> "ParentHash":
         """
         >>> Parent.of("somebody else's").version
         0

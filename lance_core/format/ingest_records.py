@@ -24,7 +24,7 @@ _SEGMENT = re.compile(r"([0-9a-f]{32}):([1-9]\d{0,11})")
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class IngestSegment:
     name: str
     files: int
 
@@ -33,11 +33,11 @@ class Segment:
         return f"{DIRECTORY}/{self.name}.arrow"
 
 
-def told(segments: Iterable[Segment]) -> str:
+def encode_segments(segments: Iterable[IngestSegment]) -> str:
     return " ".join(f"{segment.name}:{segment.files}" for segment in segments)
 
 
-def segments_of(config: Mapping[str, str], *, path: str) -> tuple[Segment, ...]:
+def segments_of(config: Mapping[str, str], *, path: str) -> tuple[IngestSegment, ...]:
     """
     >>> segments_of({"lance_assets.ingested": "0123456789abcdef0123456789abcdef:7"}, path="")[0].files
     7
@@ -46,11 +46,11 @@ def segments_of(config: Mapping[str, str], *, path: str) -> tuple[Segment, ...]:
     for each in config.get(INGESTED, "").split():
         if (matched := _SEGMENT.fullmatch(each)) is None:
             raise Corrupt(f"{each!r:.80} is no part of a record of ingested files", path=path, field=INGESTED)
-        found.append(Segment(matched[1], int(matched[2])))
+        found.append(IngestSegment(matched[1], int(matched[2])))
     return tuple(found)
 
 
-def noted(
+def config_after(
     config: Mapping[str, str], properties: Mapping[str, str], *, ours: str, version: int
 ) -> dict[str, str] | None:
     """The config after a change with these properties; None where it says nothing of files."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from lance_core.format._pb import transaction_pb2
-from lance_core.format.sorted_unique import distinct
+from lance_core.format.sorted_unique import sorted_unique
 from lance_core.format.xxh64 import Hashes, xxh64
 
 _Bytes = npt.NDArray[np.uint8]
@@ -63,7 +63,7 @@ def key_filter(field_ids: Sequence[int], columns: Sequence[pa.Array], *, exact: 
     """The encoded filter of these keys: one array a key column, no nulls, no floats (their bits are compared). `exact`
     asks for the hashes themselves, where there are few."""
     message = transaction_pb2.Transaction.KeyExistenceFilter(field_ids=field_ids)
-    hashes = distinct(_hashes(columns))
+    hashes = sorted_unique(_hashes(columns))
     if exact and len(hashes) <= _EXACT_MAX:
         message.exact.key_hashes.extend(hashes.tolist())
         message.exact.SetInParent()
@@ -77,7 +77,7 @@ def joined_filters(field_ids: Sequence[int], filters: Sequence[bytes], *, exact:
     """Of keys in several portions, each of whose filters `key_filter` made: the filter of them all."""
     message = transaction_pb2.Transaction.KeyExistenceFilter(field_ids=field_ids)
     parts = [transaction_pb2.Transaction.KeyExistenceFilter.FromString(each) for each in filters]
-    hashes = distinct(np.array([each for part in parts for each in part.exact.key_hashes], dtype=np.uint64))
+    hashes = sorted_unique(np.array([each for part in parts for each in part.exact.key_hashes], dtype=np.uint64))
     blooms = [part.bloom for part in parts if part.WhichOneof("data") == "bloom"]
     if exact and not blooms and len(hashes) <= _EXACT_MAX:
         message.exact.key_hashes.extend(hashes.tolist())

@@ -3,7 +3,7 @@
     pages …  page table  dictionaries  [u32 n][manifest, fields only]  [u32 n][metadata]  footer as in a manifest file
 
 What lives here: `LegacyFile.decode` and the page table. A page is a column of one batch; what its bytes mean is
-`data/legacy_codec.py`'s. Every number is checked against the file's size before anybody seeks to it.
+`datafiles/legacy_codec.py`'s. Every number is checked against the file's size before anybody seeks to it.
 """
 
 import struct

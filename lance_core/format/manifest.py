@@ -1,9 +1,9 @@
 """One version of a table, as its manifest says: a read-only view over the bytes of the manifest file.
 
 What lives here: `Manifest`, decoding it from a whole file and framing a new one. Opening parses the outline
-(`outline.py`); the fragments are parsed when somebody asks, once, in C. Neither is mutated: whoever makes the next
-version takes a copy of the outline (`Manifest.edit`) and frames it (`Manifest.framed`). What the next version contains
-is decided in `transactions/apply.py`.
+(`manifest_header.py`); the fragments are parsed when somebody asks, once, in C. Neither is mutated: whoever makes the
+next version takes a copy of the outline (`Manifest.edit`) and frames it (`Manifest.framed`). What the next version
+contains is decided in `transactions/apply.py`.
 
 Opening checks what costs nothing at any size: framing, version, flags. A fragment is checked when it is
 touched.
@@ -24,7 +24,7 @@ from lance_core.format import features, framing, manifest_header, size_guard
 from lance_core.format._pb import table_pb2
 from lance_core.format.base_path import BasePath, decode_all
 from lance_core.format.fragment import Fragment, StorageVersion, live_rows
-from lance_core.format.hash_chain import Parent
+from lance_core.format.hash_chain import ParentHash
 from lance_core.format.ids import Version
 from lance_core.format.index_metadata import IndexMetadata, decode_section
 from lance_core.format.schema import TableSchema
@@ -152,9 +152,9 @@ class Manifest:
         return self._file
 
     @cached_property
-    def as_parent(self) -> Parent:
+    def as_parent(self) -> ParentHash:
         """What a version that is made upon this one tells of it: of the file as it is on the store."""
-        return Parent(self.version, hashlib.sha256(self._file).hexdigest())
+        return ParentHash(self.version, hashlib.sha256(self._file).hexdigest())
 
     @property
     def index_section(self) -> bytes | None:

@@ -1,9 +1,10 @@
 """A version in the making: the one place where a manifest message is changed.
 
-A draft starts empty (`Draft.born`), or as a copy of a version without what belongs to that one alone (`Draft.after`).
-It is an outline (`outline.py`): fragments pass through as bytes until somebody asks for them by id, and those that are
-added are kept apart until the end. What a change does to a draft is decided in `transactions/apply.py`; here is only
-how it is held.
+A builder starts empty (`ManifestBuilder.for_new_table`), or as a copy of a version without the parts that belong to
+that version alone (`ManifestBuilder.for_successor`).
+It is an outline (`manifest_header.py`): fragments pass through as bytes until somebody asks for them by id, and those
+that are added are kept apart until the end. What a change does to a draft is decided in `transactions/apply.py`; here
+is only how it is held.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +30,7 @@ _BLOB = b"lance.blob.v2"
 _OF_ONE_VERSION = ("version_aux_data", "tag", "writer_version", "timestamp", "transaction_file")
 
 
-class Draft:
+class ManifestBuilder:
     def __init__(self, message: table_pb2.Manifest, index_section: bytes | None, *, path: str) -> None:
         self._message = message
         self._path = path
@@ -42,7 +43,9 @@ class Draft:
         self._dictionaries = b""
 
     @classmethod
-    def born(cls, storage_version: StorageVersion, *, stable_row_ids: bool, version: Version | None = None) -> "Draft":
+    def for_new_table(
+        cls, storage_version: StorageVersion, *, stable_row_ids: bool, version: Version | None = None
+    ) -> "ManifestBuilder":
         """Version 1 of a table; `version` is another number, for one beside the line."""
         message = manifest_header.empty()
         message.version = version or 1
@@ -53,7 +56,9 @@ class Draft:
         return cls(message, None, path="version 1")
 
     @classmethod
-    def after(cls, head: Manifest, *, contents: Manifest | None = None, version: Version | None = None) -> "Draft":
+    def for_successor(
+        cls, head: Manifest, *, contents: Manifest | None = None, version: Version | None = None
+    ) -> "ManifestBuilder":
         """The next version: so far equal to the head, or to `contents` where an older version comes back. Counters
         are the head's in any case, since what was given out once is never given out again. `version` is another
         number than the next, for one beside the line."""
@@ -74,10 +79,10 @@ class Draft:
         return draft
 
     @classmethod
-    def elsewhere(cls, source: Manifest, *, base: BasePath | None, branch: str | None) -> "Draft":
+    def elsewhere(cls, source: Manifest, *, base: BasePath | None, branch: str | None) -> "ManifestBuilder":
         """The same version at another place: what had no base is in `base` from here on. With none, everything was
         copied, and nothing has one but blobs that the table only refers to."""
-        draft = cls.after(source, version=source.version)
+        draft = cls.for_successor(source, version=source.version)
         message = draft._message
         if base is None:
             referred = [each for each in message.base_paths if draft._has_blobs and not each.is_dataset_root]

@@ -75,7 +75,7 @@ class Progress:
     generation: int
 
 
-class RowsMeant(Protocol):
+class AffectedRows(Protocol):
     """Those that a change is about, whoever brought them: with a key of the rows that an upsert was given, or of a
     slice of the table."""
 
@@ -107,9 +107,9 @@ class Update:
     """What it took from the logs in front of the table."""
     affected: Rows | None = field(default=None, compare=False)
     """The rows that it moves, changes or removes, as in `Delete`."""
-    keys_brought: RowsMeant | None = field(default=None, compare=False, repr=False)
+    keys_brought: AffectedRows | None = field(default=None, compare=False, repr=False)
     """With them, rows that others append meanwhile can be told from those that it should have seen."""
-    restates: RowsMeant | None = field(default=None, compare=False, repr=False)
+    restates: AffectedRows | None = field(default=None, compare=False, repr=False)
     """A slice that it overwrites: it has to have seen every row of it."""
     removes_rest: bool = field(default=False, compare=False)
     """Whether rows that nothing matched go: then it has to have seen what other upserts insert. Not part of the

@@ -2,7 +2,7 @@
 
 What lives here: `TableSchema` and `Field`, assigning ids depth-first, the metadata that Lance derives from a
 field. Leaf types are mapped in `logical_types.py`; which field sits in which column of a file is decided in
-`data/layout.py`. Start with `TableSchema.from_arrow`.
+`datafiles/column_layout.py`. Start with `TableSchema.from_arrow`.
 """
 
 import json

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 
-def distinct(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def sorted_unique(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Like `np.unique` of whole numbers; the same array where it is like that already.
 
     >>> distinct(np.array([3, 1, 3])).tolist()
@@ -24,4 +24,4 @@ def distinct(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return ordered[is_new]
 
 
-__all__ = ["distinct"]
+__all__ = ["sorted_unique"]

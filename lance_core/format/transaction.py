@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from lance_core.errors import Corrupt
 from lance_core.format import operation_codec, size_guard
 from lance_core.format._pb import transaction_pb2
-from lance_core.format.hash_chain import PARENT, Parent
+from lance_core.format.hash_chain import PARENT, ParentHash
 from lance_core.format.ids import Version
 from lance_core.format.operations import Operation
 from lance_core.limits import TRANSACTION_BYTES
@@ -33,7 +33,7 @@ class Transaction:
     operation: Operation
     properties: Mapping[str, str] = field(default_factory=dict)
     """The caller's. On the wire the parent is among them."""
-    parent: Parent | None = None
+    parent: ParentHash | None = None
     """None before it is applied, of the first version of a table, and where its writer did not tell."""
 
     @property
@@ -67,5 +67,5 @@ class Transaction:
             uuid=message.uuid,
             operation=operation_codec.decode(message),
             properties=properties,
-            parent=None if parent is None else Parent.of(parent),
+            parent=None if parent is None else ParentHash.of(parent),
         )

@@ -5,7 +5,7 @@ files, the hint. Rows do not depend on them; a repetition, an older engine or th
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-from lance_core.commit.write_protocol import Begun, landed_before
+from lance_core.commit.write_protocol import StartedWrite, find_committed
 from lance_core.coordination import idempotency, leases
 from lance_core.coordination.idempotency import IntentRecord
 from lance_core.errors import Corrupt, LanceError, NotFound
@@ -13,9 +13,9 @@ from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.transaction import Transaction
-from lance_core.fsck.report import Finding, Kind, Mend, Severity
-from lance_core.runtime import SYSTEM
-from lance_core.storage.store import Store, TellsLastChange
+from lance_core.fsck.report import Finding, Repair, RepairKind, Severity
+from lance_core.runtime import SYSTEM_RUNTIME
+from lance_core.storage.store import ReportsLastChange, Store
 from lance_core.versions import version_hint
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot, list_versions, load_latest
@@ -44,7 +44,7 @@ def of_intents(location: Location, made: Mapping[str, Version], newest: Snapshot
                 what = f"{named} landed as version {landed}, and its record does not say so"
                 repair = "A repetition finds it as long as that version is kept, and notes it."
                 does = f"Note in {info.path} that {named} landed as version {landed}."
-                mend = Mend(Kind.INTENTS, does, partial(_note, location, newest, record))
+                mend = Repair(RepairKind.INTENTS, does, partial(_note, location, newest, record))
                 yield Finding(Severity.INFO, "intent_landed", info.path, what, repair, landed, mend)
             continue
         noted = Version(record.landing.version)
@@ -57,9 +57,9 @@ def of_intents(location: Location, made: Mapping[str, Version], newest: Snapshot
 
 
 def of_work_under_way(location: Location) -> Iterator[Finding]:
-    """What those who remove and those who use have told each other (`holds.py`)."""
+    """What those who remove and those who use have told each other (`coordination/leases.py`)."""
     reading: Mapping[str, Callable[[Store, str], object]] = {
-        leases.HOLDS: leases.read_hold,
+        leases.HOLDS: leases.read_lease,
         leases.NOTICES: leases.read_notice,
     }
     store = location.store
@@ -74,7 +74,7 @@ def of_work_under_way(location: Location) -> Iterator[Finding]:
             except Corrupt as error:
                 what = error.what
                 does = f"Delete {info.path}, which is no hold and no notice."
-                mend = Mend(Kind.HOLDS, does, partial(_delete, store, info.path, read))
+                mend = Repair(RepairKind.HOLDS, does, partial(_delete, store, info.path, read))
             except LanceError as error:
                 what = f"it could not be looked at: {error}"
             repair = "Cleanup stops at it. See to it that nobody is at work on this table, and remove it."
@@ -94,8 +94,8 @@ def of_transaction(
         yield Finding(Severity.WARNING, "transaction_file", manifest.path, what, repair, manifest.version)
     elif path not in sizes and location.store.head(path) is None:
         what = f"it is gone; version {manifest.version} has a copy inside, where engines of before 2025 do not look"
-        mend = Mend(
-            Kind.TRANSACTIONS,
+        mend = Repair(
+            RepairKind.TRANSACTIONS,
             f"Write {path}, from the copy inside version {manifest.version}.",
             partial(_put_back, location.store, path, copy),
         )
@@ -105,14 +105,14 @@ def of_transaction(
 
 def of_hint(store: Store, newest: Version, location: Location) -> Iterator[Finding]:
     """Of a store that keeps one: a wrong one is never believed, and costs a listing at every opening."""
-    if not isinstance(store, TellsLastChange) or store.head(version_hint.HINT) is None:
+    if not isinstance(store, ReportsLastChange) or store.head(version_hint.HINT) is None:
         return
-    said = version_hint.said(store)
+    said = version_hint.read_hint(store)
     if said != newest:
         says = "says nothing" if said is None else f"says version {said}"
         what = f"it {says}, and the newest is {newest}: whoever opens the table has to list all versions"
-        mend = Mend(
-            Kind.HINT,
+        mend = Repair(
+            RepairKind.HINT,
             f"Write into {version_hint.HINT} which version is the newest.",
             partial(_hint_anew, location, store),
         )
@@ -128,8 +128,8 @@ def _note(location: Location, newest: Snapshot, record: IntentRecord) -> str:
         return "the record is gone already"
     if current.landing is not None:
         return f"it says already that it landed as version {current.landing.version}"
-    begun = Begun(location, load_latest(location), current.transaction_uuid, current, SYSTEM)
-    written = landed_before(begun)
+    begun = StartedWrite(location, load_latest(location), current.transaction_uuid, current, SYSTEM_RUNTIME)
+    written = find_committed(begun)
     if written is None:
         return f"it is in no version up to {newest.version} any more, and stays as it is"
     return f"it says now that it landed as version {written.landing.version}"
@@ -157,5 +157,5 @@ def _put_back(store: Store, path: str, data: bytes) -> str:
 
 def _hint_anew(location: Location, store: Store) -> str:
     newest = list_versions(location).numbers[-1]
-    version_hint.leave(store, newest)
+    version_hint.write_hint(store, newest)
     return f"it says version {newest} now"

@@ -5,7 +5,7 @@ Only where blobs are is read, of each column of each data file once. What lies o
 
 from collections.abc import Iterator
 
-from lance_core.datafiles.blob_locations import BlobPlaces
+from lance_core.datafiles.blob_locations import BlobLocations
 from lance_core.datafiles.column_layout import is_blob
 from lance_core.datafiles.fragment_reader import FragmentReader
 from lance_core.errors import Corrupt, LanceError
@@ -49,7 +49,7 @@ class Blobs:
         reader = FragmentReader(location.store, location.codec, schema, wanted, path=path, describe_blobs=True)
         try:
             for rows in reader.live(fragment, None):
-                places = BlobPlaces.of(rows.batch.column(0), column=field.name, file=file)
+                places = BlobLocations.of(rows.batch.column(0), column=field.name, file=file)
                 for _row, _outside in places.outside():
                     pass  # it says so itself where one of them leads where it must not
                 for place, held in places.by_path():

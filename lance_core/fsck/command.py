@@ -16,7 +16,7 @@ from lance_core import shell, validation
 from lance_core.errors import InvalidInput, LanceError
 from lance_core.format.ids import Version
 from lance_core.fsck.examine import Extent, examine
-from lance_core.fsck.report import Finding, Kind, Mend, Report
+from lance_core.fsck.report import Finding, Repair, RepairKind, Report
 from lance_core.versions.location import Location, locate
 
 HELP = "look a table over, and repair what can be repaired"
@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     extent.add_argument("--version", metavar="N", type=int, help="this version alone")
     shell.add_access(parser)
     add("--json", action="store_true", help="one object, for programs")
-    kinds = [kind.value for kind in Kind]
+    kinds = [kind.value for kind in RepairKind]
     add("--repair", metavar="KIND", action="append", choices=kinds, default=[], help=f"{', '.join(kinds)}; repeatable")
     add("--apply", action="store_true", help="do the chosen repairs, which are only told otherwise")
 
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         report = examine(location, extent)
     except LanceError as error:
         return _failed(error)
-    chosen = {Kind(kind) for kind in arguments.repair}
+    chosen = {RepairKind(kind) for kind in arguments.repair}
     mends = sorted((each.mend for each in report.findings if each.mend and each.mend.kind in chosen), key=_place)
     if not arguments.apply:
         _say(arguments, report, [(mend, None) for mend in mends], bool(chosen))
@@ -69,15 +69,15 @@ def _failed(error: LanceError) -> int:
     return FAILED
 
 
-def _done(mend: Mend) -> str:
+def _done(mend: Repair) -> str:
     try:
         return mend.do()
     except LanceError as error:
         return f"not done: {error}"
 
 
-def _place(mend: Mend) -> int:
-    return [*Kind].index(mend.kind)
+def _place(mend: Repair) -> int:
+    return [*RepairKind].index(mend.kind)
 
 
 # What is asked
@@ -103,7 +103,7 @@ def _extent(arguments: argparse.Namespace) -> Extent | Version:
 # What is answered
 
 
-_Repairs = Sequence[tuple[Mend, str | None]]
+_Repairs = Sequence[tuple[Repair, str | None]]
 
 
 def _say(arguments: argparse.Namespace, report: Report, repairs: _Repairs, chosen: bool) -> None:

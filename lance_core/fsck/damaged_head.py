@@ -9,7 +9,7 @@ from functools import partial
 
 from lance_core.errors import Corrupt, LanceError, NotFound, StorageError, Unsupported
 from lance_core.format.ids import Version
-from lance_core.fsck.report import Finding, Kind, Mend, Severity
+from lance_core.fsck.report import Finding, Repair, RepairKind, Severity
 from lance_core.limits import MANIFEST_BYTES
 from lance_core.storage.store import Store, read_whole
 from lance_core.versions.location import Location
@@ -52,8 +52,10 @@ def broken_head(location: Location, by_number: Mapping[Version, str], error: Lan
                 f"Move {moved}. The table goes on from version {version}, and what was committed as "
                 f"{_versions(aside)} is no longer in it: cleanup will take its files for orphans."
             )
-            mend = Mend(
-                Kind.HEAD, does, partial(_move_aside, location, [(each, by_number[each]) for each in aside], acting)
+            mend = Repair(
+                RepairKind.HEAD,
+                does,
+                partial(_move_aside, location, [(each, by_number[each]) for each in aside], acting),
             )
             return Finding(Severity.ERROR, "head", path, what, repair, head, mend)
     repair = (
@@ -99,7 +101,7 @@ def _kept(store: Store, path: str, data: bytes) -> str:
         store.create(beside, data)  # whatever it answers, what is there counts
         try:
             if store.read(beside, 0, len(data) + 1) == data:
-                store.settle([beside])
+                store.ensure_durable([beside])
                 return beside
         except NotFound:
             break

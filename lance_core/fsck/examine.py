@@ -17,9 +17,9 @@ from lance_core.fsck.damaged_head import broken_head, load_whole, unreadable
 from lance_core.fsck.files import Files
 from lance_core.fsck.hash_chain import Link
 from lance_core.fsck.report import Finding, Report, Severity
-from lance_core.index.coverage import Coverage, led_on, together
+from lance_core.index.coverage import Coverage, combined, follow_reuse
 from lance_core.transactions.fold import parts_of, uuids_of
-from lance_core.versions.file_inventory import Line, listed, named_by, named_by_other_lines
+from lance_core.versions.file_inventory import BranchFiles, list_files, references_of, references_of_other_branches
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot, load_transaction, ranges
 
@@ -45,7 +45,7 @@ def examine(location: Location, extent: Extent | Version = Extent.ALL) -> Report
     by_number = {version: path for path, version in manifest_names}
     numbers = sorted(by_number)
     looked_at = _extent(location, numbers, extent)
-    found = _Round(location, {info.path: info.size for _key, info in listed(location)}, told)
+    found = _Examination(location, {info.path: info.size for _key, info in list_files(location)}, told)
     for version in looked_at:
         try:
             snapshot = load_whole(location, version)
@@ -58,7 +58,7 @@ def examine(location: Location, extent: Extent | Version = Extent.ALL) -> Report
         else:
             found.reads(snapshot)
     if extent is Extent.ALL:
-        found.links += hash_chain.beside(location)
+        found.links += hash_chain.detached_links(location)
     elif looked_at:
         found.links += hash_chain.around(location, looked_at[0])
     chained, broken = hash_chain.check(found.links)
@@ -71,7 +71,7 @@ def examine(location: Location, extent: Extent | Version = Extent.ALL) -> Report
     return Report(location.uri, tuple(looked_at), found.files.count, tuple(found.findings), chained)
 
 
-class _Round:
+class _Examination:
     """What was seen so far, from version to version."""
 
     def __init__(self, location: Location, sizes: Mapping[str, int], findings: list[Finding]) -> None:
@@ -102,14 +102,14 @@ class _Round:
             self.findings += manifests.of_pair(self._before, manifest)
         self._before = manifest
         try:
-            here = named_by(manifest)
+            here = references_of(manifest)
         except Corrupt:
             self.all_named = False  # the section of indices, which was found damaged above
         else:
             self.names |= here.own | here.elsewhere
 
 
-def _of_the_newest(found: _Round, extent: Extent | Version, acting: Location) -> Iterator[Finding]:
+def _of_the_newest(found: _Examination, extent: Extent | Version, acting: Location) -> Iterator[Finding]:
     """What is asked once, of the newest version that can be read."""
     assert found.newest is not None
     try:
@@ -208,30 +208,30 @@ def _coverage(newest: Snapshot) -> Iterator[Finding]:
     """What queries by index still have to scan."""
     manifest, coverage = newest.manifest, Coverage(newest)
     for name, segments in coverage.by_name.items():
-        told = (led_on(each.metadata, coverage.reuse) or BitMap() for each in segments if each.kind is None)
-        part = together(segments) | (BitMap.union(BitMap(), *told) & coverage.live)
+        told = (follow_reuse(each.metadata, coverage.reuse) or BitMap() for each in segments if each.kind is None)
+        part = combined(segments) | (BitMap.union(BitMap(), *told) & coverage.live)
         if part != coverage.live:
             what = f"index {name!r} covers {len(part)} of {len(coverage.live)} fragments; the others are scanned"
             repair = "Optimize the indices if queries are slow."
             yield Finding(Severity.INFO, "index_behind", manifest.path, what, repair, manifest.version)
 
 
-def _line(location: Location, manifest: Manifest) -> tuple[Line | None, Sequence[Finding]]:
+def _line(location: Location, manifest: Manifest) -> tuple[BranchFiles | None, Sequence[Finding]]:
     own = location.with_bases((), None, path=manifest.path)
     try:
-        return Line(own, own.main_line(manifest.branch).store, manifest.branch), ()
+        return BranchFiles(own, own.main_line(manifest.branch).store, manifest.branch), ()
     except LanceError as error:
         return None, [manifests.error(manifest, "branch", str(error), "Move it back to where it was.")]
 
 
-def _orphans(line: Line, names: set[str]) -> Iterator[Finding]:
+def _orphans(line: BranchFiles, names: set[str]) -> Iterator[Finding]:
     try:
-        names = names | named_by_other_lines(line)
+        names = names | references_of_other_branches(line)
     except LanceError as error:
         what = f"which files are needed cannot be told, since another line cannot be read: {error}"
         yield Finding(Severity.WARNING, "orphans", refs.TREE, what, "Examine the branch it is about.")
         return
-    for key, info in listed(line.location):
+    for key, info in list_files(line.location):
         if key not in names:
             what = f"no version names it ({info.size} bytes, last changed {info.modified:%Y-%m-%d})"
             repair = "Cleanup removes it once it is older than the grace period; it may belong to a write under way."

@@ -1,6 +1,6 @@
 """The chain of hashes: is every version still, bit by bit, what the next one was made upon.
 
-A version of ours tells its parent (`format/chain.py`), so a change to a manifest is found by the version after it,
+A version of ours tells its parent (`format/hash_chain.py`), so a change to a manifest is found by the version after it,
 whoever made the manifest; of the newest version nobody tells yet. Other engines tell no parent, or repeat what they
 found in a transaction of ours: only what our own writer signed is believed, and the chain begins anew there.
 """
@@ -13,7 +13,7 @@ from itertools import filterfalse
 
 from lance_core.errors import LanceError
 from lance_core.format import manifest_builder, naming
-from lance_core.format.hash_chain import Parent
+from lance_core.format.hash_chain import ParentHash
 from lance_core.format.ids import Version
 from lance_core.format.operations import Clone
 from lance_core.format.transaction import Transaction
@@ -33,11 +33,11 @@ _CHANGED = (
 class Link:
     """What a version is, and upon what it was made."""
 
-    itself: Parent
+    itself: ParentHash
     path: str
-    parent: Parent | None
+    parent: ParentHash | None
     """None where it tells none that is to be believed."""
-    source: Callable[[], Parent | None] | None = field(default=None, repr=False)
+    source: Callable[[], ParentHash | None] | None = field(default=None, repr=False)
     """What the parent is now, where that is a version of another line."""
     is_read: bool = True
     """Whether it could be understood; if not, its bytes are compared all the same."""
@@ -57,7 +57,7 @@ class Link:
         """Of a version that is damaged, or too new: one bit may have made it so."""
         with suppress(LanceError):
             data = read_whole(location.store, path, MANIFEST_BYTES)
-            yield cls(Parent(version, hashlib.sha256(data).hexdigest()), path, None, is_read=False)
+            yield cls(ParentHash(version, hashlib.sha256(data).hexdigest()), path, None, is_read=False)
 
     @property
     def version(self) -> Version:
@@ -74,7 +74,7 @@ def around(location: Location, version: Version) -> Iterator[Link]:
             continue
 
 
-def beside(location: Location) -> Iterator[Link]:
+def detached_links(location: Location) -> Iterator[Link]:
     """Those of versions beside the line."""
     for info in location.store.list(naming.VERSIONS):
         version = naming.parse_detached_name(info.path.rpartition("/")[2])
@@ -118,16 +118,16 @@ def check(links: Sequence[Link]) -> tuple[Chain, list[Finding]]:
     return Chain(tuple(sorted(verified)), tuple(sorted(set(filterfalse(naming.is_detached, begins))))), findings
 
 
-def _misplaced(link: Link, told: Parent) -> Finding:
+def _misplaced(link: Link, told: ParentHash) -> Finding:
     upon = f"upon version {told.version}" if told.version else f"upon {told.sha256[:80]!r}"
     what = f"it says that it was made {upon}, which cannot be"
     return Finding(Severity.ERROR, "chain", link.path, what, _CHANGED, link.version)
 
 
-def _source(snapshot: Snapshot, operation: Clone) -> Callable[[], Parent | None]:
+def _source(snapshot: Snapshot, operation: Clone) -> Callable[[], ParentHash | None]:
     """Of a branch, which lies in the same table; what another table is now, is not looked at."""
 
-    def found() -> Parent | None:
+    def found() -> ParentHash | None:
         location, branch = snapshot.location, snapshot.manifest.branch
         if branch is None or location.main_uri(branch) is None:
             return None

@@ -1,6 +1,6 @@
 """Indices of the newest version: do the files of a segment say what the version says of them. No data file is read.
 
-    what contradicts itself     pages out of order, rows twice: the kind looks (`Kind.examine`)
+    what contradicts itself     pages out of order, rows twice: the kind looks (`RepairKind.examine`)
     the wrong sort of number    rows that no fragment ever had, ids that no row was given
     a claim that does not hold  a row that lives in a fragment which the segment covers, and that is not in it: a query
                                 by the index misses it
@@ -23,11 +23,11 @@ from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.operations import CreateIndex
 from lance_core.format.row_sets import HALF_BITS, RowSet
 from lance_core.fsck.manifests import error, warning
-from lance_core.fsck.report import Finding, Kind, Mend, Severity
+from lance_core.fsck.report import Finding, Repair, RepairKind, Severity
 from lance_core.index import build
-from lance_core.index.coverage import Coverage, Standing
+from lance_core.index.coverage import Coverage, SegmentCoverage
 from lance_core.index.index_type import Examined
-from lance_core.runtime import SYSTEM
+from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot, load_latest
 
@@ -54,7 +54,7 @@ def of_newest(base: Snapshot, acting: Location) -> Iterator[Finding]:
         yield from _of_notes(base, coverage, standing, acting)
 
 
-def _of_segment(base: Snapshot, coverage: Coverage, standing: Standing, acting: Location) -> Iterator[Finding]:
+def _of_segment(base: Snapshot, coverage: Coverage, standing: SegmentCoverage, acting: Location) -> Iterator[Finding]:
     manifest, index = base.manifest, standing.metadata
     path = index.place
     try:
@@ -121,7 +121,7 @@ def _strangers(base: Snapshot, coverage: Coverage, index: IndexMetadata, rows: R
             return
 
 
-def _missing(base: Snapshot, coverage: Coverage, standing: Standing, examined: Examined) -> Mapping[int, int]:
+def _missing(base: Snapshot, coverage: Coverage, standing: SegmentCoverage, examined: Examined) -> Mapping[int, int]:
     """Of each fragment that is covered, how many live rows are not there; of a kind that does not keep every row, only
     where none of them is."""
     found = coverage.moves(standing).of_set(examined.rows)
@@ -145,7 +145,7 @@ def _missing(base: Snapshot, coverage: Coverage, standing: Standing, examined: E
     return missing
 
 
-def _of_notes(base: Snapshot, coverage: Coverage, standing: Standing, acting: Location) -> Iterator[Finding]:
+def _of_notes(base: Snapshot, coverage: Coverage, standing: SegmentCoverage, acting: Location) -> Iterator[Finding]:
     index, reuse = standing.metadata, coverage.reuse
     here = index.covers
     if reuse is None or here is None or index.is_of_zones:
@@ -166,7 +166,7 @@ def _of_notes(base: Snapshot, coverage: Coverage, standing: Standing, acting: Lo
                 return
 
 
-def _examined(base: Snapshot, coverage: Coverage, standing: Standing) -> Examined | None:
+def _examined(base: Snapshot, coverage: Coverage, standing: SegmentCoverage) -> Examined | None:
     """None for a column that is gone, which is told of the version."""
     index = standing.metadata
     chain = build.chain_of(base.manifest.schema, index.field_ids[0]) if len(index.field_ids) == 1 else None
@@ -191,19 +191,19 @@ def _named(fragments: BitMap) -> str:
     return "nothing" if not fragments else f"fragment {fragments.min()}"
 
 
-def _with_mend(finding: Finding, mend: Mend) -> Finding:
+def _with_mend(finding: Finding, mend: Repair) -> Finding:
     return Finding(finding.severity, finding.rule, finding.path, finding.what, finding.repair, finding.version, mend)
 
 
-def _uncover(acting: Location, index: IndexMetadata, fragments: BitMap) -> Mend:
+def _uncover(acting: Location, index: IndexMetadata, fragments: BitMap) -> Repair:
     named = ", ".join(map(str, list(fragments)[:_SHOWN])) + (", …" if len(fragments) > _SHOWN else "")
     what = f"Let index {index.name!r} (segment {index.uuid}) no longer say that it covers {named}."
-    return Mend(Kind.INDICES, what, partial(_mended, acting, index.uuid, fragments))
+    return Repair(RepairKind.INDICES, what, partial(_mended, acting, index.uuid, fragments))
 
 
-def _drop(acting: Location, index: IndexMetadata) -> Mend:
+def _drop(acting: Location, index: IndexMetadata) -> Repair:
     what = f"Drop the segment {index.uuid} of index {index.name!r}."
-    return Mend(Kind.INDICES, what, partial(_mended, acting, index.uuid, None))
+    return Repair(RepairKind.INDICES, what, partial(_mended, acting, index.uuid, None))
 
 
 def _mended(acting: Location, identity: UUID, uncovered: BitMap | None) -> str:
@@ -220,8 +220,8 @@ def _mended(acting: Location, identity: UUID, uncovered: BitMap | None) -> str:
             return f"segment {identity} says so no more"
         operation = CreateIndex((index.covering(covered - uncovered),))
     try:
-        begun = write_protocol.begin(base.location, base, verb="fsck", intent=None, ports=SYSTEM)
-        assert isinstance(begun, write_protocol.Begun)
+        begun = write_protocol.begin(base.location, base, verb="fsck", intent=None, ports=SYSTEM_RUNTIME)
+        assert isinstance(begun, write_protocol.StartedWrite)
         done = write_protocol.finish(begun, operation, properties={}, attempts=ATTEMPTS)
     except (ConflictError, Corrupt) as found:
         return f"nothing was done: {found}"

@@ -11,9 +11,9 @@ from functools import partial
 from lance_core.errors import Corrupt
 from lance_core.format import naming
 from lance_core.format.ids import Version
-from lance_core.fsck.report import Finding, Kind, Mend, Severity
+from lance_core.fsck.report import Finding, Repair, RepairKind, Severity
 from lance_core.storage.manifest_stores.manifest_store import Entry, checked
-from lance_core.storage.manifest_stores.two_phase import PublishedStore
+from lance_core.storage.manifest_stores.two_phase import TwoPhaseStore
 from lance_core.storage.store import Put
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import ranges
@@ -21,15 +21,15 @@ from lance_core.versions.snapshot import ranges
 _BY_READING = "Whoever reads or writes the table next finishes it."
 
 
-def bare(location: Location) -> tuple[Location, PublishedStore | None]:
+def bare(location: Location) -> tuple[Location, TwoPhaseStore | None]:
     """The files of a table as they are, and the protocol around its versions where it has one."""
     published = location.own_store
-    if not isinstance(published, PublishedStore):
+    if not isinstance(published, TwoPhaseStore):
         return location, None
     return replace(location, store=published.own, access=replace(location.access, manifest_store=None)), published
 
 
-def of_table(published: PublishedStore) -> Iterator[Finding]:
+def of_table(published: TwoPhaseStore) -> Iterator[Finding]:
     manifests, key = published.manifests, published.key
     try:
         entries = {entry.version: entry for entry in manifests.listed(key)}
@@ -60,12 +60,12 @@ def of_table(published: PublishedStore) -> Iterator[Finding]:
     if leftovers:
         what = f"{_known(published)} has entries of versions whose manifests are gone: {_versions(leftovers)}"
         does = f"Remove the entries of versions {_versions(leftovers)} from {manifests.description}."
-        mend = Mend(Kind.ENTRIES, does, partial(_forget_all, published, leftovers))
+        mend = Repair(RepairKind.ENTRIES, does, partial(_forget_all, published, leftovers))
         yield _finding(Severity.INFO, "entry_left", key, what, "Nobody is harmed by them.", mend=mend)
     yield from _without_entry(published, paths, entries)
 
 
-def _manifests(published: PublishedStore) -> dict[Version, str]:
+def _manifests(published: TwoPhaseStore) -> dict[Version, str]:
     found = {}
     for info in published.own.list(naming.VERSIONS):
         if parsed := naming.parse_manifest_name(info.path.rpartition("/")[2]):
@@ -73,25 +73,27 @@ def _manifests(published: PublishedStore) -> dict[Version, str]:
     return found
 
 
-def _unbelieved(published: PublishedStore, entry: Entry, path: str | None, error: Corrupt) -> Finding:
+def _unbelieved(published: TwoPhaseStore, entry: Entry, path: str | None, error: Corrupt) -> Finding:
     """Nobody opens a table whose newest entry is such a one."""
     mend = None
     if path is not None and (info := published.own.head(path)) is not None:
         right = Entry(entry.version, path, info.size)
         does = f"Correct the entry of version {entry.version}, which says {entry.path!r}: its manifest is at {path}."
-        mend = Mend(Kind.ENTRIES, does, partial(_moved, published, entry, right))
+        mend = Repair(RepairKind.ENTRIES, does, partial(_moved, published, entry, right))
     repair = "Correct the entry, or remove it if it is of no version."
     return _finding(Severity.ERROR, "entry_path", published.key, error.what, repair, entry.version, mend)
 
 
-def _in_place(published: PublishedStore, entry: Entry, size: int) -> Iterator[Finding]:
+def _in_place(published: TwoPhaseStore, entry: Entry, size: int) -> Iterator[Finding]:
     version, key = entry.version, published.key
     if not entry.is_final:
         if published.manifests.find(key, version) != entry:
             return  # somebody was about to
         what = f"version {version} is in place, and {_known(published)} still names the file it was made from"
-        mend = Mend(
-            Kind.ENTRIES, f"Let the entry of version {version} name its manifest.", partial(_finish, published, entry)
+        mend = Repair(
+            RepairKind.ENTRIES,
+            f"Let the entry of version {version} name its manifest.",
+            partial(_finish, published, entry),
         )
         yield _finding(Severity.INFO, "entry_untidy", entry.path, what, _BY_READING, version, mend)
     elif entry.size is not None and entry.size != size:
@@ -101,19 +103,19 @@ def _in_place(published: PublishedStore, entry: Entry, size: int) -> Iterator[Fi
         )
         right = replace(entry, size=size)
         does = f"Note in the entry of version {version} that its manifest has {size} bytes."
-        mend = Mend(Kind.ENTRIES, does, partial(_moved, published, entry, right))
+        mend = Repair(RepairKind.ENTRIES, does, partial(_moved, published, entry, right))
         repair = "Find out which of the two is right: the version after it tells by its hash, if it is one of ours."
         yield _finding(Severity.WARNING, "entry_size", entry.path, what, repair, version, mend)
 
 
-def _unfinished(published: PublishedStore, entry: Entry) -> Finding:
+def _unfinished(published: TwoPhaseStore, entry: Entry) -> Finding:
     what = f"version {entry.version} is reserved for this file, which is not in its place yet"
     does = f"Put {entry.path} into its place as version {entry.version}, as the next reader would."
-    mend = Mend(Kind.ENTRIES, does, partial(_finish, published, entry))
+    mend = Repair(RepairKind.ENTRIES, does, partial(_finish, published, entry))
     return _finding(Severity.WARNING, "entry_unfinished", entry.path, what, _BY_READING, entry.version, mend)
 
 
-def _of_nothing(published: PublishedStore, entry: Entry, newest: Version) -> Finding:
+def _of_nothing(published: TwoPhaseStore, entry: Entry, newest: Version) -> Finding:
     version, path = entry.version, entry.path
     if entry.is_final:
         what = f"version {version} was committed, and its manifest is gone; the newest that is there is {newest}"
@@ -122,12 +124,12 @@ def _of_nothing(published: PublishedStore, entry: Entry, newest: Version) -> Fin
         )
         return _finding(Severity.ERROR, "manifest_gone", path, what, repair, version)
     what = f"version {version} is reserved for this file, which is gone; nobody was told of that version"
-    mend = Mend(Kind.ENTRIES, f"Remove the entry of version {version}.", partial(_forget, published, entry))
+    mend = Repair(RepairKind.ENTRIES, f"Remove the entry of version {version}.", partial(_forget, published, entry))
     return _finding(Severity.WARNING, "entry_of_nothing", path, what, "A commit takes its number over.", version, mend)
 
 
 def _without_entry(
-    published: PublishedStore, paths: Mapping[Version, str], entries: Mapping[Version, Entry]
+    published: TwoPhaseStore, paths: Mapping[Version, str], entries: Mapping[Version, Entry]
 ) -> Iterator[Finding]:
     last, key = max(entries, default=Version(0)), published.key
     older = [version for version in sorted(paths.keys() - entries.keys()) if version < last]
@@ -144,21 +146,21 @@ def _without_entry(
         )
         entry = Entry(version, path, info.size)
         does = f"Enter version {version} into {published.manifests.description}."
-        mend = Mend(Kind.ENTRIES, does, partial(_enter, published, entry))
+        mend = Repair(RepairKind.ENTRIES, does, partial(_enter, published, entry))
         repair = "See to it that all writers open the table with its manifest store."
         yield _finding(Severity.WARNING, "no_entry", path, what, repair, version, mend)
 
 
-def _finish(published: PublishedStore, entry: Entry) -> str:
+def _finish(published: TwoPhaseStore, entry: Entry) -> str:
     there = published.finish(entry.version)
     return f"version {entry.version} is nowhere any more" if there is None else f"version {entry.version} is at {there}"
 
 
-def _forget_all(published: PublishedStore, entries: Sequence[Entry]) -> str:
+def _forget_all(published: TwoPhaseStore, entries: Sequence[Entry]) -> str:
     return "; ".join(_forget(published, entry) for entry in entries)
 
 
-def _forget(published: PublishedStore, entry: Entry) -> str:
+def _forget(published: TwoPhaseStore, entry: Entry) -> str:
     if any(published.own.head(path) is not None for path in {entry.path, entry.final}):
         return f"there is a file of version {entry.version} now, and its entry stays"
     published.manifests.forget(published.key, entry)
@@ -167,19 +169,19 @@ def _forget(published: PublishedStore, entry: Entry) -> str:
     return f"the entry of version {entry.version} is another one now, and stays"
 
 
-def _moved(published: PublishedStore, entry: Entry, to: Entry) -> str:
+def _moved(published: TwoPhaseStore, entry: Entry, to: Entry) -> str:
     done = published.manifests.move(published.key, entry, to)
     return f"the entry of version {entry.version} is " + ("correct now" if done else "another one now, and stays")
 
 
-def _enter(published: PublishedStore, entry: Entry) -> str:
+def _enter(published: TwoPhaseStore, entry: Entry) -> str:
     put = published.manifests.reserve(published.key, entry)
     if put is Put.UNKNOWN:
         return f"whether version {entry.version} is entered is not known; look again"
     return f"version {entry.version} is entered" if put is Put.CREATED else f"version {entry.version} has an entry now"
 
 
-def _known(published: PublishedStore) -> str:
+def _known(published: TwoPhaseStore) -> str:
     return published.manifests.description
 
 
@@ -189,6 +191,6 @@ def _versions(entries: Sequence[Entry]) -> str:
 
 def _finding(
     severity: Severity, rule: str, path: str, what: str, repair: str, version: Version | None = None,
-    mend: Mend | None = None,
+    mend: Repair | None = None,
 ) -> Finding:  # fmt: skip
     return Finding(severity, rule, path, what, repair, version, mend)

@@ -7,14 +7,14 @@ from lance_core.errors import Corrupt, LanceError, NotFound
 from lance_core.format import naming, refs
 from lance_core.format.ids import Version
 from lance_core.format.refs import Tag
-from lance_core.fsck.report import Finding, Kind, Mend, Severity
+from lance_core.fsck.report import Finding, Repair, RepairKind, Severity
 from lance_core.limits import REFERENCE_BYTES
 from lance_core.storage.store import Store, read_whole
-from lance_core.versions.file_inventory import Line
+from lance_core.versions.file_inventory import BranchFiles
 from lance_core.versions.refs import named, read_clone
 
 
-def of_line(line: Line) -> Iterator[Finding]:
+def of_line(line: BranchFiles) -> Iterator[Finding]:
     """Of all lines, when this is the main one; of a branch, those to itself."""
     versions: dict[str | None, set[Version]] = {}
     for name, path in named(line.root, refs.TAGS):
@@ -32,7 +32,7 @@ def of_line(line: Line) -> Iterator[Finding]:
             on = "" if tag.branch is None else f" of branch {tag.branch}"
             what = f"tag {name!r} names version {tag.version}{on}, which does not exist"
             does = f"Delete the tag {name!r}, of version {tag.version}{on}."
-            mend = Mend(Kind.TAGS, does, partial(_delete, line, path, data, tag))
+            mend = Repair(RepairKind.TAGS, does, partial(_delete, line, path, data, tag))
             yield Finding(Severity.WARNING, "dangling_tag", path, what, "Delete the tag.", mend=mend)
     for name, path in named(line.root, refs.BRANCHES):
         try:
@@ -63,7 +63,7 @@ def _unreadable(path: str, error: LanceError) -> Finding:
     return Finding(Severity.ERROR, "reference", path, f"it could not be looked at: {error}", "Try again.")
 
 
-def _versions_of(line: Line, branch: str | None) -> set[Version]:
+def _versions_of(line: BranchFiles, branch: str | None) -> set[Version]:
     """Those beside the line included."""
     found = set()
     for info in line.root.list(f"{refs.branch_directory(branch)}/{naming.VERSIONS}" if branch else naming.VERSIONS):
@@ -75,7 +75,7 @@ def _versions_of(line: Line, branch: str | None) -> set[Version]:
     return found
 
 
-def _delete(line: Line, path: str, data: bytes, tag: Tag) -> str:
+def _delete(line: BranchFiles, path: str, data: bytes, tag: Tag) -> str:
     try:
         if read_whole(line.root, path, REFERENCE_BYTES) != data:
             return f"{path} says something else now, and stays"

@@ -17,7 +17,7 @@ class Severity(enum.Enum):
     """Worth knowing."""
 
 
-class Kind(enum.Enum):
+class RepairKind(enum.Enum):
     """What a repair is about, in the order in which repairs are done."""
 
     HEAD = "head"
@@ -39,10 +39,10 @@ class Kind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Mend:
+class Repair:
     """One repair. It looks again before it does anything, and does nothing where things are no longer as they were."""
 
-    kind: Kind
+    kind: RepairKind
     what: str
     """What it will do: a sentence that begins with a verb."""
     do: Callable[[], str]
@@ -60,7 +60,7 @@ class Finding:
     repair: str
     version: Version | None = None
     """The oldest one that it was found in; None where it is about no version."""
-    mend: Mend | None = field(default=None, repr=False, compare=False)
+    mend: Repair | None = field(default=None, repr=False, compare=False)
     """None where a person has to decide."""
 
     def __str__(self) -> str:

@@ -3,7 +3,7 @@ and what there is in, a route out; nothing is searched.
 
 NOT is pushed down to conditions on one column first. What is left is AND and OR over sets of rows where a condition is
 true. `NOT leaf` and `!=` are the rows of a fragment less those where the leaf is true, less those where the column is
-NULL, which takes a segment that knows both exactly. Start with `Route.of`.
+NULL, which takes a segment that knows both exactly. Start with `AccessPath.of`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,8 +31,8 @@ from lance_core.expressions.tree import (
 )
 from lance_core.format import field_paths
 from lance_core.format.schema import Field, TableSchema
-from lance_core.index.coverage import Standing
-from lance_core.index.index_type import Between, Certainty, Leaf
+from lance_core.index.coverage import SegmentCoverage
+from lance_core.index.index_type import Certainty, Leaf, RangeCondition
 from lance_core.index.supported_types import is_text
 from lance_core.scan.column_resolution import resolved
 
@@ -41,22 +41,22 @@ _FLIPPED = {Op.LT: Op.GE, Op.GE: Op.LT, Op.GT: Op.LE, Op.LE: Op.GT}
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class SegmentScope:
     """What one segment answers of a condition."""
 
-    standing: Standing
+    standing: SegmentCoverage
     column: pa.Field
     fragments: BitMap
     certainty: Certainty
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class IndexProbe:
     """A condition that segments answer, each in other fragments."""
 
     leaf: Leaf
     negated: bool
-    shares: tuple[Share, ...]
+    shares: tuple[SegmentScope, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,24 +81,24 @@ class Unknown:
     """What no index knows; it is no part of `AnyOf`."""
 
 
-Step: TypeAlias = Ask | AllOf | AnyOf | Always | Unknown
+Step: TypeAlias = IndexProbe | AllOf | AnyOf | Always | Unknown
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class AccessPath:
     """A filter, by the conditions that must all hold."""
 
     steps: tuple[tuple[tuple[int, ...], Step], ...]
     """Each with the numbers of the conditions that it is about: two bounds of one column are one step."""
 
     @classmethod
-    def of(cls, tree: Node, indices: "ByColumn") -> "Route":
+    def of(cls, tree: Node, indices: "IndicesByColumn") -> "AccessPath":
         parts = tree.operands if isinstance(tree, And) else (tree,)
         steps: list[tuple[tuple[int, ...], Step]] = []
         for numbers, part in _paired(parts):
-            if isinstance(part, Between):
+            if isinstance(part, RangeCondition):
                 between = _asked(part, False, indices)
-                if isinstance(between, Ask):
+                if isinstance(between, IndexProbe):
                     steps.append((numbers, between))
                     continue
             steps += [((number,), _routed(parts[number], indices)) for number in numbers]
@@ -108,27 +108,27 @@ class Route:
     def knows_anything(self) -> bool:
         return any(not isinstance(step, Unknown) for _, step in self.steps)
 
-    def asks(self) -> Iterator[Ask]:
+    def asks(self) -> Iterator[IndexProbe]:
         for _, step in self.steps:
             yield from _asks(step)
 
 
-class ByColumn:
+class IndicesByColumn:
     """What there is in a version, by the column that it is on."""
 
-    def __init__(self, schema: TableSchema, by_name: Mapping[str, Sequence[Standing]]) -> None:
+    def __init__(self, schema: TableSchema, by_name: Mapping[str, Sequence[SegmentCoverage]]) -> None:
         self._schema = schema
         self._by_name = by_name
-        self._columns: dict[Path, tuple[pa.Field, tuple[Standing, ...]] | None] = {}
+        self._columns: dict[Path, tuple[pa.Field, tuple[SegmentCoverage, ...]] | None] = {}
 
-    def on(self, path: Path) -> tuple[pa.Field, tuple[Standing, ...]] | None:
+    def on(self, path: Path) -> tuple[pa.Field, tuple[SegmentCoverage, ...]] | None:
         """The column as kinds know it, and segments on it that cover anything: those of the index that covers most
         come first."""
         if path not in self._columns:
             self._columns[path] = self._found(path)
         return self._columns[path]
 
-    def _found(self, path: Path) -> tuple[pa.Field, tuple[Standing, ...]] | None:
+    def _found(self, path: Path) -> tuple[pa.Field, tuple[SegmentCoverage, ...]] | None:
         fields = self._schema.fields
         chain: list[Field] = []
         for name in path:
@@ -146,8 +146,8 @@ class ByColumn:
         return column.arrow, tuple(usable)
 
     @cached_property
-    def _by_field(self) -> Mapping[int, list[Standing]]:
-        found: dict[int, list[Standing]] = {}
+    def _by_field(self) -> Mapping[int, list[SegmentCoverage]]:
+        found: dict[int, list[SegmentCoverage]] = {}
         size = {name: sum(len(each.covered) for each in of_name) for name, of_name in self._by_name.items()}
         for name in sorted(self._by_name, key=lambda name: (-size[name], name)):
             for each in self._by_name[name]:
@@ -156,7 +156,7 @@ class ByColumn:
         return found
 
 
-def _paired(parts: Sequence[Node]) -> Iterator[tuple[tuple[int, ...], Node | Between]]:
+def _paired(parts: Sequence[Node]) -> Iterator[tuple[tuple[int, ...], Node | RangeCondition]]:
     """A lower and an upper bound of one column together, at the place of the first."""
     bounds: dict[tuple[Path, bool], int] = {}
     for number, part in enumerate(parts):
@@ -173,10 +173,10 @@ def _paired(parts: Sequence[Node]) -> Iterator[tuple[tuple[int, ...], Node | Bet
             first, second = parts[low], parts[high]
             assert isinstance(first, Comparison)
             assert isinstance(second, Comparison)
-            yield (low, high), Between(first, second)
+            yield (low, high), RangeCondition(first, second)
 
 
-def _routed(node: Node, indices: ByColumn, negated: bool = False) -> Step:
+def _routed(node: Node, indices: IndicesByColumn, negated: bool = False) -> Step:
     match node:
         case Not(operand=part):
             return _routed(part, indices, not negated)
@@ -198,7 +198,7 @@ def _routed(node: Node, indices: ByColumn, negated: bool = False) -> Step:
             return _asked(node, negated, indices)
 
 
-def _asked(leaf: Leaf, negated: bool, indices: ByColumn) -> Ask | Unknown:
+def _asked(leaf: Leaf, negated: bool, indices: IndicesByColumn) -> IndexProbe | Unknown:
     found = indices.on(leaf.path)
     if found is None:
         return Unknown()
@@ -211,12 +211,12 @@ def _asked(leaf: Leaf, negated: bool, indices: ByColumn) -> Ask | Unknown:
     shares, taken = [], BitMap()
     for standing, certainty in able:
         if fragments := standing.covered - taken:
-            shares.append(Share(standing, column, fragments, certainty))
+            shares.append(SegmentScope(standing, column, fragments, certainty))
             taken |= fragments
-    return Ask(asked, negated, tuple(shares)) if shares else Unknown()
+    return IndexProbe(asked, negated, tuple(shares)) if shares else Unknown()
 
 
-def _certainty(standing: Standing, leaf: Leaf, negated: bool) -> Certainty | None:
+def _certainty(standing: SegmentCoverage, leaf: Leaf, negated: bool) -> Certainty | None:
     assert standing.kind is not None
     certainty = standing.kind.answers(leaf, standing.metadata)
     if not negated or isinstance(leaf, IsNull):
@@ -228,7 +228,7 @@ def _certainty(standing: Standing, leaf: Leaf, negated: bool) -> Certainty | Non
 def _fitted(leaf: Leaf, column: pa.DataType) -> Leaf | None:
     """With literals of the column's type; None where they are of another."""
     match leaf:
-        case Between(low=low, high=high):
+        case RangeCondition(low=low, high=high):
             return leaf if low.value.type == high.value.type == column else None
         case Comparison(value=value):
             return leaf if value.type == column else None
@@ -260,22 +260,22 @@ def _argument(value: pa.Scalar, column: pa.DataType) -> pa.Scalar | None:
         return None
 
 
-def _asks(step: Step) -> Iterator[Ask]:
+def _asks(step: Step) -> Iterator[IndexProbe]:
     match step:
-        case Ask():
+        case IndexProbe():
             yield step
         case AllOf(parts=parts) | AnyOf(parts=parts):
             for part in parts:
                 yield from _asks(part)
 
 
-def told(ask: Ask) -> str:
+def describe(ask: IndexProbe) -> str:
     """The condition, for people."""
     path = ".".join(ask.leaf.path)
     match ask.leaf:
         case Comparison(op=Op.EQ, value=value) if ask.negated:
             return f"{path} != {_literal(value)}"
-        case Between(low=low, high=high):
+        case RangeCondition(low=low, high=high):
             return f"{path} {low.op.value} {_literal(low.value)} AND {path} {high.op.value} {_literal(high.value)}"
         case Comparison(op=op, value=value):
             text = f"{path} {op.value} {_literal(value)}"

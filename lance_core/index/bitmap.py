@@ -1,7 +1,7 @@
 """BITMAP: for each value, the set of the rows that have it. For columns of few values.
 
-The file and what is done with it is `key_sets.py`; here is what a condition makes of the keys. As each value is there
-once, any pattern can be tried on the values themselves.
+The file and what is done with it is `value_bitmaps.py`; here is what a condition makes of the keys. As each value is
+there once, any pattern can be tried on the values themselves.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,11 +16,22 @@ from lance_core.expressions.tree import Comparison, In, IsNull, Like
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import RowSet
 from lance_core.index import ordering as orders
-from lance_core.index.index_type import ROW, VALUE, Between, Certainty, Examined, Found, Leaf, Options, Part, Segment
+from lance_core.index.index_type import (
+    ROW,
+    VALUE,
+    Certainty,
+    Examined,
+    IndexOptions,
+    Leaf,
+    MatchedRows,
+    MergeInput,
+    RangeCondition,
+    Segment,
+)
 from lance_core.index.ordering import Key, Span, ordering
-from lance_core.index.segment_files import Files
+from lance_core.index.segment_files import SegmentSink
 from lance_core.index.supported_types import ORDERED, is_ordered, is_plain
-from lance_core.index.value_bitmaps import Gathered, KeySets, every_set, examine
+from lance_core.index.value_bitmaps import BitmapBuilder, ValueBitmaps, every_set, examine
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +44,12 @@ class Bitmap:
     name: str = "BITMAP"
     type_url: str = "/lance.table.BitmapIndexDetails"
     newest: int = 0
-    fitting: str = ORDERED
+    supported_types: str = ORDERED
 
     def version(self, *, stable_row_ids: bool) -> int:
         return 0
 
-    def fits(self, column: pa.Field) -> bool:
+    def supports(self, column: pa.Field) -> bool:
         return is_plain(column) and is_ordered(column.type)
 
     def options(self, given: Mapping[str, object]) -> NoOptions:
@@ -51,9 +62,14 @@ class Bitmap:
         return _certainty(leaf)
 
     def write(
-        self, files: Files, column: pa.Field, rows: Iterable[pa.RecordBatch], parts: Sequence[Part], options: Options
+        self,
+        files: SegmentSink,
+        column: pa.Field,
+        rows: Iterable[pa.RecordBatch],
+        parts: Sequence[MergeInput],
+        options: IndexOptions,
     ) -> bytes:
-        gathered = Gathered(ordering(column.type))
+        gathered = BitmapBuilder(ordering(column.type))
         for batch in rows:
             gathered.add(batch.column(VALUE), batch.column(ROW).to_numpy())
         add_parts(gathered, parts)
@@ -61,7 +77,7 @@ class Bitmap:
         return b""
 
     def open(self, segment: Segment, column: pa.Field) -> "BitmapSearcher":
-        return BitmapSearcher(KeySets.of(segment))
+        return BitmapSearcher(ValueBitmaps.of(segment))
 
     def examine(self, segment: Segment, column: pa.Field) -> Examined:
         return examine(segment, column.type)
@@ -72,9 +88,9 @@ BITMAP = Bitmap()
 
 @dataclass(frozen=True, slots=True)
 class BitmapSearcher:
-    _sets: KeySets
+    _sets: ValueBitmaps
 
-    def search(self, leaf: Leaf) -> Found | None:
+    def search(self, leaf: Leaf) -> MatchedRows | None:
         order, certainty = self._sets.order, _certainty(leaf)
         rows: RowSet | None = None
         if certainty is None:
@@ -84,11 +100,11 @@ class BitmapSearcher:
                 rows = self._sets.of_null()
             case In() if (keys := orders.keys_of(order, leaf)) is not None:
                 rows = self._sets.union(position for key in keys for position in self._sets.at(key))
-            case Comparison() | Between() if (span := orders.span_of(order, leaf)) is not None:
+            case Comparison() | RangeCondition() if (span := orders.span_of(order, leaf)) is not None:
                 rows = self._sets.union(self._sets.within(span))
             case Like():
                 rows = self._sets.union(self._matching(leaf))
-        return None if rows is None else Found(rows, certainty)
+        return None if rows is None else MatchedRows(rows, certainty)
 
     def _matching(self, leaf: Like) -> Iterable[int]:
         within = self._sets.within(orders.span_of(self._sets.order, leaf) or Span())
@@ -113,7 +129,7 @@ def no_options(kind: str, given: Mapping[str, object]) -> NoOptions:
     return NoOptions()
 
 
-def add_parts(gathered: Gathered, parts: Sequence[Part]) -> None:
+def add_parts(gathered: BitmapBuilder, parts: Sequence[MergeInput]) -> None:
     for part in parts:
         for keys, sets in every_set(part.segment, gathered.order.type):
             gathered.add_sets(keys, [part.moves.of_set(each) for each in sets])

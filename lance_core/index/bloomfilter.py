@@ -1,8 +1,8 @@
 """BLOOMFILTER: for each zone the hashes of its values, in a split-block Bloom filter; and which rows have no value. It
 tells zones in which a value cannot be; that a row is NULL it knows exactly.
 
-Filters take four bytes a row and more. Those of a segment are kept where there is room for all of them (`shelf.py`),
-else they are read again for each search.
+Filters take four bytes a row and more. Those of a segment are kept where there is room for all of them
+(`page_cache.py`), else they are read again for each search.
 """
 
 import math
@@ -22,10 +22,10 @@ from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import RowSet
 from lance_core.format.xxh64 import Hashes, xxh64, xxh64_of_each
 from lance_core.index import zones
-from lance_core.index.index_type import Certainty, Examined, Found, Leaf, Options, Part, Segment
-from lance_core.index.page_cache import BYTES_KEPT, OnShelf
-from lance_core.index.segment_files import Files, all_rows
-from lance_core.index.supported_types import is_bytes, is_moment, is_number, is_plain, is_text
+from lance_core.index.index_type import Certainty, Examined, IndexOptions, Leaf, MatchedRows, MergeInput, Segment
+from lance_core.index.page_cache import BYTES_KEPT, SegmentPages
+from lance_core.index.segment_files import SegmentSink, all_rows
+from lance_core.index.supported_types import is_bytes, is_number, is_plain, is_temporal, is_text
 from lance_core.index.zones import ROWS_PER_ZONE, Mask, Nulls, Zone, Zones, cut, read_nulls
 
 _WRITTEN_BYTES = 256 << 20
@@ -70,17 +70,17 @@ class BloomFilter:
     name = "BLOOMFILTER"
     type_url = "/lance.index.pb.BloomFilterIndexDetails"
     newest = 0
-    fitting = "numbers but half floats, dates and times, text, and binary values of any length"
+    supported_types = "numbers but half floats, dates and times, text, and binary values of any length"
 
     def version(self, *, stable_row_ids: bool) -> int:
         return 0
 
-    def fits(self, column: pa.Field) -> bool:
+    def supports(self, column: pa.Field) -> bool:
         arrow = column.type
-        one_of = is_number(arrow) or is_moment(arrow) or is_text(arrow) or is_bytes(arrow)
+        one_of = is_number(arrow) or is_temporal(arrow) or is_text(arrow) or is_bytes(arrow)
         return is_plain(column) and one_of and not (pa.types.is_float16(arrow) or pa.types.is_duration(arrow))
 
-    def options(self, given: Mapping[str, object]) -> Options:
+    def options(self, given: Mapping[str, object]) -> IndexOptions:
         if unknown := sorted(given.keys() - {_ITEMS, _PROBABILITY}):
             raise InvalidInput(f"{self.name} has no option {unknown[0]!r}; it has {_ITEMS} and {_PROBABILITY}")
         items, probability = given.get(_ITEMS, ROWS_PER_ZONE), given.get(_PROBABILITY, _USUAL_PROBABILITY)
@@ -93,7 +93,7 @@ class BloomFilter:
             )
         return BloomFilterOptions(items, probability)
 
-    def options_of(self, segment: Segment) -> Options:
+    def options_of(self, segment: Segment) -> IndexOptions:
         """What cannot be one is as if nothing were said: it decides nothing about what is there."""
         notes = segment.files.open(_FILE).notes
         try:
@@ -113,7 +113,12 @@ class BloomFilter:
         return None
 
     def write(
-        self, files: Files, column: pa.Field, rows: Iterable[pa.RecordBatch], parts: Sequence[Part], options: Options
+        self,
+        files: SegmentSink,
+        column: pa.Field,
+        rows: Iterable[pa.RecordBatch],
+        parts: Sequence[MergeInput],
+        options: IndexOptions,
     ) -> bytes:
         assert isinstance(options, BloomFilterOptions)
         nulls = Nulls()
@@ -129,11 +134,11 @@ class BloomFilter:
         return b""
 
     def open(self, segment: Segment, column: pa.Field) -> "BloomFilterSearcher":
-        opened = _Opened.of(segment)
+        opened = _OpenFilter.of(segment)
         return BloomFilterSearcher(opened, Zones.of(opened.zones, segment, path=opened.path))
 
     def examine(self, segment: Segment, column: pa.Field) -> Examined:
-        opened = _Opened.of(segment, beyond=True)
+        opened = _OpenFilter.of(segment, beyond=True)
         rows, problems = zones.examined(opened.zones, opened.nulls, None)
         try:
             for _ in opened.read():
@@ -153,7 +158,7 @@ BLOOMFILTER = BloomFilter()
 
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
+class _OpenFilter:
     file: FileReader
     path: str
     zones: pa.Table
@@ -161,7 +166,7 @@ class _Opened:
     nulls: RowSet | None
 
     @classmethod
-    def of(cls, segment: Segment, *, beyond: bool = False) -> "_Opened":
+    def of(cls, segment: Segment, *, beyond: bool = False) -> "_OpenFilter":
         path = f"{segment.metadata.place}/{_FILE}"
         file = segment.files.open(_FILE)
         zones.check_columns(file, {each.name: each.type for each in _SCHEMA}, path=path)
@@ -206,13 +211,13 @@ class _Filters:
 
 
 class BloomFilterSearcher:
-    def __init__(self, opened: _Opened, zones: Zones) -> None:
+    def __init__(self, opened: _OpenFilter, zones: Zones) -> None:
         self._opened = opened
         self._zones = zones
-        self._kept: OnShelf[tuple[_Filters, ...]] = OnShelf()
+        self._kept: SegmentPages[tuple[_Filters, ...]] = SegmentPages()
         self._too_many = False
 
-    def search(self, leaf: Leaf) -> Found | None:
+    def search(self, leaf: Leaf) -> MatchedRows | None:
         match leaf:
             case IsNull():
                 return self._without_value()
@@ -222,7 +227,7 @@ class BloomFilterSearcher:
                 return self._one_of(values)
         return None
 
-    def _one_of(self, values: Sequence[pa.Scalar]) -> Found:
+    def _one_of(self, values: Sequence[pa.Scalar]) -> MatchedRows:
         hashes = _wanted(pa.array(values, values[0].type)) if values else np.empty(0, dtype=np.uint64)
         where = np.zeros(self._zones.count, dtype=np.bool_)
         if hashes is None:
@@ -232,13 +237,13 @@ class BloomFilterSearcher:
                 where[filters.zones] = filters.may_have(hashes)
         return self._zones.found(where)
 
-    def _without_value(self) -> Found:
+    def _without_value(self) -> MatchedRows:
         nulls = self._opened.nulls
         if nulls is None:
             return self._zones.found(self._opened.zones["has_null"].to_numpy())
         if self._zones.missing.parts:
-            return Found(nulls | self._zones.missing, Certainty.AT_MOST)
-        return Found(nulls, Certainty.EXACT)
+            return MatchedRows(nulls | self._zones.missing, Certainty.AT_MOST)
+        return MatchedRows(nulls, Certainty.EXACT)
 
     def _filters(self) -> Iterable[_Filters]:
         if self._too_many:
@@ -261,9 +266,9 @@ class BloomFilterSearcher:
             self._kept.put(0, tuple(kept), size)
 
 
-def _keep(part: Part, file: FileWriter, nulls: Nulls) -> None:
+def _keep(part: MergeInput, file: FileWriter, nulls: Nulls) -> None:
     """The zones of a segment whose rows are where they were."""
-    opened = _Opened.of(part.segment)
+    opened = _OpenFilter.of(part.segment)
     where = zones.staying(opened.zones, part.moves, path=opened.path)
     if opened.nulls is None:
         nulls.known &= not (opened.zones["has_null"].to_numpy() & where).any()

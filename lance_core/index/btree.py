@@ -39,10 +39,21 @@ from lance_core.index.btree_pages import (
     type_of,
 )
 from lance_core.index.external_sort import Sorter
-from lance_core.index.index_type import ROW, VALUE, Between, Certainty, Examined, Found, Leaf, Options, Part, Segment
+from lance_core.index.index_type import (
+    ROW,
+    VALUE,
+    Certainty,
+    Examined,
+    IndexOptions,
+    Leaf,
+    MatchedRows,
+    MergeInput,
+    RangeCondition,
+    Segment,
+)
 from lance_core.index.ordering import Mask, Ordering, Positions, Span, joined, ordering
-from lance_core.index.page_cache import OnShelf
-from lance_core.index.segment_files import Files
+from lance_core.index.page_cache import SegmentPages
+from lance_core.index.segment_files import SegmentSink
 from lance_core.index.supported_types import ORDERED, is_ordered, is_plain
 
 _WRITTEN_ROWS = 1 << 18
@@ -62,12 +73,12 @@ class BTree:
     name: str = "BTREE"
     type_url: str = "/lance.table.BTreeIndexDetails"
     newest: int = 1
-    fitting: str = ORDERED
+    supported_types: str = ORDERED
 
     def version(self, *, stable_row_ids: bool) -> int:
         return 1 if stable_row_ids else 0
 
-    def fits(self, column: pa.Field) -> bool:
+    def supports(self, column: pa.Field) -> bool:
         return is_plain(column) and is_ordered(column.type)
 
     def options(self, given: Mapping[str, object]) -> BTreeOptions:
@@ -85,7 +96,12 @@ class BTree:
         return _certainty(leaf)
 
     def write(
-        self, files: Files, column: pa.Field, rows: Iterable[pa.RecordBatch], parts: Sequence[Part], options: Options
+        self,
+        files: SegmentSink,
+        column: pa.Field,
+        rows: Iterable[pa.RecordBatch],
+        parts: Sequence[MergeInput],
+        options: IndexOptions,
     ) -> bytes:
         assert isinstance(options, BTreeOptions)
         sorter = Sorter(ordering(column.type))
@@ -108,7 +124,7 @@ BTREE = BTree()
 
 
 def write_pages(
-    files: Files, arrow: pa.DataType, rows: Iterable[pa.RecordBatch], options: BTreeOptions = BTreeOptions()
+    files: SegmentSink, arrow: pa.DataType, rows: Iterable[pa.RecordBatch], options: BTreeOptions = BTreeOptions()
 ) -> None:
     """The two files, from all rows of a segment in order, NULL first: of one sorter, or of sorted ranges one after the
     other."""
@@ -134,7 +150,7 @@ def write_pages(
 
 
 def _write_lookup(
-    files: Files,
+    files: SegmentSink,
     arrow: pa.DataType,
     firsts: Sequence[pa.Array],
     lasts: Sequence[pa.Array],
@@ -177,7 +193,7 @@ def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from pa.Table.from_batches(some).combine_chunks().to_batches()
 
 
-def _rows_of(part: Part, arrow: pa.DataType) -> Iterator[pa.RecordBatch]:
+def _rows_of(part: MergeInput, arrow: pa.DataType) -> Iterator[pa.RecordBatch]:
     """Those that are still there, by the numbers that they have now."""
     place = part.segment.metadata.place
     file = part.segment.files.open(DATA)
@@ -195,7 +211,7 @@ Choice: TypeAlias = Callable[[pa.Array], Mask]
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class _Entries:
     values: pa.Array
     ids: Ids
 
@@ -209,7 +225,7 @@ class BTreeSearcher:
     _pages: Pages
     _data: FileReader
     _rows_under: RowsUnder
-    _kept: OnShelf[_Rows] = field(default_factory=OnShelf)
+    _kept: SegmentPages[_Entries] = field(default_factory=SegmentPages)
 
     @classmethod
     def of(cls, segment: Segment) -> "BTreeSearcher":
@@ -218,7 +234,7 @@ class BTreeSearcher:
         order = ordering(type_of(data, place))
         return cls(order, pages_of(segment.files.open(LOOKUP), order, data.row_count, place), data, segment.rows_under)
 
-    def search(self, leaf: Leaf) -> Found | None:
+    def search(self, leaf: Leaf) -> MatchedRows | None:
         certainty = _certainty(leaf)
         rows: RowSet | None = None
         if certainty is None:
@@ -230,9 +246,9 @@ class BTreeSearcher:
                 pages = [np.arange(*self._pages.of(Span(key, key))) for key in keys]
                 some = np.unique(np.concatenate(pages)) if pages else np.arange(0)
                 rows = self._chosen(some, partial(self.order.among, keys=keys))
-            case Comparison() | Between() | Like() if (span := orders.span_of(self.order, leaf)) is not None:
+            case Comparison() | RangeCondition() | Like() if (span := orders.span_of(self.order, leaf)) is not None:
                 rows = self._chosen(np.arange(*self._pages.of(span)), partial(self.order.within, span=span))
-        return None if rows is None else Found(rows, certainty)
+        return None if rows is None else MatchedRows(rows, certainty)
 
     def _chosen(self, pages: Positions, choice: Choice) -> RowSet:
         """The rows of some pages whose values are chosen. A few pages are kept, for whoever asks for them again."""
@@ -246,20 +262,20 @@ class BTreeSearcher:
             found = [page.chosen(choice) for page in several]
         return RowSet.of(np.concatenate(found) if found else np.empty(0, np.uint64)).within(self._rows_under)
 
-    def _read(self, start: int, end: int) -> Iterator[_Rows]:
+    def _read(self, start: int, end: int) -> Iterator[_Entries]:
         """From a page to before another, in portions of any size."""
         first = start * self._pages.rows
         for batch in self._data.read(COLUMNS, first, min(end * self._pages.rows, self._data.row_count) - first):
-            yield _Rows(batch.column(0), batch.column(1).to_numpy())
+            yield _Entries(batch.column(0), batch.column(1).to_numpy())
 
-    def _read_pages(self, start: int, end: int) -> Iterator[_Rows]:
+    def _read_pages(self, start: int, end: int) -> Iterator[_Entries]:
         """Page by page."""
         portions = list(self._read(start, end))
         values = joined((each.values for each in portions), self.order.type)
         ids = np.concatenate([each.ids for each in portions])
         for number in range(start, end):
             at = slice((number - start) * self._pages.rows, (number - start + 1) * self._pages.rows)
-            page = _Rows(values[at], ids[at])
+            page = _Entries(values[at], ids[at])
             self._kept.put(number, page, page.values.nbytes + page.ids.nbytes)
             yield page
 

@@ -1,7 +1,8 @@
 """Rows of several BTREE segments, each in order for itself, cut into ranges and put in one order: for a build that is
 spread over workers, and holds no more of them than a block of each.
 
-    cuts_of(segment, every) -> splitters (sorting.py) -> in_range(parts, low, high) -> the rows of one range, in order
+    cuts_of(segment, every) -> splitters (external_sort.py) -> in_range(parts, low, high) -> the rows of one range, in
+    order
 
 A segment tells with what its pages begin, so that a range is found without reading what is not in it. Where a range
 goes, and who writes it, is not known here.
@@ -14,7 +15,7 @@ import pyarrow as pa
 
 from lance_core.index.btree_pages import COLUMNS, DATA, IDS, LOOKUP, MIN, VALUES, Pages, corrupt, pages_of, type_of
 from lance_core.index.external_sort import in_order, merged
-from lance_core.index.index_type import ROW, VALUE, Part, Segment
+from lance_core.index.index_type import ROW, VALUE, MergeInput, Segment
 from lance_core.index.ordering import Key, Mask, Ordering, Span, joined, ordering
 from lance_core.index.segment_files import some_rows
 
@@ -42,7 +43,7 @@ def cuts_of(segment: Segment, every: int) -> pa.Array:
 
 
 def in_range(
-    order: Ordering, ours: Sequence[Part], others: Sequence[Part], low: Key | None, high: Key | None
+    order: Ordering, ours: Sequence[MergeInput], others: Sequence[MergeInput], low: Key | None, high: Key | None
 ) -> Iterator[pa.RecordBatch]:
     """From a key to before another one, by the numbers that rows have now. NULL comes with the range that has no
     lower end, before all. `ours` are sorted within their pages; of other writers' nobody knows."""
@@ -58,12 +59,12 @@ def in_range(
 class _Run:
     """A segment, and what has become of its rows."""
 
-    def __init__(self, part: Part, order: Ordering, pages: Pages, in_order: bool) -> None:
+    def __init__(self, part: MergeInput, order: Ordering, pages: Pages, in_order: bool) -> None:
         self._part, self._order, self._pages, self._in_order = part, order, pages, in_order
         self._data = part.segment.files.open(DATA)
 
     @classmethod
-    def of(cls, part: Part, order: Ordering, *, in_order: bool) -> "_Run":
+    def of(cls, part: MergeInput, order: Ordering, *, in_order: bool) -> "_Run":
         segment = part.segment
         place, data = segment.metadata.place, segment.files.open(DATA)
         if (found := type_of(data, place)) != order.type:

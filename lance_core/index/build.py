@@ -1,6 +1,6 @@
 """From rows of a version, and segments that are there, to a segment under a new uuid. Nothing is committed here.
 
-    what is wanted (`Wanted`) -> values of chosen fragments, a batch at a time -> the kind writes -> `IndexMetadata`
+    what is wanted (`IndexSpec`) -> values of chosen fragments, a batch at a time -> the kind writes -> `IndexMetadata`
 
 Rows come in the order of a scan: their value, found by its path, null where a struct on the way is, and their number,
 an id or an address as the kind's version has it. Deleted rows are left out. How much of them is held is the kind's.
@@ -21,9 +21,9 @@ from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.schema import Field, TableSchema
 from lance_core.index import registry
 from lance_core.index.coverage import Coverage
-from lance_core.index.index_type import ROW, VALUE, Kind, Options, Part
+from lance_core.index.index_type import ROW, VALUE, IndexOptions, IndexType, MergeInput
 from lance_core.index.segment_files import NewSegment
-from lance_core.runtime import Ports
+from lance_core.runtime import Runtime
 from lance_core.scan.column_resolution import resolved
 from lance_core.scan.executor import scan
 from lance_core.scan.plan import ScanTask, plan_columns
@@ -32,14 +32,14 @@ from lance_core.versions.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class IndexSpec:
     """An index, whatever it is built from."""
 
     name: str
-    kind: Kind
+    kind: IndexType
     chain: Chain
     """The field it is on, with all that it is within."""
-    options: Options
+    options: IndexOptions
 
     @property
     def path(self) -> str:
@@ -79,12 +79,12 @@ def chain_of(schema: TableSchema, field_id: int) -> Chain | None:
 
 def build(
     base: Snapshot,
-    wanted: Wanted,
+    wanted: IndexSpec,
     fragments: Sequence[Fragment],
     *,
-    parts: Sequence[Part] = (),
+    parts: Sequence[MergeInput] = (),
     covers: BitMap,
-    ports: Ports,
+    ports: Runtime,
 ) -> IndexMetadata:
     """A segment of the rows of these fragments, and of what the parts bring; `covers` is all that it covers."""
 
@@ -92,10 +92,10 @@ def build(
         rows = values(base, wanted.chain, fragments, addresses=addresses)
         return wanted.kind.write(files, column, rows, parts, wanted.options)
 
-    return written(base, wanted, write, covers=covers, ports=ports)
+    return write_segment(base, wanted, write, covers=covers, ports=ports)
 
 
-def written(base: Snapshot, wanted: Wanted, write: Write, *, covers: BitMap, ports: Ports) -> IndexMetadata:
+def write_segment(base: Snapshot, wanted: IndexSpec, write: Write, *, covers: BitMap, ports: Runtime) -> IndexMetadata:
     """A segment whose files are written by `write`."""
     segment = NewSegment(base.location, ports.new_uuid())
     empty = IndexMetadata.new(
@@ -126,19 +126,19 @@ UNREADABLE = (NotFound, StorageError, Corrupt)
 """What reading a segment raises whose files are gone, cut short or wrong. Then it is built from the table's rows."""
 
 
-def wanted_again(base: Snapshot, coverage: Coverage, segment: IndexMetadata) -> Wanted | None:
+def spec_of_segment(base: Snapshot, coverage: Coverage, segment: IndexMetadata) -> IndexSpec | None:
     """What a segment that is there is of; None where nobody here can build such a one, or its column is gone."""
-    kind = registry.of(segment)
+    kind = registry.by_type_url(segment)
     if kind is None or len(segment.field_ids) != 1:
         return None
     chain = chain_of(base.manifest.schema, segment.field_ids[0])
-    if chain is None or not kind.fits(arrow_of(base.manifest.schema, chain)):
+    if chain is None or not kind.supports(arrow_of(base.manifest.schema, chain)):
         return None
     try:
         options = kind.options_of(coverage.segment(segment))
     except UNREADABLE:
         options = kind.options({})
-    return Wanted(segment.name, kind, chain, options)
+    return IndexSpec(segment.name, kind, chain, options)
 
 
 def _chains(chain: tuple[Field, ...]) -> Iterator[Chain]:

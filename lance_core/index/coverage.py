@@ -2,7 +2,7 @@
 
 A segment claims fragments of the version that it was built from. Some are gone since; some became others, which notes
 of compactions tell (`format/fragment_reuse.py`); one of a kind that is not known answers nothing. What cannot be
-vouched for is not claimed: the fragment is scanned. Where the rows of a covered fragment are now, `moves.py` knows.
+vouched for is not claimed: the fragment is scanned. Where the rows of a covered fragment are now, `row_remap.py` knows.
 Start with `Coverage`.
 """
 
@@ -20,8 +20,8 @@ from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_id_index import RowIdIndex
 from lance_core.format.row_sets import HALF_BITS, LOWER_HALF
 from lance_core.index import registry
-from lance_core.index.index_type import Kind, Moves, Part, Segment
-from lance_core.index.row_remap import Follow, KeepIds, Locate, Notes, Stay
+from lance_core.index.index_type import IndexType, MergeInput, RowRemap, Segment
+from lance_core.index.row_remap import CompactionLog, FollowCompactions, KeepRowIds, ResolveRowIds, SameAddresses
 from lance_core.index.segment_files import OpenSegment
 from lance_core.limits import INDEX_DETAILS_BYTES
 from lance_core.scan.take import row_id_index
@@ -29,11 +29,11 @@ from lance_core.versions.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class SegmentCoverage:
     """A segment in a version."""
 
     metadata: IndexMetadata
-    kind: Kind | None
+    kind: IndexType | None
     """None where it cannot be used."""
     covered: BitMap
     """Fragments of the version that it knows all rows of. Nothing where it cannot be used."""
@@ -49,13 +49,13 @@ class Coverage:
         self._base = base
 
     @cached_property
-    def segments(self) -> tuple[Standing, ...]:
+    def segments(self) -> tuple[SegmentCoverage, ...]:
         return tuple(self._standing(index) for index in self._base.manifest.indices if not index.is_system)
 
     @cached_property
-    def by_name(self) -> Mapping[str, tuple[Standing, ...]]:
+    def by_name(self) -> Mapping[str, tuple[SegmentCoverage, ...]]:
         """The segments of each index."""
-        found: dict[str, list[Standing]] = {}
+        found: dict[str, list[SegmentCoverage]] = {}
         for each in self.segments:
             found.setdefault(each.metadata.name, []).append(each)
         return {name: tuple(of_name) for name, of_name in found.items()}
@@ -80,25 +80,25 @@ class Coverage:
         """The fragments that an index knows nothing of."""
         return self.live - BitMap.union(BitMap(), *(each.covered for each in self.by_name.get(name, ())))
 
-    def moves(self, standing: Standing) -> Moves:
+    def moves(self, standing: SegmentCoverage) -> RowRemap:
         """From the numbers that a segment holds to addresses in this version."""
         covered = standing.covered
         if self._base.manifest.has_stable_row_ids and not standing.metadata.holds_addresses:
-            return Locate(self.row_ids, covered)
+            return ResolveRowIds(self.row_ids, covered)
         notes = self.notes
-        return Stay(covered) if notes is None else Follow(notes, covered)
+        return SameAddresses(covered) if notes is None else FollowCompactions(notes, covered)
 
-    def part(self, standing: Standing, *, rows_by_id: bool) -> Part:
+    def part(self, standing: SegmentCoverage, *, rows_by_id: bool) -> MergeInput:
         """A segment that goes into a new one, which is to hold row ids, or addresses of this version."""
         moves = self.moves(standing)
         if rows_by_id and self._base.manifest.has_stable_row_ids:
-            if not isinstance(moves, Locate):
+            if not isinstance(moves, ResolveRowIds):
                 raise Unsupported(
                     f"{self._base.location.uri}: index {standing.metadata.name!r} holds addresses, and cannot go into "
                     "one that holds row ids; create it anew, with replace=True"
                 )
-            moves = KeepIds(moves)
-        return Part(self.segment(standing.metadata), moves)
+            moves = KeepRowIds(moves)
+        return MergeInput(self.segment(standing.metadata), moves)
 
     def segment(self, metadata: IndexMetadata) -> Segment:
         """As its kind sees it."""
@@ -109,7 +109,7 @@ class Coverage:
             return RowsOfIds(self._base.manifest.next_row_id)
         return RowsOfFragments(self.rows_of if self.notes is None else self.notes.rows_under | self.rows_of)
 
-    def fingerprint(self, standing: Standing) -> tuple[object, ...]:
+    def fingerprint(self, standing: SegmentCoverage) -> tuple[object, ...]:
         """What a segment that is open depends on besides its files: with the same, it is the same."""
         if self._base.manifest.has_stable_row_ids and not standing.metadata.holds_addresses:
             return ()
@@ -117,9 +117,9 @@ class Coverage:
         return (None if entry is None else entry.uuid, bytes(standing.covered.serialize()))
 
     @cached_property
-    def notes(self) -> Notes | None:
+    def notes(self) -> CompactionLog | None:
         """On compactions whose rows others have to follow."""
-        return None if self.reuse is None else Notes(self.reuse, path=self._path)
+        return None if self.reuse is None else CompactionLog(self.reuse, path=self._path)
 
     @cached_property
     def rows_of(self) -> dict[int, int]:
@@ -130,17 +130,17 @@ class Coverage:
     def _path(self) -> str:
         return f"{self._base.location.uri}/{self._base.manifest.path}"
 
-    def _standing(self, index: IndexMetadata) -> Standing:
-        kind = registry.of(index)
+    def _standing(self, index: IndexMetadata) -> SegmentCoverage:
+        kind = registry.by_type_url(index)
         if kind is None:
-            return Standing(index, None, BitMap(), registry.why_unknown(index))
+            return SegmentCoverage(index, None, BitMap(), registry.why_unknown(index))
         try:
             covered = self._covered(index)
         except LanceError as error:
-            return Standing(index, None, BitMap(), f"cannot be trusted: {error}")
+            return SegmentCoverage(index, None, BitMap(), f"cannot be trusted: {error}")
         if covered is None:
-            return Standing(index, kind, BitMap(), "does not say which fragments it covers")
-        return Standing(index, kind, covered, None if covered else "covers no fragment of this version")
+            return SegmentCoverage(index, kind, BitMap(), "does not say which fragments it covers")
+        return SegmentCoverage(index, kind, covered, None if covered else "covers no fragment of this version")
 
     def _covered(self, index: IndexMetadata) -> BitMap | None:
         """Zones are of fragments that are gone, wherever rows went; what was built since knows the new ones itself."""
@@ -174,13 +174,13 @@ class RowsOfIds:
         return min(max(0, self.next_row_id - (high << HALF_BITS)), LOWER_HALF + 1)
 
 
-def covered_today(base: Snapshot) -> list[BitMap]:
+def current_coverage(base: Snapshot) -> list[BitMap]:
     """What each segment was told to cover, in fragments of today; of kinds that are not known too."""
     reuse = load_reuse(base)
-    return [covered for index in base.manifest.indices if (covered := led_on(index, reuse)) is not None]
+    return [covered for index in base.manifest.indices if (covered := follow_reuse(index, reuse)) is not None]
 
 
-def led_on(index: IndexMetadata, reuse: FragmentReuse | None) -> BitMap | None:
+def follow_reuse(index: IndexMetadata, reuse: FragmentReuse | None) -> BitMap | None:
     """What a segment was told to cover, with fragments that became others as those; None for what covers none, or
     nobody knows which."""
     covered = index.covers
@@ -206,6 +206,6 @@ def load_reuse(base: Snapshot, indices: Sequence[IndexMetadata] | None = None) -
     return content
 
 
-def together(standings: Iterable[Standing]) -> BitMap:
+def combined(standings: Iterable[SegmentCoverage]) -> BitMap:
     """What some segments cover."""
     return BitMap.union(BitMap(), *(each.covered for each in standings))

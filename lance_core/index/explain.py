@@ -8,10 +8,10 @@ from pyroaring import BitMap
 
 from lance_core.errors import LanceError
 from lance_core.expressions import Predicate
-from lance_core.index.access_path import AllOf, AnyOf, Ask, Route, Step, Unknown, told
-from lance_core.index.coverage import Standing
+from lance_core.index.access_path import AccessPath, AllOf, AnyOf, IndexProbe, Step, Unknown, describe
+from lance_core.index.coverage import SegmentCoverage
 from lance_core.index.index_type import Certainty
-from lance_core.index.lookup import Indexed, reached
+from lance_core.index.lookup import IndexLookup, resolved_rows
 from lance_core.scan.explain import Indices, runs
 from lance_core.versions.snapshot import Snapshot
 
@@ -25,7 +25,7 @@ def explained(base: Snapshot, predicate: Predicate | None, *, use_indices: bool 
     if base.manifest.index_section is None:
         return Indices()
     try:
-        indexed = Indexed.of(base)
+        indexed = IndexLookup.of(base)
     except LanceError as error:
         return Indices((f"indices   cannot be told, and every fragment is scanned: {error}",))
     names = sorted(indexed.coverage.by_name)
@@ -36,14 +36,16 @@ def explained(base: Snapshot, predicate: Predicate | None, *, use_indices: bool 
     return Indices(tuple(_aligned(_lines(indexed, predicate, route, names))), narrow=route.knows_anything)
 
 
-def _lines(indexed: Indexed, predicate: Predicate, route: Route, names: list[str]) -> Iterator[tuple[str, str]]:
+def _lines(
+    indexed: IndexLookup, predicate: Predicate, route: AccessPath, names: list[str]
+) -> Iterator[tuple[str, str]]:
     coverage, used = indexed.coverage, set[str]()
     live = coverage.live
     for ask in route.asks():
         for name, text in _used(ask, len(live)):
             used.add(name)
             yield "indices", text
-    known = reached(route, live)
+    known = resolved_rows(route, live)
     if used:
         yield "re-checked", _rechecked(predicate, route, known)
         left = live - known
@@ -56,7 +58,7 @@ def _lines(indexed: Indexed, predicate: Predicate, route: Route, names: list[str
             yield "not used", _unused(coverage.by_name[name], asked)
 
 
-def _used(ask: Ask, live: int) -> Iterator[tuple[str, str]]:
+def _used(ask: IndexProbe, live: int) -> Iterator[tuple[str, str]]:
     """Each index that answers a condition, with what it answers."""
     covered: dict[tuple[str, str, Certainty], int] = {}
     for share in ask.shares:
@@ -64,10 +66,10 @@ def _used(ask: Ask, live: int) -> Iterator[tuple[str, str]]:
         key = (share.standing.metadata.name, share.standing.kind.name, share.certainty)
         covered[key] = covered.get(key, 0) + len(share.fragments)
     for (name, kind, certainty), count in covered.items():
-        yield name, f"{name} ({kind}) answers {told(ask)}: {certainty.value}, in {count} of {live} fragments"
+        yield name, f"{name} ({kind}) answers {describe(ask)}: {certainty.value}, in {count} of {live} fragments"
 
 
-def _rechecked(predicate: Predicate, route: Route, known: BitMap) -> str:
+def _rechecked(predicate: Predicate, route: AccessPath, known: BitMap) -> str:
     """Conditions that rows found have to meet besides, in any fragment."""
     left = sorted(
         number for numbers, step in route.steps if not known.issubset(_exactly(step, known)) for number in numbers
@@ -81,7 +83,7 @@ def _rechecked(predicate: Predicate, route: Route, known: BitMap) -> str:
 def _exactly(step: Step, everywhere: BitMap) -> BitMap:
     """The fragments in which nothing is left to be looked at."""
     match step:
-        case Ask(shares=shares):
+        case IndexProbe(shares=shares):
             exact = (share.fragments for share in shares if share.certainty is Certainty.EXACT)
             return BitMap.union(BitMap(), *exact)
         case AllOf(parts=parts) | AnyOf(parts=parts):
@@ -91,7 +93,7 @@ def _exactly(step: Step, everywhere: BitMap) -> BitMap:
     return everywhere
 
 
-def _unused(segments: tuple[Standing, ...], asked: set[int]) -> str:
+def _unused(segments: tuple[SegmentCoverage, ...], asked: set[int]) -> str:
     name, kind = segments[0].metadata.name, segments[0].metadata.kind.removesuffix("IndexDetails")
     if segments[0].kind is not None:
         kind = segments[0].kind.name

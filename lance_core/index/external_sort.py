@@ -30,7 +30,7 @@ class Sorter:
     _held: list[pa.RecordBatch] = field(default_factory=list)
     _nulls: list[pa.Array] = field(default_factory=list)
     _size: int = 0
-    _aside: "_Aside | None" = None
+    _aside: "_SpilledRuns | None" = None
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Of `VALUE` and `ROW`, in any order."""
@@ -59,7 +59,7 @@ class Sorter:
 
     def _put_aside(self) -> None:
         if self._aside is None:
-            self._aside = _Aside(tempfile.TemporaryDirectory(prefix="lance-sorting-"))
+            self._aside = _SpilledRuns(tempfile.TemporaryDirectory(prefix="lance-sorting-"))
         self._aside.add(self._null_rows(), self._in_order())
         self._size = 0
 
@@ -85,7 +85,7 @@ def in_order(order: Ordering, batches: list[pa.RecordBatch]) -> Iterator[pa.Reco
 
 
 @dataclass(slots=True)
-class _Aside:
+class _SpilledRuns:
     """Sorted runs in files, and apart from them the rows that have no value."""
 
     directory: tempfile.TemporaryDirectory[str]

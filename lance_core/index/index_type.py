@@ -5,7 +5,7 @@
     examine(segment, ...)              what is in its files, and whether that holds together; for `fsck`
 
 That is all. Which fragments a segment covers, whose rows moved or are deleted, what becomes of NOT, AND and OR, and
-what is done where no index knows anything, are nobody's business here: `coverage.py`, `moves.py`, `routes.py`.
+what is done where no index knows anything, are nobody's business here: `coverage.py`, `row_remap.py`, `access_path.py`.
 
 A kind stores rows by numbers, of which it knows only that they are 64 bits: row ids or addresses, as its version says.
 """
@@ -22,15 +22,15 @@ import pyarrow as pa
 from lance_core.expressions.tree import Call, Comparison, In, IsNull, Like
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import Ids, RowSet, RowsUnder
-from lance_core.index.segment_files import Files, Reader
+from lance_core.index.segment_files import SegmentSink, SegmentSource
 
 VALUE, ROW = "value", "row"
 """The columns that a kind is built from: the values, and the number of each row, in the order of a scan."""
 
 
 @dataclass(frozen=True, slots=True)
-class Between:
-    """Two bounds of one column. A kind that does not answer it (`Kind.answers`) is asked for each of them."""
+class RangeCondition:
+    """Two bounds of one column. A kind that does not answer it (`IndexType.answers`) is asked for each of them."""
 
     low: Comparison
     high: Comparison
@@ -43,7 +43,7 @@ class Between:
 Condition: TypeAlias = Comparison | In | IsNull | Like | Call
 """On one column, as a filter has it."""
 
-Leaf: TypeAlias = Condition | Between
+Leaf: TypeAlias = Condition | RangeCondition
 """What is asked of a kind: a condition on one column. Never NOT, which is what is neither true nor null; nor `!=`."""
 
 
@@ -55,12 +55,12 @@ class Certainty(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class MatchedRows:
     rows: RowSet
     certainty: Certainty
 
 
-class Moves(Protocol):
+class RowRemap(Protocol):
     """What became of rows since a segment was written."""
 
     def of(self, rows: Ids) -> tuple[Ids, npt.NDArray[np.bool_]]:
@@ -75,7 +75,7 @@ class Segment:
     """One that is there, as a kind sees it."""
 
     metadata: IndexMetadata
-    files: Reader
+    files: SegmentSource
     rows_under: RowsUnder
 
     @property
@@ -84,11 +84,11 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class MergeInput:
     """A segment that goes into a new one."""
 
     segment: Segment
-    moves: Moves
+    moves: RowRemap
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,16 +107,16 @@ class Examined:
 class Searcher(Protocol):
     """A segment that is open. It may keep what it has read; two threads may ask at once."""
 
-    def search(self, leaf: Leaf) -> Found | None:
+    def search(self, leaf: Leaf) -> MatchedRows | None:
         """None for what it cannot answer. A condition on a column of another type than it was built on has been kept
         away before."""
 
 
-class Options(Protocol):
+class IndexOptions(Protocol):
     """What a user may choose for a kind: a frozen value of the kind's own."""
 
 
-class Kind(Protocol):
+class IndexType(Protocol):
     @property
     def name(self) -> str:
         """As users and pylance say it: `BTREE`."""
@@ -131,17 +131,17 @@ class Kind(Protocol):
     def version(self, *, stable_row_ids: bool) -> int:
         """What is written."""
 
-    def fits(self, column: pa.Field) -> bool:
+    def supports(self, column: pa.Field) -> bool:
         """Whether it can be built on such a column."""
 
     @property
-    def fitting(self) -> str:
+    def supported_types(self) -> str:
         """Which types it can be built on, for messages."""
 
-    def options(self, given: Mapping[str, object]) -> Options:
+    def options(self, given: Mapping[str, object]) -> IndexOptions:
         """Raises `InvalidInput` that names what may be given."""
 
-    def options_of(self, segment: Segment) -> Options:
+    def options_of(self, segment: Segment) -> IndexOptions:
         """Those that a segment was built with, as far as it says."""
 
     def answers(self, leaf: Leaf, metadata: IndexMetadata) -> Certainty | None:
@@ -149,7 +149,12 @@ class Kind(Protocol):
         vain."""
 
     def write(
-        self, files: Files, column: pa.Field, rows: Iterable[pa.RecordBatch], parts: Sequence[Part], options: Options
+        self,
+        files: SegmentSink,
+        column: pa.Field,
+        rows: Iterable[pa.RecordBatch],
+        parts: Sequence[MergeInput],
+        options: IndexOptions,
     ) -> bytes:
         """The files of a segment that has all these rows, those of `parts` as far as their `moves` let them stay; what
         the index section says of it (`index_details`, without the URL)."""

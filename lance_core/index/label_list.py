@@ -1,8 +1,8 @@
 """LABEL_LIST: for each element, the set of the rows whose lists have it. For tags and the like.
 
-The file is that of BITMAP (`key_sets.py`), its keys are elements; under NULL are the rows whose list has a NULL in it.
-An empty list is under no key, and neither is a NULL list: those rows are kept beside the keys. Elements are the same
-where they are bit by bit, as for the engine: 0.0 is no -0.0 in a list.
+The file is that of BITMAP (`value_bitmaps.py`), its keys are elements; under NULL are the rows whose list has a NULL in
+it. An empty list is under no key, and neither is a NULL list: those rows are kept beside the keys. Elements are the
+same where they are bit by bit, as for the engine: 0.0 is no -0.0 in a list.
 
 Not answered is what holds for rows that are under no key: that a list has all of nothing. And to what is NULL for
 every row (whether a list has an element that is not known) rows add nothing.
@@ -20,11 +20,21 @@ from lance_core.expressions.tree import Call, IsNull
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import RowSet
 from lance_core.index.bitmap import NoOptions, add_parts, no_options
-from lance_core.index.index_type import ROW, VALUE, Certainty, Examined, Found, Leaf, Options, Part, Segment
+from lance_core.index.index_type import (
+    ROW,
+    VALUE,
+    Certainty,
+    Examined,
+    IndexOptions,
+    Leaf,
+    MatchedRows,
+    MergeInput,
+    Segment,
+)
 from lance_core.index.ordering import Key, Ordering, ordering
-from lance_core.index.segment_files import Files
+from lance_core.index.segment_files import SegmentSink
 from lance_core.index.supported_types import ORDERED, is_bytes, is_ordered, is_plain, is_text
-from lance_core.index.value_bitmaps import Gathered, KeySets, examine, kept_beside
+from lance_core.index.value_bitmaps import BitmapBuilder, ValueBitmaps, examine, kept_beside
 
 _NULL_LISTS = "lance:label_list_nulls"
 _NOWHERE: Key = 1 << 64
@@ -37,12 +47,12 @@ class LabelList:
     name: str = "LABEL_LIST"
     type_url: str = "/lance.table.LabelListIndexDetails"
     newest: int = 1
-    fitting: str = f"lists of {ORDERED}"
+    supported_types: str = f"lists of {ORDERED}"
 
     def version(self, *, stable_row_ids: bool) -> int:
         return 1
 
-    def fits(self, column: pa.Field) -> bool:
+    def supports(self, column: pa.Field) -> bool:
         arrow = column.type
         is_list = pa.types.is_list(arrow) or pa.types.is_large_list(arrow)
         return is_list and is_plain(column) and is_plain(arrow.value_field) and is_ordered(arrow.value_type)
@@ -60,9 +70,14 @@ class LabelList:
         return Certainty.EXACT if isinstance(leaf, Call) and _asked(leaf) is not None else None
 
     def write(
-        self, files: Files, column: pa.Field, rows: Iterable[pa.RecordBatch], parts: Sequence[Part], options: Options
+        self,
+        files: SegmentSink,
+        column: pa.Field,
+        rows: Iterable[pa.RecordBatch],
+        parts: Sequence[MergeInput],
+        options: IndexOptions,
     ) -> bytes:
-        gathered = Gathered(ordering(column.type.value_type))
+        gathered = BitmapBuilder(ordering(column.type.value_type))
         nulls: list[RowSet | None] = []
         for batch in rows:
             lists, numbers = batch.column(VALUE), batch.column(ROW).to_numpy()
@@ -80,7 +95,7 @@ class LabelList:
         return b""
 
     def open(self, segment: Segment, column: pa.Field) -> "LabelListSearcher":
-        return LabelListSearcher(KeySets.of(segment), segment)
+        return LabelListSearcher(ValueBitmaps.of(segment), segment)
 
     def examine(self, segment: Segment, column: pa.Field) -> Examined:
         return examine(segment, column.type.value_type, beside=_NULL_LISTS)
@@ -91,10 +106,10 @@ LABEL_LIST = LabelList()
 
 @dataclass(frozen=True, slots=True)
 class LabelListSearcher:
-    _sets: KeySets
+    _sets: ValueBitmaps
     _segment: Segment
 
-    def search(self, leaf: Leaf) -> Found | None:
+    def search(self, leaf: Leaf) -> MatchedRows | None:
         rows: RowSet | None = None
         if isinstance(leaf, IsNull):
             if LABEL_LIST.answers(leaf, self._segment.metadata) is not None:
@@ -102,7 +117,7 @@ class LabelListSearcher:
         elif isinstance(leaf, Call) and (asked := _asked(leaf)) is not None:
             keys = _keys(asked, self._sets.order)
             rows = None if keys is None else self._having(keys, every=leaf.function == _HAS_ALL)
-        return None if rows is None else Found(rows, Certainty.EXACT)
+        return None if rows is None else MatchedRows(rows, Certainty.EXACT)
 
     def _having(self, keys: "Sequence[Key | None]", *, every: bool) -> RowSet:
         if not every:

@@ -2,9 +2,10 @@
 
     select(base)(predicate) -> Selection        handed to `scan/`, which knows of no index
 
-Segments are searched as `routes.py` says. What they find is brought to where rows are in this version (`moves.py`);
-deleted rows are among it, and are left out by who reads. Open segments are kept, with what they have read, for all
-tables of the process. One that cannot be read answers nothing: its fragments are scanned, and a warning says so once.
+Segments are searched as `access_path.py` says. What they find is brought to where rows are in this version
+(`row_remap.py`); deleted rows are among it, and are left out by who reads. Open segments are kept, with what they have
+read, for all tables of the process. One that cannot be read answers nothing: its fragments are scanned, and a warning
+says so once.
 """
 
 import struct
@@ -20,11 +21,21 @@ from lance_core.errors import Corrupt, IndexIgnored, LanceError
 from lance_core.expressions import Predicate
 from lance_core.expressions.tree import Comparison, In, IsNull, Node, Op
 from lance_core.format.row_sets import RowSet
-from lance_core.index.access_path import AllOf, Always, AnyOf, Ask, ByColumn, Route, Share, Step, Unknown
-from lance_core.index.coverage import Coverage, Standing
+from lance_core.index.access_path import (
+    AccessPath,
+    AllOf,
+    Always,
+    AnyOf,
+    IndexProbe,
+    IndicesByColumn,
+    SegmentScope,
+    Step,
+    Unknown,
+)
+from lance_core.index.coverage import Coverage, SegmentCoverage
 from lance_core.index.index_type import Certainty, Leaf, Searcher
-from lance_core.scan.reader_cache import LastFew
-from lance_core.scan.selection import Chosen, Select, Selection
+from lance_core.scan.reader_cache import LruCache
+from lance_core.scan.selection import FragmentSelection, Select, Selection
 from lance_core.versions.snapshot import Snapshot
 
 _VERSIONS_KEPT = 16
@@ -36,20 +47,20 @@ _UNREADABLE = (LanceError, pa.ArrowException, ValueError, LookupError, OverflowE
 """What comes of files that are missing, cut short or not what they are said to be."""
 
 
-class Indexed:
+class IndexLookup:
     """The indices of a version, ready to be asked."""
 
     def __init__(self, base: Snapshot) -> None:
         self.base = base
         self.coverage = Coverage(base)
-        self.indices = ByColumn(base.manifest.schema, self.coverage.by_name)
+        self.indices = IndicesByColumn(base.manifest.schema, self.coverage.by_name)
 
     @classmethod
-    def of(cls, base: Snapshot) -> "Indexed":
+    def of(cls, base: Snapshot) -> "IndexLookup":
         return _versions.of(id(base.manifest), lambda: cls(base), lambda kept: kept.base.manifest is base.manifest)
 
-    def route(self, predicate: Predicate) -> Route:
-        return Route.of(predicate.tree, self.indices)
+    def route(self, predicate: Predicate) -> AccessPath:
+        return AccessPath.of(predicate.tree, self.indices)
 
     def select(self, predicate: Predicate) -> Selection:
         route = self.route(predicate)
@@ -60,12 +71,12 @@ class Indexed:
 
     def candidates(self, tree: Node) -> Selection:
         """Rows to be looked at by somebody who knows what for."""
-        known, _ = _Search(self).all_of([step for _, step in Route.of(tree, self.indices).steps])
-        return Selection(known.fragments, {id: Chosen(rows) for id, rows in known.rows.parts.items()})
+        known, _ = _Search(self).all_of([step for _, step in AccessPath.of(tree, self.indices).steps])
+        return Selection(known.fragments, {id: FragmentSelection(rows) for id, rows in known.rows.parts.items()})
 
 
-_versions: "LastFew[Indexed]" = LastFew(_VERSIONS_KEPT)
-_segments: "LastFew[Searcher]" = LastFew(_SEGMENTS_KEPT)
+_versions: "LruCache[IndexLookup]" = LruCache(_VERSIONS_KEPT)
+_segments: "LruCache[Searcher]" = LruCache(_SEGMENTS_KEPT)
 _warned: "set[tuple[str, str]]" = set()
 
 
@@ -74,7 +85,7 @@ def select(base: Snapshot) -> Select | None:
     try:
         if base.manifest.index_section is None:
             return None
-        indexed = Indexed.of(base)
+        indexed = IndexLookup.of(base)
         return indexed.select if any(each.covered for each in indexed.coverage.segments) else None
     except LanceError as error:
         _tell(
@@ -86,7 +97,7 @@ def select(base: Snapshot) -> Select | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class CandidateRows:
     """Rows that can make a condition true. Nothing is said of fragments that are in neither set."""
 
     rows: RowSet
@@ -98,33 +109,33 @@ class Known:
         return self.exact | self.at_most
 
 
-_NOTHING = Known(RowSet(), BitMap(), BitMap())
+_NOTHING = CandidateRows(RowSet(), BitMap(), BitMap())
 
 
 class _Search:
-    def __init__(self, indexed: Indexed) -> None:
+    def __init__(self, indexed: IndexLookup) -> None:
         self._coverage = indexed.coverage
         self._base = indexed.base
 
-    def all_of(self, steps: Sequence[Step]) -> tuple[Known, Sequence[Known]]:
+    def all_of(self, steps: Sequence[Step]) -> tuple[CandidateRows, Sequence[CandidateRows]]:
         """Of all, and of each by itself. Once only few rows are left, large sets are not looked for."""
         found = [_NOTHING] * len(steps)
-        together: Known | None = None
+        together: CandidateRows | None = None
         for number in sorted(range(len(steps)), key=lambda number: _cost(steps[number])):
             step = steps[number]
             if together is not None and _cost(step) and self._leaves_few(together, step):
-                together = Known(together.rows, BitMap(), together.fragments)
+                together = CandidateRows(together.rows, BitMap(), together.fragments)
                 continue
             found[number] = self.of(step)
             together = found[number] if together is None else _both(together, found[number])
         return together or _NOTHING, found
 
-    def _leaves_few(self, found: Known, step: Step) -> bool:
+    def _leaves_few(self, found: CandidateRows, step: Step) -> bool:
         return len(found.rows) <= _FEW and found.fragments.issuperset(_fragments(step, self._coverage.live))
 
-    def of(self, step: Step) -> Known:
+    def of(self, step: Step) -> CandidateRows:
         match step:
-            case Ask():
+            case IndexProbe():
                 return self._asked(step)
             case AllOf(parts=parts):
                 return self.all_of(parts)[0]
@@ -132,28 +143,28 @@ class _Search:
                 return _either([self.of(part) for part in parts])
             case Always(holds=holds):
                 rows = self._everything(self._coverage.live) if holds else RowSet()
-                return Known(rows, self._coverage.live, BitMap())
+                return CandidateRows(rows, self._coverage.live, BitMap())
             case Unknown():
                 return _NOTHING
 
-    def _asked(self, ask: Ask) -> Known:
+    def _asked(self, ask: IndexProbe) -> CandidateRows:
         parts = [self._of_share(ask, share) for share in ask.shares]
         if len(parts) == 1:
             return parts[0]
-        return Known(
+        return CandidateRows(
             RowSet.union(part.rows for part in parts),
             BitMap.union(BitMap(), *(part.exact for part in parts)),
             BitMap.union(BitMap(), *(part.at_most for part in parts)),
         )
 
-    def _of_share(self, ask: Ask, share: Share) -> Known:
+    def _of_share(self, ask: IndexProbe, share: SegmentScope) -> CandidateRows:
         try:
             return self._searched(ask, share)
         except _UNREADABLE as error:
             _warn(self._base, share.standing, error)
             return _NOTHING
 
-    def _searched(self, ask: Ask, share: Share) -> Known:
+    def _searched(self, ask: IndexProbe, share: SegmentScope) -> CandidateRows:
         searcher = self._opened(share)
         found = searcher.search(ask.leaf)
         if found is None:
@@ -161,7 +172,7 @@ class _Search:
         rows = self._here(found.rows, share)
         if not ask.negated:
             is_exact = found.certainty is Certainty.EXACT
-            return Known(rows, *((share.fragments, BitMap()) if is_exact else (BitMap(), share.fragments)))
+            return CandidateRows(rows, *((share.fragments, BitMap()) if is_exact else (BitMap(), share.fragments)))
         if found.certainty is not Certainty.EXACT:
             return _NOTHING
         without = [rows]
@@ -170,9 +181,9 @@ class _Search:
             if nulls is None or nulls.certainty is not Certainty.EXACT:
                 return _NOTHING
             without.append(self._here(nulls.rows, share))
-        return Known(self._everything(share.fragments) - RowSet.union(without), share.fragments, BitMap())
+        return CandidateRows(self._everything(share.fragments) - RowSet.union(without), share.fragments, BitMap())
 
-    def _here(self, rows: RowSet, share: Share) -> RowSet:
+    def _here(self, rows: RowSet, share: SegmentScope) -> RowSet:
         """Where they are today, in the fragments that the segment is asked for."""
         moved = self._coverage.moves(share.standing).of_set(rows)
         if share.fragments != share.standing.covered:
@@ -189,7 +200,7 @@ class _Search:
     def _everything(self, fragments: BitMap) -> RowSet:
         return RowSet.everything({id: self._coverage.rows_of[id] for id in fragments})
 
-    def _opened(self, share: Share) -> Searcher:
+    def _opened(self, share: SegmentScope) -> Searcher:
         """What is read of a segment depends on how many rows its fragments have, so versions with others open it
         again."""
         standing, coverage = share.standing, self._coverage
@@ -200,7 +211,9 @@ class _Search:
         return _segments.of(key, lambda: kind.open(segment(), share.column))
 
 
-def _chosen(predicate: Predicate, route: Route, known: Known, found: Sequence[Known]) -> "list[tuple[int, Chosen]]":
+def _chosen(
+    predicate: Predicate, route: AccessPath, known: CandidateRows, found: Sequence[CandidateRows]
+) -> "list[tuple[int, FragmentSelection]]":
     """By fragment, with the conditions that were not answered exactly there: fragments that share those share the
     condition that is left."""
     residuals: dict[tuple[int, ...], Predicate | None] = {}
@@ -216,31 +229,31 @@ def _chosen(predicate: Predicate, route: Route, known: Known, found: Sequence[Kn
         )
         if left not in residuals:
             residuals[left] = predicate.keeping(left) if left else None
-        chosen.append((id, Chosen(rows, residuals[left])))
+        chosen.append((id, FragmentSelection(rows, residuals[left])))
     return chosen
 
 
-def _both(one: Known, other: Known) -> Known:
+def _both(one: CandidateRows, other: CandidateRows) -> CandidateRows:
     shared = one.fragments & other.fragments
     rows = one.rows & other.rows
     if shared != one.fragments or shared != other.fragments:
         rows = RowSet.union((rows, one.rows.only(one.fragments - shared), other.rows.only(other.fragments - shared)))
     exact = one.exact & other.exact
-    return Known(rows, exact, (one.fragments | other.fragments) - exact)
+    return CandidateRows(rows, exact, (one.fragments | other.fragments) - exact)
 
 
-def _either(parts: Sequence[Known]) -> Known:
+def _either(parts: Sequence[CandidateRows]) -> CandidateRows:
     known = BitMap.intersection(*(part.fragments for part in parts))
     exact = BitMap.intersection(*(part.exact for part in parts))
-    return Known(RowSet.union(part.rows.only(known) for part in parts), exact, known - exact)
+    return CandidateRows(RowSet.union(part.rows.only(known) for part in parts), exact, known - exact)
 
 
 def _cost(step: Step) -> int:
     """Of finding the rows, as it grows with the table: equalities first, then bounds, then what is all but some."""
     match step:
-        case Ask(negated=True) | Always():
+        case IndexProbe(negated=True) | Always():
             return 2
-        case Ask(leaf=leaf):
+        case IndexProbe(leaf=leaf):
             return 1 if _is_wide(leaf) else 0
         case AllOf(parts=parts):
             return min(map(_cost, parts))
@@ -257,7 +270,7 @@ def _is_wide(leaf: Leaf) -> bool:
 def _fragments(step: Step, live: BitMap) -> BitMap:
     """Of which anything would be known."""
     match step:
-        case Ask(shares=shares):
+        case IndexProbe(shares=shares):
             return BitMap.union(BitMap(), *(share.fragments for share in shares))
         case AllOf(parts=parts):
             return BitMap.union(BitMap(), *(_fragments(part, live) for part in parts))
@@ -269,12 +282,12 @@ def _fragments(step: Step, live: BitMap) -> BitMap:
             return BitMap()
 
 
-def reached(route: Route, live: BitMap) -> BitMap:
+def resolved_rows(route: AccessPath, live: BitMap) -> BitMap:
     """The fragments in which anything would be known of a filter."""
     return BitMap.union(BitMap(), *(_fragments(step, live) for _, step in route.steps))
 
 
-def _warn(base: Snapshot, standing: Standing, error: Exception) -> None:
+def _warn(base: Snapshot, standing: SegmentCoverage, error: Exception) -> None:
     uri, index = base.location.uri, standing.metadata
     told = str(error) if isinstance(error, LanceError) else type(error).__name__
     _tell(
@@ -295,4 +308,4 @@ def _tell(of: tuple[str, str], text: str) -> None:
     warnings.warn(text, IndexIgnored, stacklevel=2)
 
 
-__all__ = ["Indexed", "reached", "select"]
+__all__ = ["IndexLookup", "resolved_rows", "select"]

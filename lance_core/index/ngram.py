@@ -2,7 +2,7 @@
 piece's trigrams, so it is among the rows that these have in common; whether it does is to be looked at.
 
 What a trigram is, `trigrams.py` knows. The file is one row a trigram; those that are asked for are read, and some of
-them kept (`shelf.py`).
+them kept (`page_cache.py`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,9 +19,19 @@ from lance_core.expressions.tree import Call, Comparison, Like, Op
 from lance_core.format import treemap
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import HALF_BITS, LOWER_HALF, Ids, RowSet, bitmap_of
-from lance_core.index.index_type import ROW, VALUE, Certainty, Examined, Found, Leaf, Options, Part, Segment
-from lance_core.index.page_cache import OnShelf
-from lance_core.index.segment_files import Files, all_rows
+from lance_core.index.index_type import (
+    ROW,
+    VALUE,
+    Certainty,
+    Examined,
+    IndexOptions,
+    Leaf,
+    MatchedRows,
+    MergeInput,
+    Segment,
+)
+from lance_core.index.page_cache import SegmentPages
+from lance_core.index.segment_files import SegmentSink, all_rows
 from lance_core.index.supported_types import is_plain, is_text
 from lance_core.index.trigrams import NULL_TOKEN, TOKEN_SHIFT, Pairs, pairs_of, spelled, wanted
 
@@ -50,29 +60,34 @@ class NGram:
     name = "NGRAM"
     type_url = "/lance.table.NGramIndexDetails"
     newest = 0
-    fitting = "text"
+    supported_types = "text"
 
     def version(self, *, stable_row_ids: bool) -> int:
         return 0
 
-    def fits(self, column: pa.Field) -> bool:
+    def supports(self, column: pa.Field) -> bool:
         return is_plain(column) and is_text(column.type)
 
-    def options(self, given: Mapping[str, object]) -> Options:
+    def options(self, given: Mapping[str, object]) -> IndexOptions:
         if given:
             raise InvalidInput(f"{self.name} has no option {min(given)!r}; it has none")
         return NGramOptions()
 
-    def options_of(self, segment: Segment) -> Options:
+    def options_of(self, segment: Segment) -> IndexOptions:
         return NGramOptions()
 
     def answers(self, leaf: Leaf, metadata: IndexMetadata) -> Certainty | None:
         return Certainty.AT_MOST if _asked(leaf) else None
 
     def write(
-        self, files: Files, column: pa.Field, rows: Iterable[pa.RecordBatch], parts: Sequence[Part], options: Options
+        self,
+        files: SegmentSink,
+        column: pa.Field,
+        rows: Iterable[pa.RecordBatch],
+        parts: Sequence[MergeInput],
+        options: IndexOptions,
     ) -> bytes:
-        gathered = _Gathered()
+        gathered = _TokenBuilder()
         for part in parts:
             opened = _Opened.of(part.segment)
             for tokens, lists in opened.all():
@@ -151,22 +166,22 @@ class NGramSearcher:
         self._segment = segment
         self._order = np.argsort(opened.numbers, kind="stable")
         self._sorted = opened.numbers[self._order]
-        self._kept: OnShelf[RowSet] = OnShelf()
+        self._kept: SegmentPages[RowSet] = SegmentPages()
 
-    def search(self, leaf: Leaf) -> Found | None:
+    def search(self, leaf: Leaf) -> MatchedRows | None:
         tokens = _asked(leaf)
         if not tokens:
             return None
         first, last = (np.searchsorted(self._sorted, tokens, side=side) for side in ("left", "right"))
         if (first == last).any():  # nobody has one of them
-            return Found(RowSet(), Certainty.AT_MOST)
+            return MatchedRows(RowSet(), Certainty.AT_MOST)
         if (last - first > 1).any():
             raise Corrupt("a token stands there twice", path=self._opened.path, field=_TOKENS)
         lists = sorted(self._lists(self._order[first].tolist()), key=len)
         found = lists[0]
         for other in lists[1:]:
             found = found & other
-        return Found(found, Certainty.AT_MOST)
+        return MatchedRows(found, Certainty.AT_MOST)
 
     def _lists(self, places: Sequence[int]) -> list[RowSet]:
         found = {place: rows for place in places if (rows := self._kept.get(place)) is not None}
@@ -195,7 +210,7 @@ def _asked(leaf: Leaf) -> list[int]:
 
 
 @dataclass(slots=True)
-class _Gathered:
+class _TokenBuilder:
     """Rows by token. Those that are added wait until there are millions of pairs, which are sorted together."""
 
     _lists: dict[int, dict[int, BitMap]] = field(default_factory=dict)
@@ -215,7 +230,7 @@ class _Gathered:
                 np.concatenate([pairs_of(some), missing | (np.uint64(NULL_TOKEN) << TOKEN_SHIFT)]), rows[start:][:step]
             )
 
-    def add_lists(self, tokens: pa.Array, lists: pa.Array, part: Part, *, path: str) -> None:
+    def add_lists(self, tokens: pa.Array, lists: pa.Array, part: MergeInput, *, path: str) -> None:
         """Those of a segment, whose rows may be elsewhere now."""
         if tokens.null_count or lists.null_count:
             raise Corrupt("a value is missing", path=path, field=_TOKENS)
@@ -249,7 +264,7 @@ class _Gathered:
         if lists:
             yield _batch(tokens, lists)
 
-    def _move(self, of: Sequence[tuple[int, int]], held: Sequence[Ids], part: Part) -> None:
+    def _move(self, of: Sequence[tuple[int, int]], held: Sequence[Ids], part: MergeInput) -> None:
         now, still = part.moves.of(np.concatenate(held))
         tokens = np.repeat(*(np.array(each, dtype=np.int64) for each in zip(*of, strict=True))).astype(np.uint64)
         rows = now[still]

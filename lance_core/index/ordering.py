@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.expressions.tree import Comparison, In, Like, Op
-from lance_core.index.index_type import Between, Certainty, Leaf
-from lance_core.index.supported_types import is_moment
+from lance_core.index.index_type import Certainty, Leaf, RangeCondition
+from lance_core.index.supported_types import is_temporal
 
 Key: TypeAlias = Any
 """An int, bytes or a Decimal: all keys of a column are of one kind."""
@@ -64,9 +64,9 @@ def ordering(arrow: pa.DataType) -> Ordering:
     return _Values(arrow) if number is None else _Numbers(arrow, number)
 
 
-def span_of(order: Ordering, leaf: Comparison | Between | Like) -> Span | None:
+def span_of(order: Ordering, leaf: Comparison | RangeCondition | Like) -> Span | None:
     """What a comparison asks for, or at least what every match of a pattern begins with."""
-    if isinstance(leaf, Between):
+    if isinstance(leaf, RangeCondition):
         low, high = span_of(order, leaf.low), span_of(order, leaf.high)
         return None if low is None or high is None else Span(low.low, high.high, low.above, high.below)
     if isinstance(leaf, Like):
@@ -108,7 +108,7 @@ def certainty(leaf: Leaf) -> Certainty | None:
         return Certainty.AT_MOST if any(map(_is_zero, leaf.values)) else Certainty.EXACT
     if isinstance(leaf, Comparison):
         return None if leaf.op is Op.NE else Certainty.EXACT
-    return Certainty.EXACT if isinstance(leaf, Between) else None
+    return Certainty.EXACT if isinstance(leaf, RangeCondition) else None
 
 
 def _alike(order: Ordering, value: pa.Scalar) -> tuple[Key, Key]:
@@ -141,7 +141,7 @@ _BITS = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 def _number_type(arrow: pa.DataType) -> np.dtype[Any] | None:
     if pa.types.is_boolean(arrow):
         return np.dtype(np.uint8)
-    if pa.types.is_integer(arrow) or pa.types.is_floating(arrow) or is_moment(arrow):
+    if pa.types.is_integer(arrow) or pa.types.is_floating(arrow) or is_temporal(arrow):
         signed, unsigned = _WIDTHS[arrow.bit_width]
         return unsigned if pa.types.is_unsigned_integer(arrow) else signed
     return None

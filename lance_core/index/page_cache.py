@@ -14,7 +14,7 @@ _ENTRY_BYTES = 1024
 """What the smallest value takes in memory with all that is around it: a set of one row has a few bytes in its file."""
 
 
-class Shelf:
+class PageCache:
     """For all threads."""
 
     def __init__(self, most: int) -> None:
@@ -42,14 +42,14 @@ class Shelf:
                 self._size -= gone
 
 
-SHELF = Shelf(BYTES_KEPT)
+SHELF = PageCache(BYTES_KEPT)
 _owners = itertools.count()
 
 
-class OnShelf(Generic[Value]):
+class SegmentPages(Generic[Value]):
     """Those of one segment, by a number."""
 
-    def __init__(self, shelf: Shelf = SHELF) -> None:
+    def __init__(self, shelf: PageCache = SHELF) -> None:
         self._shelf = shelf
         self._owner = next(_owners)
 

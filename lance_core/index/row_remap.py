@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap, BitMap64
 
-from lance_core.format.fragment_reuse import FragmentReuse, Led, surviving_rows
+from lance_core.format.fragment_reuse import FragmentReuse, ReuseGroup, surviving_rows
 from lance_core.format.row_id_index import RowIdIndex
 from lance_core.format.row_sets import HALF_BITS, LOWER_HALF, Ids, RowSet
 
@@ -24,7 +24,7 @@ _LOWER = np.uint64(LOWER_HALF)
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
+class SameAddresses:
     """Numbers are addresses, and rows are where they were."""
 
     covered: BitMap
@@ -37,7 +37,7 @@ class Stay:
 
 
 @dataclass(frozen=True, slots=True)
-class Unmoved:
+class Unchanged:
     """The segment was written a moment ago, from the version that it goes into."""
 
     def of(self, rows: Ids) -> tuple[Ids, Still]:
@@ -48,10 +48,10 @@ class Unmoved:
 
 
 @dataclass(frozen=True, slots=True)
-class Follow:
+class FollowCompactions:
     """Numbers are addresses of rows that compactions moved."""
 
-    notes: "Notes"
+    notes: "CompactionLog"
     covered: BitMap
 
     def of(self, rows: Ids) -> tuple[Ids, Still]:
@@ -66,7 +66,7 @@ class Follow:
 
 
 @dataclass(frozen=True, slots=True)
-class Locate:
+class ResolveRowIds:
     """Numbers are row ids, and the rows are wherever the version has them."""
 
     places: RowIdIndex
@@ -83,10 +83,10 @@ class Locate:
 
 
 @dataclass(frozen=True, slots=True)
-class KeepIds:
+class KeepRowIds:
     """The same, for a segment that is to hold row ids again: numbers stay, of rows that are where it covers them."""
 
-    located: Locate
+    located: ResolveRowIds
 
     def of(self, rows: Ids) -> tuple[Ids, Still]:
         return rows, self.located.of(rows)[1]
@@ -96,7 +96,7 @@ class KeepIds:
         return RowSet.of(ids[self.of(ids)[1]])
 
 
-class Notes:
+class CompactionLog:
     """Compactions, oldest first. What they say is read when it is first asked for.
 
     >>> none = Notes(FragmentReuse.empty(), path="_versions/1.manifest")
@@ -126,12 +126,12 @@ class Notes:
         return rows, still
 
     @cached_property
-    def _steps(self) -> "tuple[_Step, ...]":
-        return tuple(_Step.of(groups, path=self._path) for _, groups in self._notes)
+    def _steps(self) -> "tuple[_Compaction, ...]":
+        return tuple(_Compaction.of(groups, path=self._path) for _, groups in self._notes)
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _Compaction:
     """One compaction. Surviving rows are counted through all of its groups: `place` is such a number."""
 
     old: Ids
@@ -150,7 +150,7 @@ class _Step:
     new_rows: Ids
 
     @classmethod
-    def of(cls, groups: Sequence[Led], *, path: str) -> "_Step":
+    def of(cls, groups: Sequence[ReuseGroup], *, path: str) -> "_Compaction":
         old: list[tuple[int, int, int]] = []
         new: list[tuple[int, int, int]] = []
         dead: dict[int, Ids] = {}

@@ -18,13 +18,13 @@ _VERSION = StorageVersion(2, 2)
 """Of the files, whatever the table's data files have: it is what pylance writes beside any of them."""
 
 
-class Files(Protocol):
+class SegmentSink(Protocol):
     """Where a kind writes."""
 
     def create(self, name: str, schema: pa.Schema) -> FileWriter: ...
 
 
-class Reader(Protocol):
+class SegmentSource(Protocol):
     """Where it reads. A file that is not there is a `NotFound`, one that was cut short a `StorageError`."""
 
     def open(self, name: str) -> FileReader: ...

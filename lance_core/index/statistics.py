@@ -15,7 +15,7 @@ from lance_core.format.fragment import live_rows
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.index import build, registry
-from lance_core.index.coverage import Coverage, Standing, led_on, together
+from lance_core.index.coverage import Coverage, SegmentCoverage, combined, follow_reuse
 from lance_core.versions.snapshot import Snapshot
 
 
@@ -122,12 +122,17 @@ class RowCounts:
 
 
 def _of(
-    base: Snapshot, coverage: Coverage, name: str, segments: Sequence[Standing], count: RowCounts, live: RowCounts
+    base: Snapshot,
+    coverage: Coverage,
+    name: str,
+    segments: Sequence[SegmentCoverage],
+    count: RowCounts,
+    live: RowCounts,
 ) -> IndexStatistics:
     newest = max(segments, key=lambda each: (each.metadata.dataset_version, each.metadata.message.created_at))
     field_ids = newest.metadata.field_ids
     chain = build.chain_of(base.manifest.schema, field_ids[0]) if field_ids else None
-    covered = together(segments)
+    covered = combined(segments)
     told = tuple(_segment(each, count) for each in segments)
     return IndexStatistics(
         name=name,
@@ -147,7 +152,7 @@ def _of(
     )
 
 
-def _segment(standing: Standing, count: RowCounts) -> SegmentStatistics:
+def _segment(standing: SegmentCoverage, count: RowCounts) -> SegmentStatistics:
     index = standing.metadata
     return SegmentStatistics(
         uuid=index.uuid,
@@ -159,18 +164,18 @@ def _segment(standing: Standing, count: RowCounts) -> SegmentStatistics:
         created_at=index.created_at,
         dataset_version=index.dataset_version,
         unused=standing.unused,
-        is_known=registry.of(index) is not None,
+        is_known=registry.by_type_url(index) is not None,
     )
 
 
-def _kind(standing: Standing) -> str:
+def _kind(standing: SegmentCoverage) -> str:
     return standing.kind.name if standing.kind is not None else standing.metadata.kind or "unknown"
 
 
-def is_behind(coverage: Coverage, standing: Standing) -> bool:
+def is_behind(coverage: Coverage, standing: SegmentCoverage) -> bool:
     """Whether rows of it moved since. One that is not known, or cannot be trusted, follows nothing."""
     index = standing.metadata
-    return standing.kind is not None and not index.is_of_zones and led_on(index, coverage.reuse) != index.covers
+    return standing.kind is not None and not index.is_of_zones and follow_reuse(index, coverage.reuse) != index.covers
 
 
 def _sum(sizes: Iterable[int | None]) -> int | None:

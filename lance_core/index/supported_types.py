@@ -16,7 +16,7 @@ def is_number(arrow: pa.DataType) -> bool:
     return bool(pa.types.is_integer(arrow) or pa.types.is_floating(arrow))
 
 
-def is_moment(arrow: pa.DataType) -> bool:
+def is_temporal(arrow: pa.DataType) -> bool:
     """A day, a time of day, a point in time, or a length of it."""
     return bool(pa.types.is_temporal(arrow) and not pa.types.is_interval(arrow))
 
@@ -38,7 +38,7 @@ def is_ordered(arrow: pa.DataType) -> bool:
     """Of one value, which is before, after or equal to another one."""
     return (
         is_number(arrow)
-        or is_moment(arrow)
+        or is_temporal(arrow)
         or is_text(arrow)
         or is_bytes(arrow)
         or is_decimal(arrow)

@@ -20,8 +20,8 @@ from lance_core.errors import Corrupt, InvalidInput
 from lance_core.format.row_sets import HALF_BITS, LOWER_HALF, Ids, RowSet, bitmap_of
 from lance_core.index.index_type import Examined, Segment
 from lance_core.index.ordering import Key, Ordering, Positions, Span, joined, ordering
-from lance_core.index.page_cache import OnShelf
-from lance_core.index.segment_files import Files, all_rows
+from lance_core.index.page_cache import SegmentPages
+from lance_core.index.segment_files import SegmentSink, all_rows
 from lance_core.index.supported_types import is_ordered
 from lance_core.limits import INDEX_KEYS
 
@@ -35,7 +35,7 @@ _FEW_SETS = 64
 
 
 @dataclass(slots=True)
-class Gathered:
+class BitmapBuilder:
     """Rows by key. Those that are added wait until there are millions, so that nothing is done for each of them."""
 
     order: Ordering
@@ -70,7 +70,7 @@ class Gathered:
         for slot, rows in zip(self._slots_of(keys.drop_null()), of_keys, strict=True):
             self._sets[slot].append(rows)
 
-    def write(self, files: Files, beside: Mapping[str, bytes] | None = None) -> None:
+    def write(self, files: SegmentSink, beside: Mapping[str, bytes] | None = None) -> None:
         """Keys ascending, NULL first; one that no row has any more is left out. `beside` goes into buffers, noted under
         their names."""
         self._settle()
@@ -155,7 +155,7 @@ def _by_upper_half(rows: Ids) -> Iterator[tuple[int, Positions | slice]]:
 
 
 @dataclass(frozen=True, slots=True)
-class KeySets:
+class ValueBitmaps:
     """Those of a segment. The keys are kept, the sets are not."""
 
     order: Ordering
@@ -167,10 +167,10 @@ class KeySets:
     """And of each key."""
     _file: FileReader
     _segment: Segment
-    _kept: OnShelf[RowSet] = field(default_factory=OnShelf)
+    _kept: SegmentPages[RowSet] = field(default_factory=SegmentPages)
 
     @classmethod
-    def of(cls, segment: Segment) -> "KeySets":
+    def of(cls, segment: Segment) -> "ValueBitmaps":
         file = segment.files.open(FILE)
         INDEX_KEYS.check(file.row_count, path=_path(segment))
         order = _order_of(file, segment)

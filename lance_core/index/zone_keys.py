@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.index.supported_types import is_bytes, is_decimal, is_moment, is_text
+from lance_core.index.supported_types import is_bytes, is_decimal, is_temporal, is_text
 
 Keys = npt.NDArray[Any]
 
@@ -25,7 +25,7 @@ def keys_of(array: pa.Array) -> Keys:
         return _objects([b"" if each is None else each for each in _as_bytes(array).to_pylist()])
     if is_decimal(arrow):
         return _objects([decimal.Decimal(0) if each is None else each for each in array.to_pylist()])
-    if is_moment(arrow):
+    if is_temporal(arrow):
         array = array.view(pa.int32() if arrow.bit_width == 32 else pa.int64())
     elif pa.types.is_boolean(arrow):
         array = array.cast(pa.uint8())

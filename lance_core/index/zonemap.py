@@ -21,9 +21,18 @@ from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import RowSet
 from lance_core.format.zone_map_details import ZoneMapDetails
 from lance_core.index import zones
-from lance_core.index.index_type import Between, Certainty, Examined, Found, Leaf, Options, Part, Segment
-from lance_core.index.segment_files import Files, all_rows
-from lance_core.index.supported_types import ORDERED, is_moment, is_number, is_ordered, is_plain
+from lance_core.index.index_type import (
+    Certainty,
+    Examined,
+    IndexOptions,
+    Leaf,
+    MatchedRows,
+    MergeInput,
+    RangeCondition,
+    Segment,
+)
+from lance_core.index.segment_files import SegmentSink, all_rows
+from lance_core.index.supported_types import ORDERED, is_number, is_ordered, is_plain, is_temporal
 from lance_core.index.zone_keys import Keys, key_of, keys_of
 from lance_core.index.zones import ROWS_PER_ZONE, Mask, Nulls, Zone, Zones, cut, read_nulls
 
@@ -45,15 +54,15 @@ class ZoneMap:
     name = "ZONEMAP"
     type_url = "/lance.table.ZoneMapIndexDetails"
     newest = 0
-    fitting = ORDERED
+    supported_types = ORDERED
 
     def version(self, *, stable_row_ids: bool) -> int:
         return 0
 
-    def fits(self, column: pa.Field) -> bool:
+    def supports(self, column: pa.Field) -> bool:
         return is_plain(column) and is_ordered(column.type)
 
-    def options(self, given: Mapping[str, object]) -> Options:
+    def options(self, given: Mapping[str, object]) -> IndexOptions:
         rows = given.get(_ROWS_PER_ZONE, ROWS_PER_ZONE)
         if unknown := sorted(given.keys() - {_ROWS_PER_ZONE}):
             raise InvalidInput(f"{self.name} has no option {unknown[0]!r}; it has {_ROWS_PER_ZONE}")
@@ -61,7 +70,7 @@ class ZoneMap:
             raise InvalidInput(f"{_ROWS_PER_ZONE}={rows!r}: it is a whole number, from 1 to {_ROWS_PER_ZONE_MAX:,}")
         return ZoneMapOptions(rows)
 
-    def options_of(self, segment: Segment) -> Options:
+    def options_of(self, segment: Segment) -> IndexOptions:
         rows = ZoneMapDetails.of(segment.metadata).rows_per_zone
         return ZoneMapOptions(rows if rows and rows <= _ROWS_PER_ZONE_MAX else ROWS_PER_ZONE)
 
@@ -71,7 +80,7 @@ class ZoneMap:
                 return Certainty.EXACT if ZoneMapDetails.of(metadata).has_null_bitmap else Certainty.AT_MOST
             case Comparison(op=op):
                 return None if op is Op.NE else Certainty.AT_MOST
-            case In() | Between():
+            case In() | RangeCondition():
                 return Certainty.AT_MOST
             case Like():
                 return Certainty.AT_MOST if leaf.prefix else None
@@ -79,7 +88,12 @@ class ZoneMap:
                 return Certainty.AT_MOST if function == "isnan" else None
 
     def write(
-        self, files: Files, column: pa.Field, rows: Iterable[pa.RecordBatch], parts: Sequence[Part], options: Options
+        self,
+        files: SegmentSink,
+        column: pa.Field,
+        rows: Iterable[pa.RecordBatch],
+        parts: Sequence[MergeInput],
+        options: IndexOptions,
     ) -> bytes:
         assert isinstance(options, ZoneMapOptions)
         schema = _schema(column.type)
@@ -121,7 +135,7 @@ class ZoneMapSearcher:
         self._zones = zones
         self._nulls = nulls
 
-    def search(self, leaf: Leaf) -> Found | None:
+    def search(self, leaf: Leaf) -> MatchedRows | None:
         if not isinstance(leaf, IsNull) and not _has_order(self._table.schema.field("min").type):
             return None
         match leaf:
@@ -129,7 +143,7 @@ class ZoneMapSearcher:
                 return self._without_value()
             case Comparison(op=op, value=value):
                 where = self._bounds.compared(op, value)
-            case Between(low=low, high=high):
+            case RangeCondition(low=low, high=high):
                 above, below = (self._bounds.compared(each.op, each.value) for each in (low, high))
                 where = None if above is None or below is None else above & below
             case In(values=values):
@@ -140,12 +154,12 @@ class ZoneMapSearcher:
                 where = self._bounds.has_nan if function == "isnan" else None
         return None if where is None else self._zones.found(where)
 
-    def _without_value(self) -> Found:
+    def _without_value(self) -> MatchedRows:
         if self._nulls is None:
             return self._zones.found(self._table["null_count"].to_numpy() > 0)
         if self._zones.missing.parts:
-            return Found(self._nulls | self._zones.missing, Certainty.AT_MOST)
-        return Found(self._nulls, Certainty.EXACT)
+            return MatchedRows(self._nulls | self._zones.missing, Certainty.AT_MOST)
+        return MatchedRows(self._nulls, Certainty.EXACT)
 
     @cached_property
     def _bounds(self) -> "_Bounds":
@@ -278,7 +292,7 @@ def _path(segment: Segment) -> str:
     return f"{segment.metadata.place}/{_FILE}"
 
 
-def _kept(part: Part, column: pa.Field, nulls: Nulls) -> pa.Table:
+def _kept(part: MergeInput, column: pa.Field, nulls: Nulls) -> pa.Table:
     """The zones of a segment whose rows are where they were."""
     table, missing = _read(part.segment, column)
     where = zones.staying(table, part.moves, path=_path(part.segment))
@@ -319,7 +333,7 @@ def _lines(zone: Zone, rows_per_zone: int) -> Iterator[_Line]:
 def _extents_at_once(values: pa.Array, count: int) -> tuple[pa.Array, pa.Array] | None:
     """The least and the greatest of zones of one size, where they are numbers, and there is nothing special to them."""
     arrow = values.type
-    if values.null_count or not (is_number(arrow) or is_moment(arrow)) or pa.types.is_float16(arrow):
+    if values.null_count or not (is_number(arrow) or is_temporal(arrow)) or pa.types.is_float16(arrow):
         return None
     by_zone = keys_of(values).reshape(count, -1)
     low, high = by_zone.min(axis=1), by_zone.max(axis=1)

@@ -17,7 +17,7 @@ from pyroaring import BitMap
 from lance_core.datafiles.codec import FileReader, FileWriter
 from lance_core.errors import Corrupt
 from lance_core.format.row_sets import HALF_BITS, LOWER_HALF, Ids, RowSet, RowsUnder, bitmap_of
-from lance_core.index.index_type import ROW, VALUE, Certainty, Found, Moves, Segment
+from lance_core.index.index_type import ROW, VALUE, Certainty, MatchedRows, RowRemap, Segment
 
 ROWS_PER_ZONE = 8192
 ZONES_MAX = 1 << 24
@@ -159,8 +159,8 @@ class Zones:
             RowSet.everything(unknown),
         )
 
-    def found(self, where: Mask) -> Found:
-        return Found(self.rows(where) | self.missing, Certainty.AT_MOST)
+    def found(self, where: Mask) -> MatchedRows:
+        return MatchedRows(self.rows(where) | self.missing, Certainty.AT_MOST)
 
     def rows(self, where: Mask) -> RowSet:
         """Of the zones where it is true."""
@@ -183,7 +183,7 @@ class Zones:
         return len(self.fragment)
 
 
-def staying(table: pa.Table, moves: Moves, *, path: str) -> Mask:
+def staying(table: pa.Table, moves: RowRemap, *, path: str) -> Mask:
     """Which zones have their rows where they were. A fragment is moved whole or not at all."""
     fragment, start, _ = (_numbers(table, name, path=path) for name in _PLACES)
     if (np.maximum(fragment, start) > LOWER_HALF).any():

@@ -1,14 +1,14 @@
 """Removing versions that nobody needs any more, and files that no version names.
 
     choose the versions -> what stays names, what goes names -> files -> (unless dry) notice -> manifests, then files
-    -> a look at what stayed (`aftermath.py`)
+    -> a look at what stayed (`post_cleanup_check.py`)
 
 Manifests go first: a cleanup that dies leaves files without a version, never a version without its files. What goes is
-told before references and work under way are looked at for the last time (`holds.py`), so that nobody begins to use
-what is going. All ages are by the store's clock: nobody's own clock can make a file look old. A file that no version
-ever named may belong to a write that is under way, and stays until it is older than the grace period; so does a version
-that is so young that a commit may still be at work on its number. No argument makes these times shorter than an hour
-and a minute. Start with `clean`.
+told before references and work under way are looked at for the last time (`coordination/leases.py`), so that nobody
+begins to use what is going. All ages are by the store's clock: nobody's own clock can make a file look old. A file that
+no version ever named may belong to a write that is under way, and stays until it is older than the grace period; so
+does a version that is so young that a commit may still be at work on its number. No argument makes these times shorter
+than an hour and a minute. Start with `clean`.
 
 A version beside the line is in nobody's way and in nobody's count: what an audit refused is there to be looked at, what
 somebody commits detached to be published. It goes when it is older than both the age of versions and that of files
@@ -21,26 +21,33 @@ from datetime import UTC, datetime, timedelta
 
 from lance_core import validation
 from lance_core.coordination import progress
-from lance_core.coordination.leases import REMEMBERED, Notice, give_notice, notices, release
+from lance_core.coordination.leases import REMEMBERED, SweepNotice, announce_sweep, release, sweep_notices
 from lance_core.errors import InvalidInput, NotFound, StorageError
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.limits import MANIFEST_BYTES
 from lance_core.maintenance import post_cleanup_check
-from lance_core.maintenance.retention_guards import of_work_under_way, outlived_intents, outlived_work, reasons
-from lance_core.runtime import Ports
+from lance_core.maintenance.retention_guards import expired_intents, expired_work, files_in_progress, reasons
+from lance_core.runtime import Runtime
 from lance_core.storage.store import ObjectInfo, Put, read_whole, with_facts
 from lance_core.storage.tree_operations import prune
-from lance_core.versions.file_inventory import Line, key_of, line_of, listed, named_by, named_by_other_lines
-from lance_core.versions.location import Location, check_publishing
+from lance_core.versions.file_inventory import (
+    BranchFiles,
+    branch_files_of,
+    file_key,
+    list_files,
+    references_of,
+    references_of_other_branches,
+)
+from lance_core.versions.location import Location, check_manifest_store
 from lance_core.versions.snapshot import Snapshot, list_versions
 
 GRACE = timedelta(days=7)
 GRACE_FLOOR = timedelta(hours=1)
 YOUNG = timedelta(minutes=1)
 """Versions younger than this stay: whoever looked before one was made may be about to put its number, and would find
-its place empty. Who takes longer than that looks again (`standing.py`)."""
+its place empty. Who takes longer than that looks again (`commit/fencing.py`)."""
 SKEW_MAX = timedelta(minutes=5)
 _AT_ONCE = 100
 _ORPHANS_SHARE = 0.5
@@ -94,7 +101,7 @@ class CleanupReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class VersionChoice:
     versions: tuple[Version, ...]
     kept: Mapping[Version, tuple[str, ...]]
 
@@ -106,7 +113,7 @@ def choose(
     loaded: Version,
     retention: Retention,
     now: datetime,
-) -> Choice:
+) -> VersionChoice:
     """Pure. `modified` has every version there is; those from `loaded` on always stay. None stays that was put after
     one above it which goes: it landed where another had been, and is in nobody's line."""
     numbers = sorted(modified)
@@ -123,23 +130,23 @@ def choose(
             kept[number] = (f"younger than {YOUNG}, and a commit may be at work on its number",)
         else:
             going.append(number)
-    return Choice(tuple(reversed(going)), dict(reversed(kept.items())))
+    return VersionChoice(tuple(reversed(going)), dict(reversed(kept.items())))
 
 
-def outlived(base: Snapshot, retention: Retention, *, now: datetime) -> Choice:
+def expired_versions(base: Snapshot, retention: Retention, *, now: datetime) -> VersionChoice:
     """The versions that a cleanup would remove at this moment, and those that are only kept: by listings and names
     alone. No file is looked for, and nothing is written, so that the clock is the caller's."""
-    line = line_of(base)
+    line = branch_files_of(base)
     modified = {version: age for version, (_path, age) in _manifests(line.location, now=now).items()}
     named = _named_by_somebody(line, retention, now=now)
     return choose(modified, named, loaded=base.version, retention=retention, now=now)
 
 
-def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, ports: Ports) -> CleanupReport:
+def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, ports: Runtime) -> CleanupReport:
     """`base` is the version the caller has seen: it and whatever is newer stays."""
     dry_run, force = validation.flag(dry_run, "dry_run"), validation.flag(force, "force")
-    check_publishing(base.location, base.manifest)
-    line = line_of(base)
+    check_manifest_store(base.location, base.manifest)
+    line = branch_files_of(base)
     location = line.location
     now = _store_time(location, ports)
     manifests = _manifests(location, now=now)
@@ -149,9 +156,9 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, p
     beside, kept_beside = _beside(location, named, older_than=now - max(retention.older_than, retention.orphan_grace))
     paths = {version: manifests[version][0] for version in choice.versions} | beside
     staying = _named(location, (path for version, (path, _age) in manifests.items() if version not in paths))
-    staying |= named_by_other_lines(line, but=beside.values())
+    staying |= references_of_other_branches(line, but=beside.values())
     leaving = _named(location, paths.values(), own_only=True) - staying
-    alive = of_work_under_way(location.store, now=now, patience=retention.orphan_grace)
+    alive = files_in_progress(location.store, now=now, patience=retention.orphan_grace)
 
     found = _sort_out(location, staying | alive, leaving, older_than=now - retention.orphan_grace)
     sizes = {info.path: info.size for info in (*found.leaving, *found.orphans)}
@@ -161,7 +168,7 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, p
         versions=choice.versions,
         files=(*paths.values(), *(info.path for info in found.leaving)),
         orphans=tuple(info.path for info in found.orphans),
-        intents=(*outlived_intents(location.store, now=now), *outlived_work(location.store, now=now)),
+        intents=(*expired_intents(location.store, now=now), *expired_work(location.store, now=now)),
         bytes=sum(sizes.values()),
         kept={**choice.kept, **kept_beside},
         detached=tuple(beside),
@@ -177,16 +184,16 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, p
         )
     given_notice = []
     if report.versions or report.detached or report.orphans:
-        keys = sorted({key for path in report.orphans if (key := key_of(path))})
-        for part in Notice((*report.versions, *report.detached), tuple(keys)).parts():
-            given_notice.append(give_notice(location.store, part, ports))
+        keys = sorted({key for path in report.orphans if (key := file_key(path))})
+        for part in SweepNotice((*report.versions, *report.detached), tuple(keys)).parts():
+            given_notice.append(announce_sweep(location.store, part, ports))
     put_back = _remove_manifests(line, paths, now=now)
     # Whatever was committed, named or begun meanwhile, a restored version above all, keeps what it needs. Who is at
     # work is asked first: a hold goes when its version is there.
-    still = of_work_under_way(location.store, now=now, patience=retention.orphan_grace)
+    still = files_in_progress(location.store, now=now, patience=retention.orphan_grace)
     newer = [path for version, (path, _age) in _manifests(location, now=now).items() if version not in versions]
-    still |= _named(location, [*newer, *(paths[version] for version in put_back)]) | named_by_other_lines(line)
-    spared = {info.path for info in (*found.leaving, *found.orphans) if key_of(info.path) in still}
+    still |= _named(location, [*newer, *(paths[version] for version in put_back)]) | references_of_other_branches(line)
+    spared = {info.path for info in (*found.leaving, *found.orphans) if file_key(info.path) in still}
     spared |= {paths[version] for version in put_back}
     for path in (*_in_order(report.files), *report.orphans, *report.intents):
         if path not in spared:
@@ -197,7 +204,9 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, p
     removed = {path for path in (*report.files, *report.orphans) if path not in spared}
     if removed:
         stayed = [(version, path) for version, (path, _age) in manifests.items() if path not in removed]
-        post_cleanup_check.look(location, stayed, {key for path in removed if (key := key_of(path))}, ports)
+        post_cleanup_check.verify_readable(
+            location, stayed, {key for path in removed if (key := file_key(path))}, ports
+        )
     return replace(
         report,
         versions=tuple(version for version in choice.versions if version not in put_back),
@@ -209,7 +218,7 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, p
     )
 
 
-def _named_by_somebody(line: Line, retention: Retention, *, now: datetime) -> dict[Version, list[str]]:
+def _named_by_somebody(line: BranchFiles, retention: Retention, *, now: datetime) -> dict[Version, list[str]]:
     found = reasons(line, now=now)
     for number, why in retention.protected.items():
         found.setdefault(validation.version_number(number), []).append(why)
@@ -217,17 +226,17 @@ def _named_by_somebody(line: Line, retention: Retention, *, now: datetime) -> di
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _SweepSet:
     leaving: tuple[ObjectInfo, ...]
     orphans: tuple[ObjectInfo, ...]
     known: int
     """Files of known kinds, those that stay included."""
 
 
-def _sort_out(location: Location, staying: set[str], leaving: set[str], *, older_than: datetime) -> _Found:
+def _sort_out(location: Location, staying: set[str], leaving: set[str], *, older_than: datetime) -> _SweepSet:
     gone, orphans = [], []
     known = 0
-    for key, info in listed(location):
+    for key, info in list_files(location):
         known += 1
         if key in staying:
             continue
@@ -236,10 +245,10 @@ def _sort_out(location: Location, staying: set[str], leaving: set[str], *, older
                 gone.append(there)
             elif there.modified < older_than:
                 orphans.append(there)
-    return _Found(tuple(gone), tuple(orphans), known)
+    return _SweepSet(tuple(gone), tuple(orphans), known)
 
 
-def _store_time(location: Location, ports: Ports) -> datetime:
+def _store_time(location: Location, ports: Runtime) -> datetime:
     """The store's own idea of now: when it last saw a file that was written a moment ago. Two clocks that differ by
     much mean that one of them is wrong; if it is the store's, all ages are."""
     store = location.store
@@ -301,7 +310,7 @@ def _named(location: Location, paths: Iterable[str], *, own_only: bool = False) 
     found: set[str] = set()
     for path in paths:
         try:
-            named = named_by(Manifest.decode(read_whole(location.store, path, MANIFEST_BYTES), path=path))
+            named = references_of(Manifest.decode(read_whole(location.store, path, MANIFEST_BYTES), path=path))
         except NotFound:
             continue
         found |= named.own
@@ -310,7 +319,9 @@ def _named(location: Location, paths: Iterable[str], *, own_only: bool = False) 
     return found
 
 
-def _remove_manifests(line: Line, paths: Mapping[Version, str], *, now: datetime) -> dict[Version, tuple[str, ...]]:
+def _remove_manifests(
+    line: BranchFiles, paths: Mapping[Version, str], *, now: datetime
+) -> dict[Version, tuple[str, ...]]:
     """Oldest first. Names by ours respect the notice; one by another engine may come while its version goes, which is
     then put back, byte for byte."""
     store = line.location.store
@@ -345,12 +356,12 @@ def _take_back_notices(location: Location, own: Collection[str], *, now: datetim
     """Ours, and what is left of others that died, once all that they gave notice of is gone."""
     for path in own:
         release(location.store, path)
-    others = [(info, notice) for info, notice in notices(location.store) if info.path not in own]
+    others = [(info, notice) for info, notice in sweep_notices(location.store) if info.path not in own]
     if not others:
         return
     beside, _kept = _beside(location, {}, older_than=datetime.max.replace(tzinfo=UTC))
     there = _manifests(location, now=now).keys() | beside.keys()
-    left = {key for key, _info in listed(location)}
+    left = {key for key, _info in list_files(location)}
     for info, notice in others:
         if now - info.modified > REMEMBERED or not (there & set(notice.versions) or left & set(notice.files)):
             release(location.store, info.path)

@@ -4,7 +4,8 @@
 
 Row ids and both versions of every row go with it. An index that stores where rows are does not: what becomes of those
 is the caller's choice (`Remap`), or what is best for each of them (`compaction_indices.py`). Start with `compact`, or
-with its steps where others write the groups (`compaction_write.py`); the commit of what it returns is `writes.py`'s.
+with its steps where others write the groups (`compaction_write.py`); the commit of what it returns is
+`commit/write_protocol.py`'s.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,21 +18,21 @@ from lance_core.commit import write_protocol
 from lance_core.commit.loop import ATTEMPTS
 from lance_core.format import naming
 from lance_core.format.fragment import Fragment
-from lance_core.format.fragment_reuse import ExternalContent, FragmentReuse, Reused, content_of
+from lance_core.format.fragment_reuse import ExternalContent, FragmentReuse, FragmentRewrite, content_of
 from lance_core.format.ids import Version
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.manifest import Manifest, not_given_out
 from lance_core.format.operations import ReserveFragments, Rewrite, RewriteGroup
-from lance_core.index.coverage import covered_today
+from lance_core.index.coverage import current_coverage
 from lance_core.maintenance.compaction_indices import Remap, fates, written_anew
 from lance_core.maintenance.compaction_plan import Group, plan_groups
 from lance_core.maintenance.compaction_write import deleted_rows, written
-from lance_core.runtime import Ports
+from lance_core.runtime import Runtime
 from lance_core.versions.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class RewrittenGroup:
     """A group, and the fragments that hold its live rows now."""
 
     old: Group
@@ -45,7 +46,7 @@ def compact(
     materialize_deletions: bool,
     remap: Remap | None,
     properties: Mapping[str, str],
-    ports: Ports,
+    ports: Runtime,
 ) -> Rewrite | None:
     """None where the table is in shape. When it returns, the files are written and the ids reserved, by a version that
     has the `properties` too.
@@ -57,7 +58,7 @@ def compact(
     if not groups:
         return None
     check(base, groups, remap)
-    done = [Written(group, written(base, group, target_rows, ports)) for group in groups]
+    done = [RewrittenGroup(group, written(base, group, target_rows, ports)) for group in groups]
     return rewrite(base, done, remap, properties, ports)
 
 
@@ -72,7 +73,7 @@ def planned(
     _check_ids(base.manifest)
     return plan_groups(
         base.manifest.fragments if among is None else among,
-        covered_today(base),
+        current_coverage(base),
         target_rows=target_rows,
         materialize_deletions=materialize_deletions,
     )
@@ -85,10 +86,10 @@ def check(base: Snapshot, groups: Sequence[Group], remap: Remap | None) -> None:
 
 def rewrite(
     base: Snapshot,
-    groups: Sequence[Written],
+    groups: Sequence[RewrittenGroup],
     remap: Remap | None,
     properties: Mapping[str, str],
-    ports: Ports,
+    ports: Runtime,
     *,
     remap_bytes_max: int | None = None,
 ) -> Rewrite:
@@ -98,7 +99,7 @@ def rewrite(
     reserved = _reserve(base, sum(len(each.new) for each in groups), properties, ports)
     numbered = list(_numbered(groups, reserved))
     reuse, entry = what_becomes.coverage.reuse, None
-    moved = [Reused(each.old, deleted_rows(base, each.old), each.new) for each in numbered]
+    moved = [FragmentRewrite(each.old, deleted_rows(base, each.old), each.new) for each in numbered]
     anew = written_anew(base, what_becomes, moved, ports)
     if what_becomes.takes_note:
         entry = _noted(base, reuse or FragmentReuse.empty(), moved, reserved.version, ports)
@@ -126,27 +127,27 @@ def _check_ids(manifest: Manifest) -> None:
         raise not_given_out(highest, manifest.max_fragment_id, path=manifest.path)
 
 
-def _reserve(base: Snapshot, count: int, properties: Mapping[str, str], ports: Ports) -> Snapshot:
+def _reserve(base: Snapshot, count: int, properties: Mapping[str, str], ports: Runtime) -> Snapshot:
     """A commit of its own, so that nobody else gives these ids out; the rewrite is planned on the version before it."""
     if not count:
         return base
     begun = write_protocol.begin(base.location, base, verb="compact", intent=None, ports=ports)
-    assert isinstance(begun, write_protocol.Begun)
+    assert isinstance(begun, write_protocol.StartedWrite)
     return write_protocol.finish(begun, ReserveFragments(count), properties=properties, attempts=ATTEMPTS).snapshot
 
 
-def _numbered(groups: Sequence[Written], reserved: Snapshot) -> Iterator[Written]:
+def _numbered(groups: Sequence[RewrittenGroup], reserved: Snapshot) -> Iterator[RewrittenGroup]:
     number = reserved.manifest.max_fragment_id + 1 - sum(len(each.new) for each in groups)
     for each in groups:
         new = []
         for fragment in each.new:
             new.append(fragment.with_id(number))
             number += 1
-        yield Written(each.old, tuple(new))
+        yield RewrittenGroup(each.old, tuple(new))
 
 
 def _noted(
-    base: Snapshot, before: FragmentReuse, groups: Sequence[Reused], version: Version, ports: Ports
+    base: Snapshot, before: FragmentReuse, groups: Sequence[FragmentRewrite], version: Version, ports: Runtime
 ) -> IndexMetadata:
     reuse = before.followed_by(version, groups)
     entry = reuse.as_index(ports.new_uuid(), dataset_version=version, created_ms=ports.now_ns() // 1_000_000)

@@ -20,15 +20,15 @@ from pyroaring import BitMap
 from lance_core import validation
 from lance_core.errors import Unsupported
 from lance_core.format.fragment import Fragment
-from lance_core.format.fragment_reuse import FragmentReuse, Reused
+from lance_core.format.fragment_reuse import FragmentReuse, FragmentRewrite
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import Ids, RowSet
 from lance_core.index import build
-from lance_core.index.build import Wanted
-from lance_core.index.coverage import Coverage, Standing, led_on
-from lance_core.index.index_type import Moves, Part
-from lance_core.index.row_remap import Follow, Notes, Stay, Still
-from lance_core.runtime import Ports
+from lance_core.index.build import IndexSpec
+from lance_core.index.coverage import Coverage, SegmentCoverage, follow_reuse
+from lance_core.index.index_type import MergeInput, RowRemap
+from lance_core.index.row_remap import CompactionLog, FollowCompactions, SameAddresses, Still
+from lance_core.runtime import Runtime
 from lance_core.versions.snapshot import Snapshot
 
 
@@ -48,7 +48,7 @@ class Remap(enum.Enum):
         return validation.choice(cls, text, "remap")
 
 
-class Fate(enum.Enum):
+class SegmentAction(enum.Enum):
     STAYS = "stays"
     ANEW = "anew"
     NOTED = "noted"
@@ -56,16 +56,16 @@ class Fate(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fates:
+class SegmentActions:
     """Of the segments of a version, for these fragments."""
 
     coverage: Coverage
     moving: BitMap
-    by_segment: tuple[tuple[Standing, Fate], ...]
+    by_segment: tuple[tuple[SegmentCoverage, SegmentAction], ...]
 
     @property
     def takes_note(self) -> bool:
-        return any(fate is Fate.NOTED for _, fate in self.by_segment)
+        return any(fate is SegmentAction.NOTED for _, fate in self.by_segment)
 
     def uncovered(self, *, lasting: bool) -> tuple[str, ...]:
         """The names of those that do not go on over what moves. With a new note, those that would not outlive it leave
@@ -74,9 +74,9 @@ class Fates:
         names = set()
         for standing, fate in self.by_segment:
             index = standing.metadata
-            covered = led_on(index, self.coverage.reuse)
-            lost = fate is Fate.UNCOVERED
-            if covered is not None and self.takes_note and fate is not Fate.ANEW:
+            covered = follow_reuse(index, self.coverage.reuse)
+            lost = fate is SegmentAction.UNCOVERED
+            if covered is not None and self.takes_note and fate is not SegmentAction.ANEW:
                 follows = index.outlives_notes if lasting else index.follows_notes
                 lost = not follows and bool((covered & alive) - ((index.covers or BitMap()) - self.moving))
                 lost = lost or (index.is_of_zones and bool(covered & self.moving))
@@ -85,60 +85,71 @@ class Fates:
         return tuple(sorted(names))
 
 
-def fates(base: Snapshot, moving: BitMap, remap: Remap | None, *, bytes_max: int | None = None) -> Fates:
+def fates(base: Snapshot, moving: BitMap, remap: Remap | None, *, bytes_max: int | None = None) -> SegmentActions:
     """`bytes_max`: a larger segment is not written anew unless that was asked for. Refuses what cannot be done as it
     was asked for."""
     coverage = Coverage(base)
     chosen = tuple((each, _fate(base, coverage, each, moving, remap, bytes_max)) for each in coverage.segments)
-    if coverage.reuse is not None or any(fate is Fate.NOTED for _, fate in chosen):
+    if coverage.reuse is not None or any(fate is SegmentAction.NOTED for _, fate in chosen):
         # What notes lead to is claimed for no zone, whatever it says of itself: nobody could tell it from one that is
         # claimed by mistake, as another library does.
         chosen = tuple(
-            (each, Fate.UNCOVERED if fate is Fate.ANEW and each.metadata.is_of_zones else fate) for each, fate in chosen
+            (each, SegmentAction.UNCOVERED if fate is SegmentAction.ANEW and each.metadata.is_of_zones else fate)
+            for each, fate in chosen
         )
-    return Fates(coverage, moving, chosen)
+    return SegmentActions(coverage, moving, chosen)
 
 
 def _fate(
-    base: Snapshot, coverage: Coverage, standing: Standing, moving: BitMap, remap: Remap | None, bytes_max: int | None
-) -> Fate:
+    base: Snapshot,
+    coverage: Coverage,
+    standing: SegmentCoverage,
+    moving: BitMap,
+    remap: Remap | None,
+    bytes_max: int | None,
+) -> SegmentAction:
     index = standing.metadata
-    covered, stable = led_on(index, coverage.reuse), base.manifest.has_stable_row_ids
+    covered, stable = follow_reuse(index, coverage.reuse), base.manifest.has_stable_row_ids
     if covered is None or not covered & moving or (stable and not index.holds_addresses):
-        return Fate.STAYS
+        return SegmentAction.STAYS
     if remap is Remap.NONE:
-        return Fate.UNCOVERED
+        return SegmentAction.UNCOVERED
     if remap is Remap.REUSE:
         if stable and index.is_of_zones:
-            return Fate.UNCOVERED
+            return SegmentAction.UNCOVERED
         if stable:
             raise _cannot(base, index, "a table with stable row ids notes nothing", stable=stable)
-        return Fate.NOTED
+        return SegmentAction.NOTED
     wanted = _wanted(base, coverage, standing)
     size = sum(file.size for file in index.files)
     if wanted is not None and (remap is Remap.NOW or bytes_max is None or size <= bytes_max):
-        return Fate.ANEW
+        return SegmentAction.ANEW
     if remap is Remap.NOW:
         why = standing.unused or "it cannot be written anew from what it holds"
         raise _cannot(base, index, why, stable=stable)
     follows = index.outlives_notes and not index.is_of_zones and not stable
-    return Fate.NOTED if follows else Fate.UNCOVERED
+    return SegmentAction.NOTED if follows else SegmentAction.UNCOVERED
 
 
 def written_anew(
-    base: Snapshot, of: Fates, groups: Sequence[Reused], ports: Ports
+    base: Snapshot, of: SegmentActions, groups: Sequence[FragmentRewrite], ports: Runtime
 ) -> tuple[tuple[bytes, IndexMetadata], ...]:
     """The uuid of each segment that is written anew, and what takes its place. The new fragments have their numbers."""
-    step = Notes(FragmentReuse.empty().followed_by(base.version, groups), path=base.manifest.path)
+    step = CompactionLog(FragmentReuse.empty().followed_by(base.version, groups), path=base.manifest.path)
     return tuple(
         (standing.metadata.uuid.bytes, _anew(base, of, standing, groups, step, ports))
         for standing, fate in of.by_segment
-        if fate is Fate.ANEW
+        if fate is SegmentAction.ANEW
     )
 
 
 def _anew(
-    base: Snapshot, of: Fates, standing: Standing, groups: Sequence[Reused], step: Notes, ports: Ports
+    base: Snapshot,
+    of: SegmentActions,
+    standing: SegmentCoverage,
+    groups: Sequence[FragmentRewrite],
+    step: CompactionLog,
+    ports: Runtime,
 ) -> IndexMetadata:
     wanted = _wanted(base, of.coverage, standing)
     assert wanted is not None, "it was looked at before"
@@ -149,10 +160,10 @@ def _anew(
     segment = of.coverage.segment(index)
     try:
         if index.is_of_zones:
-            parts = [Part(segment, Stay(stays))]
+            parts = [MergeInput(segment, SameAddresses(stays))]
             return build.build(_of(base, new), wanted, new, parts=parts, covers=covers, ports=ports)
-        moves = Then(of.coverage.moves(standing), Follow(step, covers))
-        return build.build(base, wanted, (), parts=[Part(segment, moves)], covers=covers, ports=ports)
+        moves = ComposedRemap(of.coverage.moves(standing), FollowCompactions(step, covers))
+        return build.build(base, wanted, (), parts=[MergeInput(segment, moves)], covers=covers, ports=ports)
     except build.UNREADABLE:
         whole = [*(fragment for fragment in base.manifest.fragments if fragment.id in stays), *new]
         return build.build(_of(base, whole), wanted, whole, covers=covers, ports=ports)
@@ -164,11 +175,11 @@ def _of(base: Snapshot, fragments: Sequence[Fragment]) -> Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Then:
+class ComposedRemap:
     """One after the other."""
 
-    first: Moves
-    second: Moves
+    first: RowRemap
+    second: RowRemap
 
     def of(self, rows: Ids) -> tuple[Ids, Still]:
         between, still = self.first.of(rows)
@@ -179,14 +190,14 @@ class Then:
         return self.second.of_set(self.first.of_set(rows))
 
 
-def _wanted(base: Snapshot, coverage: Coverage, standing: Standing) -> Wanted | None:
+def _wanted(base: Snapshot, coverage: Coverage, standing: SegmentCoverage) -> IndexSpec | None:
     """None where nobody here can write such a segment from one that is there."""
     kind = standing.kind
     if kind is None or standing.unused is not None:
         return None
     if standing.metadata.message.index_version != kind.version(stable_row_ids=base.manifest.has_stable_row_ids):
         return None
-    return build.wanted_again(base, coverage, standing.metadata)
+    return build.spec_of_segment(base, coverage, standing.metadata)
 
 
 def _cannot(base: Snapshot, index: IndexMetadata, why: str, *, stable: bool) -> Unsupported:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.datafiles.coalesce_batches import joined
+from lance_core.datafiles.coalesce_batches import coalesce
 from lance_core.datafiles.conform import Conversion
 from lance_core.datafiles.fragment_reader import load_deletions
 from lance_core.datafiles.fragment_writer import FileLimits, write_fragments
@@ -16,25 +16,25 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.row_versions import RowVersions
 from lance_core.format.rowids import RowIdSequence
 from lance_core.maintenance.compaction_plan import Group, row_counts
-from lance_core.runtime import Ports
+from lance_core.runtime import Runtime
 from lance_core.scan.executor import rows_of
 from lance_core.versions.snapshot import Snapshot
 
 Deleted = tuple[npt.NDArray[np.uint32] | None, ...]
 
 
-def written(base: Snapshot, group: Group, target_rows: int, ports: Ports) -> tuple[Fragment, ...]:
+def written(base: Snapshot, group: Group, target_rows: int, ports: Runtime) -> tuple[Fragment, ...]:
     """Of a group without a live row, none."""
     location, manifest = base.location, base.manifest
     deleted = deleted_rows(base, group)
     gone = sum(len(offsets) for offsets in deleted if offsets is not None)
     alive = sum(fragment.physical_rows for fragment in group) - gone
-    rows = _Rows(base, group)
+    rows = _GroupRows(base, group)
     new: tuple[Fragment, ...] = ()
     for count in row_counts(alive, target_rows):
         new += write_fragments(
             location.codec,
-            joined(rows.take(count)),
+            coalesce(rows.take(count)),
             schema=manifest.schema,
             version=manifest.storage_version,
             limits=FileLimits(rows_max=count),
@@ -54,7 +54,7 @@ def deleted_rows(base: Snapshot, group: Group) -> Deleted:
     return tuple(None if vector is None else vector.offsets for vector in vectors)
 
 
-class _Rows:
+class _GroupRows:
     """The live rows of a group, one after another, a portion at a time."""
 
     def __init__(self, base: Snapshot, group: Group) -> None:

@@ -23,12 +23,12 @@ from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.operations import CreateIndex
 from lance_core.format.row_versions import RowVersions
 from lance_core.index import build
-from lance_core.index.build import Wanted
-from lance_core.index.coverage import Coverage, Standing, led_on, together
-from lance_core.index.index_type import Examined, Part
-from lance_core.index.row_remap import Stay
+from lance_core.index.build import IndexSpec
+from lance_core.index.coverage import Coverage, SegmentCoverage, combined, follow_reuse
+from lance_core.index.index_type import Examined, MergeInput
+from lance_core.index.row_remap import SameAddresses
 from lance_core.index.statistics import RowCounts
-from lance_core.runtime import Ports
+from lance_core.runtime import Runtime
 from lance_core.versions.snapshot import Snapshot, load_at
 
 SMALL_ROWS = 1_048_576
@@ -55,8 +55,8 @@ class Merge(enum.Enum):
 class Work:
     """What is to be done for one index."""
 
-    wanted: Wanted
-    merged: tuple[Standing, ...]
+    wanted: IndexSpec
+    merged: tuple[SegmentCoverage, ...]
     """Segments whose rows go into the new one, from what they hold."""
     fragments: tuple[Fragment, ...]
     """Whose rows are read from the table."""
@@ -64,7 +64,7 @@ class Work:
     removed: tuple[IndexMetadata, ...]
 
 
-def optimize(base: Snapshot, names: Sequence[str] | None, merge: Merge, *, ports: Ports) -> CreateIndex | None:
+def optimize(base: Snapshot, names: Sequence[str] | None, merge: Merge, *, ports: Runtime) -> CreateIndex | None:
     """None where all is in shape. When it returns, the files are written."""
     coverage = Coverage(base)
     new: list[IndexMetadata] = []
@@ -76,7 +76,7 @@ def optimize(base: Snapshot, names: Sequence[str] | None, merge: Merge, *, ports
     return CreateIndex(tuple(new), tuple(removed)) if new or removed else None
 
 
-def trim(base: Snapshot, fresh: Collection[IndexMetadata], *, ports: Ports) -> CreateIndex | None:
+def trim(base: Snapshot, fresh: Collection[IndexMetadata], *, ports: Runtime) -> CreateIndex | None:
     """Without the notes that no segment has to follow. `fresh` are segments of which this is known without a look into
     their files: they were written in the knowledge of all notes that there were. The entry itself stays, and says
     nothing in the end: somebody may be adding to it."""
@@ -122,19 +122,19 @@ def _chosen(base: Snapshot, coverage: Coverage, names: Sequence[str] | None) -> 
     return there if names is None else list(dict.fromkeys(names))
 
 
-def _work(base: Snapshot, coverage: Coverage, segments: Sequence[Standing], merge: Merge) -> Work | str | None:
+def _work(base: Snapshot, coverage: Coverage, segments: Sequence[SegmentCoverage], merge: Merge) -> Work | str | None:
     """None where there is nothing to do; why nothing can be done."""
     usable = [each for each in segments if each.kind is not None]
     if not usable:
         return segments[0].unused or "is not known here"
     template = max(usable, key=lambda each: each.metadata.dataset_version)
-    wanted = build.wanted_again(base, coverage, template.metadata)
+    wanted = build.spec_of_segment(base, coverage, template.metadata)
     if wanted is None:
         return "is on a column that is gone, or that its kind does not fit any more; drop it"
     ours = [each for each in usable if _is_alike(each, template)]
     others = [each for each in segments if each not in ours]
     elsewhere = BitMap.union(BitMap(), *(_claimed(coverage, each) for each in others))
-    open_fragments = coverage.live - together(ours) - elsewhere
+    open_fragments = coverage.live - combined(ours) - elsewhere
     opened = tuple(fragment for fragment in base.manifest.fragments if fragment.id in open_fragments)
     stale = [
         each
@@ -148,17 +148,19 @@ def _work(base: Snapshot, coverage: Coverage, segments: Sequence[Standing], merg
     if merge is not Merge.NONE:
         able = [each for each in ours if each.covered and each not in stale]
         sizes = [rows(each.covered) for each in able]
-        merged += [able[place] for place in (range(len(able)) if merge is Merge.ALL else small_beside(gathered, sizes))]
+        merged += [
+            able[place] for place in (range(len(able)) if merge is Merge.ALL else small_neighbours(gathered, sizes))
+        ]
     if not open_fragments and not stale and len(merged) < 2:
         merged = []
-    covers = open_fragments | together(merged)
+    covers = open_fragments | combined(merged)
     if not covers:
         # One is kept, so that the index does not vanish.
         gone = useless if len(useless) < len(segments) else useless[:-1]
         return Work(wanted, (), (), covers, tuple(each.metadata for each in gone)) if gone else None
     version = wanted.kind.version(stable_row_ids=base.manifest.has_stable_row_ids)
     again = [each for each in merged if each.metadata.message.index_version != version]
-    read = open_fragments | together(again)
+    read = open_fragments | combined(again)
     return Work(
         wanted,
         tuple(each for each in merged if each not in again),
@@ -168,7 +170,7 @@ def _work(base: Snapshot, coverage: Coverage, segments: Sequence[Standing], merg
     )
 
 
-def small_beside(gathered: int, sizes: Sequence[int]) -> list[int]:
+def small_neighbours(gathered: int, sizes: Sequence[int]) -> list[int]:
     """Which segments of so many rows each go into a new one of `gathered` rows.
 
     >>> small_beside(0, [9_000_000, 20_000, 1_000_000, 1_010_000, 2_040_000])
@@ -182,7 +184,7 @@ def small_beside(gathered: int, sizes: Sequence[int]) -> list[int]:
     return chosen
 
 
-def _done(base: Snapshot, coverage: Coverage, work: Work, ports: Ports) -> IndexMetadata:
+def _done(base: Snapshot, coverage: Coverage, work: Work, ports: Runtime) -> IndexMetadata:
     parts = [part_of(base, coverage, each) for each in work.merged]
     try:
         return build.build(base, work.wanted, work.fragments, parts=parts, covers=work.covers, ports=ports)
@@ -193,29 +195,29 @@ def _done(base: Snapshot, coverage: Coverage, work: Work, ports: Ports) -> Index
         return build.build(base, work.wanted, fragments, covers=work.covers, ports=ports)
 
 
-def part_of(base: Snapshot, coverage: Coverage, standing: Standing) -> Part:
+def part_of(base: Snapshot, coverage: Coverage, standing: SegmentCoverage) -> MergeInput:
     """A segment that is there, as it goes into a new one."""
     if standing.metadata.is_of_zones:
-        return Part(coverage.segment(standing.metadata), Stay(standing.covered))
+        return MergeInput(coverage.segment(standing.metadata), SameAddresses(standing.covered))
     by_id = base.manifest.has_stable_row_ids and not standing.metadata.holds_addresses
     return coverage.part(standing, rows_by_id=by_id)
 
 
-def _is_alike(one: Standing, other: Standing) -> bool:
+def _is_alike(one: SegmentCoverage, other: SegmentCoverage) -> bool:
     return one.kind is other.kind and one.metadata.field_ids == other.metadata.field_ids
 
 
-def _claimed(coverage: Coverage, standing: Standing) -> BitMap:
+def _claimed(coverage: Coverage, standing: SegmentCoverage) -> BitMap:
     """What nobody else of its name may claim, whether we can use it or not."""
-    return (led_on(standing.metadata, coverage.reuse) or BitMap()) & coverage.live
+    return (follow_reuse(standing.metadata, coverage.reuse) or BitMap()) & coverage.live
 
 
-def _is_stale(coverage: Coverage, standing: Standing) -> bool:
+def _is_stale(coverage: Coverage, standing: SegmentCoverage) -> bool:
     """Whether readers have to follow notes to find its rows, as far as it says; or claims what only notes deny."""
     return next(_noted(coverage, standing, standing.metadata.covers or BitMap()), None) is not None
 
 
-def _may_answer_for(base: Snapshot, coverage: Coverage, standing: Standing, opened: Sequence[Fragment]) -> bool:
+def _may_answer_for(base: Snapshot, coverage: Coverage, standing: SegmentCoverage, opened: Sequence[Fragment]) -> bool:
     """Whether it holds rows of fragments that it does not cover and that another segment is to cover, with values that
     they had once: pylance believes whatever any segment says of a fragment that one of them covers."""
     index = standing.metadata
@@ -251,7 +253,7 @@ def _oldest(base: Snapshot, fragment: Fragment) -> int:
     return min((version for _count, version in versions.runs), default=base.version)
 
 
-def _noted(coverage: Coverage, standing: Standing, fragments: BitMap) -> Iterator[int]:
+def _noted(coverage: Coverage, standing: SegmentCoverage, fragments: BitMap) -> Iterator[int]:
     """The numbers of the notes that lead on from these fragments, or that the segment is older than."""
     if coverage.reuse is None:
         return
@@ -265,7 +267,7 @@ def _noted(coverage: Coverage, standing: Standing, fragments: BitMap) -> Iterato
             yield number
 
 
-def _followed(base: Snapshot, coverage: Coverage, standing: Standing) -> Iterator[int]:
+def _followed(base: Snapshot, coverage: Coverage, standing: SegmentCoverage) -> Iterator[int]:
     """The same from what is in its files, where they can be read: what it says of itself may have been brought up to
     date by others who left the files as they were."""
     fragments = standing.metadata.covers or BitMap()
@@ -279,7 +281,7 @@ def _followed(base: Snapshot, coverage: Coverage, standing: Standing) -> Iterato
     yield from _noted(coverage, standing, fragments)
 
 
-def _examined(base: Snapshot, coverage: Coverage, standing: Standing) -> Examined | None:
+def _examined(base: Snapshot, coverage: Coverage, standing: SegmentCoverage) -> Examined | None:
     chain = build.chain_of(base.manifest.schema, (*standing.metadata.field_ids, -1)[0])
     if standing.kind is None or chain is None:
         return None

@@ -1,7 +1,7 @@
 """What an upkeep of indices would find to do, from the metadata of a version: no file of an index is opened.
 
-Only what `index_upkeep.py` would change is counted, so that what was just looked after has nothing left. It may find
-more when it opens what is there, segments that have to be written anew, and never less.
+Only what `index_maintenance.py` would change is counted, so that what was just looked after has nothing left. It may
+find more when it opens what is there, segments that have to be written anew, and never less.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,9 +12,9 @@ from pyroaring import BitMap
 from lance_core.errors import LanceError
 from lance_core.format import field_paths
 from lance_core.index import build
-from lance_core.index.coverage import Coverage, Standing, led_on, together
+from lance_core.index.coverage import Coverage, SegmentCoverage, combined, follow_reuse
 from lance_core.index.statistics import RowCounts, is_behind
-from lance_core.maintenance.index_maintenance import small_beside
+from lance_core.maintenance.index_maintenance import small_neighbours
 from lance_core.versions.snapshot import Snapshot
 
 
@@ -52,24 +52,24 @@ def _surveyed(base: Snapshot, coverage: Coverage) -> Iterator[IndexSurvey]:
             yield found
 
 
-def _of(base: Snapshot, coverage: Coverage, name: str, segments: Sequence[Standing]) -> IndexSurvey | None:
+def _of(base: Snapshot, coverage: Coverage, name: str, segments: Sequence[SegmentCoverage]) -> IndexSurvey | None:
     usable = [each for each in segments if each.kind is not None]
     if not usable:
         return None
     newest = max(usable, key=lambda each: each.metadata.dataset_version)
     kind, field_ids = newest.kind, newest.metadata.field_ids
     chain = build.chain_of(base.manifest.schema, field_ids[0]) if len(field_ids) == 1 else None
-    if kind is None or chain is None or not kind.fits(build.arrow_of(base.manifest.schema, chain)):
+    if kind is None or chain is None or not kind.supports(build.arrow_of(base.manifest.schema, chain)):
         return None
     ours = [each for each in usable if each.kind is kind and each.metadata.field_ids == field_ids]
     others = [each for each in segments if each not in ours]
-    claimed = [led_on(each.metadata, coverage.reuse) or BitMap() for each in others]
-    uncovered = coverage.live - together(ours) - BitMap.union(BitMap(), *claimed)
+    claimed = [follow_reuse(each.metadata, coverage.reuse) or BitMap() for each in others]
+    uncovered = coverage.live - combined(ours) - BitMap.union(BitMap(), *claimed)
     rows = RowCounts(base.manifest)
     behind = [each for each in ours if each.covered and is_behind(coverage, each)]
     able = [each for each in ours if each.covered and each not in behind]
-    gathered = rows(uncovered) + rows(together(behind))
-    joined = len(small_beside(gathered, [rows(each.covered) for each in able]))
+    gathered = rows(uncovered) + rows(combined(behind))
+    joined = len(small_neighbours(gathered, [rows(each.covered) for each in able]))
     useless = len(ours) - len(able) - len(behind)
     return IndexSurvey(
         name=name,

@@ -13,9 +13,9 @@ from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.limits import MANIFEST_BYTES
-from lance_core.runtime import Ports
+from lance_core.runtime import Runtime
 from lance_core.storage.store import read_whole
-from lance_core.versions.file_inventory import is_there, named_by
+from lance_core.versions.file_inventory import file_exists, references_of
 from lance_core.versions.location import Location
 
 VERSIONS = 3
@@ -27,15 +27,17 @@ _READ = (naming.DATA, naming.DELETIONS, naming.INDICES)
 """Without one of these a version cannot be read."""
 
 
-def look(location: Location, versions: Sequence[tuple[Version, str]], removed: Set[str], ports: Ports) -> None:
+def verify_readable(
+    location: Location, versions: Sequence[tuple[Version, str]], removed: Set[str], ports: Runtime
+) -> None:
     """`versions` that stayed, the newest last, with their manifests' paths; `removed` is what the cleanup took."""
     for version, path in _some(versions, VERSIONS, ports):
         try:
             manifest = Manifest.decode(read_whole(location.store, path, MANIFEST_BYTES), path=path)
         except NotFound:
             continue  # another cleanup was at it
-        keys = sorted(key for key in named_by(manifest).there if key.startswith(_READ))
-        missing = [key for key in _some(keys, FILES, ports) if not is_there(location.store, key)]
+        keys = sorted(key for key in references_of(manifest).there if key.startswith(_READ))
+        missing = [key for key in _some(keys, FILES, ports) if not file_exists(location.store, key)]
         if missing and location.store.head(path) is not None:
             taken = [key for key in missing if key in removed]
             blame = "this cleanup removed it" if taken else "this cleanup did not remove it"
@@ -48,8 +50,8 @@ def look(location: Location, versions: Sequence[tuple[Version, str]], removed: S
             )
 
 
-def _some(of: Sequence[_T], count: int, ports: Ports) -> Sequence[_T]:
+def _some(of: Sequence[_T], count: int, ports: Runtime) -> Sequence[_T]:
     """The last one always."""
     if len(of) <= count:
         return of
-    return [*(of[int(ports.chance() * (len(of) - 1))] for _ in range(count - 1)), of[-1]]
+    return [*(of[int(ports.random() * (len(of) - 1))] for _ in range(count - 1)), of[-1]]

@@ -49,7 +49,7 @@ def survey(base: Snapshot, retention: Retention, *, target_rows: int, small_rows
     compacted = [fragment for group in groups for fragment in group]
     fragments = base.manifest.fragments
     rows = base.manifest.row_count()
-    choice = cleanup.outlived(base, retention, now=now)
+    choice = cleanup.expired_versions(base, retention, now=now)
     return Survey(
         version=base.version,
         rows=rows,

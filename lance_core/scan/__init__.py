@@ -1,1 +1,1 @@
-"""Reading a version: `plan.py` decides what to read, without I/O; `read.py` reads it. Neither ever writes."""
+"""Reading a version: `plan.py` decides what to read, without I/O; `executor.py` reads it. Neither ever writes."""

@@ -1,6 +1,6 @@
 """Blobs as files: opened by row, read when somebody reads.
 
-Where a blob is, its column tells (`data/blob_places.py`). Only that is read to open one. Start with `blobs`.
+Where a blob is, its column tells (`datafiles/blob_locations.py`). Only that is read to open one. Start with `blobs`.
 """
 
 import io
@@ -9,7 +9,7 @@ from typing import SupportsIndex
 
 import numpy as np
 
-from lance_core.datafiles.blob_locations import BELOW_BASE, BlobPlaces, Outside, Place
+from lance_core.datafiles.blob_locations import BELOW_BASE, BlobLocations, BlobRange, ExternalBlob
 from lance_core.datafiles.column_layout import is_blob
 from lance_core.errors import Corrupt, InvalidInput, NotFound
 from lance_core.format import naming
@@ -20,7 +20,7 @@ from lance_core.scan.column_resolution import unknown_column
 from lance_core.scan.morsels import LiveFragment
 from lance_core.scan.parallel import in_order
 from lance_core.scan.plan import plan_columns
-from lance_core.scan.row_reader import Reading
+from lance_core.scan.row_reader import RowReader
 from lance_core.scan.selection import Offsets
 from lance_core.scan.take import By, RowNumbers, by_fragment, keyed, placed
 from lance_core.storage.store import Store
@@ -115,25 +115,25 @@ def blobs(location: Location, manifest: Manifest, column: str, rows: RowNumbers,
     field = _blob_field(manifest, column)
     places = placed(location, manifest, rows, by=by)
     keys, order = np.unique(keyed(places), return_inverse=True)
-    reading = Reading(location, plan_columns(manifest, [column]))
+    reading = RowReader(location, plan_columns(manifest, [column]))
 
-    def located(each: tuple[LiveFragment, Offsets]) -> list[Place | Outside | None]:
+    def located(each: tuple[LiveFragment, Offsets]) -> list[BlobRange | ExternalBlob | None]:
         of, offsets = each
         batch = reading.picked(of, offsets)
         file = _file_of(of.fragment, field)
         if file is None:
             return [None] * batch.num_rows
-        found = BlobPlaces.of(batch.column(0), column=column, file=file)
+        found = BlobLocations.of(batch.column(0), column=column, file=file)
         return [found.at(row) for row in range(len(found))]
 
     found = [place for places in in_order(located, by_fragment(location, manifest, keys)) for place in places]
     return [_opened(location, manifest, found[number]) for number in order.tolist()]
 
 
-def _opened(location: Location, manifest: Manifest, place: Place | Outside | None) -> BlobFile | None:
+def _opened(location: Location, manifest: Manifest, place: BlobRange | ExternalBlob | None) -> BlobFile | None:
     if place is None:
         return None
-    if isinstance(place, Place):
+    if isinstance(place, BlobRange):
         return BlobFile(location.store, place.path, place.position, place.size)
     store, path = _outside(location, manifest, place.uri)
     return BlobFile(store, path, place.position if place.size else 0, place.size)

@@ -18,7 +18,7 @@ from lance_core.format.schema import TableSchema
 from lance_core.scan.morsels import LiveFragment
 from lance_core.scan.parallel import in_order
 from lance_core.scan.plan import plan_columns
-from lance_core.scan.row_reader import Reading
+from lance_core.scan.row_reader import RowReader
 from lance_core.scan.selection import Offsets
 from lance_core.scan.system_columns import CREATED_AT, LAST_UPDATED_AT, ROW_ID
 from lance_core.versions.snapshot import Snapshot
@@ -29,7 +29,7 @@ INSERT, UPDATE, DELETE = "insert", "update", "delete"
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class _RowLineage:
     """Live rows of some fragments of a version, parallel arrays in scan order."""
 
     fragments: Sequence[LiveFragment]
@@ -67,12 +67,12 @@ def changes(since: Snapshot, until: Snapshot) -> pa.Table:
     )
 
 
-def _only_in(snapshot: Snapshot, other: Manifest) -> _Rows:
+def _only_in(snapshot: Snapshot, other: Manifest) -> _RowLineage:
     same = {fragment.id: fragment.message for fragment in other.fragments}
     own = [each for each in snapshot.manifest.fragments if each.message != same.get(each.id)]
     fragments = [LiveFragment(snapshot.location, snapshot.manifest, each) for each in own]
     read = list(in_order(_live_rows, fragments))
-    return _Rows(
+    return _RowLineage(
         fragments,
         np.repeat(np.arange(len(read)), [len(offsets) for offsets, _, _ in read]),
         np.concatenate([np.empty(0, np.int64), *(offsets for offsets, _, _ in read)]),
@@ -97,10 +97,15 @@ def _looked_up(wanted: Ids, ids: Ids) -> tuple[npt.NDArray[np.bool_], npt.NDArra
 
 
 def _picked(
-    snapshot: Snapshot, table: TableSchema, names: Sequence[str], rows: _Rows, chosen: Offsets, kinds: Sequence[str]
+    snapshot: Snapshot,
+    table: TableSchema,
+    names: Sequence[str],
+    rows: _RowLineage,
+    chosen: Offsets,
+    kinds: Sequence[str],
 ) -> pa.Table:
     plan = plan_columns(snapshot.manifest, names, table=table)
-    reading = Reading(snapshot.location, plan)
+    reading = RowReader(snapshot.location, plan)
 
     def of_one(number: int) -> pa.RecordBatch:
         return reading.picked(rows.fragments[number], rows.offset[chosen[rows.number[chosen] == number]])

@@ -25,7 +25,7 @@ _FIRST_WITH_NULL_BLOBS = StorageVersion(2, 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ResolvedColumn:
     arrow: pa.Field
     """As it comes back, under the name that was asked for."""
     path: Path
@@ -44,7 +44,7 @@ class Column:
 
 def resolved(
     schema: TableSchema, names: Sequence[str] | None, *, also: Iterable[str] = (), describe_blobs: bool = True
-) -> tuple[Column, ...]:
+) -> tuple[ResolvedColumn, ...]:
     """All of the table's columns where none are named. `also` come last, where they are not among the names."""
     if isinstance(names, str) or not all(isinstance(name, str) for name in names or ()):
         raise InvalidInput(f"columns={names!r}: it is a list of names, such as ['id', 'address.city']")
@@ -72,7 +72,7 @@ def check_condition(manifest: Manifest, columns: Iterable[str], *, what: str) ->
             )
 
 
-def pruned(schema: TableSchema, columns: Iterable[Column]) -> TableSchema:
+def pruned(schema: TableSchema, columns: Iterable[ResolvedColumn]) -> TableSchema:
     """The fields to read for these columns: of structs only the children that are asked for."""
     paths: dict[str, list[Path]] = {}
     for column in columns:
@@ -87,19 +87,19 @@ def unknown_column(name: str, names: Sequence[str]) -> InvalidInput:
     return InvalidInput(unknown(name, names))
 
 
-def _resolved(schema: TableSchema, arrow: pa.Schema, name: str) -> Column:
+def _resolved(schema: TableSchema, arrow: pa.Schema, name: str) -> ResolvedColumn:
     names = arrow.names
     if name in names:
-        return Column(arrow.field(name), (name,))
+        return ResolvedColumn(arrow.field(name), (name,))
     if name in METADATA_COLUMNS.names:
-        return Column(METADATA_COLUMNS.field(name), (name,), is_stored=False)
+        return ResolvedColumn(METADATA_COLUMNS.field(name), (name,), is_stored=False)
     top, *below = find(schema, name, enters=_is_open)
     found, parent = arrow.field(top.name), top
     for child in below:
         found, parent = found.type.field(parent.children.index(child)), child
     if below:
         found = found.with_nullable(True)
-    return Column(found.with_name(name), (top.name, *(child.name for child in below)))
+    return ResolvedColumn(found.with_name(name), (top.name, *(child.name for child in below)))
 
 
 def _is_open(field: Field) -> bool:

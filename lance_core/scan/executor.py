@@ -1,7 +1,7 @@
 """Doing a scan: a plan's fragments in pieces, pieces into batches, by a few threads, in order.
 
 A piece is so many rows that a few of them fit in memory; of small fragments several are read in one turn. How the rows
-of one are read is told in `reading.py`. Where it is known before which rows can match, the others are not read.
+of one are read is told in `row_reader.py`. Where it is known before which rows can match, the others are not read.
 """
 
 import itertools
@@ -16,11 +16,11 @@ import pyarrow as pa
 from lance_core.datafiles.blob_view import described
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
-from lance_core.scan.morsels import LiveFragment, Piece, turns
+from lance_core.scan.morsels import LiveFragment, Morsel, morsel_groups
 from lance_core.scan.parallel import THREADS, in_order
 from lance_core.scan.plan import ScanPlan, ScanTask, plan_columns
-from lance_core.scan.reader_cache import Warm
-from lance_core.scan.row_reader import Reading
+from lance_core.scan.reader_cache import ReaderCache
+from lance_core.scan.row_reader import RowReader
 from lance_core.scan.selection import Offsets
 from lance_core.versions.location import Location
 
@@ -62,8 +62,8 @@ def rows_of(
     plan = plan_columns(manifest, columns, describe_blobs=False)
     if described(manifest.schema).equals(manifest.schema.arrow):
         return scan(location, replace(plan, tasks=tuple(map(ScanTask, fragments))))
-    reading = Reading(location, plan)
-    whole = (Piece(LiveFragment(location, manifest, each), 0, each.physical_rows) for each in fragments)
+    reading = RowReader(location, plan)
+    whole = (Morsel(LiveFragment(location, manifest, each), 0, each.physical_rows) for each in fragments)
     return (batch for piece in whole for batch in reading.live(piece))
 
 
@@ -72,16 +72,16 @@ class _Turn:
 
     def __init__(self, location: Location, plan: ScanPlan) -> None:
         self._location, self._plan = location, plan
-        self._warm = Warm.of(location, plan.manifest) if any(task.chosen for task in plan.tasks) else None
+        self._warm = ReaderCache.of(location, plan.manifest) if any(task.chosen for task in plan.tasks) else None
 
-    def all(self) -> Iterator[list[Piece]]:
-        return turns(self._location, self._plan, self._warm.fragment if self._warm else None)
+    def all(self) -> Iterator[list[Morsel]]:
+        return morsel_groups(self._location, self._plan, self._warm.fragment if self._warm else None)
 
     @cached_property
-    def _whole(self) -> Reading:
-        return Reading(self._location, self._plan)
+    def _whole(self) -> RowReader:
+        return RowReader(self._location, self._plan)
 
-    def batches(self, pieces: Sequence[Piece]) -> list[pa.RecordBatch]:
+    def batches(self, pieces: Sequence[Morsel]) -> list[pa.RecordBatch]:
         most = None if self._plan.limit is None else self._plan.offset + self._plan.limit
         found: list[pa.RecordBatch] = []
         for picks, group in itertools.groupby(pieces, key=lambda piece: piece.picked is not None):
@@ -91,10 +91,10 @@ class _Turn:
                 found += self._whole.batches(list(group))
         return found
 
-    def matches(self, pieces: Sequence[Piece]) -> int:
+    def matches(self, pieces: Sequence[Morsel]) -> int:
         return sum(len(offsets) for _, offsets in self.offsets(pieces))
 
-    def offsets(self, pieces: Sequence[Piece]) -> list[tuple[Fragment, Offsets]]:
+    def offsets(self, pieces: Sequence[Morsel]) -> list[tuple[Fragment, Offsets]]:
         found: list[tuple[Fragment, Offsets]] = []
         for picks, group in itertools.groupby(pieces, key=lambda piece: piece.picked is not None):
             if picks:
@@ -103,7 +103,7 @@ class _Turn:
                 found += self._whole.offsets(list(group))
         return found
 
-    def _looking(self, piece: Piece) -> Reading:
+    def _looking(self, piece: Morsel) -> RowReader:
         assert piece.picked is not None
         assert self._warm is not None
         return self._warm.reading(self._plan, piece.picked.residual)
@@ -113,7 +113,7 @@ def _known(location: Location, manifest: Manifest, task: ScanTask) -> int:
     assert task.chosen is not None
     if task.fragment.deletion_file is None:
         return len(task.chosen.rows)
-    return len(task.chosen.live(Warm.of(location, manifest).fragment(task.fragment).deletions))
+    return len(task.chosen.live(ReaderCache.of(location, manifest).fragment(task.fragment).deletions))
 
 
 def window(batches: Iterable[pa.RecordBatch], skip: int, take: int | None) -> Iterator[pa.RecordBatch]:

@@ -2,7 +2,7 @@
 for a thread at a time. Of small fragments several are a turn; where a few matching rows are wanted, the first pieces
 are small.
 
-Nothing is read here but the deletions of a fragment whose live rows are counted. Start with `turns`.
+Nothing is read here but the deletions of a fragment whose live rows are counted. Start with `morsel_groups`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +18,8 @@ from lance_core.format.deletion_vector import DeletionVector
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
 from lance_core.scan.plan import PIECE_BYTES, ScanPlan, ScanTask
-from lance_core.scan.selection import Chosen, Offsets
-from lance_core.scan.system_columns import RowFacts
+from lance_core.scan.selection import FragmentSelection, Offsets
+from lance_core.scan.system_columns import SystemColumns
 from lance_core.versions.location import Location
 
 _TURN_ROWS = 65_536
@@ -42,7 +42,7 @@ class LiveFragment:
     def __init__(self, location: Location, manifest: Manifest, fragment: Fragment) -> None:
         self._location = location
         self.fragment = fragment
-        self.facts = RowFacts(manifest, fragment, path=manifest_path(location, manifest))
+        self.facts = SystemColumns(manifest, fragment, path=manifest_path(location, manifest))
         self._deletions: tuple[DeletionVector | None] | None = None
         self._open: dict[FragmentReader, OpenFragment] = {}
 
@@ -71,18 +71,18 @@ class LiveFragment:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Morsel:
     """Physical rows of a fragment, read in one go."""
 
     of: LiveFragment
     start: int
     count: int
-    picked: "Picked | None" = None
+    picked: "PickedRows | None" = None
     """Where only these of them are read."""
 
 
 @dataclass(frozen=True, slots=True)
-class Picked:
+class PickedRows:
     """Live rows, and what they have to be looked at for."""
 
     offsets: Offsets
@@ -95,11 +95,11 @@ class Picked:
         return count >= _RUN_ROWS and bool(_is_run(count, self.offsets[-1:] - self.offsets[:1])[0])
 
 
-def turns(
+def morsel_groups(
     location: Location, plan: ScanPlan, opened: Callable[[Fragment], LiveFragment] | None = None
-) -> Iterator[list[Piece]]:
+) -> Iterator[list[Morsel]]:
     """`opened` are fragments that somebody keeps, to pick rows from."""
-    turn: list[Piece] = []
+    turn: list[Morsel] = []
     rows, size = 0, 0
     sizes = plan.piece_sizes()
     stops_early = plan.predicate is not None and plan.limit is not None
@@ -124,7 +124,7 @@ def _pieces(
     opened: Callable[[Fragment], LiveFragment] | None,
     *,
     grows: bool,
-) -> Iterator[Piece]:
+) -> Iterator[Morsel]:
     """Small ones first, where the wanted rows may be among them."""
     picks = task.chosen is not None and not task.chosen.is_most_of(task.fragment.physical_rows)
     of = opened(task.fragment) if picks and opened else LiveFragment(location, plan.manifest, task.fragment)
@@ -137,29 +137,29 @@ def _pieces(
         start = of.physical(task.skip)
         stop = stop if task.take is None else of.physical(task.skip + task.take)
     if not stop:  # a fragment that says it is empty: its files must agree
-        yield Piece(of, 0, 0)
+        yield Morsel(of, 0, 0)
     step = min(rows_max, _FIRST_ROWS) if grows else rows_max
     while start < stop:
-        yield Piece(of, start, min(step, stop - start))
+        yield Morsel(of, start, min(step, stop - start))
         start += step
         step = min(rows_max, step * _GROWTH)
 
 
-def _chosen(of: LiveFragment, chosen: Chosen, rows_max: int, *, grows: bool) -> Iterator[Piece]:
+def _chosen(of: LiveFragment, chosen: FragmentSelection, rows_max: int, *, grows: bool) -> Iterator[Morsel]:
     """Stretches with many of the rows by themselves, and the scattered ones between them together. Where rows have to
     be looked at, a stretch is a piece like any other: the whole condition is evaluated."""
     offsets = chosen.live(of.deletions)
     step = min(rows_max, _FIRST_ROWS) if grows else rows_max
     start = 0
     for stop in _cuts(offsets):
-        is_run = Picked(offsets[start:stop], None).is_dense
+        is_run = PickedRows(offsets[start:stop], None).is_dense
         while start < stop:
             few = offsets[start : min(stop, start + step)]
             if is_run:
                 few = few[: np.searchsorted(few, few[0] + step)]
-            picked = Picked(few, chosen.residual)
+            picked = PickedRows(few, chosen.residual)
             first, count = int(few[0]), int(few[-1]) + 1 - int(few[0])
-            yield Piece(of, first, count, None if picked.is_dense and chosen.residual is not None else picked)
+            yield Morsel(of, first, count, None if picked.is_dense and chosen.residual is not None else picked)
             start += len(few)
             step = min(rows_max, step * _GROWTH)
 

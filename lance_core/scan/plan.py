@@ -16,8 +16,8 @@ from lance_core.expressions import Predicate
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
 from lance_core.format.schema import TableSchema
-from lance_core.scan.column_resolution import Column, check_condition, conditional, pruned, resolved
-from lance_core.scan.selection import Chosen, Select, Selection
+from lance_core.scan.column_resolution import ResolvedColumn, check_condition, conditional, pruned, resolved
+from lance_core.scan.selection import FragmentSelection, Select, Selection
 
 _PIECE_ROWS_MAX = 1_048_576
 _PIECE_ROWS_MIN = 16
@@ -33,7 +33,7 @@ class ScanTask:
     fragment: Fragment
     skip: int = 0
     take: int | None = None
-    chosen: Chosen | None = None
+    chosen: FragmentSelection | None = None
     """Where a condition is met by no other rows of it than these; `skip` and `take` are then unused."""
 
     @property
@@ -51,7 +51,7 @@ class ScanPlan:
     manifest: Manifest
     table: TableSchema
     """What the columns are: the version's schema, or a later one's."""
-    output: tuple[Column, ...]
+    output: tuple[ResolvedColumn, ...]
     """What comes back, in this order."""
     first: TableSchema
     """What is read of every row: with a condition its columns, else all that comes back."""

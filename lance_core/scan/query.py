@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from lance_core.errors import InvalidInput
 from lance_core.expressions import METADATA_COLUMNS
-from lance_core.expressions.aggregate_queries import TABLE, Query
+from lance_core.expressions.aggregate_queries import TABLE, AggregateQuery
 from lance_core.expressions.aggregation import Aggregation
-from lance_core.expressions.row_queries import Selection, aggregates
+from lance_core.expressions.row_queries import RowQuery, aggregates
 from lance_core.format.manifest import Manifest
 from lance_core.scan.column_resolution import conditional
 from lance_core.scan.executor import scan, window
@@ -33,8 +33,8 @@ def query(
         raise InvalidInput(f"a query is a text of SQL, such as 'select count(*) from {TABLE}', not {sql!r}")
     schema = _told(manifest, sql)
     if aggregates(sql, schema):
-        return _groups(location, manifest, Query.parse(sql, schema), limit, select)
-    return _rows(location, manifest, Selection.parse(sql, schema), limit, select)
+        return _groups(location, manifest, AggregateQuery.parse(sql, schema), limit, select)
+    return _rows(location, manifest, RowQuery.parse(sql, schema), limit, select)
 
 
 def partials(batches: Iterable[pa.RecordBatch], aggregation: Aggregation) -> Iterator[pa.Table]:
@@ -48,7 +48,9 @@ def partials(batches: Iterable[pa.RecordBatch], aggregation: Aggregation) -> Ite
         yield aggregation.together(found)
 
 
-def _groups(location: Location, manifest: Manifest, asked: Query, limit: int | None, select: Select | None) -> pa.Table:
+def _groups(
+    location: Location, manifest: Manifest, asked: AggregateQuery, limit: int | None, select: Select | None
+) -> pa.Table:
     grouped = asked.aggregation
     if grouped.only_counts_rows and asked.where is None:
         return asked.answer(grouped.counted(manifest.row_count())).slice(0, limit)
@@ -58,7 +60,7 @@ def _groups(location: Location, manifest: Manifest, asked: Query, limit: int | N
 
 
 def _rows(
-    location: Location, manifest: Manifest, asked: Selection, limit: int | None, select: Select | None
+    location: Location, manifest: Manifest, asked: RowQuery, limit: int | None, select: Select | None
 ) -> pa.Table:
     take = min((each for each in (asked.take, limit) if each is not None), default=None)
     skip = asked.skip or None

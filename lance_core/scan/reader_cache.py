@@ -16,7 +16,7 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
 from lance_core.scan.morsels import LiveFragment
 from lance_core.scan.plan import ScanPlan
-from lance_core.scan.row_reader import Reading
+from lance_core.scan.row_reader import RowReader
 from lance_core.versions.location import Location
 
 _VERSIONS_KEPT = 4
@@ -26,7 +26,7 @@ _READINGS_KEPT = 16
 Value = TypeVar("Value")
 
 
-class LastFew(Generic[Value]):
+class LruCache(Generic[Value]):
     """The last few that were asked for, for all threads. What two of them make at once, one keeps."""
 
     def __init__(self, most: int) -> None:
@@ -49,26 +49,26 @@ class LastFew(Generic[Value]):
         return made
 
 
-class Warm:
+class ReaderCache:
     """Of one version."""
 
     def __init__(self, location: Location, manifest: Manifest) -> None:
         self._location = location
         self.manifest = manifest
-        self._fragments: LastFew[LiveFragment] = LastFew(_FRAGMENTS_KEPT)
-        self._readings: LastFew[Reading] = LastFew(_READINGS_KEPT)
+        self._fragments: LruCache[LiveFragment] = LruCache(_FRAGMENTS_KEPT)
+        self._readings: LruCache[RowReader] = LruCache(_READINGS_KEPT)
 
     @classmethod
-    def of(cls, location: Location, manifest: Manifest) -> "Warm":
+    def of(cls, location: Location, manifest: Manifest) -> "ReaderCache":
         return _versions.of(id(manifest), lambda: cls(location, manifest), lambda warm: warm.manifest is manifest)
 
     def fragment(self, fragment: Fragment) -> LiveFragment:
         return self._fragments.of(fragment.id, lambda: LiveFragment(self._location, self.manifest, fragment))
 
-    def reading(self, plan: ScanPlan, residual: Predicate | None) -> Reading:
+    def reading(self, plan: ScanPlan, residual: Predicate | None) -> RowReader:
         """For rows that are picked, and looked at for what is left of the plan's condition."""
         key = (plan.output, residual, plan.limit, plan.offset)
-        return self._readings.of(key, lambda: Reading(self._location, replace(plan.looking_for(residual), tasks=())))
+        return self._readings.of(key, lambda: RowReader(self._location, replace(plan.looking_for(residual), tasks=())))
 
 
-_versions: LastFew[Warm] = LastFew(_VERSIONS_KEPT)
+_versions: LruCache[ReaderCache] = LruCache(_VERSIONS_KEPT)

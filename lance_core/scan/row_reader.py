@@ -20,17 +20,17 @@ from lance_core.datafiles.open_fragment import LiveRows, rows_without_columns
 from lance_core.expressions import METADATA_COLUMNS
 from lance_core.format.fragment import Fragment
 from lance_core.format.schema import TableSchema
-from lance_core.scan.morsels import PICKED_SHARE, LiveFragment, Piece, manifest_path
+from lance_core.scan.morsels import PICKED_SHARE, LiveFragment, Morsel, manifest_path
 from lance_core.scan.plan import ScanPlan
 from lance_core.scan.selection import Offsets
-from lance_core.scan.system_columns import ROW_COLUMNS, RowFacts
+from lance_core.scan.system_columns import ROW_COLUMNS, SystemColumns
 from lance_core.versions.location import Location
 
 _PICKED_AT_ONCE = 1024
 """So few rows are picked with all of their columns before any is looked at."""
 
 
-class _Placed(Protocol):
+class _LocatedRows(Protocol):
     """Rows that know where they are; asked only where somebody wants to know."""
 
     @property
@@ -50,7 +50,7 @@ class _Hits:
 class _Masked:
     """Rows of a piece, and which of them match."""
 
-    piece: Piece
+    piece: Morsel
     rows: LiveRows
     mask: pa.BooleanArray
     count: int
@@ -67,7 +67,7 @@ class _Masked:
         return self.mask.slice(begin, self.rows.live_before(stop) - begin)
 
 
-class Reading:
+class RowReader:
     """What all pieces of a scan, or of a take, share. Used by several threads."""
 
     def __init__(self, location: Location, plan: ScanPlan) -> None:
@@ -86,7 +86,7 @@ class Reading:
             len(each.path) == 1 for each in plan.output
         )
 
-    def batches(self, pieces: Sequence[Piece]) -> list[pa.RecordBatch]:
+    def batches(self, pieces: Sequence[Morsel]) -> list[pa.RecordBatch]:
         if self._plan.predicate is None:
             return [batch for piece in pieces for batch in self.live(piece)]
         masked = self._masked(pieces)
@@ -95,14 +95,14 @@ class Reading:
         by_piece = (list(group) for _, group in itertools.groupby(masked, key=lambda each: id(each.piece)))
         return [batch for found in by_piece for batch in self._matching(found)]
 
-    def matches(self, pieces: Sequence[Piece]) -> int:
+    def matches(self, pieces: Sequence[Morsel]) -> int:
         return sum(each.count for each in self._masked(pieces))
 
-    def offsets(self, pieces: Sequence[Piece]) -> list[tuple[Fragment, Offsets]]:
+    def offsets(self, pieces: Sequence[Morsel]) -> list[tuple[Fragment, Offsets]]:
         """Of those that match."""
         return [(each.piece.of.fragment, each.offsets) for each in self._masked(pieces)]
 
-    def live(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+    def live(self, piece: Morsel) -> Iterator[pa.RecordBatch]:
         for rows in self._read(self._first, piece):
             if self._comes_as_read:
                 yield rows.batch
@@ -114,7 +114,7 @@ class Reading:
         batch = of.opened(self._first).take(offsets)
         return batch if self._comes_as_read else self._shown(of, (batch,), _Hits(len(offsets), offsets))
 
-    def picked_of(self, piece: Piece, most: int | None) -> Iterator[pa.RecordBatch]:
+    def picked_of(self, piece: Morsel, most: int | None) -> Iterator[pa.RecordBatch]:
         """The rows of a piece that were picked, those that match where there is a condition; at most so many."""
         assert piece.picked is not None
         of, offsets = piece.of, piece.picked.offsets
@@ -139,7 +139,7 @@ class Reading:
             parts = [first, of.opened(self._then).take(hits)] if self._names_then else [first]
         yield self._shown(of, parts, _Hits(len(hits), hits))
 
-    def picked_offsets(self, piece: Piece) -> Offsets:
+    def picked_offsets(self, piece: Morsel) -> Offsets:
         """The same rows, by where they are."""
         assert piece.picked is not None
         offsets = piece.picked.offsets
@@ -150,7 +150,7 @@ class Reading:
         found: Offsets = offsets[np.asarray(mask)]
         return found
 
-    def _cut_down(self, piece: Piece, offsets: Offsets) -> Iterator[pa.RecordBatch]:
+    def _cut_down(self, piece: Morsel, offsets: Offsets) -> Iterator[pa.RecordBatch]:
         wanted = np.zeros(piece.count, dtype=np.bool_)
         wanted[offsets - piece.start] = True
         for rows in self._read(self._first, piece):
@@ -166,10 +166,10 @@ class Reading:
         facts = [name for name in self._plan.predicate.columns if name in ROW_COLUMNS]
         return _with_facts(batch, of.facts, facts, offsets) if facts else batch
 
-    def _read(self, reader: FragmentReader, piece: Piece) -> Iterator[LiveRows]:
+    def _read(self, reader: FragmentReader, piece: Morsel) -> Iterator[LiveRows]:
         return piece.of.opened(reader).live(piece.of.deletions, piece.start, piece.count)
 
-    def _masked(self, pieces: Sequence[Piece]) -> list[_Masked]:
+    def _masked(self, pieces: Sequence[Morsel]) -> list[_Masked]:
         """The condition is evaluated for all of them in one go."""
         predicate = self._plan.predicate
         assert predicate is not None
@@ -185,7 +185,7 @@ class Reading:
             for (piece, rows, rest), mask in zip(read, masks, strict=True)
         ]
 
-    def _read_first(self, piece: Piece) -> Iterator[tuple[LiveRows, pa.RecordBatch | None]]:
+    def _read_first(self, piece: Morsel) -> Iterator[tuple[LiveRows, pa.RecordBatch | None]]:
         """The condition's columns, and the others where they are read with them."""
         if not self._plan.reads_at_once(piece.of.fragment):
             yield from ((rows, None) for rows in self._read(self._first, piece))
@@ -208,7 +208,7 @@ class Reading:
                 return
             first, stop = hits[0].rows.start, hits[-1].rows.stop
             hits = [each for each in found if first <= each.rows.start < stop]
-            others = (rows.batch for rows in self._read(self._then, Piece(of, first, stop - first)))
+            others = (rows.batch for rows in self._read(self._then, Morsel(of, first, stop - first)))
         for each, other in zip(hits, others, strict=True):
             parts = [each.rows.batch] if other is None else [each.rows.batch, other]
             if each.count == each.rows.count:
@@ -227,11 +227,11 @@ class Reading:
             late = of.opened(self._then).take(offsets)
         else:
             mask = pa.concat_arrays([each.mask_between(first, stop) for each in found])
-            late = _joined([rows.batch for rows in self._read(self._then, Piece(of, first, stop - first))])
+            late = _joined([rows.batch for rows in self._read(self._then, Morsel(of, first, stop - first))])
             late = _kept(late, mask)
         return self._shown(of, (held, late), _Hits(len(offsets), offsets))
 
-    def _shown(self, of: LiveFragment, parts: Sequence[pa.RecordBatch], rows: "_Placed") -> pa.RecordBatch:
+    def _shown(self, of: LiveFragment, parts: Sequence[pa.RecordBatch], rows: "_LocatedRows") -> pa.RecordBatch:
         """What is asked for of these rows; `parts` are what was read first and then."""
         arrays = []
         for column in self._plan.output:
@@ -259,7 +259,7 @@ def _first_matches(masked: Sequence[_Masked], most: int) -> list[_Masked]:
     return kept
 
 
-def _with_facts(batch: pa.RecordBatch, facts: RowFacts, names: Sequence[str], offsets: Offsets) -> pa.RecordBatch:
+def _with_facts(batch: pa.RecordBatch, facts: SystemColumns, names: Sequence[str], offsets: Offsets) -> pa.RecordBatch:
     arrays = [*batch.columns, *(pa.array(facts.of(name, offsets)) for name in names)]
     fields = [*batch.schema, *(METADATA_COLUMNS.field(name) for name in names)]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))

@@ -25,7 +25,7 @@ _SCANNED_SHARE = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class FragmentSelection:
     """No other row of the fragment matches."""
 
     rows: BitMap
@@ -50,7 +50,7 @@ class Chosen:
 class Selection:
     known: BitMap = field(default_factory=BitMap)
     """Ids of fragments of the version that have no matching rows but those of `fragments`."""
-    fragments: Mapping[int, Chosen] = field(default_factory=dict)
+    fragments: Mapping[int, FragmentSelection] = field(default_factory=dict)
     """By fragment id, of those that have any."""
 
 

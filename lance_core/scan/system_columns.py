@@ -24,7 +24,7 @@ CREATED_AT, LAST_UPDATED_AT = "_row_created_at_version", "_row_last_updated_at_v
 ROW_COLUMNS = frozenset(METADATA_COLUMNS.names)
 
 
-class RowFacts:
+class SystemColumns:
     """What is known of a fragment's rows beside their columns; each sequence is decoded when it is first asked for."""
 
     def __init__(self, manifest: Manifest, fragment: Fragment, *, path: str) -> None:

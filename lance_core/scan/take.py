@@ -21,7 +21,7 @@ from lance_core.format.row_id_index import FragmentRowIds, RowIdIndex
 from lance_core.scan.morsels import LiveFragment, manifest_path
 from lance_core.scan.parallel import in_order
 from lance_core.scan.plan import plan_columns
-from lance_core.scan.row_reader import Reading
+from lance_core.scan.row_reader import RowReader
 from lance_core.versions.location import Location
 
 _NAMED_MAX = 5
@@ -51,7 +51,7 @@ class By(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class RowPositions:
     """Where rows are, in the order asked for."""
 
     fragments: Ints
@@ -64,7 +64,7 @@ def take(
     location: Location, manifest: Manifest, rows: RowNumbers, columns: Sequence[str] | None, *, by: By
 ) -> pa.Table:
     plan = plan_columns(manifest, columns)
-    reading = Reading(location, plan)
+    reading = RowReader(location, plan)
     places = placed(location, manifest, rows, by=by)
     keys, order = np.unique(keyed(places), return_inverse=True)
     if not plan.output:
@@ -74,7 +74,7 @@ def take(
     return found if len(order) == len(keys) and (order[1:] > order[:-1]).all() else found.take(pa.array(order))
 
 
-def placed(location: Location, manifest: Manifest, rows: RowNumbers, *, by: By) -> Places:
+def placed(location: Location, manifest: Manifest, rows: RowNumbers, *, by: By) -> RowPositions:
     """Raises `InvalidInput` that names those that are not there."""
     wanted = _integers(rows)
     if by is By.OFFSET:
@@ -84,7 +84,7 @@ def placed(location: Location, manifest: Manifest, rows: RowNumbers, *, by: By) 
     return _by_address(location, manifest, wanted, "row address" if by is By.ROW_ADDRESS else "row id")
 
 
-def keyed(places: Places) -> Ints:
+def keyed(places: RowPositions) -> Ints:
     """A number for each place, in the order of a scan."""
     return (places.fragments << _OFFSET_BITS) | places.offsets
 
@@ -111,7 +111,7 @@ def row_id_index(location: Location, manifest: Manifest) -> RowIdIndex:
     return RowIdIndex(list(in_order(known, range(len(manifest.fragments)))), path=path)
 
 
-def _by_offset(location: Location, manifest: Manifest, wanted: Ints) -> Places:
+def _by_offset(location: Location, manifest: Manifest, wanted: Ints) -> RowPositions:
     ends = np.cumsum(_counts(manifest, live=True))
     total = int(ends[-1]) if len(ends) else 0
     _refuse(wanted, (wanted >= 0) & (wanted < total), "offset", location, manifest)
@@ -122,10 +122,10 @@ def _by_offset(location: Location, manifest: Manifest, wanted: Ints) -> Places:
             deletions = LiveFragment(location, manifest, manifest.fragments[int(each)]).deletions
             here = number == each
             offsets[here] = offsets[here] if deletions is None else deletions.physical(offsets[here])
-    return Places(number, offsets)
+    return RowPositions(number, offsets)
 
 
-def _by_address(location: Location, manifest: Manifest, wanted: Ints, what: str) -> Places:
+def _by_address(location: Location, manifest: Manifest, wanted: Ints, what: str) -> RowPositions:
     fragment_ids, offsets = wanted >> _OFFSET_BITS, wanted & ((1 << _OFFSET_BITS) - 1)
     number, found = _numbers_of(manifest, fragment_ids)
     rows = _counts(manifest, live=False)
@@ -137,14 +137,14 @@ def _by_address(location: Location, manifest: Manifest, wanted: Ints, what: str)
             here = np.flatnonzero(found & (number == each))
             found[here] = ~np.isin(offsets[here], deletions.offsets)
     _refuse(wanted, found, what, location, manifest)
-    return Places(number, offsets)
+    return RowPositions(number, offsets)
 
 
-def _by_id(location: Location, manifest: Manifest, wanted: Ints) -> Places:
+def _by_id(location: Location, manifest: Manifest, wanted: Ints) -> RowPositions:
     places = row_id_index(location, manifest).find(wanted.astype(np.uint64))
     _refuse(wanted, places.known & (wanted >= 0), "row id", location, manifest)
     number, _ = _numbers_of(manifest, places.fragment_ids.astype(np.int64))
-    return Places(number, places.offsets.astype(np.int64))
+    return RowPositions(number, places.offsets.astype(np.int64))
 
 
 def _numbers_of(manifest: Manifest, fragment_ids: Ints) -> tuple[Ints, Found]:

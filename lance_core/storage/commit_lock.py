@@ -32,7 +32,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 @contextmanager
-def turn(directory: Path, patience: float = _PATIENCE_SECONDS) -> Iterator[bool]:
+def commit_lock(directory: Path, patience: float = _PATIENCE_SECONDS) -> Iterator[bool]:
     """Tells whether it is one: not where the directory is missing, its file system knows no locks, or it took too
     long."""
     if directory in _blocked:
@@ -44,7 +44,7 @@ def turn(directory: Path, patience: float = _PATIENCE_SECONDS) -> Iterator[bool]
         yield False
         return
     _open.add(descriptor)
-    waiting: _Waiting | None = None
+    waiting: _LockWaiter | None = None
     mine = False
     try:
         try:
@@ -52,7 +52,7 @@ def turn(directory: Path, patience: float = _PATIENCE_SECONDS) -> Iterator[bool]
             mine = True
         except BlockingIOError:
             with suppress(RuntimeError):  # no thread can be had just now
-                waiting = _Waiting(descriptor, directory)
+                waiting = _LockWaiter(descriptor, directory)
                 mine = waiting.came_within(patience)
         except OSError:
             pass
@@ -62,7 +62,7 @@ def turn(directory: Path, patience: float = _PATIENCE_SECONDS) -> Iterator[bool]
             _close(descriptor)
 
 
-class _Waiting:
+class _LockWaiter:
     """A thread that stands in line, since a wait for a lock cannot be given an end. Who gives up leaves the descriptor
     to it, and its turn is over as soon as it comes."""
 

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from lance_core.errors import InvalidInput, Unsupported
 from lance_core.storage.local import LocalStore
 from lance_core.storage.object_store import ObjectStore
-from lance_core.storage.object_uri import SCHEMES, Place, is_in_object_store
+from lance_core.storage.object_uri import SCHEMES, ObjectUri, is_in_object_store
 from lance_core.storage.optional_packages import package
 
 TableStore: TypeAlias = LocalStore | ObjectStore
@@ -41,7 +41,7 @@ def open_store(
     """
     text = _text(uri)
     if is_in_object_store(text):
-        return ObjectStore.at(Place.of(text, shown=without_secrets(text)), storage_options or {})
+        return ObjectStore.at(ObjectUri.of(text, shown=without_secrets(text)), storage_options or {})
     path = local_path(text)
     _refuse_file(path)
     return LocalStore(path, durable=durable)
@@ -129,7 +129,7 @@ def is_at_or_below(uri: str, directory: str) -> bool:
     if is_in_object_store(uri) or is_in_object_store(directory):
         if not (is_in_object_store(uri) and is_in_object_store(directory)):
             return False
-        here, there = (Place.of(each, shown=without_secrets(each)) for each in (uri, directory))
+        here, there = (ObjectUri.of(each, shown=without_secrets(each)) for each in (uri, directory))
         return here.is_at_or_below(there)
     place, above = os.path.realpath(local_path(uri)), os.path.realpath(local_path(directory))
     return os.path.commonpath([place, above]) == above

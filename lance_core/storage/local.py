@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from lance_core.errors import NotFound, StorageError
-from lance_core.storage.commit_lock import turn
-from lance_core.storage.store import KnownObject, ObjectInfo, Put, TakesTurns, TellsLastChange
+from lance_core.storage.commit_lock import commit_lock
+from lance_core.storage.store import ObjectDetails, ObjectInfo, Put, ReportsLastChange, SupportsCommitLock
 
 _TEMPORARY = ".tmp"
 _WITHOUT_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS)
@@ -41,7 +41,7 @@ _SAME_MOMENT_NS = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class LocalStore(TellsLastChange, TakesTurns):
+class LocalStore(ReportsLastChange, SupportsCommitLock):
     root: Path
     durable: bool = True
 
@@ -173,7 +173,7 @@ class LocalStore(TellsLastChange, TakesTurns):
         except OSError as error:
             raise _failed("delete", self.root / path, error) from error
 
-    def settle(self, paths: Sequence[str]) -> None:
+    def ensure_durable(self, paths: Sequence[str]) -> None:
         """Make files that another library wrote below the root survive a power loss,
         under the names they have."""
         if not self.durable:
@@ -187,7 +187,7 @@ class LocalStore(TellsLastChange, TakesTurns):
         except OSError as error:
             raise _failed("make durable", self.root, error) from error
 
-    def note(self, path: str, data: bytes) -> None:
+    def put_volatile(self, path: str, data: bytes) -> None:
         """The old one goes first: to rename over a file makes some file systems wait for the disk. Who comes in between
         finds nothing, and does without."""
         target = self._target(path)
@@ -199,7 +199,7 @@ class LocalStore(TellsLastChange, TakesTurns):
         except OSError as error:
             raise _failed("write", target, error) from error
 
-    def last_change(self, path: str) -> KnownObject | None:
+    def last_change(self, path: str) -> ObjectDetails | None:
         """A rename notes its moment on the file and on its directory; whatever comes after moves the directory's on,
         and whatever copies a table sets both as it likes, hardly ever alike."""
         target = os.path.join(self.root, path)
@@ -209,8 +209,8 @@ class LocalStore(TellsLastChange, TakesTurns):
             return None
         return _info(path, found) if abs(directory.st_mtime_ns - found.st_ctime_ns) <= _SAME_MOMENT_NS else None
 
-    def turn(self, directory: str) -> AbstractContextManager[bool]:
-        return turn(self.inside(directory))
+    def commit_lock(self, directory: str) -> AbstractContextManager[bool]:
+        return commit_lock(self.inside(directory))
 
     def prune(self, directory: str) -> None:
         """Remove what is empty of a directory and of those in it; links are left alone."""
@@ -398,8 +398,8 @@ def _is_same_file(one: str, other: str) -> bool:
         return False
 
 
-def _info(path: str, found: os.stat_result) -> KnownObject:
-    return KnownObject(path, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC))
+def _info(path: str, found: os.stat_result) -> ObjectDetails:
+    return ObjectDetails(path, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC))
 
 
 def _failed(what: str, path: Path | str, error: OSError) -> StorageError:

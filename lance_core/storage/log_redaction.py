@@ -61,7 +61,7 @@ class _Mask(logging.Filter):
 _MASK = _Mask()
 
 
-def keep_out_of_logs(secrets: Iterable[str]) -> None:
+def redact_in_logs(secrets: Iterable[str]) -> None:
     for secret in secrets:
         _known[secret] = None
     while len(_known) > _KEPT:

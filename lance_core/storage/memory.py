@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from lance_core.errors import NotFound
-from lance_core.storage.store import KnownObject, ObjectInfo, Put
+from lance_core.storage.store import ObjectDetails, ObjectInfo, Put
 
 
 def _utc_now() -> datetime:
@@ -36,7 +36,7 @@ class MemoryStore:
     def head(self, path: str) -> ObjectInfo | None:
         with self._lock:
             found = self._objects.get(path)
-        return KnownObject(path, len(found[0]), found[1]) if found else None
+        return ObjectDetails(path, len(found[0]), found[1]) if found else None
 
     def list(self, directory: str, start_after: str = "") -> Sequence[ObjectInfo]:
         prefix = f"{directory}/"
@@ -46,12 +46,12 @@ class MemoryStore:
                 for path in self._objects
                 if path.startswith(prefix) and "/" not in path[len(prefix) :] and path[len(prefix) :] > start_after
             ]
-            return [KnownObject(path, len(self._objects[path][0]), self._objects[path][1]) for path in sorted(names)]
+            return [ObjectDetails(path, len(self._objects[path][0]), self._objects[path][1]) for path in sorted(names)]
 
     def walk(self, directory: str) -> Sequence[ObjectInfo]:
         with self._lock:
             paths = sorted(path for path in self._objects if path.startswith(f"{directory}/"))
-            return [KnownObject(path, len(self._objects[path][0]), self._objects[path][1]) for path in paths]
+            return [ObjectDetails(path, len(self._objects[path][0]), self._objects[path][1]) for path in paths]
 
     def put(self, path: str, data: bytes) -> None:
         with self._lock:
@@ -68,5 +68,5 @@ class MemoryStore:
         with self._lock:
             self._objects.pop(path, None)
 
-    def settle(self, paths: Sequence[str]) -> None:
+    def ensure_durable(self, paths: Sequence[str]) -> None:
         """Nothing here outlives the process."""

@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import TypeVar
 
 from lance_core.errors import LanceError, NotFound, StorageError, Unsupported
-from lance_core.storage.buckets.bucket import Bucket, Found, Page
-from lance_core.storage.object_uri import SCHEMES, Place
+from lance_core.storage.buckets.bucket import Bucket, ListedKey, ListingPage
+from lance_core.storage.object_uri import SCHEMES, ObjectUri
 from lance_core.storage.options import Settings, hidden
-from lance_core.storage.request_errors import Kind, Patience, Trouble
-from lance_core.storage.secret_references import Options, Told
-from lance_core.storage.store import KnownObject, ListsInOrder, ObjectInfo, Put
+from lance_core.storage.request_errors import RequestError, RequestErrorKind, RetryPolicy
+from lance_core.storage.secret_references import StoreOptions, Told
+from lance_core.storage.store import ObjectDetails, ObjectInfo, Put, SupportsOrderedListing
 
 _A = TypeVar("_A")
-_AGAIN = frozenset((Kind.UNREACHED, Kind.BUSY, Kind.LOST))
-_NOT_SENT = frozenset((Kind.UNREACHED,))
+_AGAIN = frozenset((RequestErrorKind.UNREACHED, RequestErrorKind.BUSY, RequestErrorKind.LOST))
+_NOT_SENT = frozenset((RequestErrorKind.UNREACHED,))
 _PAGE = 1000
 _PROBES = "_lance_assets/probe"
 _PROBES_MAX = 5
@@ -33,18 +33,18 @@ _proven: set[tuple[str, Settings]] = set()
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectStore(ListsInOrder):
-    place: Place
-    options: Options = field(repr=False)
-    patience: Patience = field(default=Patience(), repr=False, compare=False)
+class ObjectStore(SupportsOrderedListing):
+    place: ObjectUri
+    options: StoreOptions = field(repr=False)
+    patience: RetryPolicy = field(default=RetryPolicy(), repr=False, compare=False)
 
     @classmethod
-    def at(cls, place: Place, options: Mapping[str, str]) -> "ObjectStore":
-        found = Options.of(place.scheme, place.uri, options)
+    def at(cls, place: ObjectUri, options: Mapping[str, str]) -> "ObjectStore":
+        found = StoreOptions.of(place.scheme, place.uri, options)
         understood = found.settings
-        patience = Patience(
-            seconds_max=understood.seconds("patience", Patience().seconds_max),
-            repeats_max=understood.number("repeats", Patience().repeats_max),
+        patience = RetryPolicy(
+            seconds_max=understood.seconds("patience", RetryPolicy().seconds_max),
+            repeats_max=understood.number("repeats", RetryPolicy().repeats_max),
         )
         return cls(place, found, patience)
 
@@ -112,7 +112,7 @@ class ObjectStore(ListsInOrder):
         except _Absent:
             return
 
-    def settle(self, paths: Sequence[str]) -> None:
+    def ensure_durable(self, paths: Sequence[str]) -> None:
         """An object is durable before its put is answered."""
 
     # Files, of any size
@@ -156,13 +156,13 @@ class ObjectStore(ListsInOrder):
     def _create(self, path: str, data: bytes) -> Put:
         key = self.place.key(path)
         try:
-            self.patience.ask(lambda: self._bucket.create(key, data), again=_NOT_SENT)
-        except Trouble as trouble:
-            if trouble.kind is Kind.EXISTS:
+            self.patience.run(lambda: self._bucket.create(key, data), again=_NOT_SENT)
+        except RequestError as trouble:
+            if trouble.kind is RequestErrorKind.EXISTS:
                 return Put.EXISTS
-            if trouble.kind is Kind.BUSY:
+            if trouble.kind is RequestErrorKind.BUSY:
                 self.patience.wait(0)
-            if trouble.kind in (Kind.BUSY, Kind.LOST):
+            if trouble.kind in (RequestErrorKind.BUSY, RequestErrorKind.LOST):
                 return Put.UNKNOWN
             raise self._failed("write", path, trouble) from trouble
         return Put.CREATED
@@ -209,35 +209,39 @@ class ObjectStore(ListsInOrder):
     def _ask(self, what: str, path: str, request: Callable[[Bucket, str], _A]) -> _A:
         key = self.place.key(path)
         try:
-            return self.patience.ask(lambda: request(self._bucket, key), again=_AGAIN)
-        except Trouble as trouble:
-            if trouble.kind is Kind.ABSENT:
+            return self.patience.run(lambda: request(self._bucket, key), again=_AGAIN)
+        except RequestError as trouble:
+            if trouble.kind is RequestErrorKind.ABSENT:
                 raise _Absent from None
             raise self._failed(what, path, trouble) from trouble
 
     @property
     def _bucket(self) -> Bucket:
-        from lance_core.storage.buckets.client_cache import opened  # of services that most processes never meet
+        from lance_core.storage.buckets.client_cache import cached_client  # of services that most processes never meet
 
-        return opened(self.place.authority, self.settings)
+        return cached_client(self.place.authority, self.settings)
 
-    def _failed(self, what: str, path: str, trouble: Trouble) -> StorageError:
+    def _failed(self, what: str, path: str, trouble: RequestError) -> StorageError:
         advice = {
-            Kind.FORBIDDEN: "; look at the credentials in storage_options or the environment, and at what they may do",
-            Kind.UNREACHED: "; look at the endpoint and the region, and at the network",
-            Kind.BUSY: "; try again later, or with fewer writers at once",
-            Kind.LOST: "; try again",
+            RequestErrorKind.FORBIDDEN: (
+                "; check the credentials in storage_options or the environment, and what they permit"
+            ),
+            RequestErrorKind.UNREACHED: "; check the endpoint, the region and the network",
+            RequestErrorKind.BUSY: "; try again later, or with fewer writers at once",
+            RequestErrorKind.LOST: "; try again",
         }.get(trouble.kind, "")
         return StorageError(f"could not {what} {self._uri(path)} on {SCHEMES[self.place.scheme]}: {trouble}{advice}")
 
     def _uri(self, path: str) -> str:
         return f"{self.place.uri}/{path}"
 
-    def _info(self, found: Found) -> KnownObject:
-        return KnownObject(self.place.path(found.key), found.size, found.modified, found.tag)
+    def _info(self, found: ListedKey) -> ObjectDetails:
+        return ObjectDetails(self.place.path(found.key), found.size, found.modified, found.tag)
 
 
-def _page_of(prefix: str, deep: bool, after: str, following: str | None, limit: int) -> Callable[[Bucket, str], Page]:
+def _page_of(
+    prefix: str, deep: bool, after: str, following: str | None, limit: int
+) -> Callable[[Bucket, str], ListingPage]:
     return lambda bucket, _: bucket.page(prefix, deep=deep, after=after, following=following, limit=limit)
 
 

@@ -20,7 +20,7 @@ _CONTAINER_OF_ACCOUNT = re.compile(r"[A-Za-z0-9$](?:[A-Za-z0-9\-]*[A-Za-z0-9])?@
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ObjectUri:
     scheme: str
     authority: str
     """A bucket, or a container at an account."""
@@ -28,7 +28,7 @@ class Place:
     """Without slashes around it; empty at the top."""
 
     @classmethod
-    def of(cls, uri: str, *, shown: str) -> "Place":
+    def of(cls, uri: str, *, shown: str) -> "ObjectUri":
         """`shown` is the URI without secrets, for messages.
 
         >>> Place.of("s3://lake/orders/", shown="").uri
@@ -71,7 +71,7 @@ class Place:
     def path(self, key: str) -> str:
         return key[len(self.prefix) + 1 :] if self.prefix else key
 
-    def is_at_or_below(self, other: "Place") -> bool:
+    def is_at_or_below(self, other: "ObjectUri") -> bool:
         return (self.scheme, self.authority) == (other.scheme, other.authority) and (
             not other.prefix or f"{self.prefix}/".startswith(f"{other.prefix}/")
         )

@@ -136,7 +136,7 @@ _FLAGS = (
 _SECRET = frozenset(("key_id", "key", "token", "sas", "client_secret"))
 """An id of a key is none by itself, and shown to nobody all the same."""
 PROVIDER = "provider"
-"""Names who is asked for options; see `references.py`."""
+"""Names who is asked for options; see `secret_references.py`."""
 _SECRET_CHARACTERS_MIN = 4
 _ENVIRONMENT_PREFIXES = ("aws_", "google_", "azure_", "object_store_")
 

@@ -29,17 +29,17 @@ Told = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class StoreOptions:
     """The options of one store, as they were told and as they are now."""
 
     scheme: str
     uri: str
-    told: Told = field(default=(), repr=False)
+    configured: Told = field(default=(), repr=False)
     fixed: Settings | None = field(default=None, repr=False, compare=False)
     """Where nothing is looked up: as understood when the store was opened."""
 
     @classmethod
-    def of(cls, scheme: str, uri: str, told: Mapping[str, str]) -> "Options":
+    def of(cls, scheme: str, uri: str, told: Mapping[str, str]) -> "StoreOptions":
         kept = tuple(sorted(told.items()))
         options = cls(scheme, uri, kept, None if refers(told) else settings(scheme, told))
         options.settings.check()
@@ -47,7 +47,11 @@ class Options:
 
     @property
     def given(self) -> Told:
-        return self.told if self.fixed is not None else tuple(sorted(resolved(dict(self.told), self.uri).items()))
+        return (
+            self.configured
+            if self.fixed is not None
+            else tuple(sorted(resolved(dict(self.configured), self.uri).items()))
+        )
 
     @property
     def settings(self) -> Settings:
@@ -70,13 +74,15 @@ def is_reference(value: object) -> bool:
 
 def resolved(told: Mapping[str, str], uri: str) -> dict[str, str]:
     """With the secrets. What a provider gives counts more than what stands beside its name."""
-    found = {name: looked_up(value, f"the storage option {name!r}") for name, value in told.items() if name != PROVIDER}
+    found = {
+        name: resolve_secrets(value, f"the storage option {name!r}") for name, value in told.items() if name != PROVIDER
+    }
     if PROVIDER in told:
         found |= _from_provider(told[PROVIDER], uri)
     return found
 
 
-def looked_up(value: str, what: str) -> str:
+def resolve_secrets(value: str, what: str) -> str:
     if not is_reference(value):
         return value
     variable = value.removeprefix(_VARIABLE)

@@ -42,7 +42,7 @@ class ObjectInfo(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class KnownObject:
+class ObjectDetails:
     """An `ObjectInfo` whose facts came with the answer."""
 
     path: str
@@ -52,11 +52,11 @@ class KnownObject:
     """Which content this is, where the store has a word for it."""
 
 
-def with_facts(listed: Iterable[ObjectInfo]) -> Iterator[KnownObject]:
+def with_facts(listed: Iterable[ObjectInfo]) -> Iterator[ObjectDetails]:
     """Size and time of each, found out now; what went since it was listed is left out."""
     for info in listed:
         try:
-            yield KnownObject(info.path, info.size, info.modified)
+            yield ObjectDetails(info.path, info.size, info.modified)
         except NotFound:
             continue
 
@@ -88,7 +88,7 @@ class Store(Protocol):
     def delete(self, path: str) -> None:
         """Remove; it is no error if nothing is there."""
 
-    def settle(self, paths: Sequence[str]) -> None:
+    def ensure_durable(self, paths: Sequence[str]) -> None:
         """Make sure that objects which are there survive a power loss, whoever wrote them."""
 
 
@@ -105,7 +105,7 @@ def read_whole(store: Store, path: str, limit: Limit) -> bytes:
     return data + store.read(path, first, size - first)
 
 
-class ListsInOrder(ABC):
+class SupportsOrderedListing(ABC):
     """A store whose listings begin with the first name, and need not be read to their end."""
 
     __slots__ = ()
@@ -115,14 +115,14 @@ class ListsInOrder(ABC):
         """So many of the objects right in a directory, the first ones by name: one request."""
 
 
-class TellsLastChange(ABC):
+class ReportsLastChange(ABC):
     """A store that lists a directory only as a whole, but knows when something last came or went in it. A small note
     about a directory, kept in it, can then spare the listing."""
 
     __slots__ = ()
 
     @abstractmethod
-    def note(self, path: str, data: bytes) -> None:
+    def put_volatile(self, path: str, data: bytes) -> None:
         """Like `put`, for what may be lost when the power goes."""
 
     @abstractmethod
@@ -130,11 +130,11 @@ class TellsLastChange(ABC):
         """The file, if nothing in its directory came, went or was renamed since it was put there."""
 
 
-class TakesTurns(ABC):
+class SupportsCommitLock(ABC):
     """A store at which writers can wait for each other: nobody has to, but who does loses no race to those who do."""
 
     __slots__ = ()
 
     @abstractmethod
-    def turn(self, directory: str) -> AbstractContextManager[bool]:
+    def commit_lock(self, directory: str) -> AbstractContextManager[bool]:
         """The others' turns at this directory come before or after. False: it goes on without."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lance_core.errors import NotFound, StorageError
 from lance_core.storage.local import LocalStore
-from lance_core.storage.manifest_stores.two_phase import PublishedStore
+from lance_core.storage.manifest_stores.two_phase import TwoPhaseStore
 from lance_core.storage.object_store import ObjectStore
 from lance_core.storage.store import Store
 
@@ -25,7 +25,7 @@ def copy(source: Store, path: str, target: Store, to: str) -> None:
         case ObjectStore(), LocalStore():
             target.make_directory(to.rpartition("/")[0])
             source.download(path, target.inside(to))
-            target.settle([to])
+            target.ensure_durable([to])
         case LocalStore(), ObjectStore():
             if not source.inside(path).is_file():
                 raise NotFound(f"{source.root / path} does not exist")
@@ -44,7 +44,7 @@ def _copy_on_disk(source: LocalStore, path: str, target: LocalStore, to: str) ->
         raise NotFound(f"{source.root / path} does not exist") from error
     except OSError as error:
         raise StorageError(f"could not copy {origin} to {copied}: {error.strerror or error}") from error
-    target.settle([to])
+    target.ensure_durable([to])
 
 
 def remove(store: Store, directory: str) -> None:
@@ -62,4 +62,4 @@ def prune(store: Store, directory: str) -> None:
 
 def _bare(store: Store) -> Store:
     """Without the protocol around versions, of which there are none here."""
-    return store.own if isinstance(store, PublishedStore) else store
+    return store.own if isinstance(store, TwoPhaseStore) else store

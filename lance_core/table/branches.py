@@ -16,8 +16,8 @@ from typing import Generic, TypeVar
 
 from lance_core import validation
 from lance_core.commit.loop import ATTEMPTS, commit
-from lance_core.commit.write_protocol import check_on_the_line
-from lance_core.coordination.leases import Hold, check_stays, hold, release
+from lance_core.commit.write_protocol import check_not_detached
+from lance_core.coordination.leases import Lease, acquire, check_not_being_swept, release
 from lance_core.errors import AlreadyExists, InvalidInput, NotFound, StorageError
 from lance_core.format import ingest_records, naming, refs
 from lance_core.format.base_path import BasePath, free_id
@@ -25,12 +25,12 @@ from lance_core.format.ids import Version
 from lance_core.format.operations import Clone
 from lance_core.format.refs import Branch
 from lance_core.format.transaction import Transaction
-from lance_core.runtime import Ports
+from lance_core.runtime import Runtime
 from lance_core.storage.factory import is_at_or_below
 from lance_core.storage.tree_operations import copy, prune, remove
-from lance_core.transactions.apply import Offshoot
-from lance_core.versions.location import Location, check_publishing, published_config
-from lance_core.versions.refs import created, find, read_branch, read_branches, read_tags
+from lance_core.transactions.apply import Fork
+from lance_core.versions.location import Location, check_manifest_store, manifest_store_config
+from lance_core.versions.refs import created, read_branch, read_branches, read_tags, resolve_version
 from lance_core.versions.snapshot import Snapshot, exists, list_versions, load_at, load_latest, load_transaction
 from lance_core.versions.table_id import TABLE_ID
 
@@ -50,7 +50,7 @@ class Branches(Generic[T]):
     """
 
     _snapshot: Snapshot
-    _ports: Ports
+    _ports: Runtime
     _opened: Callable[[Snapshot], T]
 
     def list(self) -> dict[str, Branch]:
@@ -63,7 +63,7 @@ class Branches(Generic[T]):
             raise InvalidInput("a branch begins at a version or at a tag; give one of them")
         source = self._snapshot
         if tag is not None:
-            source = find(self._main, tag=tag)
+            source = resolve_version(self._main, tag=tag)
         elif version is not None and (number := validation.version_number(version)) != source.version:
             source = load_at(source.location, number)
         return self._opened(_branch(self._main, source, name, ports=self._ports))
@@ -100,7 +100,7 @@ class Branches(Generic[T]):
         return self._snapshot.location.main_line(self._snapshot.manifest.branch)
 
 
-def clone(source: Snapshot, uri: str | os.PathLike[str], *, shallow: bool, ports: Ports) -> Snapshot:
+def clone(source: Snapshot, uri: str | os.PathLike[str], *, shallow: bool, ports: Runtime) -> Snapshot:
     """The table that begins as this version."""
     shallow = validation.flag(shallow, "shallow")
     places = source.location.places(source.manifest.branch)
@@ -112,39 +112,39 @@ def clone(source: Snapshot, uri: str | os.PathLike[str], *, shallow: bool, ports
             f"{target.uri} is inside of {source.location.uri}, whose cleanup may remove what it does not know; clone "
             "to a place outside of it"
         )
-    check_on_the_line(source)
-    check_publishing(source.location, source.manifest)
+    check_not_detached(source)
+    check_manifest_store(source.location, source.manifest)
     uuid = str(ports.new_uuid())
     if shallow:
         _tell_source(source, target.uri, uuid)
-        check_stays(source.location.own_store, Hold("cloning it", source.version))
+        check_not_being_swept(source.location.own_store, Lease("cloning it", source.version))
         load_at(source.location, source.version)
     else:
         _copy_files(source, target)
     _copy_record(source, target)
     manifest = source.manifest
     config = {TABLE_ID: uuid} if TABLE_ID in manifest.config else {}
-    config |= published_config(target)
-    born = Offshoot(manifest, _base_of(source) if shallow else None, config=config)
+    config |= manifest_store_config(target)
+    born = Fork(manifest, _base_of(source) if shallow else None, config=config)
     operation = Clone(shallow, manifest.branch if shallow else None, manifest.version, source.location.uri, None)
     return _commit(target, Transaction(manifest.version, uuid, operation, {}), born, ports)
 
 
-def _branch(main: Location, source: Snapshot, name: str, *, ports: Ports) -> Snapshot:
+def _branch(main: Location, source: Snapshot, name: str, *, ports: Runtime) -> Snapshot:
     path = refs.branch_path(name)
     if main.store.head(path) is not None:
         raise AlreadyExists(f"{main.uri} has a branch {name!r} already; delete it, or take another name")
-    check_on_the_line(source)
-    check_publishing(source.location, source.manifest)
+    check_not_detached(source)
+    check_manifest_store(source.location, source.manifest)
     manifest = source.manifest
     parent = manifest.branch
     operation = Clone(True, parent, manifest.version, source.location.uri, name)
     ours = Transaction(manifest.version, str(ports.new_uuid()), operation, {})
     target = main.branch(name)
-    held = hold(source.location.own_store, Hold("beginning a branch at it", manifest.version), ports)
+    held = acquire(source.location.own_store, Lease("beginning a branch at it", manifest.version), ports)
     load_at(source.location, manifest.version)
     try:
-        begun = _commit(target, ours, Offshoot(manifest, _base_of(source), name), ports)
+        begun = _commit(target, ours, Fork(manifest, _base_of(source), name), ports)
     except AlreadyExists:
         begun = _left_behind(target, operation)
     info = Branch(
@@ -177,7 +177,7 @@ def _left_behind(target: Location, operation: Clone) -> Snapshot:
     return found
 
 
-def _commit(target: Location, ours: Transaction, born: Offshoot, ports: Ports) -> Snapshot:
+def _commit(target: Location, ours: Transaction, born: Fork, ports: Runtime) -> Snapshot:
     since = Version(born.source.version - 1)
     return commit(target, ours, base=born, since=since, attempts=ATTEMPTS, ports=ports).snapshot
 

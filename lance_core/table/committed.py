@@ -25,10 +25,15 @@ class Committed:
     """Puts until one landed; 0 if none was needed."""
     rebased_over: tuple[Version, ...]
     """Versions of others that came between planning and landing."""
-    landed_before: bool
+    already_committed: bool
     """The intent had landed already, here or elsewhere; nothing was written now."""
     uncovered: tuple[str, ...] = ()
     """Compaction: names of indices that cover less after it than before. Queries scan what they do not cover."""
+
+    @property
+    def landed_before(self) -> bool:
+        """The name of `already_committed` before version 0.2.0. Deprecated; removed in 0.3.0."""
+        return self.already_committed
 
     def followed_by(self, other: "Committed") -> "Committed":
         """As one, where the same call made a second version."""

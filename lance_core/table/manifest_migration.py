@@ -12,7 +12,7 @@ from lance_core.storage.store import Put, read_whole
 from lance_core.versions.location import Location
 
 
-def migrate(location: Location) -> int:
+def migrate_manifest_names(location: Location) -> int:
     """How many were renamed."""
     store = location.store
     names = [listed.path for listed in store.list(naming.VERSIONS)]

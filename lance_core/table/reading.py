@@ -1,5 +1,5 @@
 """One version of a table, looked at and read: whatever changes nothing. Each verb is a few lines that call a workshop,
-`scan/` for rows, `refs.py` and `snapshot.py` for other versions.
+`scan/` for rows, `versions/refs.py` and `versions/snapshot.py` for other versions.
 
 `Table` (table.py) adds what changes one.
 """
@@ -33,7 +33,7 @@ from lance_core.scan.vector_search import Vector, search
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.versions.history import VersionInfo, version_info, version_infos
 from lance_core.versions.location import Location, locate
-from lance_core.versions.refs import find
+from lance_core.versions.refs import resolve_version
 from lance_core.versions.snapshot import Snapshot, exists, list_versions, load_at, load_latest, load_transaction
 from lance_core.versions.table_id import table_id
 
@@ -72,7 +72,7 @@ class TableReader:
                 load_latest(location) if version is None else load_at(location, validation.version_number(version))
             )
         number = None if version is None else validation.version_number(version)
-        return cls(find(location, version=number, tag=tag, branch=branch, timestamp=timestamp))
+        return cls(resolve_version(location, version=number, tag=tag, branch=branch, timestamp=timestamp))
 
     @staticmethod
     def exists(
@@ -90,9 +90,9 @@ class TableReader:
             return type(self)(load_at(self._location, validation.version_number(version)))
         number = None if version is None else validation.version_number(version)
         if tag is None:
-            return type(self)(find(self._location, version=number, timestamp=timestamp))
+            return type(self)(resolve_version(self._location, version=number, timestamp=timestamp))
         main = self._location.main_line(self.branch)
-        return type(self)(find(main, version=number, tag=tag, timestamp=timestamp))
+        return type(self)(resolve_version(main, version=number, tag=tag, timestamp=timestamp))
 
     def refresh(self) -> Self:
         """The newest version."""

@@ -1,5 +1,5 @@
 """The verbs people say to a table. Each is a few lines that call a workshop: `edit/` plans a change and writes its
-files, `writes.py` commits it. What only looks is in `table_reader.py`, what changes no row in `table_upkeep.py`.
+files, `commit/write_protocol.py` commits it. What only looks is in `reading.py`, what changes no row in `upkeep.py`.
 
 A `Table` is one version and never changes; a writer returns the table after it (`Committed.table`).
 """
@@ -11,22 +11,22 @@ import pyarrow as pa
 
 from lance_core import validation
 from lance_core.commit import write_protocol
-from lance_core.commit.audit import Look
+from lance_core.commit.audit import AuditFunction
 from lance_core.commit.detached import commit_detached, publish
 from lance_core.commit.loop import ATTEMPTS
-from lance_core.commit.write_protocol import Written
+from lance_core.commit.write_protocol import WriteResult
 from lance_core.datafiles.blob_writing import stored_schema
 from lance_core.datafiles.column_layout import check_storable
 from lance_core.datafiles.conform import Conversion
 from lance_core.datafiles.fragment_writer import (
     BYTES_PER_FILE_MAX,
     ROWS_PER_FILE_MAX,
+    BufferedRows,
     FileLimits,
-    HeldRows,
-    hold_rows,
+    buffer_rows,
     write_fragments,
 )
-from lance_core.datafiles.inputs import Incoming, Rows, incoming
+from lance_core.datafiles.inputs import InputRows, Rows, as_input
 from lance_core.dml import delete as edit_delete
 from lance_core.dml import new_columns as edit_columns
 from lance_core.dml import replace_where as edit_slices
@@ -47,14 +47,14 @@ from lance_core.format.operations import (
     UpdateConfig,
 )
 from lance_core.format.schema import TableSchema
-from lance_core.runtime import SYSTEM
+from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.table.branches import Branches, clone
 from lance_core.table.committed import Committed
-from lance_core.table.manifest_migration import migrate
+from lance_core.table.manifest_migration import migrate_manifest_names
 from lance_core.table.upkeep import TableUpkeep
-from lance_core.transactions.apply import Birth
-from lance_core.versions.location import Location, locate, published_config
+from lance_core.transactions.apply import NewTable
+from lance_core.versions.location import Location, locate, manifest_store_config
 from lance_core.versions.refs import Tags
 from lance_core.versions.snapshot import Snapshot, exists, load_at
 from lance_core.versions.table_id import TABLE_ID
@@ -106,15 +106,15 @@ class Table(TableUpkeep):
         validation.check(intent=intent, retries=retries)
         properties, config = validation.properties(properties), validation.config(config)
         location = locate(uri, storage_options=storage_options, durable=durable, manifest_store=manifest_store)
-        birth = Birth(_storage_version(storage_version), validation.flag(stable_row_ids, "stable_row_ids"))
-        begun = write_protocol.begin(location, birth, verb="create", intent=intent, ports=SYSTEM)
-        if isinstance(begun, Written):
+        birth = NewTable(_storage_version(storage_version), validation.flag(stable_row_ids, "stable_row_ids"))
+        begun = write_protocol.begin(location, birth, verb="create", intent=intent, ports=SYSTEM_RUNTIME)
+        if isinstance(begun, WriteResult):
             return cls(begun.snapshot)
         if exists(location):
             raise AlreadyExists(f"there is a table at {location.uri} already; open it, or overwrite it")
         limits = FileLimits(max_rows_per_file, max_bytes_per_file)
-        born_config = {TABLE_ID: begun.uuid, **config, **published_config(location)}
-        operation = _overwriting(location, incoming(data), birth.storage_version, limits, born_config)
+        born_config = {TABLE_ID: begun.uuid, **config, **manifest_store_config(location)}
+        operation = _overwriting(location, as_input(data), birth.storage_version, limits, born_config)
         return cls(
             write_protocol.finish(
                 begun, operation, properties=properties, attempts=retries, audit=audit_of(audit)
@@ -125,11 +125,11 @@ class Table(TableUpkeep):
 
     @property
     def tags(self) -> Tags:
-        return Tags(self._snapshot, SYSTEM)
+        return Tags(self._snapshot, SYSTEM_RUNTIME)
 
     @property
     def branches(self) -> "Branches[Table]":
-        return Branches(self._snapshot, SYSTEM, Table)
+        return Branches(self._snapshot, SYSTEM_RUNTIME, Table)
 
     # Changing
 
@@ -147,10 +147,10 @@ class Table(TableUpkeep):
         """Add rows. Columns are matched by name; nullable ones may be left out. No rows make no version."""
         limits = FileLimits(max_rows_per_file, max_bytes_per_file)
 
-        def plan(base: Snapshot) -> Append | HeldRows | None:
-            schema, version, rows = base.manifest.schema, base.manifest.storage_version, incoming(data)
+        def plan(base: Snapshot) -> Append | BufferedRows | None:
+            schema, version, rows = base.manifest.schema, base.manifest.storage_version, as_input(data)
             if rows.bytes is not None and rows.bytes <= _HELD_BYTES_MAX:
-                return hold_rows(
+                return buffer_rows(
                     rows.batches,
                     schema=schema,
                     version=version,
@@ -190,11 +190,11 @@ class Table(TableUpkeep):
             if settings:
                 raise InvalidInput("config= is set by an overwrite of all rows; with where=, use set_config()")
             validation.text(where, "where")
-            plan = edit_slices.in_one_process(incoming(data), where, limits=limits, ports=SYSTEM)
+            plan = edit_slices.plan_locally(as_input(data), where, limits=limits, ports=SYSTEM_RUNTIME)
             return self._changed(OVERWRITE_SLICE, plan, intent, properties, retries, audit=audit)
         return self._changed(
             "overwrite",
-            lambda base: _overwriting(base.location, incoming(data), base.manifest.storage_version, limits, settings),
+            lambda base: _overwriting(base.location, as_input(data), base.manifest.storage_version, limits, settings),
             intent,
             properties,
             retries,
@@ -214,7 +214,7 @@ class Table(TableUpkeep):
         """Remove the rows that match, a condition in Lance's SQL. No data file is rewritten."""
         return self._changed(
             "delete",
-            lambda base: edit_delete.delete(base, predicate, ports=SYSTEM),
+            lambda base: edit_delete.delete(base, predicate, ports=SYSTEM_RUNTIME),
             intent,
             properties,
             retries,
@@ -237,7 +237,7 @@ class Table(TableUpkeep):
         limits = FileLimits(max_rows_per_file, max_bytes_per_file)
         return self._changed(
             "update",
-            lambda base: edit_update.update(base, values, where, limits=limits, ports=SYSTEM),
+            lambda base: edit_update.update(base, values, where, limits=limits, ports=SYSTEM_RUNTIME),
             intent,
             properties,
             retries,
@@ -263,14 +263,14 @@ class Table(TableUpkeep):
         """Bring rows by the key columns `on`. A row that is there already: `matched` says "update", "delete", "fail" or
         "ignore"; `matched_if`, over `source.x` and `target.x`, says for which. The others are inserted. Rows that
         nothing matched can go, all or those of a condition (`delete_unmatched`). `data` is held in memory."""
-        rules = edit_upsert.Rules.of(
+        rules = edit_upsert.UpsertRules.of(
             on, matched=matched, matched_if=matched_if, insert=insert, delete_unmatched=delete_unmatched
         )
-        limits, rows = FileLimits(max_rows_per_file, max_bytes_per_file), incoming(data).held()
-        seen = edit_upsert.Seen()
+        limits, rows = FileLimits(max_rows_per_file, max_bytes_per_file), as_input(data).materialized()
+        seen = edit_upsert.JoinCache()
         return self._changed(
             "upsert",
-            lambda base: edit_upsert.upsert(base, rows, rules, limits=limits, ports=SYSTEM, seen=seen),
+            lambda base: edit_upsert.upsert(base, rows, rules, limits=limits, ports=SYSTEM_RUNTIME, seen=seen),
             intent,
             properties,
             retries,
@@ -294,7 +294,7 @@ class Table(TableUpkeep):
         return self._changed(
             "add_columns",
             lambda base: edit_columns.add_columns(
-                base, columns, schema=schema, read_columns=read_columns, ports=SYSTEM
+                base, columns, schema=schema, read_columns=read_columns, ports=SYSTEM_RUNTIME
             ),
             intent,
             properties,
@@ -314,10 +314,10 @@ class Table(TableUpkeep):
     ) -> Committed:
         """New columns from rows with the key columns `on`. Rows of the table without a partner get nulls; a null key
         has no partner. `data` and the table's keys are held in memory."""
-        rows = incoming(data).held()
+        rows = as_input(data).materialized()
         return self._changed(
             "merge_columns",
-            lambda base: edit_columns.merge_columns(base, rows, on, ports=SYSTEM),
+            lambda base: edit_columns.merge_columns(base, rows, on, ports=SYSTEM_RUNTIME),
             intent,
             properties,
             retries,
@@ -337,7 +337,7 @@ class Table(TableUpkeep):
         be left without any."""
         return self._changed(
             "drop_columns",
-            lambda base: schema_evolution.drop_columns(base, columns, ports=SYSTEM),
+            lambda base: schema_evolution.drop_columns(base, columns, ports=SYSTEM_RUNTIME),
             intent,
             properties,
             retries,
@@ -374,7 +374,7 @@ class Table(TableUpkeep):
         return self._changed(
             "alter_column",
             lambda base: schema_evolution.alter_column(
-                base, name, rename=rename, type=type, nullable=nullable, ports=SYSTEM
+                base, name, rename=rename, type=type, nullable=nullable, ports=SYSTEM_RUNTIME
             ),
             intent,
             properties,
@@ -476,7 +476,7 @@ class Table(TableUpkeep):
             if intent is not None:
                 raise InvalidInput("a detached version has no intent; it lands once when it is published")
             noted = validation.properties(properties)
-            return committed_of(commit_detached(base, operation, properties=noted, ports=SYSTEM))
+            return committed_of(commit_detached(base, operation, properties=noted, ports=SYSTEM_RUNTIME))
         return Table(base)._changed(
             f"commit {operation.name}",
             lambda _base: operation,
@@ -491,7 +491,7 @@ class Table(TableUpkeep):
     def publish(self, detached_version: int, *, retries: int = ATTEMPTS) -> Committed:
         """Commit what a detached version did, unless what was committed since is in its way."""
         return committed_of(
-            publish(self._location, validation.version_number(detached_version), attempts=retries, ports=SYSTEM)
+            publish(self._location, validation.version_number(detached_version), attempts=retries, ports=SYSTEM_RUNTIME)
         )
 
     def restore(
@@ -519,7 +519,7 @@ class Table(TableUpkeep):
     def clone(self, uri: str | os.PathLike[str], shallow: bool = True) -> "Table":
         """A table of its own that begins as this version. A shallow one goes on reading the files that are here, and
         is to be opened with `bases=[...]` later; `shallow=False` copies them."""
-        return Table(clone(self._snapshot, uri, shallow=shallow, ports=SYSTEM))
+        return Table(clone(self._snapshot, uri, shallow=shallow, ports=SYSTEM_RUNTIME))
 
     def add_bases(
         self,
@@ -535,7 +535,7 @@ class Table(TableUpkeep):
 
     def migrate_manifest_names(self) -> "Table":
         """Give the manifests of an old table, or of one half way, the names that sort. No writer may be at work."""
-        migrate(self._location)
+        migrate_manifest_names(self._location)
         return self.refresh()
 
     def _changed(
@@ -559,12 +559,14 @@ class Table(TableUpkeep):
         self.manifest.check_writable()
         change = retry.Change(verb, plan, operation or Append.name, again, brought, audit_of(audit))
         return committed_of(
-            retry.land(change, self._snapshot, intent=intent, properties=noted, retries=retries, ports=SYSTEM)
+            retry.commit_with_retry(
+                change, self._snapshot, intent=intent, properties=noted, retries=retries, ports=SYSTEM_RUNTIME
+            )
         )
 
 
 def _overwriting(
-    location: Location, rows: Incoming, version: StorageVersion, limits: FileLimits, config: Mapping[str, str]
+    location: Location, rows: InputRows, version: StorageVersion, limits: FileLimits, config: Mapping[str, str]
 ) -> Overwrite:
     if rows.schema is None:
         raise InvalidInput("no batches do not say which columns the table is to have; give a pyarrow schema instead")
@@ -587,12 +589,12 @@ def _fragments(
         version=version,
         limits=limits,
         conversion=Conversion.EXACT,
-        new_uuid=SYSTEM.new_uuid,
+        new_uuid=SYSTEM_RUNTIME.new_uuid,
         what=location.uri,
     )
 
 
-def audit_of(audit: Audit | None) -> Look | None:
+def audit_of(audit: Audit | None) -> AuditFunction | None:
     """As the workshops know it."""
     if audit is None:
         return None
@@ -601,7 +603,7 @@ def audit_of(audit: Audit | None) -> Look | None:
     return lambda beside, base: audit(Table(beside), None if base is None else Table(base))
 
 
-def committed_of(written: Written) -> Committed:
+def committed_of(written: WriteResult) -> Committed:
     """What a writer returns, from what the workshop knows."""
     landing = written.landing
     return Committed(
@@ -614,7 +616,7 @@ def committed_of(written: Written) -> Committed:
         bytes=landing.bytes,
         attempts=written.attempts,
         rebased_over=written.rebased_over,
-        landed_before=written.landed_before,
+        already_committed=written.landed_before,
         uncovered=written.uncovered,
     )
 

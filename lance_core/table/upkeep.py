@@ -19,7 +19,7 @@ from lance_core.maintenance import survey as surveying
 from lance_core.maintenance.cleanup import CleanupReport, Retention
 from lance_core.maintenance.compaction_indices import Remap
 from lance_core.maintenance.survey import Survey
-from lance_core.runtime import SYSTEM
+from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.table.committed import Committed
 from lance_core.table.reading import TableReader
 from lance_core.versions.snapshot import Snapshot
@@ -74,7 +74,7 @@ class TableUpkeep(TableReader, ABC):
                 materialize_deletions=materialize_deletions,
                 remap=wanted,
                 properties=noted,
-                ports=SYSTEM,
+                ports=SYSTEM_RUNTIME,
             ),
             intent,
             properties,
@@ -100,9 +100,9 @@ class TableUpkeep(TableReader, ABC):
         they are most of what is there. A dry run tells what would go.
         """
         self.manifest.check_writable()
-        write_protocol.check_on_the_line(self._snapshot)
+        write_protocol.check_not_detached(self._snapshot)
         retention = Retention(older_than, keep, orphan_grace, protected or {})
-        return cleanup.clean(self._snapshot, retention, dry_run=dry_run, force=force, ports=SYSTEM)
+        return cleanup.clean(self._snapshot, retention, dry_run=dry_run, force=force, ports=SYSTEM_RUNTIME)
 
     def survey(
         self,
@@ -145,10 +145,10 @@ class TableUpkeep(TableReader, ABC):
         Its name is that of the column with `_idx`, unless told. One that is taken is an error; `replace` builds the
         index anew under it."""
         chosen = None if fragments is None else validation.numbers(fragments, "fragments")
-        asked = edit_indices.Asked(column, kind, name, replace, chosen, params)
+        asked = edit_indices.IndexRequest(column, kind, name, replace, chosen, params)
         return self._changed(
             "create_index",
-            lambda base: edit_indices.create(base, asked, ports=SYSTEM),
+            lambda base: edit_indices.create(base, asked, ports=SYSTEM_RUNTIME),
             intent,
             properties,
             retries,
@@ -192,7 +192,7 @@ class TableUpkeep(TableReader, ABC):
         fresh: list[IndexMetadata] = []
 
         def plan(base: Snapshot) -> CreateIndex | None:
-            operation = index_maintenance.optimize(base, wanted, how, ports=SYSTEM)
+            operation = index_maintenance.optimize(base, wanted, how, ports=SYSTEM_RUNTIME)
             fresh[:] = operation.new if operation else ()
             return operation
 
@@ -200,7 +200,7 @@ class TableUpkeep(TableReader, ABC):
         try:
             trimmed = done.table._changed(
                 "optimize_indices",
-                lambda base: index_maintenance.trim(base, fresh, ports=SYSTEM),
+                lambda base: index_maintenance.trim(base, fresh, ports=SYSTEM_RUNTIME),
                 None,
                 properties,
                 retries,

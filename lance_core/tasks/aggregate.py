@@ -1,6 +1,6 @@
 """A query with aggregates whose groups are made by workers, each of the rows it reads, and put together by the driver.
 
-What the query asks for is told by `expressions/queries.py`, how groups are made and put together by
+What the query asks for is told by `expressions/aggregate_queries.py`, how groups are made and put together by
 `expressions/aggregation.py`. A query that counts the rows of a whole table is answered by its manifest.
 """
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from lance_core.expressions.aggregate_queries import Query
+from lance_core.expressions.aggregate_queries import AggregateQuery
 from lance_core.expressions.aggregation import Aggregation
 from lance_core.index import lookup
 from lance_core.scan.column_resolution import conditional
@@ -17,24 +17,24 @@ from lance_core.scan.executor import scan
 from lance_core.scan.plan import plan_scan
 from lance_core.scan.query import partials
 from lance_core.tasks.partitioning import Runner
-from lance_core.tasks.read import Ranges, Wanted, over_cut
+from lance_core.tasks.read import Ranges, ScanSpec, over_cut
 from lance_core.versions.snapshot import Snapshot
 
 
 def aggregate(base: Snapshot, sql: str, *, runner: Callable[[], Runner]) -> pa.Table:
-    query = Query.parse(sql, conditional(base.manifest))
+    query = AggregateQuery.parse(sql, conditional(base.manifest))
     grouped = query.aggregation
     if grouped.only_counts_rows and query.where is None:
         return query.answer(grouped.counted(base.manifest.row_count()))
     plan = plan_scan(base.manifest, columns=grouped.columns, filter=query.where, select=lookup.select(base))
-    results = over_cut(base, plan, _Grouped(Wanted(grouped.columns, query.where), grouped), runner())
+    results = over_cut(base, plan, _Grouped(ScanSpec(grouped.columns, query.where), grouped), runner())
     partials = [_decoded(each) for _number, part in sorted(results.items()) for each in part]
     return query.answer(grouped.together([grouped.nothing(), *partials]))
 
 
 @dataclass(frozen=True, slots=True)
 class _Grouped:
-    wanted: Wanted
+    wanted: ScanSpec
     aggregation: Aggregation
 
     def __call__(self, part: Snapshot, ranges: Ranges) -> Iterator[bytes]:

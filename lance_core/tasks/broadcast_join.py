@@ -4,7 +4,7 @@
     workers   HeldTask: each part of the table finds its rows among them, by address or by key, and has them written
 
 What is written, and what is wrong with addresses, is decided by `FillTask`, which is given what it would be given by
-a shuffle. What counts as an equal key is what Lance counts (`edit/joining.py`).
+a shuffle. What counts as an equal key is what Lance counts (`dml/key_join.py`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -51,7 +51,7 @@ def staging(base: Snapshot, keys: pa.Schema, values: pa.Schema) -> WriteTask:
     return WriteTask(stage_plan(base, fields, StorageVersion.parse(STORAGE_VERSION)))
 
 
-def held(encoded: Sequence[bytes], task: WriteTask) -> Staged:
+def stage_rows(encoded: Sequence[bytes], task: WriteTask) -> Staged:
     return Staged.of(encoded, task.plan.schema, ())
 
 
@@ -78,7 +78,7 @@ def _width(kind: pa.DataType) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldTask:
+class BroadcastJoinTask:
     """Runs in a worker: numbers of parts in, filled fragments out."""
 
     fill: FillTask
@@ -87,13 +87,13 @@ class HeldTask:
     staged: Staged
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows: _Rows | None = None  # for as long as this task: workers live on, and would keep them
+        rows: _BroadcastRows | None = None  # for as long as this task: workers live on, and would keep them
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 try:
                     self.fill.whole.stamp.check()
                     part = self.fill.whole.part(self.parts[number])
-                    rows = rows or _Rows(part, self.staged, self.fill.keys)
+                    rows = rows or _BroadcastRows(part, self.staged, self.fill.keys)
                     found = rows.by_key(part) if self.fill.keys else rows.by_address(part, self._strays(number))
                 except InvalidInput as error:
                     told = {"part": number, "refusal": remote_errors.encode(error)}
@@ -132,7 +132,7 @@ def _places(addresses: Addresses, fragments: Sequence[Fragment]) -> Addresses | 
     return order if len(order) == len(addresses) else None
 
 
-class _Rows:
+class _BroadcastRows:
     """All that came, in one worker."""
 
     def __init__(self, part: Snapshot, staged: Staged, on: Sequence[str]) -> None:

@@ -4,7 +4,7 @@
 
 What a filled fragment is worth later, when others have changed the table, is decided here: its file covers every
 physical row, so deletions do no harm to it, and no more do other columns; rows that moved, and values that were read
-and have changed since, do. Which values belong into a file is not decided here. Start with `fits`.
+and have changed since, do. Which values belong into a file is not decided here. Start with `still_matches`.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -42,7 +42,7 @@ def unfilled(filled: Fragment) -> Fragment:
     return filled.with_files(filled.files[:-1])
 
 
-def fits(base: Snapshot, then: Fragment, now: Fragment, read: Collection[str]) -> bool:
+def still_matches(base: Snapshot, then: Fragment, now: Fragment, read: Collection[str]) -> bool:
     """Whether a fragment whose columns were read as it was `then` gives the same values `now`, for the same rows."""
     if then.physical_rows != now.physical_rows:
         return False

@@ -14,16 +14,16 @@ from lance_core.datafiles.fragment_writer import ROWS_PER_FILE_MAX
 from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Rewrite
 from lance_core.format.schema import TableSchema
-from lance_core.index.coverage import covered_today
+from lance_core.index.coverage import current_coverage
 from lance_core.maintenance import compaction
-from lance_core.maintenance.compaction import Written
+from lance_core.maintenance.compaction import RewrittenGroup
 from lance_core.maintenance.compaction_indices import Remap
 from lance_core.maintenance.compaction_plan import Group, mixes
 from lance_core.maintenance.compaction_write import written
-from lance_core.runtime import SYSTEM
+from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.table.committed import Committed
 from lance_core.table.table import committed_of
-from lance_core.tasks.driver import How, Where, changed, over_parts
+from lance_core.tasks.driver import TableRef, WriteOptions, over_partitions, run_change
 from lance_core.tasks.partitioning import Runner
 from lance_core.versions.snapshot import Snapshot
 
@@ -34,17 +34,17 @@ VERB = "compact"
 
 
 def compact(
-    where: Where,
+    where: TableRef,
     *,
     target_rows: int,
     materialize_deletions: bool,
     remap: str | None,
     batch: int,
-    how: How,
+    how: WriteOptions,
     runner: Runner,
 ) -> Committed:
     """The intent is that of the last batch: a run that was cut short is gone on with by repeating it."""
-    shape = Shape(target_rows, materialize_deletions, None if remap is None else Remap.of(remap))
+    shape = CompactionRequest(target_rows, materialize_deletions, None if remap is None else Remap.of(remap))
     batch = validation.whole_number(batch, "batch", at_least=1, too_small="a commit has at least one group")
     validation.check(intent=how.intent, retries=how.retries)
     base = where.newest()
@@ -52,27 +52,27 @@ def compact(
     groups = shape.groups(base)
     batches = [groups[start : start + batch] for start in range(0, len(groups), batch)] or [()]
     if len(batches) > 1:
-        begun = write_protocol.begin(base.location, base, verb=VERB, intent=how.intent, ports=SYSTEM)
-        if isinstance(begun, write_protocol.Written):
+        begun = write_protocol.begin(base.location, base, verb=VERB, intent=how.intent, ports=SYSTEM_RUNTIME)
+        if isinstance(begun, write_protocol.WriteResult):
             return committed_of(begun)
         compaction.check(base, groups, shape.remap)  # of all, before the first of them is committed
     done: list[Committed] = []
     for number, some in enumerate(batches):
         its = how if number == len(batches) - 1 else replace(how, intent=None)
-        plan = Batch(some, shape, validation.properties(how.properties), runner).plan
-        done.append(changed(where, its, VERB, plan, operation=Rewrite.name))
+        plan = GroupBatch(some, shape, validation.properties(how.properties), runner).plan
+        done.append(run_change(where, its, VERB, plan, operation=Rewrite.name))
     return _together(done)
 
 
 def worth_it(
-    where: Where, *, target_rows: int = ROWS_PER_FILE_MAX, materialize_deletions: bool = True
+    where: TableRef, *, target_rows: int = ROWS_PER_FILE_MAX, materialize_deletions: bool = True
 ) -> tuple[Group, ...]:
     """The groups of fragments that `compact` would write anew, by the manifest alone."""
-    return Shape(target_rows, materialize_deletions, None).groups(where.newest())
+    return CompactionRequest(target_rows, materialize_deletions, None).groups(where.newest())
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class CompactionRequest:
     """What was asked for."""
 
     target_rows: int
@@ -86,11 +86,11 @@ class Shape:
 
 
 @dataclass(slots=True)
-class Batch:
+class GroupBatch:
     """Groups that are committed together."""
 
     groups: tuple[Group, ...]
-    shape: Shape
+    shape: CompactionRequest
     properties: Mapping[str, str]
     runner: Runner | None
     """None: what is not written yet is left for the next compaction."""
@@ -98,7 +98,7 @@ class Batch:
     _files: dict[tuple[bytes, ...], tuple[Fragment, ...]] = field(default_factory=dict)
     """What was written for a group, by its fragments with all that the manifest said of them."""
 
-    def brought(self, under: TableSchema, done: Sequence[Written]) -> None:
+    def brought(self, under: TableSchema, done: Sequence[RewrittenGroup]) -> None:
         """What others have written for these groups, of a version of this schema."""
         self._under, self._files = under, {key(each.old): each.new for each in done}
 
@@ -115,18 +115,18 @@ class Batch:
         else:
             todo = [group for group in self.groups if key(group) not in known]
             parts = tuple(key(group) for group in todo)
-            results = over_parts(base, parts, _Group(self.shape.target_rows), self.runner)
+            results = over_partitions(base, parts, _Group(self.shape.target_rows), self.runner)
             known |= {part: tuple(map(Fragment.decode, results.get(number, ()))) for number, part in enumerate(parts)}
         self._under, self._files = base.manifest.schema, known
-        groups = [Written(group, self._files[key(group)]) for group in self.groups]
+        groups = [RewrittenGroup(group, self._files[key(group)]) for group in self.groups]
         return compaction.rewrite(
-            base, groups, self.shape.remap, self.properties, SYSTEM, remap_bytes_max=REMAP_BYTES_MAX
+            base, groups, self.shape.remap, self.properties, SYSTEM_RUNTIME, remap_bytes_max=REMAP_BYTES_MAX
         )
 
     def _still(self, base: Snapshot) -> Iterator[Group]:
         """The groups as they are in this version; of those that it has changed, what is worth it."""
         alive = {fragment.id: fragment for fragment in base.manifest.fragments}
-        covered = covered_today(base)
+        covered = current_coverage(base)
         for group in self.groups:
             now = tuple(alive[fragment.id] for fragment in group if fragment.id in alive)
             if key(now) == key(group) and not mixes(group, covered):
@@ -157,5 +157,5 @@ class _Group:
     target_rows: int
 
     def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
-        for fragment in written(part, tuple(part.manifest.fragments), self.target_rows, SYSTEM):
+        for fragment in written(part, tuple(part.manifest.fragments), self.target_rows, SYSTEM_RUNTIME):
             yield fragment.encode()

@@ -26,13 +26,13 @@ from lance_core.format.operations import Rewrite
 from lance_core.maintenance import compaction
 from lance_core.maintenance.compaction_plan import Group
 from lance_core.maintenance.compaction_write import written
-from lance_core.runtime import SYSTEM
+from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.table.committed import Committed
 from lance_core.table.table import committed_of
 from lance_core.tasks import remote_errors
-from lance_core.tasks.compact import VERB, Batch, Shape, key
-from lance_core.tasks.driver import TASKS_PER_SLOT, How, Where
-from lance_core.tasks.partitioning import RESULT, Runner, Whole
+from lance_core.tasks.compact import VERB, CompactionRequest, GroupBatch, key
+from lance_core.tasks.driver import TASKS_PER_SLOT, TableRef, WriteOptions
+from lance_core.tasks.partitioning import RESULT, Runner, VersionHeader
 from lance_core.versions.snapshot import Snapshot
 
 # What a table can do to whoever reads it: it is anybody's bytes.
@@ -52,14 +52,14 @@ _B = TypeVar("_B")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    where: Where
-    how: How
+class TableCompaction:
+    where: TableRef
+    how: WriteOptions
     target_rows: int
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CompactionOutcome:
     """Of one table. Both, where a part of it could not be written and the rest is committed."""
 
     committed: Committed | None
@@ -68,16 +68,16 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Planned:
-    wanted: Wanted
+    wanted: TableCompaction
     base: Snapshot
-    begun: write_protocol.Begun
+    begun: write_protocol.StartedWrite
     groups: tuple[Group, ...]
     files: dict[int, tuple[Fragment, ...]] = field(default_factory=dict)
     """What was written, by the number of the group."""
     error: Exception | None = None
 
 
-def compact_many(wanted: Sequence[Wanted], runner: Runner) -> tuple[Outcome, ...]:
+def compact_many(wanted: Sequence[TableCompaction], runner: Runner) -> tuple[CompactionOutcome, ...]:
     """In the order of `wanted`. One job, or none where nothing is to be written."""
     for each in wanted:
         validation.check(intent=each.how.intent, retries=each.how.retries)
@@ -88,43 +88,43 @@ def compact_many(wanted: Sequence[Wanted], runner: Runner) -> tuple[Outcome, ...
     return tuple(next(ended) if isinstance(each, _Planned) else each for each in begun)
 
 
-def _begun(wanted: Wanted) -> _Planned | Outcome:
+def _begun(wanted: TableCompaction) -> _Planned | CompactionOutcome:
     try:
         base = wanted.where.newest()
         base.manifest.check_writable()
-        groups = Shape(wanted.target_rows, materialize_deletions=True, remap=None).groups(base)
-        begun = write_protocol.begin(base.location, base, verb=VERB, intent=wanted.how.intent, ports=SYSTEM)
-        if isinstance(begun, write_protocol.Written):
-            return Outcome(committed_of(begun))
+        groups = CompactionRequest(wanted.target_rows, materialize_deletions=True, remap=None).groups(base)
+        begun = write_protocol.begin(base.location, base, verb=VERB, intent=wanted.how.intent, ports=SYSTEM_RUNTIME)
+        if isinstance(begun, write_protocol.WriteResult):
+            return CompactionOutcome(committed_of(begun))
         if not groups:
-            return Outcome(committed_of(write_protocol.nothing_to_write(begun, Rewrite.name)))
+            return CompactionOutcome(committed_of(write_protocol.finish_unchanged(begun, Rewrite.name)))
         compaction.check(base, groups, None)
         return _Planned(wanted, base, begun, groups)
     except TABLES_FAULT as error:
-        return Outcome(None, error)
+        return CompactionOutcome(None, error)
 
 
-def _ended(planned: _Planned) -> Outcome:
+def _ended(planned: _Planned) -> CompactionOutcome:
     if not planned.files and planned.error is not None:
-        return Outcome(None, planned.error)
+        return CompactionOutcome(None, planned.error)
     how = planned.wanted.how
     try:
         noted = validation.properties(how.properties)
-        shape = Shape(planned.wanted.target_rows, materialize_deletions=True, remap=None)
-        done = [compaction.Written(planned.groups[number], new) for number, new in sorted(planned.files.items())]
-        batch = Batch(tuple(each.old for each in done), shape, noted, runner=None)
+        shape = CompactionRequest(planned.wanted.target_rows, materialize_deletions=True, remap=None)
+        done = [compaction.RewrittenGroup(planned.groups[number], new) for number, new in sorted(planned.files.items())]
+        batch = GroupBatch(tuple(each.old for each in done), shape, noted, runner=None)
         batch.brought(planned.base.manifest.schema, done)
-        change = retry.Change(VERB, batch.plan, Rewrite.name, again=True)
-        landed = retry.go_on(change, planned.begun, properties=noted, retries=how.retries)
-        return Outcome(committed_of(landed), planned.error)
+        change = retry.Change(VERB, batch.plan, Rewrite.name, can_replan=True)
+        landed = retry.resume(change, planned.begun, properties=noted, retries=how.retries)
+        return CompactionOutcome(committed_of(landed), planned.error)
     except TABLES_FAULT as error:
-        return Outcome(None, error)
+        return CompactionOutcome(None, error)
 
 
 def _write(planned: Sequence[_Planned], runner: Runner) -> None:
     """One job for all groups; what came back is with their tables then."""
     pieces = [
-        _Piece(table, number, key(group))
+        _GroupRef(table, number, key(group))
         for table, each in enumerate(planned)
         for number, group in enumerate(each.groups)
     ]
@@ -133,7 +133,7 @@ def _write(planned: Sequence[_Planned], runner: Runner) -> None:
     weights = [_weight(planned[piece.table].groups[piece.group]) for piece in pieces]
     bins = dealt(pieces, weights, runner.slots * TASKS_PER_SLOT)
     task = _Task(
-        tuple(Whole.of(each.base) for each in planned), tuple(each.wanted.target_rows for each in planned), bins
+        tuple(VersionHeader.of(each.base) for each in planned), tuple(each.wanted.target_rows for each in planned), bins
     )
     for row in runner.run(task, len(bins)).to_pylist():
         if row["refusal"] is not None:
@@ -151,7 +151,7 @@ def _write(planned: Sequence[_Planned], runner: Runner) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _GroupRef:
     table: int
     group: int
     fragments: tuple[bytes, ...]
@@ -161,9 +161,9 @@ class _Piece:
 class _Task:
     """Runs in a worker."""
 
-    wholes: tuple[Whole, ...]
+    wholes: tuple[VersionHeader, ...]
     target_rows: tuple[int, ...]
-    bins: tuple[tuple[_Piece, ...], ...]
+    bins: tuple[tuple[_GroupRef, ...], ...]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -178,12 +178,12 @@ class _Task:
                     row = {"part": number, "result": self._done(piece)}
                     yield pa.RecordBatch.from_pylist([row], RESULT)
 
-    def _done(self, piece: _Piece) -> bytes:
+    def _done(self, piece: _GroupRef) -> bytes:
         row: dict[str, object] = {"table": piece.table, "group": piece.group}
         whole = self.wholes[piece.table]
         try:
             part = whole.part(piece.fragments)
-            new = written(part, tuple(part.manifest.fragments), self.target_rows[piece.table], SYSTEM)
+            new = written(part, tuple(part.manifest.fragments), self.target_rows[piece.table], SYSTEM_RUNTIME)
             row["fragments"] = [fragment.encode() for fragment in new]
         except LanceError as error:
             row["trouble"] = remote_errors.encode(error)

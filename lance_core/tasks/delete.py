@@ -7,34 +7,34 @@ from dataclasses import dataclass
 from lance_core.dml import delete as in_one_process
 from lance_core.expressions import Predicate
 from lance_core.format.operations import Delete, Operation
-from lance_core.runtime import SYSTEM
+from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.scan.column_resolution import conditional
 from lance_core.table.committed import Committed
 from lance_core.tasks import operation_merge
-from lance_core.tasks.driver import How, Where, changed, over_fragments
+from lance_core.tasks.driver import TableRef, WriteOptions, over_fragments, run_change
 from lance_core.tasks.partitioning import Runner
-from lance_core.tasks.pushed_selection import Sent, looked_at
+from lance_core.tasks.pushed_selection import PushedSelection, fragments_to_scan
 from lance_core.versions.snapshot import Snapshot
 
 
-def delete(where: Where, predicate: str, *, how: How, runner: Runner) -> Committed:
+def delete(where: TableRef, predicate: str, *, how: WriteOptions, runner: Runner) -> Committed:
     def plan(base: Snapshot) -> Operation:
         # What is wrong with it is told before a task runs.
-        fragments, sent = looked_at(base, Predicate.parse(predicate, conditional(base.manifest)))
-        results = over_fragments(base, fragments, DeletePart(predicate, sent), runner) if fragments else {}
+        fragments, sent = fragments_to_scan(base, Predicate.parse(predicate, conditional(base.manifest)))
+        results = over_fragments(base, fragments, DeleteTask(predicate, sent), runner) if fragments else {}
         return operation_merge.join_deletes(operation_merge.planned(results), predicate)
 
-    return changed(where, how, "delete", plan, operation=Delete.name)
+    return run_change(where, how, "delete", plan, operation=Delete.name)
 
 
 @dataclass(frozen=True, slots=True)
-class DeletePart:
+class DeleteTask:
     """Gives back the delete of its part."""
 
     predicate: str
-    sent: Sent
+    sent: PushedSelection
 
     def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
-        planned = in_one_process.delete(part, self.predicate, ports=SYSTEM, selection=self.sent.selection(part))
+        planned = in_one_process.delete(part, self.predicate, ports=SYSTEM_RUNTIME, selection=self.sent.selection(part))
         if planned.affected:
             yield operation_merge.encode(planned)

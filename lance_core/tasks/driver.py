@@ -13,13 +13,13 @@ from lance_core.commit.loop import ATTEMPTS
 from lance_core.dml import retry
 from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Operation
-from lance_core.runtime import SYSTEM
+from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.table.committed import Committed
 from lance_core.table.table import Audit, audit_of, committed_of
-from lance_core.tasks.partitioning import PartTask, Runner, Whole, Work, results_of, spread
+from lance_core.tasks.partitioning import PartitionTask, Runner, VersionHeader, Work, partition_fragments, results_of
 from lance_core.versions.location import locate
-from lance_core.versions.refs import find
+from lance_core.versions.refs import resolve_version
 from lance_core.versions.snapshot import Snapshot, load_latest
 
 TASKS_PER_SLOT = 4
@@ -28,7 +28,7 @@ _ROWS_WORTH_A_TASK = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class TableRef:
     """The table, or one of its branches, that is to be changed."""
 
     uri: str
@@ -44,11 +44,11 @@ class Where:
             manifest_store=self.manifest_store,
             durable=self.durable,
         )
-        return load_latest(location) if self.branch is None else find(location, branch=self.branch)
+        return load_latest(location) if self.branch is None else resolve_version(location, branch=self.branch)
 
 
 @dataclass(frozen=True, slots=True)
-class How:
+class WriteOptions:
     """What every writer takes."""
 
     intent: str | None = None
@@ -58,9 +58,9 @@ class How:
     """On the driver."""
 
 
-def changed(
-    where: Where,
-    how: How,
+def run_change(
+    where: TableRef,
+    how: WriteOptions,
     verb: str,
     plan: Callable[[Snapshot], Operation | None],
     *,
@@ -75,7 +75,9 @@ def changed(
     base.manifest.check_writable()
     change = retry.Change(verb, plan, operation, again, audit=audit_of(how.audit))
     return committed_of(
-        retry.land(change, base, intent=how.intent, properties=noted, retries=how.retries, ports=SYSTEM)
+        retry.commit_with_retry(
+            change, base, intent=how.intent, properties=noted, retries=how.retries, ports=SYSTEM_RUNTIME
+        )
     )
 
 
@@ -83,33 +85,35 @@ def over_fragments(
     base: Snapshot, fragments: Sequence[Fragment], work: Work, runner: Runner
 ) -> Mapping[int, list[bytes]]:
     """What `work` gave back for each part of these fragments, by the number of the part."""
-    return over_parts(base, spread(fragments, parts_for_reading(fragments, runner.slots)), work, runner)
+    return over_partitions(
+        base, partition_fragments(fragments, partitions_for_reading(fragments, runner.slots)), work, runner
+    )
 
 
-def parts_for_reading(fragments: Iterable[Fragment], slots: int) -> int:
+def partitions_for_reading(fragments: Iterable[Fragment], slots: int) -> int:
     """So many that every slot has something to do, and a few, where there is that much."""
     rows = sum(fragment.physical_rows for fragment in fragments)
     return max(slots, min(slots * TASKS_PER_SLOT, rows // _ROWS_WORTH_A_TASK))
 
 
-def over_parts(
+def over_partitions(
     base: Snapshot, parts: tuple[tuple[bytes, ...], ...], work: Work, runner: Runner
 ) -> Mapping[int, list[bytes]]:
     """For parts that are cut already: encoded fragments of each."""
     if not parts:
         return {}
-    came_back = runner.run(PartTask(Whole.of(base), parts, work), len(parts))
+    came_back = runner.run(PartitionTask(VersionHeader.of(base), parts, work), len(parts))
     return results_of(came_back, len(parts), uri=base.location.uri)
 
 
 __all__ = [
     "ATTEMPTS",
     "Audit",
-    "How",
     "ManifestStore",
-    "Where",
-    "changed",
+    "TableRef",
+    "WriteOptions",
     "over_fragments",
-    "over_parts",
-    "parts_for_reading",
+    "over_partitions",
+    "partitions_for_reading",
+    "run_change",
 ]

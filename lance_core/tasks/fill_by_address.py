@@ -20,14 +20,14 @@ import pyarrow.types as kinds
 from lance_core.datafiles.codec import BATCH_ROWS
 from lance_core.datafiles.conform import Conversion, conform
 from lance_core.datafiles.fragment_reader import load_deletions
-from lance_core.dml.column_files import Placed, live_rows, with_columns
+from lance_core.dml.column_files import PositionedBatch, live_rows, with_columns
 from lance_core.dml.new_columns import new_fields
 from lance_core.errors import InvalidInput, SchemaMismatch, StorageError
 from lance_core.format.fragment import Fragment
-from lance_core.runtime import SYSTEM
+from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.scan.system_columns import ROW_ADDRESS
 from lance_core.tasks import remote_errors
-from lance_core.tasks.partitioning import RESULT, Whole
+from lance_core.tasks.partitioning import RESULT, VersionHeader
 from lance_core.versions.snapshot import Snapshot
 
 Missing = Literal["error", "null"]
@@ -41,7 +41,7 @@ ADDRESS_IS_NULL = f"the data has a row whose {ROW_ADDRESS} is null; leave it out
 class FillTask:
     """Runs in a worker: the address and then the new columns in, filled fragments out."""
 
-    whole: Whole
+    whole: VersionHeader
     fragments: Mapping[int, bytes]
     """Encoded; no other rows may be named."""
     columns: pa.Schema
@@ -64,7 +64,7 @@ class FillTask:
             told = remote_errors.encode(self._about_twice(twice.address))
             yield pa.RecordBatch.from_pylist([{"part": twice.address >> _FRAGMENT_BITS, "refusal": told}], RESULT)
 
-    def _filled(self, number: int, pieces: Iterable["_Piece"]) -> Fragment:
+    def _filled(self, number: int, pieces: Iterable["_FragmentRows"]) -> Fragment:
         if number not in self.fragments:
             raise InvalidInput(
                 f"{self._version}: there is no fragment {number}, and the data has addresses in it. They are of "
@@ -74,10 +74,12 @@ class FillTask:
         (fragment,) = part.manifest.fragments
         placed = self._placed(part, fragment, pieces)
         return with_columns(
-            part, fragment, placed, new_fields(part, self.columns), conversion=Conversion.CAST, ports=SYSTEM
+            part, fragment, placed, new_fields(part, self.columns), conversion=Conversion.CAST, ports=SYSTEM_RUNTIME
         )
 
-    def _placed(self, part: Snapshot, fragment: Fragment, pieces: Iterable["_Piece"]) -> Iterator[Placed]:
+    def _placed(
+        self, part: Snapshot, fragment: Fragment, pieces: Iterable["_FragmentRows"]
+    ) -> Iterator[PositionedBatch]:
         """All live rows; those without values have nulls."""
         deleted, rows = load_deletions(part.location.store, fragment), fragment.physical_rows
         alive = np.ones(rows, dtype=np.bool_) if deleted is None else deleted.alive(0, rows)
@@ -92,19 +94,19 @@ class FillTask:
             wanted = np.flatnonzero(alive[position:end]) + position
             position = end
             if len(wanted) == len(offsets):
-                yield Placed(batch, offsets)
+                yield PositionedBatch(batch, offsets)
                 continue
             at = np.searchsorted(offsets, wanted)
             lacking = offsets[at] != wanted
             self._check_missing(fragment, wanted[lacking])
             taken = batch.take(pa.array(at, mask=lacking))
-            yield Placed(taken, wanted)
+            yield PositionedBatch(taken, wanted)
         rest = np.flatnonzero(alive[position:]) + position
         self._check_missing(fragment, rest)
         for start in range(0, len(rest), BATCH_ROWS):
             some = rest[start : start + BATCH_ROWS]
             nulls = [pa.nulls(len(some), field.type) for field in self.columns]
-            yield Placed(pa.RecordBatch.from_arrays(nulls, names=self.columns.names), some)
+            yield PositionedBatch(pa.RecordBatch.from_arrays(nulls, names=self.columns.names), some)
 
     def _check_missing(self, fragment: Fragment, offsets: Offsets) -> None:
         if self.missing == "error" and len(offsets):
@@ -144,7 +146,7 @@ class FillTask:
 class KeysTask:
     """Runs in a worker: numbers of parts in, keys of live rows and where these are out."""
 
-    whole: Whole
+    whole: VersionHeader
     parts: tuple[tuple[bytes, ...], ...]
     keys: tuple[str, ...]
     transport: pa.Schema
@@ -202,7 +204,7 @@ def unpacks(given: pa.DataType, stored: pa.DataType) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _FragmentRows:
     """Rows of one fragment, ascending."""
 
     fragment: int
@@ -217,7 +219,7 @@ class _NamedTwice(Exception):
         self.address = address
 
 
-def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[_Piece]:
+def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[_FragmentRows]:
     before = -1
     for batch in batches:
         if not batch.num_rows:
@@ -239,7 +241,7 @@ def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[_Piece]:
         start = 0
         for end in ends:
             offsets = addresses[start:end] & _OFFSETS
-            yield _Piece(int(numbers[start]), offsets, values.slice(start, end - start))
+            yield _FragmentRows(int(numbers[start]), offsets, values.slice(start, end - start))
             start = end
 
 

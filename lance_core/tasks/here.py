@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.table.committed import Committed
-from lance_core.tasks.driver import ATTEMPTS, How, Where
-from lance_core.tasks.partitioning import Here
+from lance_core.tasks.driver import ATTEMPTS, TableRef, WriteOptions
+from lance_core.tasks.partitioning import LocalRunner
 from lance_core.tasks.replace_where import overwrite_slice
 from lance_core.tasks.upsert import Stage
 from lance_core.tasks.write import RESULT, PlannedWrite, WriteTask, begin_append, begin_overwrite
@@ -17,7 +17,7 @@ from lance_core.tasks.write import RESULT, PlannedWrite, WriteTask, begin_append
 
 def append(
     rows: pa.Table | pa.RecordBatchReader,
-    where: Where,
+    where: TableRef,
     *,
     intent: str | None = None,
     properties: Mapping[str, str] | None = None,
@@ -39,7 +39,7 @@ def append(
 
 def overwrite(
     rows: pa.Table | pa.RecordBatchReader,
-    where: Where,
+    where: TableRef,
     *,
     only: str | None = None,
     replace_schema: bool = False,
@@ -49,8 +49,10 @@ def overwrite(
 ) -> Committed:
     """All rows, or those that `only`, a condition, names."""
     if only is not None:
-        how = How(intent, properties, retries)
-        return overwrite_slice(where, rows.schema, _staging(rows), only, limits=FileLimits(), how=how, runner=Here())
+        how = WriteOptions(intent, properties, retries)
+        return overwrite_slice(
+            where, rows.schema, _staging(rows), only, limits=FileLimits(), how=how, runner=LocalRunner()
+        )
     planned = begin_overwrite(
         where.uri,
         rows.schema,
@@ -83,4 +85,4 @@ def _staging(rows: pa.Table | pa.RecordBatchReader) -> Stage:
     return stage
 
 
-__all__ = ["Where", "append", "overwrite"]
+__all__ = ["TableRef", "append", "overwrite"]

@@ -6,7 +6,7 @@
 
 No row and no page comes to the driver: workers hand on what is theirs through the store, and tell where it is, with a
 few hundred values of which the driver makes the cuts between ranges. When somebody was in the way, pieces of fragments
-that are as they were stand. What a worker does is in `segments.py`; why it is done so, in
+that are as they were stand. What a worker does is in `index_segments.py`; why it is done so, in
 `004-single-worker-segment-merge.md`.
 """
 
@@ -20,7 +20,7 @@ from pyroaring import BitMap
 
 from lance_core import validation
 from lance_core.dml import index_definition as in_one_process
-from lance_core.dml.index_definition import Asked
+from lance_core.dml.index_definition import IndexRequest
 from lance_core.errors import Corrupt, InvalidInput, NotFound, RetryableConflict, StorageError
 from lance_core.format import naming
 from lance_core.format.fragment import Fragment
@@ -34,22 +34,29 @@ from lance_core.index.ordering import joined, ordering
 from lance_core.index.statistics import RowCounts
 from lance_core.maintenance import index_maintenance
 from lance_core.maintenance.index_maintenance import Merge, Work
-from lance_core.runtime import SYSTEM
+from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage import tree_operations
 from lance_core.table.committed import Committed
 from lance_core.tasks import index_segments
-from lance_core.tasks.driver import TASKS_PER_SLOT, How, Where, changed, over_parts, parts_for_reading
+from lance_core.tasks.driver import (
+    TASKS_PER_SLOT,
+    TableRef,
+    WriteOptions,
+    over_partitions,
+    partitions_for_reading,
+    run_change,
+)
 from lance_core.tasks.index_segments import (
-    BuildAlone,
     BuildPiece,
+    BuildSegment,
+    ExistingSegments,
     JoinPieces,
     JoinRanges,
-    Order,
-    There,
+    SegmentBuild,
     WriteRange,
 )
-from lance_core.tasks.partial_results import Kept
-from lance_core.tasks.partitioning import Here, Runner
+from lance_core.tasks.partial_results import PartialResults
+from lance_core.tasks.partitioning import LocalRunner, Runner
 from lance_core.tasks.partitioning import Work as Doing
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot
@@ -75,12 +82,12 @@ class Only(enum.Enum):
     for now; else those that it does not cover yet, together with small segments that are there."""
 
 
-def check(asked: Asked) -> None:
+def check(asked: IndexRequest) -> None:
     """What is wrong with it whatever the table is."""
-    registry.named(asked.kind).options(asked.params)
+    registry.by_name(asked.kind).options(asked.params)
 
 
-def build_index(where: Where, asked: Asked, only: str, *, how: How, runner: Runner) -> Committed:
+def build_index(where: TableRef, asked: IndexRequest, only: str, *, how: WriteOptions, runner: Runner) -> Committed:
     chosen = validation.choice(Only, only, "only")
     if chosen is not Only.ALL and asked.replace:
         raise InvalidInput(
@@ -100,12 +107,14 @@ def build_index(where: Where, asked: Asked, only: str, *, how: How, runner: Runn
         return builder.done(base, _uncovered(base, asked, whole))
 
     try:
-        return changed(where, how, "create_index", plan, operation=CreateIndex.name)
+        return run_change(where, how, "create_index", plan, operation=CreateIndex.name)
     finally:
         builder.discard()
 
 
-def optimize_indices(where: Where, names: Sequence[str] | None, merge: str, *, how: How, runner: Runner) -> Committed:
+def optimize_indices(
+    where: TableRef, names: Sequence[str] | None, merge: str, *, how: WriteOptions, runner: Runner
+) -> Committed:
     """As `Table.optimize_indices`."""
     wanted = None if names is None else validation.names(names, "names")
     merging = Merge.of(merge)
@@ -118,16 +127,16 @@ def optimize_indices(where: Where, names: Sequence[str] | None, merge: str, *, h
         return operation
 
     try:
-        done = changed(where, how, "optimize_indices", plan, operation=CreateIndex.name)
+        done = run_change(where, how, "optimize_indices", plan, operation=CreateIndex.name)
     finally:
         builder.discard()
     then = dataclasses.replace(how, intent=None)
     try:
-        trimmed = changed(
+        trimmed = run_change(
             where,
             then,
             "optimize_indices",
-            lambda base: index_maintenance.trim(base, fresh, ports=SYSTEM),
+            lambda base: index_maintenance.trim(base, fresh, ports=SYSTEM_RUNTIME),
             operation=CreateIndex.name,
         )
     except RetryableConflict:
@@ -137,14 +146,14 @@ def optimize_indices(where: Where, names: Sequence[str] | None, merge: str, *, h
     return done.followed_by(trimmed)
 
 
-def _all(base: Snapshot, asked: Asked) -> Work:
+def _all(base: Snapshot, asked: IndexRequest) -> Work:
     """What is wrong with what was asked for is told here, before a task runs."""
     wanted, removed = in_one_process.planned(base, asked)
     fragments = in_one_process.chosen(base, asked.fragments)
     return Work(wanted, (), fragments, BitMap(fragment.id for fragment in fragments), removed)
 
 
-def _is_another(base: Snapshot, asked: Asked, there: Work) -> bool:
+def _is_another(base: Snapshot, asked: IndexRequest, there: Work) -> bool:
     """Whether the index that is there is not the one that is asked for. What nobody here knows is left to whoever made
     it."""
     coverage = Coverage(base)
@@ -159,7 +168,7 @@ def _is_another(base: Snapshot, asked: Asked, there: Work) -> bool:
         return True
 
 
-def _uncovered(base: Snapshot, asked: Asked, there: Work) -> list[Work]:
+def _uncovered(base: Snapshot, asked: IndexRequest, there: Work) -> list[Work]:
     wanted, uri, coverage = there.wanted, base.location.uri, Coverage(base)
     known = [each for each in coverage.by_name[wanted.name] if each.kind is not None]
     if any(each.kind is not wanted.kind for each in known):
@@ -181,7 +190,7 @@ class _Builder:
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
-        self._pieces: dict[str, tuple[BuildPiece, Kept]] = {}
+        self._pieces: dict[str, tuple[BuildPiece, PartialResults]] = {}
         self._for_now: dict[bytes, Location] = {}
         """Segments that nobody needs afterwards."""
 
@@ -208,7 +217,7 @@ class _Builder:
         orders = tuple(_order(base, work) for work in works)
         read = tuple(BitMap(fragment.id for fragment in work.fragments).serialize() for work in works)
         parts = tuple(_encoded(base.manifest.fragments if work.merged else work.fragments) for work in works)
-        results = over_parts(base, parts, BuildAlone(orders, read), self._runner)
+        results = over_partitions(base, parts, BuildSegment(orders, read), self._runner)
         return [IndexMetadata.decode(results[number][0]) for number in range(len(works))]
 
     def _is_small(self, work: Work, rows: RowCounts) -> bool:
@@ -222,11 +231,11 @@ class _Builder:
         order, everything = _order(base, work), _encoded(base.manifest.fragments)
         if not index_segments.is_in_order(work.wanted):
             sizes = (file.size for each in (*map(IndexMetadata.decode, pieces), *_merged(work)) for file in each.files)
-            runner = Here() if sum(sizes) <= JOINED_HERE_BYTES else self._runner
+            runner = LocalRunner() if sum(sizes) <= JOINED_HERE_BYTES else self._runner
             return _one(base, everything, JoinPieces(order, pieces), runner)
         cuts = self._cuts(base, work, rows, [index_segments.from_bytes(found[1]) for found in results.values()])
         parts = (everything if work.merged else (),) * (len(cuts) + 1)
-        written = over_parts(base, parts, WriteRange(order, pieces, index_segments.as_bytes(cuts)), self._runner)
+        written = over_partitions(base, parts, WriteRange(order, pieces, index_segments.as_bytes(cuts)), self._runner)
         ranges = tuple(found for _, (found,) in sorted(written.items()))
         if len(ranges) == 1:
             return IndexMetadata.decode(ranges[0])
@@ -236,12 +245,12 @@ class _Builder:
     def _of_fragments(self, base: Snapshot, work: Work, rows: int) -> Mapping[int, list[bytes]]:
         """As far as it was not done for a version before."""
         name, fragments = work.wanted.name, work.fragments
-        asked, kept = self._pieces.get(name, (None, Kept()))
+        asked, kept = self._pieces.get(name, (None, PartialResults()))
         if asked is None or asked.wanted != work.wanted:
             asked = BuildPiece(work.wanted, max(1, rows // _CUTS))
         self._pieces[name] = asked, kept
         return kept.over_fragments(
-            base, fragments, parts_for_reading(fragments, self._runner.slots), asked, self._runner
+            base, fragments, partitions_for_reading(fragments, self._runner.slots), asked, self._runner
         )
 
     def _cuts(self, base: Snapshot, work: Work, rows: int, of_pieces: Sequence[pa.Array]) -> pa.Array:
@@ -276,17 +285,19 @@ def _readable(base: Snapshot, work: Work) -> Work:
 
 
 def _one(base: Snapshot, fragments: tuple[bytes, ...], doing: Doing, runner: Runner) -> IndexMetadata:
-    ((made,),) = over_parts(base, (fragments,), doing, runner).values()
+    ((made,),) = over_partitions(base, (fragments,), doing, runner).values()
     return IndexMetadata.decode(made)
 
 
-def _order(base: Snapshot, work: Work) -> Order:
-    there = There()
+def _order(base: Snapshot, work: Work) -> SegmentBuild:
+    there = ExistingSegments()
     if work.merged:
         notes = reuse_entry(base.manifest.indices)
         indices = [*_merged(work), *([] if notes is None else [notes])]
-        there = There(frozenset(each.uuid.bytes for each in _merged(work)), tuple(each.encode() for each in indices))
-    return Order(work.wanted, work.covers.serialize(), there)
+        there = ExistingSegments(
+            frozenset(each.uuid.bytes for each in _merged(work)), tuple(each.encode() for each in indices)
+        )
+    return SegmentBuild(work.wanted, work.covers.serialize(), there)
 
 
 def _merged(work: Work) -> list[IndexMetadata]:
@@ -297,4 +308,4 @@ def _encoded(fragments: Iterable[Fragment]) -> tuple[bytes, ...]:
     return tuple(fragment.encode() for fragment in fragments)
 
 
-__all__ = ["Asked", "build_index", "check", "optimize_indices"]
+__all__ = ["IndexRequest", "build_index", "check", "optimize_indices"]

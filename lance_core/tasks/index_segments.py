@@ -7,7 +7,7 @@
 
 Pieces and ranges are segments like any other, under uuids that no version ever names; the driver removes them, and what
 a crash leaves of them is an orphan for cleanup. What comes back is what the index section says of a segment. Who is
-given what is decided in `indexing.py`, which see first.
+given what is decided in `index_build.py`, which see first.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,20 +22,20 @@ from lance_core.format.manifest import Manifest
 from lance_core.index import btree, btree_runs, build
 from lance_core.index.btree import BTREE, BTreeOptions
 from lance_core.index.btree_pages import COLUMNS, DATA
-from lance_core.index.build import Wanted
+from lance_core.index.build import IndexSpec
 from lance_core.index.coverage import Coverage
-from lance_core.index.index_type import ROW, VALUE, Part
+from lance_core.index.index_type import ROW, VALUE, MergeInput
 from lance_core.index.ordering import ordering
-from lance_core.index.row_remap import Unmoved
+from lance_core.index.row_remap import Unchanged
 from lance_core.index.segment_files import NewSegment
 from lance_core.maintenance.index_maintenance import part_of
-from lance_core.runtime import SYSTEM
+from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.versions.location import locate
 from lance_core.versions.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class There:
+class ExistingSegments:
     """Segments of the version that go into a new one. Whoever reads them is given all fragments of the version, since
     rows may be anywhere."""
 
@@ -44,7 +44,7 @@ class There:
     indices: tuple[bytes, ...] = ()
     """They, and the notes of compactions."""
 
-    def parts(self, base: Snapshot) -> list[Part]:
+    def parts(self, base: Snapshot) -> list[MergeInput]:
         if not self.merged:
             return []
         with_indices = Manifest.framed(
@@ -59,20 +59,20 @@ class There:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class SegmentBuild:
     """An index of a version, whatever it is made from."""
 
-    wanted: Wanted
+    wanted: IndexSpec
     covers: bytes
     """Bits of fragments, as are those below."""
-    there: There
+    there: ExistingSegments
 
 
 @dataclass(frozen=True, slots=True)
-class BuildAlone:
+class BuildSegment:
     """Several indices at once, each whole by one worker: the part's number is that of the index."""
 
-    orders: tuple[Order, ...]
+    orders: tuple[SegmentBuild, ...]
     read: tuple[bytes, ...]
     """Of the fragments that it is given, those whose rows are read."""
 
@@ -80,11 +80,11 @@ class BuildAlone:
         order, read = self.orders[number], BitMap.deserialize(self.read[number])
         covers, parts = BitMap.deserialize(order.covers), order.there.parts(part)
         try:
-            made = build.build(part, order.wanted, _of(part, read), parts=parts, covers=covers, ports=SYSTEM)
+            made = build.build(part, order.wanted, _of(part, read), parts=parts, covers=covers, ports=SYSTEM_RUNTIME)
         except build.UNREADABLE:
             if not parts:
                 raise
-            made = build.build(part, order.wanted, _of(part, covers), covers=covers, ports=SYSTEM)
+            made = build.build(part, order.wanted, _of(part, covers), covers=covers, ports=SYSTEM_RUNTIME)
         yield made.encode()
 
 
@@ -92,13 +92,13 @@ class BuildAlone:
 class BuildPiece:
     """Gives back besides, where its kind is in order, values that ranges can be cut at."""
 
-    wanted: Wanted
+    wanted: IndexSpec
     every: int
 
     def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
         fragments = tuple(part.manifest.fragments)
         covers = BitMap(fragment.id for fragment in fragments)
-        made = build.build(for_now(part), self.wanted, fragments, covers=covers, ports=SYSTEM)
+        made = build.build(for_now(part), self.wanted, fragments, covers=covers, ports=SYSTEM_RUNTIME)
         yield made.encode()
         if is_in_order(self.wanted):
             cuts = btree_runs.cuts_of(Coverage(part).segment(made), self.every)
@@ -110,7 +110,7 @@ class WriteRange:
     """The rows from one cut to the next, of all pieces and of segments that are there: the part's number is that of the
     range. Where there is but one range it is the index."""
 
-    order: Order
+    order: SegmentBuild
     pieces: tuple[bytes, ...]
     cuts: bytes
 
@@ -124,19 +124,21 @@ class WriteRange:
             order = ordering(column.type)
             keys = order.keys(cuts)
             low, high = [None, *keys][number], [*keys, None][number]
-            rows = btree_runs.in_range(order, just_made(part, self.pieces), self.order.there.parts(part), low, high)
+            rows = btree_runs.in_range(
+                order, fresh_segments(part, self.pieces), self.order.there.parts(part), low, high
+            )
             btree.write_pages(files, column.type, rows, options)
             return b""
 
         covers = BitMap.deserialize(self.order.covers)
-        yield build.written(base, self.order.wanted, write, covers=covers, ports=SYSTEM).encode()
+        yield build.write_segment(base, self.order.wanted, write, covers=covers, ports=SYSTEM_RUNTIME).encode()
 
 
 @dataclass(frozen=True, slots=True)
 class JoinRanges:
     """One after the other, as they come from the store."""
 
-    order: Order
+    order: SegmentBuild
     ranges: tuple[bytes, ...]
 
     def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
@@ -144,7 +146,7 @@ class JoinRanges:
         assert isinstance(options, BTreeOptions)
 
         def rows() -> Iterator[pa.RecordBatch]:
-            for each in just_made(part, self.ranges):
+            for each in fresh_segments(part, self.ranges):
                 file = each.segment.files.open(DATA)
                 for batch in file.read(COLUMNS, 0, file.row_count) if file.row_count else ():
                     yield pa.RecordBatch.from_arrays(batch.columns, names=[VALUE, ROW])
@@ -154,34 +156,34 @@ class JoinRanges:
             return b""
 
         covers = BitMap.deserialize(self.order.covers)
-        yield build.written(part, self.order.wanted, write, covers=covers, ports=SYSTEM).encode()
+        yield build.write_segment(part, self.order.wanted, write, covers=covers, ports=SYSTEM_RUNTIME).encode()
 
 
 @dataclass(frozen=True, slots=True)
 class JoinPieces:
     """It is given all fragments of the version, which say how many rows there may be."""
 
-    order: Order
+    order: SegmentBuild
     pieces: tuple[bytes, ...]
 
     def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
-        parts = [*just_made(part, self.pieces), *self.order.there.parts(part)]
+        parts = [*fresh_segments(part, self.pieces), *self.order.there.parts(part)]
         covers = BitMap.deserialize(self.order.covers)
-        yield build.build(part, self.order.wanted, (), parts=parts, covers=covers, ports=SYSTEM).encode()
+        yield build.build(part, self.order.wanted, (), parts=parts, covers=covers, ports=SYSTEM_RUNTIME).encode()
 
 
 def _of(base: Snapshot, fragments: BitMap) -> list[Fragment]:
     return [fragment for fragment in base.manifest.fragments if fragment.id in fragments]
 
 
-def is_in_order(wanted: Wanted) -> bool:
+def is_in_order(wanted: IndexSpec) -> bool:
     return wanted.kind.type_url == BTREE.type_url
 
 
-def just_made(base: Snapshot, segments: Sequence[bytes]) -> list[Part]:
+def fresh_segments(base: Snapshot, segments: Sequence[bytes]) -> list[MergeInput]:
     """From this version, or one in which their fragments were the same."""
     coverage = Coverage(base)
-    return [Part(coverage.segment(IndexMetadata.decode(each)), Unmoved()) for each in segments]
+    return [MergeInput(coverage.segment(IndexMetadata.decode(each)), Unchanged()) for each in segments]
 
 
 def for_now(part: Snapshot) -> Snapshot:

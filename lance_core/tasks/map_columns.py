@@ -19,18 +19,18 @@ import pyarrow as pa
 
 from lance_core import validation
 from lance_core.coordination import progress as progress_module
-from lance_core.coordination.leases import Hold, hold, release
+from lance_core.coordination.leases import Lease, acquire, release
 from lance_core.dml.new_columns import Compute, add_columns, new_fields
 from lance_core.errors import InvalidInput, StorageError
 from lance_core.expressions import with_metadata_columns
 from lance_core.format.field_paths import unknown
 from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Merge
-from lance_core.runtime import SYSTEM
+from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.store import Store
 from lance_core.table.committed import Committed
-from lance_core.tasks.column_fill import fits, merge_of, unfilled
-from lance_core.tasks.driver import How, Where, changed, over_parts
+from lance_core.tasks.column_fill import merge_of, still_matches, unfilled
+from lance_core.tasks.driver import TableRef, WriteOptions, over_partitions, run_change
 from lance_core.tasks.partitioning import Runner
 from lance_core.versions.snapshot import Snapshot
 
@@ -58,12 +58,12 @@ class Computation:
 
 
 def map_columns(
-    where: Where,
+    where: TableRef,
     computation: Computation,
     *,
     resume_key: str | None,
     progress: Progress | None,
-    how: How,
+    how: WriteOptions,
     runner: Runner,
 ) -> Committed:
     """A resume key lands once, like an intent, and is one if none is given."""
@@ -72,7 +72,7 @@ def map_columns(
         progress_module.check_key(resume_key)
         how = how if how.intent is not None else replace(how, intent=f"map_columns {resume_key}")
     run = _Run(computation, resume_key, progress, runner)
-    committed = changed(where, how, "map_columns", run.plan, operation=Merge.name)
+    committed = run_change(where, how, "map_columns", run.plan, operation=Merge.name)
     run.finish(where)
     return committed
 
@@ -100,20 +100,20 @@ class _Run:
         self.filled = {
             each.id: self.filled[each.id]
             for each in fragments
-            if each.id in self.filled and fits(base, unfilled(self.filled[each.id]), each, columns)
+            if each.id in self.filled and still_matches(base, unfilled(self.filled[each.id]), each, columns)
         }
         left = [each for each in fragments if each.id not in self.filled]
         if left:
-            task = _Part(self.computation.compute, columns, self.computation.schema, self.directory)
+            task = _ComputeTask(self.computation.compute, columns, self.computation.schema, self.directory)
             with self._watched(base.location.own_store, [each.id for each in left]):
-                results = over_parts(base, tuple((each.encode(),) for each in left), task, self.runner)
+                results = over_partitions(base, tuple((each.encode(),) for each in left), task, self.runner)
             done = (Fragment.decode(result) for each in results.values() for result in each)
             self.filled |= {each.id: each for each in done}
         if missing := [each.id for each in fragments if each.id not in self.filled]:
             raise StorageError(f"{base.location.uri}: no worker answered for fragment {missing[0]}")
         return merge_of(base, self.computation.schema, self.filled)
 
-    def finish(self, where: Where) -> None:
+    def finish(self, where: TableRef) -> None:
         if self.resume_key is None and self.directory is None:
             return
         store = self.store or where.newest().location.own_store
@@ -147,15 +147,17 @@ class _Run:
         read = computation.read_columns or ()
         told = {"read_columns": ", ".join(read), "storage_version": str(base.manifest.storage_version)}
         progress_module.claim(store, self.resume_key, {"schema": columns, **told})
-        noted = {each.id: each for each in progress_module.done(store, self.directory) if each.files}
+        noted = {each.id: each for each in progress_module.completed_fragments(store, self.directory) if each.files}
         if noted:
             paths = tuple(each.files[-1].place for each in noted.values())
-            self.holds = hold(store, Hold("going on with new columns", files=paths), SYSTEM)  # before it is looked for
+            self.holds = acquire(
+                store, Lease("going on with new columns", files=paths), SYSTEM_RUNTIME
+            )  # before it is looked for
         there = {each.id: each for each in base.manifest.fragments}
         with ThreadPoolExecutor(_HEADS_AT_ONCE) as pool:
             whole = list(pool.map(lambda each: _is_whole(store, each), noted.values()))
         for each, is_whole in zip(noted.values(), whole, strict=True):
-            if is_whole and each.id in there and fits(base, unfilled(each), there[each.id], read):
+            if is_whole and each.id in there and still_matches(base, unfilled(each), there[each.id], read):
                 self.filled[each.id] = each
             else:
                 progress_module.forget(store, self.directory, each.id)
@@ -174,7 +176,7 @@ class _Run:
             progress(told, done + len(left))
             while not over.wait(_LOOK_SECONDS):
                 with suppress(StorageError):
-                    found = done + len(progress_module.numbers(store, directory) & wanted)
+                    found = done + len(progress_module.completed_ids(store, directory) & wanted)
                     if found > told:
                         progress(found, done + len(left))
                         told = found
@@ -190,7 +192,7 @@ class _Run:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _ComputeTask:
     compute: Compute
     read_columns: tuple[str, ...]
     schema: pa.Schema
@@ -198,11 +200,11 @@ class _Part:
 
     def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
         filled = add_columns(
-            part, self.compute, schema=self.schema, read_columns=list(self.read_columns), ports=SYSTEM
+            part, self.compute, schema=self.schema, read_columns=list(self.read_columns), ports=SYSTEM_RUNTIME
         ).fragments
         for each in filled:
             if self.directory is not None:
-                progress_module.note(part.location.own_store, self.directory, each)
+                progress_module.record_fragment(part.location.own_store, self.directory, each)
             yield each.encode()
 
 

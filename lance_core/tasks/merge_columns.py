@@ -1,11 +1,11 @@
 """Columns from rows that somebody else has, such as a DataFrame: by the address of the row they are for, or by key.
 
-    few rows     staged, and found by each worker for its fragments, by address or by key (`held.py`)
+    few rows     staged, and found by each worker for its fragments, by address or by key (`broadcast_join.py`)
     by address   sorted by it, written as they come; every row of the version they are of gets its value
     by key       the workers read the keys of the table, with addresses; joined, the rest is as above
 
-Whoever has the rows writes, sorts and joins them (`Rows`); which way is taken, what is written, and whether it may be
-committed, is decided here (`003-broadcast-join-for-small-sources.md`).
+The caller's `SourceFrame` writes, sorts and joins the rows; this module decides which of the three ways is taken, what
+is written, and whether it may be committed (`003-broadcast-join-for-small-sources.md`).
 """
 
 from collections.abc import Sequence
@@ -28,11 +28,18 @@ from lance_core.format.ids import Version
 from lance_core.format.operations import Merge, Operation, UpdateMode
 from lance_core.scan.system_columns import ROW_ADDRESS
 from lance_core.table.committed import Committed
-from lance_core.tasks.broadcast_join import HELD_BYTES_MAX, HeldTask, bytes_of_a_row, held, is_few, staging
-from lance_core.tasks.column_fill import fits, merge_of, unfilled
-from lance_core.tasks.driver import How, Where, changed, parts_for_reading
+from lance_core.tasks.broadcast_join import (
+    HELD_BYTES_MAX,
+    BroadcastJoinTask,
+    bytes_of_a_row,
+    is_few,
+    stage_rows,
+    staging,
+)
+from lance_core.tasks.column_fill import merge_of, still_matches, unfilled
+from lance_core.tasks.driver import TableRef, WriteOptions, partitions_for_reading, run_change
 from lance_core.tasks.fill_by_address import FillTask, KeysTask, Missing, lacking, unpacks
-from lance_core.tasks.partitioning import Task, Whole, results_of, spread
+from lance_core.tasks.partitioning import Task, VersionHeader, partition_fragments, results_of
 from lance_core.tasks.staged import Staged
 from lance_core.tasks.write import WriteTask, fragments_of
 from lance_core.versions.snapshot import Snapshot, history_since, load_at
@@ -44,7 +51,7 @@ _KEY_BYTES = 8
 """At the least; an address takes as much."""
 
 
-class Rows(Protocol):
+class SourceFrame(Protocol):
     """The rows, with whoever can sort, join and spread them."""
 
     @property
@@ -61,7 +68,7 @@ class Rows(Protocol):
     def run(self, task: Task, parts: int) -> pa.Table:
         """As a `Runner` does."""
 
-    def bytes_told(self) -> int | None:
+    def estimated_bytes(self) -> int | None:
         """About how much all of it is; None if nobody knows."""
 
     def stage(self, keys: Sequence[str], values: Sequence[str], task: WriteTask) -> pa.Table:
@@ -75,7 +82,7 @@ class Rows(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class MergeRequest:
     on: tuple[str, ...]
     schema: pa.Schema | None
     """Of the new columns; None: as the rows have them."""
@@ -84,7 +91,7 @@ class Wanted:
     """Of which the addresses are; None: the newest."""
 
     @classmethod
-    def of(cls, on: object, schema: pa.Schema | None, missing: str | None, version: int | None) -> "Wanted":
+    def of(cls, on: object, schema: pa.Schema | None, missing: str | None, version: int | None) -> "MergeRequest":
         keys = validation.keys(on, "on")
         by_address = keys == (ROW_ADDRESS,)
         if missing not in (None, "error", "null"):
@@ -103,12 +110,12 @@ class Wanted:
         return self.on == (ROW_ADDRESS,)
 
 
-def merge_columns(where: Where, rows: Rows, wanted: Wanted, *, how: How) -> Committed:
+def merge_columns(where: TableRef, rows: SourceFrame, wanted: MergeRequest, *, how: WriteOptions) -> Committed:
     columns = _columns(rows.schema, wanted, what=where.uri)
     few = _Few(rows, wanted, columns)
     merging = (_ByAddress if wanted.by_address else _ByKey)(rows, wanted, columns, few)
     try:
-        return changed(where, how, "merge_columns", merging.plan, operation=Merge.name)
+        return run_change(where, how, "merge_columns", merging.plan, operation=Merge.name)
     finally:
         few.discard()
 
@@ -117,8 +124,8 @@ def merge_columns(where: Where, rows: Rows, wanted: Wanted, *, how: How) -> Comm
 class _Few:
     """The rows, where they are few enough for each worker to hold them. They are computed once."""
 
-    rows: Rows
-    wanted: Wanted
+    rows: SourceFrame
+    wanted: MergeRequest
     columns: pa.Schema
     _staged: tuple[Snapshot, Staged] | None = None
     _are_many: bool = False
@@ -128,8 +135,8 @@ class _Few:
         staged = self._once(base)
         if staged is None:
             return None
-        parts = spread(fragments, parts_for_reading(fragments, self.rows.slots))
-        return _filled(self.rows.run(HeldTask(fill, parts, staged), len(parts)), base, fragments)
+        parts = partition_fragments(fragments, partitions_for_reading(fragments, self.rows.slots))
+        return _filled(self.rows.run(BroadcastJoinTask(fill, parts, staged), len(parts)), base, fragments)
 
     def discard(self) -> None:
         if self._staged is not None:
@@ -147,7 +154,7 @@ class _Few:
             self._are_many = True
             return None
         task = staging(base, pa.schema(keys), pa.schema(kinds))
-        staged = held(fragments_of(self.rows.stage(on, names, task)), task)
+        staged = stage_rows(fragments_of(self.rows.stage(on, names, task)), task)
         if is_few(staged):
             self._staged = base, staged
             return staged
@@ -159,13 +166,13 @@ class _Few:
         """Of rows that have an address there are no more than the table has."""
         if self.wanted.by_address:
             return base.manifest.row_count() * bytes_of_a_row(schema)
-        return self.rows.bytes_told()
+        return self.rows.estimated_bytes()
 
 
 @dataclass
 class _ByAddress:
-    rows: Rows
-    wanted: Wanted
+    rows: SourceFrame
+    wanted: MergeRequest
     columns: pa.Schema
     few: _Few
     pinned: Snapshot | None = None
@@ -208,14 +215,14 @@ class _ByAddress:
             if then is None and self.wanted.missing == "error":
                 what = "rows were added, and there is no value for them. With missing='null' they have none"
                 raise _conflict(base, None, base.version, what)
-            if then is not None and not fits(base, then, now, ()):
+            if then is not None and not still_matches(base, then, now, ()):
                 raise _conflict(base, None, base.version, f"fragment {now.id} is another one")
 
 
 @dataclass
 class _ByKey:
-    rows: Rows
-    wanted: Wanted
+    rows: SourceFrame
+    wanted: MergeRequest
     columns: pa.Schema
     few: _Few
     filled: dict[int, Fragment] = field(default_factory=dict)
@@ -228,12 +235,12 @@ class _ByKey:
         self.filled = {
             number: each
             for number, each in self.filled.items()
-            if number in there and fits(base, unfilled(each), there[number], self.wanted.on)
+            if number in there and still_matches(base, unfilled(each), there[number], self.wanted.on)
         }
         self.unmatched = {
             number: each
             for number, each in self.unmatched.items()
-            if number in there and fits(base, each, there[number], self.wanted.on)
+            if number in there and still_matches(base, each, there[number], self.wanted.on)
         }
         left = [each for number, each in there.items() if number not in self.filled and number not in self.unmatched]
         if left:
@@ -249,7 +256,7 @@ class _ByKey:
     def _shuffled(
         self, base: Snapshot, left: Sequence[Fragment], task: FillTask, keys: pa.Schema
     ) -> dict[int, Fragment]:
-        parts = spread(left, self.rows.slots * _TASKS_PER_SLOT)
+        parts = partition_fragments(left, self.rows.slots * _TASKS_PER_SLOT)
         row_bytes = _KEY_BYTES * (len(keys) + 1)
         size = sum(each.live_rows for each in left) * row_bytes
         reading = KeysTask(task.whole, parts, self.wanted.on, keys, size)
@@ -273,7 +280,7 @@ class _ByKey:
         return self.rows.transport(pa.schema([stored.field(name) for name in self.wanted.on]))
 
 
-def _columns(rows: pa.Schema, wanted: Wanted, *, what: str) -> pa.Schema:
+def _columns(rows: pa.Schema, wanted: MergeRequest, *, what: str) -> pa.Schema:
     """What is new, in the types that it will have."""
     for name in wanted.on:
         if name not in rows.names:
@@ -312,10 +319,10 @@ def _check_nullable(columns: pa.Schema, without: Sequence[Fragment]) -> None:
             )
 
 
-def _task(base: Snapshot, fragments: Sequence[Fragment], columns: pa.Schema, wanted: Wanted) -> FillTask:
+def _task(base: Snapshot, fragments: Sequence[Fragment], columns: pa.Schema, wanted: MergeRequest) -> FillTask:
     encoded = {int(each.id): each.encode() for each in fragments}
     keys = () if wanted.by_address else wanted.on
-    return FillTask(Whole.of(base), encoded, columns, wanted.missing, keys)
+    return FillTask(VersionHeader.of(base), encoded, columns, wanted.missing, keys)
 
 
 def _filled(came_back: pa.Table, base: Snapshot, fragments: Sequence[Fragment]) -> dict[int, Fragment]:
@@ -328,7 +335,7 @@ def _filled(came_back: pa.Table, base: Snapshot, fragments: Sequence[Fragment]) 
     return found
 
 
-def _version(wanted: Wanted) -> Version:
+def _version(wanted: MergeRequest) -> Version:
     assert wanted.version is not None
     return Version(wanted.version)
 

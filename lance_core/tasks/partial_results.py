@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 
 from lance_core.format.fragment import Fragment
 from lance_core.format.schema import TableSchema
-from lance_core.tasks.driver import over_parts
-from lance_core.tasks.partitioning import Runner, Work, spread
+from lance_core.tasks.driver import over_partitions
+from lance_core.tasks.partitioning import Runner, Work, partition_fragments
 from lance_core.versions.snapshot import Snapshot
 
 Part = tuple[bytes, ...]
 
 
 @dataclass(slots=True)
-class Kept:
+class PartialResults:
     """`work` has to be a value, equal to another that does the same."""
 
     _under: tuple[TableSchema, bool, Work] | None = None
@@ -34,8 +34,8 @@ class Kept:
         places = {fragment.encode(): place for place, fragment in enumerate(fragments)}
         results = {part: found for part, found in known.items() if all(each in places for each in part)}
         done = {each for part in results for each in part}
-        parts = spread([fragments[place] for each, place in places.items() if each not in done], parts_max)
-        fresh = over_parts(base, parts, work, runner)
+        parts = partition_fragments([fragments[place] for each, place in places.items() if each not in done], parts_max)
+        fresh = over_partitions(base, parts, work, runner)
         results |= {part: fresh.get(number, []) for number, part in enumerate(parts)}
         self._under, self._results = under, results
         in_order = sorted(results, key=lambda part: places[part[0]])

@@ -6,7 +6,7 @@
     driver    results_of(table)                    those bytes by part, or the refusal of the first part that has one
 
 To the rooms below, a part is a version like any other, with few fragments. So a verb that plans an operation for a
-whole table plans one for a part too, and who spreads it has only to put the operations together (`operations.py`).
+whole table plans one for a part too, and who spreads it has only to put the operations together (`operation_merge.py`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
 from lance_core.format.naming import NamingScheme
 from lance_core.tasks import remote_errors
-from lance_core.tasks.version_stamp import Stamp
+from lance_core.tasks.version_stamp import VersionStamp
 from lance_core.versions.location import Location, locate
 from lance_core.versions.snapshot import Snapshot
 
@@ -48,7 +48,7 @@ class Runner(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class LocalRunner:
     """A `Runner` without workers, for so little that to send it off would take longer."""
 
     slots: int = 1
@@ -59,7 +59,7 @@ class Here:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class VersionHeader:
     uri: str
     header: bytes
     """The manifest, as a file without fragments, indices and transaction."""
@@ -67,11 +67,11 @@ class Whole:
     scheme: NamingScheme
     durable: bool
     bases: tuple[str, ...]
-    stamp: Stamp
+    stamp: VersionStamp
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, base: Snapshot) -> "Whole":
+    def of(cls, base: Snapshot) -> "VersionHeader":
         location, manifest = base.location, base.manifest
         access = location.access
         return cls(
@@ -81,7 +81,7 @@ class Whole:
             scheme=base.scheme,
             durable=access.durable,
             bases=access.bases,
-            stamp=Stamp.of_this_process(),
+            stamp=VersionStamp.of_this_process(),
             storage_options=dict(access.storage_options),
         )
 
@@ -99,10 +99,10 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
-class PartTask:
+class PartitionTask:
     """Runs in a worker: numbers of parts in, results out."""
 
-    whole: Whole
+    whole: VersionHeader
     parts: tuple[tuple[bytes, ...], ...]
     """Encoded fragments, of each part."""
     work: Work
@@ -120,7 +120,7 @@ class PartTask:
                     yield pa.RecordBatch.from_pylist([told], RESULT)
 
 
-def spread(fragments: Sequence[Fragment], parts_max: int) -> tuple[tuple[bytes, ...], ...]:
+def partition_fragments(fragments: Sequence[Fragment], parts_max: int) -> tuple[tuple[bytes, ...], ...]:
     """Neighbours together, in at most so many parts of about equally many rows."""
     rows_per_part = max(1, -(-sum(fragment.physical_rows for fragment in fragments) // parts_max))
     parts: list[list[bytes]] = []

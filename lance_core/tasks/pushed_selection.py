@@ -15,32 +15,32 @@ from lance_core.expressions import Predicate
 from lance_core.format.fragment import Fragment
 from lance_core.index import lookup
 from lance_core.scan.plan import ScanTask, plan_scan
-from lance_core.scan.selection import Chosen, Selection
+from lance_core.scan.selection import FragmentSelection, Selection
 from lance_core.versions.snapshot import Snapshot
 
 _BYTES_MAX = 16 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
-class SentRows:
+class PushedRows:
     """Rows of a fragment as they travel."""
 
     rows: bytes
     residual: Predicate | None
 
     @property
-    def chosen(self) -> Chosen:
-        return Chosen(BitMap.deserialize(self.rows), self.residual)
+    def chosen(self) -> FragmentSelection:
+        return FragmentSelection(BitMap.deserialize(self.rows), self.residual)
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class PushedSelection:
     """A selection as it travels; of fragments that are not in it nothing is known."""
 
-    fragments: tuple[tuple[int, SentRows], ...] = ()
+    fragments: tuple[tuple[int, PushedRows], ...] = ()
 
     @classmethod
-    def of(cls, tasks: Sequence[ScanTask]) -> "Sent":
+    def of(cls, tasks: Sequence[ScanTask]) -> "PushedSelection":
         together = zip(tasks, packed(tasks), strict=True)
         return cls(tuple((task.fragment.id, rows) for task, rows in together if rows is not None))
 
@@ -51,21 +51,21 @@ class Sent:
         return Selection(BitMap(chosen), chosen)
 
 
-def looked_at(base: Snapshot, predicate: Predicate) -> tuple[Sequence[Fragment], Sent]:
+def fragments_to_scan(base: Snapshot, predicate: Predicate) -> tuple[Sequence[Fragment], PushedSelection]:
     """The fragments that may have rows that match, in order."""
     plan = plan_scan(base.manifest, columns=(), filter=predicate, select=lookup.select(base))
-    return [task.fragment for task in plan.tasks], Sent.of(plan.tasks)
+    return [task.fragment for task in plan.tasks], PushedSelection.of(plan.tasks)
 
 
-def packed(tasks: Iterable[ScanTask]) -> Sequence[SentRows | None]:
+def packed(tasks: Iterable[ScanTask]) -> Sequence[PushedRows | None]:
     """The rows that each is known to be about; None where it is scanned."""
-    found: list[SentRows | None] = []
+    found: list[PushedRows | None] = []
     left = _BYTES_MAX
     for task in tasks:
         chosen, rows = task.chosen, None
         if chosen is not None and not chosen.is_most_of(task.fragment.physical_rows):
             data = bytes(chosen.rows.serialize())
             left -= len(data)
-            rows = SentRows(data, chosen.residual) if left >= 0 else None
+            rows = PushedRows(data, chosen.residual) if left >= 0 else None
         found.append(rows)
     return found

@@ -23,10 +23,10 @@ from lance_core.index import lookup
 from lance_core.scan.executor import count, scan
 from lance_core.scan.plan import ScanPlan, ScanTask, plan_scan
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
-from lance_core.tasks.partitioning import PartTask, Runner, Whole, results_of
-from lance_core.tasks.pushed_selection import SentRows, packed
+from lance_core.tasks.partitioning import PartitionTask, Runner, VersionHeader, results_of
+from lance_core.tasks.pushed_selection import PushedRows, packed
 from lance_core.versions.location import locate
-from lance_core.versions.refs import find
+from lance_core.versions.refs import resolve_version
 from lance_core.versions.snapshot import Snapshot, load_at, load_latest
 
 _PARTS_PER_SLOT = 4
@@ -42,13 +42,13 @@ _FEW_FRAGMENTS = 16
 _FEW_BYTES = 4 * 1024**2
 """Of rows that are known, and read by the driver."""
 
-Ranges = tuple[tuple[int, int | None, SentRows | None], ...]
+Ranges = tuple[tuple[int, int | None, PushedRows | None], ...]
 """Which live rows of each fragment of a part: how many are skipped, and how many are taken; or the only ones that can
 match."""
 
 
 @dataclass(frozen=True, slots=True)
-class Which:
+class VersionRef:
     """The version that is to be read; the newest where nothing says."""
 
     uri: str
@@ -66,11 +66,11 @@ class Which:
         number = None if self.version is None else validation.version_number(self.version)
         if self.tag is None and self.branch is None:
             return load_latest(location) if number is None else load_at(location, number)
-        return find(location, version=number, tag=self.tag, branch=self.branch)
+        return resolve_version(location, version=number, tag=self.tag, branch=self.branch)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ScanPartition:
     """What one task reads. Picklable."""
 
     fragments: tuple[bytes, ...]
@@ -78,7 +78,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ScanSpec:
     """What is read of every part."""
 
     columns: tuple[str, ...]
@@ -90,7 +90,7 @@ class Wanted:
         return replace(plan, tasks=tuple(_task(fragment, *rows) for fragment, rows in tasks))
 
 
-def _task(fragment: Fragment, skip: int, take: int | None, sent: SentRows | None) -> ScanTask:
+def _task(fragment: Fragment, skip: int, take: int | None, sent: PushedRows | None) -> ScanTask:
     return ScanTask(fragment, skip, take, None if sent is None else sent.chosen)
 
 
@@ -98,12 +98,12 @@ def _task(fragment: Fragment, skip: int, take: int | None, sent: SentRows | None
 class ReadWork:
     """What a worker needs to read any part."""
 
-    whole: Whole
-    wanted: Wanted
+    whole: VersionHeader
+    wanted: ScanSpec
     transport: pa.Schema
     """What the batches look like on their way: the types that the other side can hold."""
 
-    def rows(self, part: Part, transport: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
+    def rows(self, part: ScanPartition, transport: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
         """`transport` where who asks knows better what it takes."""
         self.whole.stamp.check()
         snapshot = self.whole.part(part.fragments)
@@ -114,7 +114,7 @@ class ReadWork:
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
     work: ReadWork
-    parts: tuple[Part, ...]
+    parts: tuple[ScanPartition, ...]
     arrow: pa.Schema
     """What the table stores in these columns. Addresses and ids of rows, which are unsigned, are told as signed ones:
     none is so large that it matters."""
@@ -216,7 +216,7 @@ def _planned(
 
 def _spread(base: Snapshot, plan: ScanPlan, transport: Callable[[pa.Schema], pa.Schema], slots: int) -> ReadPlan:
     arrow = _told(plan)
-    work = ReadWork(Whole.of(base), Wanted(plan.columns, plan.predicate), transport(arrow))
+    work = ReadWork(VersionHeader.of(base), ScanSpec(plan.columns, plan.predicate), transport(arrow))
     return ReadPlan(work, cut(plan, slots, leaves=plan.predicate is None), arrow, plan.memory_bytes())
 
 
@@ -233,7 +233,7 @@ def _is_few(plan: ScanPlan) -> bool:
     return rows <= _FEW_ROWS and sum(task.rows * sizes.row_bytes(task.fragment) for task in plan.tasks) <= _FEW_BYTES
 
 
-def cut(plan: ScanPlan, slots: int, *, leaves: bool = True) -> tuple[Part, ...]:
+def cut(plan: ScanPlan, slots: int, *, leaves: bool = True) -> tuple[ScanPartition, ...]:
     """A scan in parts of about equally many rows: neighbours together, large fragments in pieces. So many that every
     slot has a few, so few that a task is worth its start, none larger than a worker should hold at once. `leaves` says
     that somebody else goes on with all the rows."""
@@ -245,7 +245,7 @@ def cut(plan: ScanPlan, slots: int, *, leaves: bool = True) -> tuple[Part, ...]:
     ]
     total = sum(looked_at)
     spread, fair = (-(-total // max(1, slots * each)) for each in (_PARTS_PER_SLOT, 1))
-    parts: list[list[tuple[ScanTask, SentRows | None]]] = []
+    parts: list[list[tuple[ScanTask, PushedRows | None]]] = []
     room = 0
     for task, chosen, rows in zip(plan.tasks, sent, looked_at, strict=True):
         width = max(1, sizes.row_bytes(task.fragment))
@@ -264,7 +264,7 @@ def cut(plan: ScanPlan, slots: int, *, leaves: bool = True) -> tuple[Part, ...]:
         parts[-1].append((task, chosen))
         room -= max(1, rows)
     return tuple(
-        Part(
+        ScanPartition(
             tuple(each.fragment.encode() for each, _ in part),
             tuple((each.skip, each.take, chosen) for each, chosen in part),
         )
@@ -277,8 +277,8 @@ def over_cut(base: Snapshot, plan: ScanPlan, work: "PartWork", runner: Runner) -
     parts = cut(plan, runner.slots, leaves=False)
     if not parts:
         return {}
-    task = PartTask(
-        Whole.of(base),
+    task = PartitionTask(
+        VersionHeader.of(base),
         tuple(part.fragments for part in parts),
         _OnRanges(work, tuple(part.ranges for part in parts)),
     )
@@ -308,13 +308,13 @@ def count_rows(base: Snapshot, filter: str | None, *, runner: Callable[[], Runne
     found = count(base.location, replace(plan, tasks=known))
     if not rest.tasks:
         return found
-    results = over_cut(base, rest, _Count(Wanted((), plan.predicate)), runner())
+    results = over_cut(base, rest, _Count(ScanSpec((), plan.predicate)), runner())
     return found + sum(int.from_bytes(each, "little") for part in results.values() for each in part)
 
 
 @dataclass(frozen=True, slots=True)
 class _Count:
-    wanted: Wanted
+    wanted: ScanSpec
 
     def __call__(self, part: Snapshot, ranges: Ranges) -> Iterator[bytes]:
         yield count(part.location, self.wanted.of(part, ranges)).to_bytes(8, "little")
@@ -323,14 +323,14 @@ class _Count:
 __all__ = [
     "FewRows",
     "ManifestStore",
-    "Part",
     "PartWork",
     "Ranges",
     "ReadPlan",
     "ReadTask",
     "ReadWork",
-    "Wanted",
-    "Which",
+    "ScanPartition",
+    "ScanSpec",
+    "VersionRef",
     "count_rows",
     "cut",
     "over_cut",

@@ -2,7 +2,7 @@
 
     workers   the rows that come, each looked at: written as fragments of the table, once
     workers   each part of the table: its rows of the slice, and their deletion files
-    driver    one operation for both, and planned again where somebody was in the way (`edit/slices.py`)
+    driver    one operation for both, and planned again where somebody was in the way (`dml/replace_where.py`)
 
 A table that is not there begins with the slice.
 """
@@ -13,7 +13,7 @@ from lance_core import validation
 from lance_core.datafiles.blob_writing import schema_as_stored
 from lance_core.datafiles.conform import Conversion, columns_to_write
 from lance_core.datafiles.fragment_writer import FileLimits
-from lance_core.dml.replace_where import Slice, SliceRows
+from lance_core.dml.replace_where import ReplacementRows, ReplaceScope
 from lance_core.errors import NotFound
 from lance_core.expressions import Predicate
 from lance_core.format.fragment import Fragment
@@ -23,27 +23,27 @@ from lance_core.scan.column_resolution import conditional
 from lance_core.table.committed import Committed
 from lance_core.table.table import OVERWRITE_SLICE
 from lance_core.tasks import operation_merge
-from lance_core.tasks.delete import DeletePart
-from lance_core.tasks.driver import TASKS_PER_SLOT, How, Where, changed
-from lance_core.tasks.partial_results import Kept
+from lance_core.tasks.delete import DeleteTask
+from lance_core.tasks.driver import TASKS_PER_SLOT, TableRef, WriteOptions, run_change
+from lance_core.tasks.partial_results import PartialResults
 from lance_core.tasks.partitioning import Runner
-from lance_core.tasks.pushed_selection import looked_at
+from lance_core.tasks.pushed_selection import fragments_to_scan
 from lance_core.tasks.upsert import Stage
-from lance_core.tasks.version_stamp import Stamp
-from lance_core.tasks.write import PlannedWrite, WritePlan, WriteTask, begin_birth, fragments_of
+from lance_core.tasks.version_stamp import VersionStamp
+from lance_core.tasks.write import PlannedWrite, WritePlan, WriteTask, begin_create, fragments_of
 from lance_core.versions.location import locate
-from lance_core.versions.refs import line
+from lance_core.versions.refs import branch_location
 from lance_core.versions.snapshot import Snapshot
 
 
 def overwrite_slice(
-    where: Where,
+    where: TableRef,
     incoming: pa.Schema,
     stage: Stage,
     condition: str,
     *,
     limits: FileLimits,
-    how: How,
+    how: WriteOptions,
     runner: Runner,
 ) -> Committed:
     """`incoming` is what a table would store of the rows that come."""
@@ -53,31 +53,35 @@ def overwrite_slice(
     except NotFound:
         return _born(where, incoming, stage, condition, limits, how)
 
-    def write(base: Snapshot, its: Slice) -> tuple[TableSchema, tuple[Fragment, ...]]:
+    def write(base: Snapshot, its: ReplaceScope) -> tuple[TableSchema, tuple[Fragment, ...]]:
         what, schema = base.location.uri, base.manifest.schema
         columns = columns_to_write(schema_as_stored(incoming, schema), schema, conversion=Conversion.CAST, what=what)
         task = WriteTask(_plan_of(base, its, limits))
         return columns, tuple(map(Fragment.decode, fragments_of(stage(task))))
 
-    rows, kept = SliceRows(write, condition), Kept()
+    rows, kept = ReplacementRows(write, condition), PartialResults()
 
     def plan(base: Snapshot) -> Update:
         def gone() -> Delete:
-            fragments, sent = looked_at(base, Predicate.parse(condition, conditional(base.manifest)))
+            fragments, sent = fragments_to_scan(base, Predicate.parse(condition, conditional(base.manifest)))
             parts_max = runner.slots * TASKS_PER_SLOT
-            results = kept.over_fragments(base, fragments, parts_max, DeletePart(condition, sent), runner)
+            results = kept.over_fragments(base, fragments, parts_max, DeleteTask(condition, sent), runner)
             return operation_merge.join_deletes(operation_merge.planned(results), condition)
 
         return rows.plan(base, gone)
 
-    return changed(where, how, OVERWRITE_SLICE, plan, operation=Update.name)
+    return run_change(where, how, OVERWRITE_SLICE, plan, operation=Update.name)
 
 
-def _born(where: Where, incoming: pa.Schema, stage: Stage, condition: str, limits: FileLimits, how: How) -> Committed:
+def _born(
+    where: TableRef, incoming: pa.Schema, stage: Stage, condition: str, limits: FileLimits, how: WriteOptions
+) -> Committed:
     location = locate(
         where.uri, storage_options=where.storage_options, durable=where.durable, manifest_store=where.manifest_store
     )
-    planned = begin_birth(line(location, where.branch), incoming, condition, intent=how.intent, limits=limits)
+    planned = begin_create(
+        branch_location(location, where.branch), incoming, condition, intent=how.intent, limits=limits
+    )
     if not isinstance(planned, PlannedWrite):
         return planned
     return planned.finish(
@@ -85,7 +89,7 @@ def _born(where: Where, incoming: pa.Schema, stage: Stage, condition: str, limit
     )
 
 
-def _plan_of(base: Snapshot, its: Slice, limits: FileLimits) -> WritePlan:
+def _plan_of(base: Snapshot, its: ReplaceScope, limits: FileLimits) -> WritePlan:
     access = base.location.access
     return WritePlan(
         uri=base.location.uri,
@@ -93,7 +97,7 @@ def _plan_of(base: Snapshot, its: Slice, limits: FileLimits) -> WritePlan:
         storage_version=base.manifest.storage_version,
         limits=limits,
         durable=access.durable,
-        stamp=Stamp.of_this_process(),
+        stamp=VersionStamp.of_this_process(),
         storage_options=dict(access.storage_options),
         only=its,
     )

@@ -14,14 +14,14 @@ import pyarrow as pa
 
 from lance_core.datafiles.fragment_reader import FragmentReader
 from lance_core.datafiles.fragment_writer import FileLimits
-from lance_core.datafiles.key_normalization import comparable
+from lance_core.datafiles.key_normalization import normalized_key
 from lance_core.dml.key_join import Numbers, SourceKeys
 from lance_core.dml.row_rewrite import in_one_piece
 from lance_core.errors import StorageError
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.key_filter import hashes_of
 from lance_core.format.schema import TableSchema
-from lance_core.tasks.version_stamp import Stamp
+from lance_core.tasks.version_stamp import VersionStamp
 from lance_core.tasks.write import WritePlan
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot
@@ -90,7 +90,7 @@ def stage_plan(base: Snapshot, fields: TableSchema, version: StorageVersion | No
         storage_version=version or base.manifest.storage_version,
         limits=FileLimits(),
         durable=False,  # nobody needs them after a power loss
-        stamp=Stamp.of_this_process(),
+        stamp=VersionStamp.of_this_process(),
         storage_options=dict(location.access.storage_options),
     )
 
@@ -154,7 +154,7 @@ class StagedRows:
         for fragment in range(len(self._fragments)):
             keys = self.read(range(fragment, fragment + 1), self._staged.on).drop_null()
             if among > 1 and keys.num_rows:
-                columns = [in_one_piece(column.chunks) for column in map(comparable, keys.columns)]
+                columns = [in_one_piece(column.chunks) for column in map(normalized_key, keys.columns)]
                 keys = keys.filter(pa.array(hashes_of(columns) % np.uint64(among) == number))
             some.append(keys)
         if some:

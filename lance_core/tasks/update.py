@@ -16,17 +16,17 @@ from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.dml import update as in_one_process
 from lance_core.dml.row_matching import matching
 from lance_core.dml.row_rewrite import ids_of, is_cheaper
-from lance_core.dml.update import Asked
+from lance_core.dml.update import UpdateRequest
 from lance_core.expressions import Predicate
 from lance_core.format.operations import Update, UpdateMode
-from lance_core.runtime import SYSTEM
+from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.scan.column_resolution import conditional
 from lance_core.table.committed import Committed
 from lance_core.tasks import operation_merge
-from lance_core.tasks.driver import TASKS_PER_SLOT, How, Where, changed, parts_for_reading
-from lance_core.tasks.partial_results import Kept
+from lance_core.tasks.driver import TASKS_PER_SLOT, TableRef, WriteOptions, partitions_for_reading, run_change
+from lance_core.tasks.partial_results import PartialResults
 from lance_core.tasks.partitioning import Runner
-from lance_core.tasks.pushed_selection import Sent, looked_at
+from lance_core.tasks.pushed_selection import PushedSelection, fragments_to_scan
 from lance_core.versions.snapshot import Snapshot
 
 _COUNTED = struct.Struct("<QQ")
@@ -34,27 +34,27 @@ _ROWS_WORTH_A_FILE = 1 << 16
 
 
 def update(
-    where: Where,
+    where: TableRef,
     values: Mapping[str, str],
     condition: str | None,
     *,
     limits: FileLimits,
-    how: How,
+    how: WriteOptions,
     runner: Runner,
 ) -> Committed:
-    kept, counts = Kept(), Kept()
+    kept, counts = PartialResults(), PartialResults()
 
     def plan(base: Snapshot) -> Update:
-        asked = Asked.of(base, values, condition)  # what is wrong with it is told before a task runs
+        asked = UpdateRequest.of(base, values, condition)  # what is wrong with it is told before a task runs
         sent, found = _counted(base, asked.predicate, condition, counts, runner)
         fragments = [fragment for fragment in base.manifest.fragments if fragment.id in found]
         rows, matched = sum(fragment.physical_rows for fragment in fragments), sum(found.values())
         in_place = is_cheaper(base, asked.columns, rows=rows, changed=matched)
-        part = _Part(tuple(values.items()), condition, limits, in_place, sent)
+        part = _UpdateTask(tuple(values.items()), condition, limits, in_place, sent)
         results = kept.over_fragments(base, fragments, parts_for(matched, runner), part, runner)
         return operation_merge.join_updates(operation_merge.planned(results), _whole(base, asked, in_place))
 
-    return changed(where, how, "update", plan, operation=Update.name)
+    return run_change(where, how, "update", plan, operation=Update.name)
 
 
 def parts_for(rows: int, runner: Runner) -> int:
@@ -63,19 +63,19 @@ def parts_for(rows: int, runner: Runner) -> int:
 
 
 def _counted(
-    base: Snapshot, predicate: Predicate | None, condition: str | None, kept: Kept, runner: Runner
-) -> tuple[Sent, dict[int, int]]:
+    base: Snapshot, predicate: Predicate | None, condition: str | None, kept: PartialResults, runner: Runner
+) -> tuple[PushedSelection, dict[int, int]]:
     """Rows that match, of each fragment that has any; and what indices know of them."""
     if predicate is None or condition is None:
         whole = base.manifest.fragments
-        return Sent(), {fragment.id: fragment.live_rows for fragment in whole if fragment.live_rows}
-    fragments, sent = looked_at(base, predicate)
+        return PushedSelection(), {fragment.id: fragment.live_rows for fragment in whole if fragment.live_rows}
+    fragments, sent = fragments_to_scan(base, predicate)
     work = _Count(condition, sent)
-    results = kept.over_fragments(base, fragments, parts_for_reading(fragments, runner.slots), work, runner)
+    results = kept.over_fragments(base, fragments, partitions_for_reading(fragments, runner.slots), work, runner)
     return sent, dict(_COUNTED.unpack(each) for _part, found in sorted(results.items()) for each in found)
 
 
-def _whole(base: Snapshot, asked: Asked, in_place: bool) -> Update:
+def _whole(base: Snapshot, asked: UpdateRequest, in_place: bool) -> Update:
     fields = ids_of(map(base.manifest.schema.field, asked.columns))
     if in_place:
         return Update(fields_modified=fields, mode=UpdateMode.REWRITE_COLUMNS)
@@ -85,7 +85,7 @@ def _whole(base: Snapshot, asked: Asked, in_place: bool) -> Update:
 @dataclass(frozen=True, slots=True)
 class _Count:
     condition: str
-    sent: Sent
+    sent: PushedSelection
 
     def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
         predicate = Predicate.parse(self.condition, conditional(part.manifest))
@@ -95,12 +95,12 @@ class _Count:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _UpdateTask:
     values: tuple[tuple[str, str], ...]
     condition: str | None
     limits: FileLimits
     in_place: bool
-    sent: Sent
+    sent: PushedSelection
 
     def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
         planned = in_one_process.update(
@@ -108,7 +108,7 @@ class _Part:
             dict(self.values),
             self.condition,
             limits=self.limits,
-            ports=SYSTEM,
+            ports=SYSTEM_RUNTIME,
             in_place=self.in_place,
             selection=self.sent.selection(part),
         )

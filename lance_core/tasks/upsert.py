@@ -27,31 +27,31 @@ from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.dml.deletion_files import rows_as_bitmap
 from lance_core.dml.row_rewrite import ids_of, is_cheaper, move_rows, rewrite_columns, write_rows
 from lance_core.dml.upsert import (
-    already_there,
     changes_nothing,
     changes_of,
     columns_that_change,
     columns_that_come,
+    existing_rows,
     keys_joined,
     keys_of,
     may_stay,
-    seeing,
+    with_cache,
 )
-from lance_core.dml.upsert_join import Conditions, Matched, Rules, Seen, join, looked_up
+from lance_core.dml.upsert_join import Conditions, JoinCache, Matched, UpsertRules, join, looked_up
 from lance_core.errors import InvalidInput
 from lance_core.format.deletion_vector import DeletionVector
 from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Update, UpdateMode
 from lance_core.format.schema import TableSchema
-from lance_core.runtime import SYSTEM
+from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.scan.plan import ScanTask
 from lance_core.scan.selection import Selection
 from lance_core.table.committed import Committed
 from lance_core.tasks import operation_merge
-from lance_core.tasks.driver import How, Where, changed, over_parts
-from lance_core.tasks.partial_results import Kept
-from lance_core.tasks.partitioning import Here, Runner
-from lance_core.tasks.pushed_selection import Sent
+from lance_core.tasks.driver import TableRef, WriteOptions, over_partitions, run_change
+from lance_core.tasks.partial_results import PartialResults
+from lance_core.tasks.partitioning import LocalRunner, Runner
+from lance_core.tasks.pushed_selection import PushedSelection
 from lance_core.tasks.staged import Staged, StagedRows, forget, stage_plan, staged_rows
 from lance_core.tasks.update import parts_for
 from lance_core.tasks.write import WriteTask, fragments_of
@@ -66,19 +66,19 @@ it, however well the files are compressed."""
 
 
 def upsert(
-    where: Where,
+    where: TableRef,
     incoming: pa.Schema,
     stage: Stage,
-    rules: Rules,
+    rules: UpsertRules,
     *,
     limits: FileLimits,
-    how: How,
+    how: WriteOptions,
     runner: Runner,
 ) -> Committed:
     """`incoming` is what a table would store of the rows that come."""
     work = _Upsert(incoming, stage, rules, limits, runner)
     try:
-        return changed(where, how, "upsert", work.plan, operation=Update.name)
+        return run_change(where, how, "upsert", work.plan, operation=Update.name)
     finally:
         work.discard()
 
@@ -86,10 +86,12 @@ def upsert(
 class _Upsert:
     """One upsert, on the driver: what it has done it keeps from plan to plan."""
 
-    def __init__(self, incoming: pa.Schema, stage: Stage, rules: Rules, limits: FileLimits, runner: Runner) -> None:
+    def __init__(
+        self, incoming: pa.Schema, stage: Stage, rules: UpsertRules, limits: FileLimits, runner: Runner
+    ) -> None:
         self._incoming, self._stage, self._rules, self._limits, self._runner = incoming, stage, rules, limits, runner
         self._staged: tuple[Snapshot, Staged] | None = None
-        self._looked, self._joined, self._inserted = Kept(), Kept(), Kept()
+        self._looked, self._joined, self._inserted = PartialResults(), PartialResults(), PartialResults()
 
     def plan(self, base: Snapshot) -> Update | None:
         rules, schema = self._rules, base.manifest.schema
@@ -106,7 +108,7 @@ class _Upsert:
         if in_place:
             changes = map(schema.field, columns_that_change(fields.arrow, schema, rules))
             whole = Update(fields_modified=ids_of(changes), mode=UpdateMode.REWRITE_COLUMNS)
-        update = seeing(operation_merge.join_updates(parts, whole), StagedRows(base, staged), rules, schema)
+        update = with_cache(operation_merge.join_updates(parts, whole), StagedRows(base, staged), rules, schema)
         if not rules.insert:
             return update
         inserted = self._insert(base, staged, met)
@@ -127,7 +129,7 @@ class _Upsert:
             self._staged = base, staged
             portions = len(staged.portions())
             if portions > 1 or not base.manifest.fragments:  # else each part of the table finds it out
-                over_parts(base, ((),) * portions, _Unique(staged, portions), self._runner)
+                over_partitions(base, ((),) * portions, _Unique(staged, portions), self._runner)
         _, staged = self._staged
         if staged.fields != fields:
             raise InvalidInput(
@@ -147,8 +149,8 @@ class _Upsert:
                 source.check_unique(0, 1)  # else each part of the table finds it out
         chosen = known.fragments
         left = [ScanTask(each, chosen=chosen.get(each.id)) for each in fragments if _may_match(each, known)]
-        runner = Here() if known.known and _is_little(base, left) else self._runner
-        return _Reach([each.fragment for each in left], Sent.of(left), runner)
+        runner = LocalRunner() if known.known and _is_little(base, left) else self._runner
+        return _Reach([each.fragment for each in left], PushedSelection.of(left), runner)
 
     def _is_cheaper_in_place(self, base: Snapshot, staged: Staged, reach: "_Reach") -> bool:
         """For rows with some columns only, from a first look; whole ones are written whole."""
@@ -172,7 +174,7 @@ class _Upsert:
             parts += [each for each in map(operation_merge.decode, found[1:]) if isinstance(each, Update)]
         if rules.matched is Matched.FAIL and met:
             keys = StagedRows(base, staged).named(np.array(met, dtype=np.int64))
-            raise already_there(len(met), keys, what=base.location.uri)
+            raise existing_rows(len(met), keys, what=base.location.uri)
         return met, parts
 
     def _insert(self, base: Snapshot, staged: Staged, met: BitMap64) -> list[Update]:
@@ -188,7 +190,7 @@ class _Upsert:
                 count += rows - int(stop - start)
             first += rows
         work = _Insert(staged, tuple(known), self._rules, self._limits)
-        runner = Here() if staged.is_small else self._runner
+        runner = LocalRunner() if staged.is_small else self._runner
         results = self._inserted.over_fragments(base, todo, parts_for(count, runner), work, runner)
         return [each for each in operation_merge.planned(results) if isinstance(each, Update)]
 
@@ -198,10 +200,10 @@ class _Reach:
     """Of a version, what may have a row for one that came, and who looks at it."""
 
     fragments: Sequence[Fragment]
-    sent: Sent
+    sent: PushedSelection
     runner: Runner
 
-    def each(self, base: Snapshot, staged: Staged, work: "_Join", kept: Kept) -> Mapping[int, list[bytes]]:
+    def each(self, base: Snapshot, staged: Staged, work: "_Join", kept: PartialResults) -> Mapping[int, list[bytes]]:
         rows = sum(fragment.physical_rows for fragment in staged.decoded())
         return kept.over_fragments(base, self.fragments, parts_for(rows, self.runner), work, self.runner)
 
@@ -236,16 +238,16 @@ class _Join:
     """Gives back the rows that it met, and the operation; or, where the way is not decided, counts."""
 
     staged: Staged
-    rules: Rules
+    rules: UpsertRules
     limits: FileLimits
     in_place: bool | None
-    sent: Sent = field(compare=False)
+    sent: PushedSelection = field(compare=False)
     """What becomes of a fragment does not depend on it, so that what was done stands when it changes."""
 
     def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
         rules = self.rules
         source = staged_rows(part, self.staged)
-        found = join(part, source, rules, Seen(), self.sent.selection(part))
+        found = join(part, source, rules, JoinCache(), self.sent.selection(part))
         yield bytes(BitMap64(np.flatnonzero(found.met).astype(np.uint64)).serialize())
         changes = changes_of(part, source, found, rules)
         if self.in_place is None:
@@ -254,10 +256,10 @@ class _Join:
         elif rules.matched is Matched.FAIL and found.met.any():
             return  # it will be refused
         elif self.in_place and changes.parts:
-            yield operation_merge.encode(rewrite_columns(changes, (), limits=self.limits, ports=SYSTEM))
+            yield operation_merge.encode(rewrite_columns(changes, (), limits=self.limits, ports=SYSTEM_RUNTIME))
         elif changes.parts or found.removed:
             assigned: Sequence[int] = ids_of(part.manifest.schema.fields)
-            moved = move_rows(changes, found.removed, (), assigned=assigned, limits=self.limits, ports=SYSTEM)
+            moved = move_rows(changes, found.removed, (), assigned=assigned, limits=self.limits, ports=SYSTEM_RUNTIME)
             yield operation_merge.encode(moved)
 
 
@@ -268,7 +270,7 @@ class _Insert:
     staged: Staged
     met: tuple[bytes, ...]
     """Of each staged fragment, the rows that are not new."""
-    rules: Rules
+    rules: UpsertRules
     limits: FileLimits
 
     def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
@@ -284,10 +286,10 @@ class _Insert:
                         keys.append(rows.batch.select(on))
                         yield rows.batch
 
-        new = write_rows(part, new_rows(), limits=self.limits, ports=SYSTEM)
+        new = write_rows(part, new_rows(), limits=self.limits, ports=SYSTEM_RUNTIME)
         if new:
             filtered = keys_of(pa.Table.from_batches(keys), self.rules, schema)
             yield operation_merge.encode(Update(new=new, inserted_keys=filtered))
 
 
-__all__ = ["Rules", "Stage", "upsert"]
+__all__ = ["Stage", "UpsertRules", "upsert"]

@@ -18,13 +18,13 @@ _PARTS = {"pyarrow": 1, "pylance": 1, "datafusion": 1, "numpy": 1, "pandas": 1, 
 
 
 @dataclass(frozen=True, slots=True)
-class Stamp:
+class VersionStamp:
     lance_assets: str
     python: tuple[int, int]
     packages: tuple[tuple[str, str], ...]
 
     @classmethod
-    def of_this_process(cls) -> "Stamp":
+    def of_this_process(cls) -> "VersionStamp":
         found = ((name, _version(name)) for name in _PARTS)
         return cls(PACKAGE_VERSION, sys.version_info[:2], tuple((name, each) for name, each in found if each))
 
@@ -34,7 +34,7 @@ class Stamp:
 
     def check(self) -> None:
         """In a worker: refuse to work with other code than the driver planned with."""
-        here = Stamp.of_this_process()
+        here = VersionStamp.of_this_process()
         if here == self:
             return
         theirs = dict(self.packages)

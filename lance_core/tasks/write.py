@@ -17,26 +17,26 @@ import pyarrow as pa
 from lance_core import validation
 from lance_core.commit import write_protocol
 from lance_core.commit.loop import ATTEMPTS
-from lance_core.commit.write_protocol import Begun, Written
+from lance_core.commit.write_protocol import StartedWrite, WriteResult
 from lance_core.datafiles.blob_writing import schema_as_stored, stored_schema
-from lance_core.datafiles.coalesce_batches import joined
+from lance_core.datafiles.coalesce_batches import coalesce
 from lance_core.datafiles.column_layout import check_storable
 from lance_core.datafiles.conform import Conversion, columns_to_write
 from lance_core.datafiles.fragment_writer import BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits, write_fragments
-from lance_core.dml.replace_where import Slice
+from lance_core.dml.replace_where import ReplaceScope
 from lance_core.errors import AlreadyExists, InvalidInput, NotFound, RetryableConflict
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.operations import Append, Overwrite
 from lance_core.format.schema import TableSchema
-from lance_core.runtime import SYSTEM
+from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.table.committed import Committed
 from lance_core.table.table import OVERWRITE_SLICE, STORAGE_VERSION, Audit, audit_of, committed_of
 from lance_core.tasks import remote_errors
-from lance_core.tasks.version_stamp import Stamp
-from lance_core.transactions.apply import Birth
-from lance_core.versions.location import Location, locate, published_config
-from lance_core.versions.refs import line
+from lance_core.tasks.version_stamp import VersionStamp
+from lance_core.transactions.apply import NewTable
+from lance_core.versions.location import Location, locate, manifest_store_config
+from lance_core.versions.refs import branch_location
 from lance_core.versions.snapshot import Snapshot, load_latest
 from lance_core.versions.table_id import TABLE_ID
 
@@ -53,9 +53,9 @@ class WritePlan:
     storage_version: StorageVersion
     limits: FileLimits
     durable: bool
-    stamp: Stamp
+    stamp: VersionStamp
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    only: Slice | None = None
+    only: ReplaceScope | None = None
     """Of which all rows have to be."""
 
 
@@ -72,7 +72,7 @@ class WriteTask:
             location = locate(plan.uri, storage_options=plan.storage_options, durable=plan.durable)
             fragments = write_fragments(
                 location.codec,
-                joined(batches),
+                coalesce(batches),
                 schema=plan.schema,
                 version=plan.storage_version,
                 limits=plan.limits,
@@ -95,7 +95,7 @@ class PlannedWrite:
 
     plan: WritePlan
     replaces: bool
-    begun: Begun
+    begun: StartedWrite
 
     def finish(
         self,
@@ -109,13 +109,13 @@ class PlannedWrite:
         validation.check(retries=retries)
         properties = validation.properties(properties)
         written = tuple(map(Fragment.decode, fragments_of(results)))
-        creates = isinstance(self.begun.base, Birth)
+        creates = isinstance(self.begun.base, NewTable)
         if self.replaces or creates:
-            born = {TABLE_ID: self.begun.uuid, **published_config(self.begun.location)}
+            born = {TABLE_ID: self.begun.uuid, **manifest_store_config(self.begun.location)}
             config = born if creates else {}
             operation: Append | Overwrite = Overwrite(written, self.plan.schema, config)
         elif not written:
-            return committed_of(write_protocol.nothing_to_write(self.begun))
+            return committed_of(write_protocol.finish_unchanged(self.begun))
         else:
             operation = Append(written)
         try:
@@ -155,9 +155,9 @@ def begin_append(
 ) -> PlannedWrite | Committed:
     """`incoming` is what a new table would store; a table that exists decides by its own schema."""
     location = locate(uri, storage_options=storage_options, durable=durable, manifest_store=manifest_store)
-    location = line(location, branch)
+    location = branch_location(location, branch)
     base = _base(location, create=create)
-    if isinstance(base, Birth):
+    if isinstance(base, NewTable):
         schema = TableSchema.from_arrow(stored_schema(incoming, _storage_version(base)))
     else:
         schema = base.manifest.schema
@@ -188,9 +188,9 @@ def begin_overwrite(
 ) -> PlannedWrite | Committed:
     """Keeps the stored schema, which knows what `incoming` has forgotten, unless it is to be replaced."""
     location = locate(uri, storage_options=storage_options, durable=durable, manifest_store=manifest_store)
-    location = line(location, branch)
+    location = branch_location(location, branch)
     base = _base(location, create=True)
-    if isinstance(base, Birth) or replace_schema:
+    if isinstance(base, NewTable) or replace_schema:
         schema = TableSchema.from_arrow(stored_schema(incoming, _storage_version(base)))
     else:
         schema = base.manifest.schema
@@ -207,11 +207,11 @@ def begin_overwrite(
     )
 
 
-def begin_birth(
+def begin_create(
     location: Location, incoming: pa.Schema, where: str, *, intent: str | None, limits: FileLimits
 ) -> PlannedWrite | Committed:
     """Of a table that begins with a slice of it: all rows have to match `where`."""
-    base = Birth(StorageVersion.parse(STORAGE_VERSION))
+    base = NewTable(StorageVersion.parse(STORAGE_VERSION))
     schema = TableSchema.from_arrow(stored_schema(incoming, base.storage_version))
     return _begin(
         location,
@@ -222,13 +222,13 @@ def begin_birth(
         limits=limits,
         options=location.access.storage_options,
         durable=location.access.durable,
-        only=Slice.of(where, schema, what=location.uri),
+        only=ReplaceScope.of(where, schema, what=location.uri),
     )
 
 
 def _begin(
     location: Location,
-    base: Snapshot | Birth,
+    base: Snapshot | NewTable,
     schema: TableSchema,
     *,
     replaces: bool,
@@ -236,7 +236,7 @@ def _begin(
     limits: FileLimits,
     options: Mapping[str, str] | None,
     durable: bool,
-    only: Slice | None = None,
+    only: ReplaceScope | None = None,
 ) -> PlannedWrite | Committed:
     validation.check(intent=intent)
     if isinstance(base, Snapshot):
@@ -244,8 +244,8 @@ def _begin(
     version = _storage_version(base)
     check_storable(schema, version)
     verb = OVERWRITE_SLICE if only else "overwrite" if replaces else "append"
-    begun = write_protocol.begin(location, base, verb=verb, intent=intent, ports=SYSTEM)
-    if isinstance(begun, Written):
+    begun = write_protocol.begin(location, base, verb=verb, intent=intent, ports=SYSTEM_RUNTIME)
+    if isinstance(begun, WriteResult):
         return committed_of(begun)
     plan = WritePlan(
         uri=location.uri,
@@ -253,24 +253,24 @@ def _begin(
         storage_version=version,
         limits=limits,
         durable=durable,
-        stamp=Stamp.of_this_process(),
+        stamp=VersionStamp.of_this_process(),
         storage_options=dict(options or {}),
         only=only,
     )
     return PlannedWrite(plan, replaces, begun)
 
 
-def _storage_version(base: Snapshot | Birth) -> StorageVersion:
-    return base.storage_version if isinstance(base, Birth) else base.manifest.storage_version
+def _storage_version(base: Snapshot | NewTable) -> StorageVersion:
+    return base.storage_version if isinstance(base, NewTable) else base.manifest.storage_version
 
 
-def _base(location: Location, *, create: bool) -> Snapshot | Birth:
+def _base(location: Location, *, create: bool) -> Snapshot | NewTable:
     try:
         return load_latest(location)
     except NotFound:
         if not create:
             raise
-        return Birth(StorageVersion.parse(STORAGE_VERSION))
+        return NewTable(StorageVersion.parse(STORAGE_VERSION))
 
 
 __all__ = [
@@ -283,7 +283,7 @@ __all__ = [
     "WritePlan",
     "WriteTask",
     "begin_append",
-    "begin_birth",
+    "begin_create",
     "begin_overwrite",
     "fragments_of",
 ]

@@ -13,20 +13,20 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from lance_core.commit.fencing import Moment
-from lance_core.commit.write_protocol import Begun
+from lance_core.commit.fencing import ClockReading
+from lance_core.commit.write_protocol import StartedWrite
 from lance_core.coordination.idempotency import IntentRecord
 from lance_core.format.ids import Version
-from lance_core.runtime import SYSTEM
+from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.tasks.write import RESULT, PlannedWrite, WritePlan, WriteTask
-from lance_core.transactions.apply import Birth
+from lance_core.transactions.apply import NewTable
 from lance_core.versions.location import locate
 from lance_core.versions.snapshot import Snapshot, load_at
 
 
 @dataclass(frozen=True, slots=True)
-class HandedOn:
+class WriteHandle:
     plan: WritePlan
     replaces: bool
     version: int | None
@@ -37,11 +37,11 @@ class HandedOn:
     manifest_store: ManifestStore | str | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, planned: PlannedWrite, *, manifest_store: ManifestStore | str | None = None) -> "HandedOn":
+    def of(cls, planned: PlannedWrite, *, manifest_store: ManifestStore | str | None = None) -> "WriteHandle":
         """`manifest_store` as it was given where the write was begun."""
         begun = planned.begun
         version = int(begun.base.version) if isinstance(begun.base, Snapshot) else None
-        since = begun.moment.now_ns if begun.moment else SYSTEM.now_ns()
+        since = begun.moment.now_ns if begun.moment else SYSTEM_RUNTIME.now_ns()
         return cls(planned.plan, planned.replaces, version, begun.uuid, begun.record, since, manifest_store)
 
     def planned(self) -> PlannedWrite:
@@ -52,12 +52,14 @@ class HandedOn:
             durable=plan.durable,
             manifest_store=self.manifest_store,
         )
-        base: Snapshot | Birth = Birth(plan.storage_version)
+        base: Snapshot | NewTable = NewTable(plan.storage_version)
         if self.version is not None:
             base = load_at(location, Version(self.version))
             location = base.location
-        moment = Moment(SYSTEM.elapsed_ns(), self.begun_ns)
-        return PlannedWrite(plan, self.replaces, Begun(location, base, self.uuid, self.record, SYSTEM, moment))
+        moment = ClockReading(SYSTEM_RUNTIME.elapsed_ns(), self.begun_ns)
+        return PlannedWrite(
+            plan, self.replaces, StartedWrite(location, base, self.uuid, self.record, SYSTEM_RUNTIME, moment)
+        )
 
     def written(self, batches: Iterable[pa.RecordBatch]) -> bytes:
         """In a worker: what it gives back, in one piece."""

@@ -1,8 +1,8 @@
 """The manifest after a change: what each operation does to the version that follows the head.
 
 Pure: time, names and the version of this library are handed in, and so is the older version that a Restore brings
-back. How a manifest holds it all is `format/draft.py`'s; what happens to rows and columns is in `apply_rows.py`. Start
-with `apply`.
+back. How a manifest holds it all is `format/manifest_builder.py`'s; what happens to rows and columns is in
+`apply_rows.py`. Start with `apply`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from lance_core.format.fragment import StorageVersion
 from lance_core.format.hash_chain import PARENT_BYTES_MAX
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
-from lance_core.format.manifest_builder import Draft
+from lance_core.format.manifest_builder import ManifestBuilder
 from lance_core.format.naming import NamingScheme
 from lance_core.format.operations import MapUpdate, Operation
 from lance_core.format.schema import Field, TableSchema
@@ -28,7 +28,7 @@ _OURS = "lance_assets."
 
 
 @dataclass(frozen=True, slots=True)
-class Birth:
+class NewTable:
     """What is decided once, when a table is created."""
 
     storage_version: StorageVersion
@@ -36,7 +36,7 @@ class Birth:
 
 
 @dataclass(frozen=True, slots=True)
-class Offshoot:
+class Fork:
     """A table, or a branch of one, that begins as a version of another line, under the same number."""
 
     source: Manifest
@@ -48,7 +48,7 @@ class Offshoot:
 
 
 @dataclass(frozen=True, slots=True)
-class Occasion:
+class CommitContext:
     """What one turn of a commit hands in: everything that is neither in the transaction nor in the head."""
 
     now_ns: int
@@ -60,22 +60,24 @@ class Occasion:
 
 
 def apply(
-    head: Manifest | Birth | Offshoot, ours: Transaction, occasion: Occasion, *, fetched: Manifest | None = None
+    head: Manifest | NewTable | Fork, ours: Transaction, occasion: CommitContext, *, fetched: Manifest | None = None
 ) -> Manifest:
-    """The manifest of the version that follows `head`; of the first one for a `Birth` or an `Offshoot`."""
+    """The manifest of the version that follows `head`; of the first one for a `NewTable` or an `Fork`."""
     before = None
     match head:
-        case Birth():
-            draft = Draft.born(head.storage_version, stable_row_ids=head.stable_row_ids, version=occasion.version)
-        case Offshoot():
+        case NewTable():
+            draft = ManifestBuilder.for_new_table(
+                head.storage_version, stable_row_ids=head.stable_row_ids, version=occasion.version
+            )
+        case Fork():
             draft = _offshoot(head)
         case _:
             head.check_writable()
             before = head
-            draft = Draft.after(head, version=occasion.version)
+            draft = ManifestBuilder.for_successor(head, version=occasion.version)
             if isinstance(ours.operation, op.Restore):
                 draft = _restored(head, ours.operation, fetched, occasion.version)
-    if not isinstance(head, Offshoot):
+    if not isinstance(head, Fork):
         _check_arrivals(before, ours.operation)
         if not draft.has_stable_row_ids:
             fragment_checks.check_no_row_ids(op.new_fragments(ours.operation))
@@ -89,12 +91,12 @@ def apply(
         transaction=record if len(record) <= INLINE_BYTES_MAX else None,
         scheme=occasion.scheme,
     )
-    number = head.source.version if isinstance(head, Offshoot) else occasion.version
+    number = head.source.version if isinstance(head, Fork) else occasion.version
     invariants.check(before, after, fresh=draft.fresh, number=number)
     return after
 
 
-def filed(head: Manifest | Birth | Offshoot, ours: Transaction) -> bytes:
+def encode_transaction_file(head: Manifest | NewTable | Fork, ours: Transaction) -> bytes:
     """What the transaction's own file says. Upon which bytes it landed is told by the copy in the manifest, which is
     made anew each time; the file stays as it is however often the change follows another head, unless it is so large
     that there is no copy."""
@@ -102,11 +104,11 @@ def filed(head: Manifest | Birth | Offshoot, ours: Transaction) -> bytes:
     return record if len(record) <= INLINE_BYTES_MAX - PARENT_BYTES_MAX else _told(ours, head).encode()
 
 
-def _told(ours: Transaction, head: Manifest | Birth | Offshoot) -> Transaction:
+def _told(ours: Transaction, head: Manifest | NewTable | Fork) -> Transaction:
     match head:
-        case Birth():
+        case NewTable():
             return ours
-        case Offshoot():
+        case Fork():
             return replace(ours, parent=head.source.as_parent)
         case _:
             return replace(ours, parent=head.as_parent)
@@ -126,7 +128,7 @@ def _check_arrivals(head: Manifest | None, operation: Operation) -> None:
         fragment_checks.check_files_once(operation.fragments, None)
 
 
-def _change(draft: Draft, ours: Transaction, occasion: Occasion) -> None:
+def _change(draft: ManifestBuilder, ours: Transaction, occasion: CommitContext) -> None:
     operation = ours.operation
     match operation:
         case op.Append():
@@ -167,14 +169,14 @@ def _change(draft: Draft, ours: Transaction, occasion: Occasion) -> None:
             raise Unsupported(f"{operation.name} is read, not committed to a table that exists")
 
 
-def _note_ingested(draft: Draft, ours: Transaction) -> None:
+def _note_ingested(draft: ManifestBuilder, ours: Transaction) -> None:
     name, version = ours.operation.name, draft.version - 1
-    config = ingest_records.noted(draft.config, ours.properties, ours=name, version=version)
+    config = ingest_records.config_after(draft.config, ours.properties, ours=name, version=version)
     if config is not None:
         draft.set_config(config)
 
 
-def _check_ids(draft: Draft, append: op.Append) -> None:
+def _check_ids(draft: ManifestBuilder, append: op.Append) -> None:
     last = draft.max_fragment_id
     for fragment in append.fragments:
         if fragment.id and fragment.id <= last:
@@ -185,14 +187,16 @@ def _check_ids(draft: Draft, append: op.Append) -> None:
         last = fragment.id or last + 1
 
 
-def _offshoot(head: Offshoot) -> Draft:
+def _offshoot(head: Fork) -> ManifestBuilder:
     head.source.check_writable()
-    draft = Draft.elsewhere(head.source, base=head.base, branch=head.branch)
+    draft = ManifestBuilder.elsewhere(head.source, base=head.base, branch=head.branch)
     draft.set_config({**draft.config, **head.config})
     return draft
 
 
-def _restored(head: Manifest, operation: op.Restore, fetched: Manifest | None, version: Version | None) -> Draft:
+def _restored(
+    head: Manifest, operation: op.Restore, fetched: Manifest | None, version: Version | None
+) -> ManifestBuilder:
     assert fetched is not None
     assert fetched.version == operation.version, "the version to restore is handed in"
     fetched.check_writable()
@@ -201,16 +205,18 @@ def _restored(head: Manifest, operation: op.Restore, fetched: Manifest | None, v
             f"version {operation.version} has no stable row ids, and the table has had them since: it cannot be "
             "restored. Read it by its number, and overwrite the table with its rows"
         )
-    return Draft.after(head, contents=fetched, version=version)
+    return ManifestBuilder.for_successor(head, contents=fetched, version=version)
 
 
-def _create_index(draft: Draft, operation: op.CreateIndex) -> None:
+def _create_index(draft: ManifestBuilder, operation: op.CreateIndex) -> None:
     replaced = {index.uuid for index in (*operation.removed, *operation.new)}
     kept = [index for index in draft.indices if index.uuid not in replaced]
     draft.set_indices([*kept, *operation.new])
 
 
-def _note_progress(draft: Draft, progress: Sequence[op.Progress], ours: Transaction, occasion: Occasion) -> None:
+def _note_progress(
+    draft: ManifestBuilder, progress: Sequence[op.Progress], ours: Transaction, occasion: CommitContext
+) -> None:
     """The entry takes the identity of the transaction: no other one has it."""
     if progress:
         identity, created_ms = UUID(ours.uuid), occasion.now_ns // 1_000_000
@@ -220,7 +226,7 @@ def _note_progress(draft: Draft, progress: Sequence[op.Progress], ours: Transact
         )
 
 
-def _update_config(draft: Draft, operation: op.UpdateConfig) -> None:
+def _update_config(draft: ManifestBuilder, operation: op.UpdateConfig) -> None:
     if operation.config is not None:
         after = operation.config.applied_to(draft.config)
         # What the library notes for itself outlasts a replacement, also where it was noted since that was planned.

@@ -17,32 +17,32 @@ from lance_core.format.deletion_vector import DeletionVector
 from lance_core.format.fragment import TOMBSTONE, DataFile, Fragment
 from lance_core.format.ids import FragmentId, Version
 from lance_core.format.index_metadata import FRAGMENT_REUSE, IndexMetadata
-from lance_core.format.manifest_builder import Draft
+from lance_core.format.manifest_builder import ManifestBuilder
 from lance_core.format.operations import UpdateMode
 from lance_core.format.row_versions import RowVersions
 from lance_core.format.rowids import RowIdSequence
 from lance_core.format.schema import TableSchema
 from lance_core.transactions import index_coverage
-from lance_core.transactions.index_coverage import Alive
+from lance_core.transactions.index_coverage import LiveFragments
 
 Numbers = npt.NDArray[np.uint64]
 
 
-def delete(draft: Draft, operation: op.Delete) -> None:
+def delete(draft: ManifestBuilder, operation: op.Delete) -> None:
     _check_there(draft, operation, [*(each.id for each in operation.updated), *operation.removed_ids])
     draft.remove(operation.removed_ids)
     draft.put(operation.updated)
     _retain_indices(draft)
 
 
-def update(draft: Draft, operation: op.Update) -> None:
+def update(draft: ManifestBuilder, operation: op.Update) -> None:
     _check_there(draft, operation, [*(each.id for each in operation.updated), *operation.removed_ids])
     before = dict(draft.fragments)
     draft.remove(operation.removed_ids)
     draft.put(_stamped(draft, operation))
     changed = frozenset(operation.fields_modified)
     updated_ids = [fragment.id for fragment in operation.updated]
-    alive = Alive.of(draft.indices, before)
+    alive = LiveFragments.of(draft.indices, before)
     draft.set_indices(index_coverage.without_fragments(draft.indices, updated_ids, alive, on_fields=changed))
     new = operation.new
     if draft.has_stable_row_ids and new:
@@ -54,7 +54,7 @@ def update(draft: Draft, operation: op.Update) -> None:
     _retain_indices(draft)
 
 
-def rewrite(draft: Draft, operation: op.Rewrite) -> None:
+def rewrite(draft: ManifestBuilder, operation: op.Rewrite) -> None:
     for group in operation.groups:
         _check_there(draft, operation, [fragment.id for fragment in group.old])
         reserved = {fragment.id for fragment in group.new}
@@ -69,7 +69,7 @@ def rewrite(draft: Draft, operation: op.Rewrite) -> None:
     draft.set_indices(indices)
 
 
-def merge(draft: Draft, operation: op.Merge) -> None:
+def merge(draft: ManifestBuilder, operation: op.Merge) -> None:
     before = dict(draft.fragments)
     highest = field_ids.highest(draft.schema, (each.message for each in draft.fragments.values()), draft.config)
     after = {fragment.id: fragment for fragment in operation.fragments}
@@ -89,7 +89,7 @@ def merge(draft: Draft, operation: op.Merge) -> None:
     if draft.has_stable_row_ids:
         draft.put(_all_rows_changed(fragment, draft.version) for fragment in moved)
     indices = draft.indices
-    alive = Alive.of(indices, before)
+    alive = LiveFragments.of(indices, before)
     for fragment in moved:
         refiled = frozenset(_files_by_field(before[fragment.id]).items() - _files_by_field(fragment).items())
         fields = frozenset(field_id for field_id, _path in refiled)
@@ -100,7 +100,7 @@ def merge(draft: Draft, operation: op.Merge) -> None:
     _note_field_ids(draft, highest)
 
 
-def project(draft: Draft, operation: op.Project) -> None:
+def project(draft: ManifestBuilder, operation: op.Project) -> None:
     """Files that keep a live column stay byte for byte; ids of dropped ones linger in them."""
     schema = TableSchema(operation.schema.fields, draft.schema.metadata)
     live = _field_ids(schema)
@@ -115,7 +115,7 @@ def project(draft: Draft, operation: op.Project) -> None:
     _note_field_ids(draft, highest)
 
 
-def replace_data(draft: Draft, operation: op.DataReplacement) -> None:
+def replace_data(draft: ManifestBuilder, operation: op.DataReplacement) -> None:
     fields = {file.field_ids for _fragment_id, file in operation.replacements}
     if len(fields) > 1:
         raise InvalidInput("a DataReplacement brings files that all store the same fields")
@@ -127,11 +127,11 @@ def replace_data(draft: Draft, operation: op.DataReplacement) -> None:
     draft.put(replaced)
     ids = [fragment.id for fragment in replaced]
     on_fields = frozenset(field_id for each in fields for field_id in each)
-    alive = Alive.of(draft.indices, draft.fragments)
+    alive = LiveFragments.of(draft.indices, draft.fragments)
     draft.set_indices(index_coverage.without_fragments(draft.indices, ids, alive, on_fields=on_fields))
 
 
-def _check_there(draft: Draft, operation: op.Operation, fragment_ids: Iterable[FragmentId]) -> None:
+def _check_there(draft: ManifestBuilder, operation: op.Operation, fragment_ids: Iterable[FragmentId]) -> None:
     for fragment_id in fragment_ids:
         if fragment_id not in draft.fragments:
             raise RetryableConflict(
@@ -144,20 +144,20 @@ def _check_there(draft: Draft, operation: op.Operation, fragment_ids: Iterable[F
             )
 
 
-def _retain_indices(draft: Draft) -> None:
+def _retain_indices(draft: ManifestBuilder) -> None:
     if not draft.indices:
         return
-    alive = Alive.of(draft.indices, [*draft.fragments, *(fragment.id for fragment in draft.fresh)])
+    alive = LiveFragments.of(draft.indices, [*draft.fragments, *(fragment.id for fragment in draft.fresh)])
     draft.set_indices(index_coverage.retained(draft.indices, alive, field_ids=_field_ids(draft.schema)))
 
 
-def _note_field_ids(draft: Draft, highest: int) -> None:
+def _note_field_ids(draft: ManifestBuilder, highest: int) -> None:
     """Files may still list the highest id when its column goes, but not for long: a compaction leaves it out."""
     if draft.schema.field_id_max < highest and draft.config.get(field_ids.NOTED) != str(highest):
         draft.set_config({**draft.config, field_ids.NOTED: str(highest)})
 
 
-def _rewritten_indices(draft: Draft, operation: op.Rewrite) -> list[IndexMetadata]:
+def _rewritten_indices(draft: ManifestBuilder, operation: op.Rewrite) -> list[IndexMetadata]:
     """Coverage follows the rows: where row ids are stable, and for segments that were written anew; other segments
     keep naming fragments that are gone, which covers nothing."""
     written_anew = dict(operation.rewritten_indices)
@@ -190,7 +190,7 @@ def _rewritten_indices(draft: Draft, operation: op.Rewrite) -> list[IndexMetadat
     return after
 
 
-def _staying(draft: Draft, operation: op.Rewrite) -> BitMap:
+def _staying(draft: ManifestBuilder, operation: op.Rewrite) -> BitMap:
     """Fragments with rows that did not move, now or earlier: no note leads from them to others."""
     return BitMap(draft.fragments) - BitMap(fragment.id for group in operation.groups for fragment in group.old)
 
@@ -207,7 +207,7 @@ def _moved(index: IndexMetadata, covered: BitMap, group: op.RewriteGroup) -> Bit
     return (covered - old) | BitMap(fragment.id for fragment in group.new)
 
 
-def _stamped(draft: Draft, operation: op.Update) -> list[Fragment]:
+def _stamped(draft: ManifestBuilder, operation: op.Update) -> list[Fragment]:
     """Rows whose columns were rewritten where they are say that they changed."""
     if not (draft.has_stable_row_ids and operation.mode is UpdateMode.REWRITE_COLUMNS):
         return list(operation.updated)

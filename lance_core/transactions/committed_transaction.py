@@ -1,7 +1,7 @@
 """What others committed, as far as a change that comes after it has to know.
 
 A version holds more than its transaction tells: who made it and when, and where a compaction noted its rows went.
-`Landed.of` brings that together. Pure, like its neighbours.
+`CommittedTransaction.of` brings that together. Pure, like its neighbours.
 """
 
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from lance_core.format.transaction import Transaction
 
 
 @dataclass(frozen=True, slots=True)
-class Landed:
+class CommittedTransaction:
     """A transaction that is part of the history, with the version it made."""
 
     version: Version
@@ -31,7 +31,7 @@ class Landed:
     """By its writer's clock."""
 
     @classmethod
-    def of(cls, manifest: Manifest, transaction: Transaction | None) -> "Landed":
+    def of(cls, manifest: Manifest, transaction: Transaction | None) -> "CommittedTransaction":
         if transaction is not None and isinstance(transaction.operation, Rewrite):
             transaction = replace(transaction, operation=_with_reuse(transaction.operation, manifest))
         try:

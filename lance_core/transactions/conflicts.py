@@ -33,7 +33,7 @@ from lance_core.format.operations import (
 )
 from lance_core.format.schema import TableSchema
 from lance_core.format.transaction import Transaction
-from lance_core.transactions.committed_transaction import Landed
+from lance_core.transactions.committed_transaction import CommittedTransaction
 from lance_core.transactions.index_rules import (
     columns_of_an_index,
     indexed_rows_moved,
@@ -240,21 +240,21 @@ RULES: Mapping[Kind, Mapping[Kind, Rule]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ConflictResult:
     """The worst verdict, the rule that gave it, and the committed change it is about."""
 
     verdict: Verdict
     rule: str
-    theirs: Landed | None
+    theirs: CommittedTransaction | None
 
     @property
     def blocks(self) -> bool:
         return self.verdict >= Verdict.RETRY
 
 
-def judge(ours: Transaction, others: Sequence[Landed]) -> Finding:
+def judge(ours: Transaction, others: Sequence[CommittedTransaction]) -> ConflictResult:
     """Ours against everything committed since the version it was planned on, oldest first."""
-    worst = Finding(Verdict.COMPATIBLE, compatible.__name__, None)
+    worst = ConflictResult(Verdict.COMPATIBLE, compatible.__name__, None)
     stored = _fields_meant(ours.operation)
     gone: set[int] = set()
     for theirs in others:
@@ -270,7 +270,7 @@ def judge(ours: Transaction, others: Sequence[Landed]) -> Finding:
                     verdict, rule = Verdict.RETRY, reused_field
                 gone |= stored - live
         if verdict > worst.verdict:
-            worst = Finding(verdict, rule.__name__, theirs)
+            worst = ConflictResult(verdict, rule.__name__, theirs)
     return worst
 
 

@@ -98,7 +98,7 @@ def uuids_of(transaction: Transaction) -> tuple[str, ...]:
     return transaction.uuid, *(part.uuid for part in parts_of(transaction))
 
 
-def found_in(transaction: Transaction, uuid: str) -> Transaction | None:
+def part_with_uuid(transaction: Transaction, uuid: str) -> Transaction | None:
     """What of it is the change with this uuid: all of it, a part, or nothing."""
     if transaction.uuid == uuid:
         return transaction

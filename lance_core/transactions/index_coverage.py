@@ -26,17 +26,17 @@ from lance_core.format.schema import Field, TableSchema
 
 
 @dataclass(frozen=True, slots=True)
-class Alive:
+class LiveFragments:
     """The fragments of a version, and how those of older ones lead to them."""
 
     fragments: BitMap
     entry: IndexMetadata | None
 
     @classmethod
-    def of(cls, indices: Sequence[IndexMetadata], fragment_ids: Iterable[int]) -> "Alive":
+    def of(cls, indices: Sequence[IndexMetadata], fragment_ids: Iterable[int]) -> "LiveFragments":
         return cls(BitMap(fragment_ids), reuse_entry(indices))
 
-    def led_on(self, index: IndexMetadata, covered: BitMap) -> BitMap:
+    def follow_reuse(self, index: IndexMetadata, covered: BitMap) -> BitMap:
         if self.entry is None or index.is_of_zones:
             return covered
         content = content_of(self.entry)
@@ -61,11 +61,15 @@ class Alive:
             return True
         if self._unread:
             return bool(covered)
-        return bool(self.led_on(index, covered) & self.fragments)
+        return bool(self.follow_reuse(index, covered) & self.fragments)
 
 
 def without_fragments(
-    indices: Iterable[IndexMetadata], fragment_ids: Iterable[FragmentId], alive: Alive, *, on_fields: frozenset[int]
+    indices: Iterable[IndexMetadata],
+    fragment_ids: Iterable[FragmentId],
+    alive: LiveFragments,
+    *,
+    on_fields: frozenset[int],
 ) -> tuple[IndexMetadata, ...]:
     """Where values of these fields were changed in place, indices on them no longer cover the fragments."""
     gone = BitMap(fragment_ids)
@@ -73,7 +77,7 @@ def without_fragments(
     for index in indices:
         covered = index.covers
         if covered is not None and not index.is_system and set(index.field_ids) & on_fields:
-            now = alive.led_on(index, covered)
+            now = alive.follow_reuse(index, covered)
             if now & gone or alive.may_lead(index, gone):
                 index = index.covering(now - gone)
         changed.append(index)
@@ -105,7 +109,9 @@ def grown(
     return after
 
 
-def retained(indices: Iterable[IndexMetadata], alive: Alive, *, field_ids: frozenset[int]) -> tuple[IndexMetadata, ...]:
+def retained(
+    indices: Iterable[IndexMetadata], alive: LiveFragments, *, field_ids: frozenset[int]
+) -> tuple[IndexMetadata, ...]:
     """Those that a change to rows or columns leaves useful.
 
     An index on a field that is gone goes too. Of several segments, those that cover nothing alive any more go, but one

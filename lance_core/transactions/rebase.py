@@ -24,13 +24,13 @@ from lance_core.format.manifest import Manifest
 from lance_core.format.operations import Operation
 from lance_core.format.schema import Field, TableSchema
 from lance_core.format.transaction import PLANNED_ON, Transaction
-from lance_core.transactions.committed_transaction import Landed
+from lance_core.transactions.committed_transaction import CommittedTransaction
 from lance_core.transactions.footprint import in_state, rewrites_columns
-from lance_core.transactions.index_coverage import Alive, without_fragments
+from lance_core.transactions.index_coverage import LiveFragments, without_fragments
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RequiredInputs:
     """What a change has to be told before it can follow the head."""
 
     deletions: tuple[Fragment, ...] = ()
@@ -40,7 +40,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchedInputs:
     """The answer. A fresh number for each file that may have to be written comes with it."""
 
     deletions: Mapping[FragmentId, DeletionVector] = field(default_factory=dict)
@@ -55,23 +55,23 @@ class Rebased:
     """Path -> content, to be written before the transaction may be."""
 
 
-def needs(ours: Transaction, base: Manifest | None, head: Manifest | None) -> Wanted:
+def required_inputs(ours: Transaction, base: Manifest | None, head: Manifest | None) -> RequiredInputs:
     operation = ours.operation
     if isinstance(operation, op.Restore):
-        return Wanted(version=operation.version)
+        return RequiredInputs(version=operation.version)
     if base is None or head is None or base.version == head.version or not in_state(operation):
-        return Wanted()
+        return RequiredInputs()
     before, after = _both(operation, base, head)
     changed = (after[number] for number in before if _deletion(before[number]) != _deletion(after.get(number)))
-    return Wanted(deletions=tuple(fragment for fragment in changed if fragment.deletion_file))
+    return RequiredInputs(deletions=tuple(fragment for fragment in changed if fragment.deletion_file))
 
 
 def rebase(
     ours: Transaction,
     base: Manifest | None,
     head: Manifest | None,
-    others: Sequence[Landed],
-    fetched: Fetched,
+    others: Sequence[CommittedTransaction],
+    fetched: FetchedInputs,
 ) -> Rebased:
     """`base` is the version that `ours` was planned on, `others` what was committed between it and `head`."""
     if base is None or head is None or base.version == head.version:
@@ -92,7 +92,7 @@ def rebase(
 
 
 def _following_deletions(
-    ours: Transaction, operation: op.Delete | op.Update, base: Manifest, head: Manifest, fetched: Fetched
+    ours: Transaction, operation: op.Delete | op.Update, base: Manifest, head: Manifest, fetched: FetchedInputs
 ) -> Rebased:
     if isinstance(operation, op.Update) and operation.new:
         new = _without_dropped(operation.new, base.schema, head.schema, operation, head)
@@ -165,16 +165,16 @@ def _rewrite(operation: op.Rewrite, base: Manifest, head: Manifest) -> op.Rewrit
 
 
 def _create_index(
-    operation: op.CreateIndex, base: Manifest, head: Manifest, others: Sequence[Landed]
+    operation: op.CreateIndex, base: Manifest, head: Manifest, others: Sequence[CommittedTransaction]
 ) -> op.CreateIndex:
     new = operation.new
-    alive: Alive | None = None
+    alive: LiveFragments | None = None
     for landed in others:
         theirs = landed.transaction.operation if landed.transaction else None
         if isinstance(theirs, op.Update) and theirs.fields_modified:
             if alive is None:
                 section = index_metadata.decode_section(head.index_section, path=head.path)
-                alive = Alive.of(section, (fragment.id for fragment in head.message.fragments))
+                alive = LiveFragments.of(section, (fragment.id for fragment in head.message.fragments))
             changed = [fragment.id for fragment in theirs.updated]
             new = without_fragments(new, changed, alive, on_fields=frozenset(theirs.fields_modified))
     if any(landed.transaction and isinstance(landed.transaction.operation, op.Merge) for landed in others):

@@ -41,7 +41,7 @@ _WALKED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class FileReferences:
     """The keys that a version names."""
 
     own: frozenset[str]
@@ -57,7 +57,7 @@ class Named:
         return self.own - self.without_files
 
 
-def named_by(manifest: Manifest) -> Named:
+def references_of(manifest: Manifest) -> FileReferences:
     own: set[str] = set()
     elsewhere: set[str] = set()
     without_files: set[str] = set()
@@ -78,15 +78,15 @@ def named_by(manifest: Manifest) -> Named:
         own.add(f"{naming.TRANSACTIONS}/{manifest.transaction_file}")
     for segment in ingest_records.segments_of(manifest.config, path=manifest.path):
         (own if manifest.branch is None else elsewhere).add(segment.path)  # of all lines, they are with the main one
-    return Named(frozenset(own), frozenset(elsewhere), frozenset(without_files))
+    return FileReferences(frozenset(own), frozenset(elsewhere), frozenset(without_files))
 
 
-def is_there(store: Store, key: str) -> bool:
+def file_exists(store: Store, key: str) -> bool:
     """Whether anything of a key of that store is."""
     return bool(store.list(key)) if key.startswith(naming.INDICES) else store.head(key) is not None
 
 
-def key_of(path: str) -> str | None:
+def file_key(path: str) -> str | None:
     """
     >>> key_of("_indices/0b5a3c9e-0000-4000-8000-000000000000/index.idx")
     '_indices/0b5a3c9e-0000-4000-8000-000000000000'
@@ -102,16 +102,16 @@ def key_of(path: str) -> str | None:
     return None
 
 
-def listed(location: Location) -> Iterator[tuple[str, ObjectInfo]]:
+def list_files(location: Location) -> Iterator[tuple[str, ObjectInfo]]:
     """Every file of a known kind with its key. Manifests are not among them: they name, and are not named."""
     for directory in _WALKED:
         for info in location.store.walk(directory):
-            if (key := key_of(info.path)) is not None:
+            if (key := file_key(info.path)) is not None:
                 yield key, info
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class BranchFiles:
     """Versions that follow each other: the main line of a table, or a branch of it."""
 
     location: Location
@@ -125,13 +125,13 @@ class Line:
         return refs.branch_directory(self.branch) if self.branch else ""
 
 
-def line_of(base: Snapshot) -> Line:
+def branch_files_of(base: Snapshot) -> BranchFiles:
     location = base.location.with_bases((), None, path=base.manifest.path)
     branch = base.manifest.branch
-    return Line(location, location.main_line(branch).store, branch)
+    return BranchFiles(location, location.main_line(branch).store, branch)
 
 
-def named_by_other_lines(line: Line, *, but: Collection[str] = ()) -> set[str]:
+def references_of_other_branches(line: BranchFiles, *, but: Collection[str] = ()) -> set[str]:
     """Keys that versions of other lines name outside their own directory, and detached versions of this one anywhere.
     `but` are manifests of this line that do not count.
 
@@ -143,7 +143,7 @@ def named_by_other_lines(line: Line, *, but: Collection[str] = ()) -> set[str]:
         if store is line.location.store and path in but:
             continue
         try:
-            named = named_by(Manifest.decode(read_whole(store, path, MANIFEST_BYTES), path=path))
+            named = references_of(Manifest.decode(read_whole(store, path, MANIFEST_BYTES), path=path))
         except NotFound:
             continue
         found |= named.elsewhere
@@ -152,7 +152,7 @@ def named_by_other_lines(line: Line, *, but: Collection[str] = ()) -> set[str]:
     return found
 
 
-def _other_manifests(line: Line) -> Iterator[tuple[Store, str]]:
+def _other_manifests(line: BranchFiles) -> Iterator[tuple[Store, str]]:
     for listed in line.location.store.list(naming.VERSIONS):
         name = listed.path.rpartition("/")[2]
         if name.startswith("d") and name.endswith(".manifest"):

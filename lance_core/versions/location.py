@@ -23,7 +23,7 @@ from lance_core.format.manifest import Manifest
 from lance_core.storage.factory import is_at_or_below, open_store, without_secrets
 from lance_core.storage.manifest_stores.factory import open_manifest_store, split_uri
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
-from lance_core.storage.manifest_stores.two_phase import PublishedStore
+from lance_core.storage.manifest_stores.two_phase import TwoPhaseStore
 from lance_core.storage.options import bound
 from lance_core.storage.store import Store
 
@@ -32,7 +32,7 @@ MANIFEST_STORE = "lance_assets.manifest_store"
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class AccessOptions:
     """How places are reached, and which may be besides the table's own."""
 
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -48,7 +48,7 @@ class Location:
     """Fit for messages: without credentials."""
     store: Store
     codec: DataCodec
-    access: Access = Access()
+    access: AccessOptions = AccessOptions()
 
     @property
     def address(self) -> str:
@@ -182,8 +182,8 @@ def locate(
     options = dict(storage_options or {})
     manifests = open_manifest_store(named or manifest_store, options)
     store = open_store(place, storage_options=options, durable=durable)
-    access = Access(options, durable, allowed, manifests)
-    published = store if manifests is None else PublishedStore(store, manifests, manifests.key(store.description))
+    access = AccessOptions(options, durable, allowed, manifests)
+    published = store if manifests is None else TwoPhaseStore(store, manifests, manifests.key(store.description))
     return Location(uri=store.description, store=published, codec=LanceCodec(store), access=access)
 
 
@@ -192,13 +192,13 @@ def _is_at_or_below(uri: str, directory: str) -> bool:
     return is_at_or_below(split_uri(uri)[0], split_uri(directory)[0])
 
 
-def published_config(location: Location) -> dict[str, str]:
+def manifest_store_config(location: Location) -> dict[str, str]:
     """What a new table notes of how its versions are published."""
     manifests = location.access.manifest_store
     return {} if manifests is None else {MANIFEST_STORE: manifests.kind}
 
 
-def check_publishing(location: Location, manifest: Manifest) -> None:
+def check_manifest_store(location: Location, manifest: Manifest) -> None:
     """That nobody commits past the manifest store of a table, as far as the table tells that it has one."""
     kind = manifest.config.get(MANIFEST_STORE)
     if kind is not None and location.access.manifest_store is None:

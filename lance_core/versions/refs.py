@@ -1,7 +1,7 @@
 """The references of a table: its tags, its branches as files, and which version a reference means.
 
 They lie at the root of the main line, whichever line asks. What their bytes are is in `format/refs.py`; making a branch
-takes a commit and is `offshoots.py`'s. Nothing that a reference says is followed before its form was checked.
+takes a commit and is `table/branches.py`'s. Nothing that a reference says is followed before its form was checked.
 """
 
 import json
@@ -11,19 +11,19 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from lance_core import validation
-from lance_core.coordination.leases import Hold, check_stays
+from lance_core.coordination.leases import Lease, check_not_being_swept
 from lance_core.errors import AlreadyExists, Corrupt, InvalidInput, NotFound, StorageError
 from lance_core.format import refs
 from lance_core.format.ids import Version
 from lance_core.format.refs import Branch, Tag
 from lance_core.limits import REFERENCE_BYTES
-from lance_core.runtime import Ports
+from lance_core.runtime import Runtime
 from lance_core.storage.store import Put, Store, read_whole
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot, list_versions, load_at, load_latest
 
 
-def find(
+def resolve_version(
     main: Location,
     *,
     version: Version | None = None,
@@ -38,14 +38,14 @@ def find(
         if branch is not None:
             raise InvalidInput("a tag says itself which branch it is on; give one of the two")
         found = read_tag(main, tag)
-        return load_at(line(main, found.branch), found.version)
-    here = line(main, branch)
+        return load_at(branch_location(main, found.branch), found.version)
+    here = branch_location(main, branch)
     if timestamp is not None:
         return _load_as_of(here, timestamp)
     return load_latest(here) if version is None else load_at(here, version)
 
 
-def line(main: Location, branch: str | None) -> Location:
+def branch_location(main: Location, branch: str | None) -> Location:
     """Where a branch that exists is; the main line for None, and by its name."""
     if branch is None or branch == refs.MAIN:
         return main
@@ -102,7 +102,7 @@ class Tags:
     """
 
     _snapshot: Snapshot
-    _ports: Ports
+    _ports: Runtime
 
     def list(self) -> dict[str, Tag]:
         return read_tags(self._main.store)
@@ -144,9 +144,9 @@ class Tags:
 
     def _check_stands(self, name: str, tag: Tag, undo: Callable[[], None]) -> None:
         """A cleanup that looked for names before this one was there gave notice of what it removes before that."""
-        here = line(self._main, tag.branch)
+        here = branch_location(self._main, tag.branch)
         try:
-            check_stays(here.own_store, Hold(f"the tag {name!r}", tag.version))
+            check_not_being_swept(here.own_store, Lease(f"the tag {name!r}", tag.version))
             load_at(here, tag.version)
         except (NotFound, StorageError):
             undo()
@@ -155,7 +155,7 @@ class Tags:
     def _tag(self, version: int | None, branch: str | None) -> Tag:
         meant = self._snapshot
         if branch is not None:
-            here = line(self._main, branch)
+            here = branch_location(self._main, branch)
             meant = load_latest(here) if version is None else load_at(here, validation.version_number(version))
         elif version is not None and (number := validation.version_number(version)) != meant.version:
             meant = load_at(meant.location, number)

@@ -7,7 +7,7 @@ to an older version would hide rows that were acknowledged.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from lance_core.coordination.single_flight import Questions
+from lance_core.coordination.single_flight import SingleFlight
 from lance_core.datafiles.row_counts import with_counts
 from lance_core.datafiles.row_lineage import with_lineage
 from lance_core.errors import Corrupt, CorruptHead, NotFound, Unsupported
@@ -18,7 +18,7 @@ from lance_core.format.naming import NamingScheme
 from lance_core.format.transaction import Transaction
 from lance_core.limits import MANIFEST_BYTES, TRANSACTION_BYTES
 from lance_core.storage.store import read_whole
-from lance_core.transactions.committed_transaction import Landed
+from lance_core.transactions.committed_transaction import CommittedTransaction
 from lance_core.versions import version_hint
 from lance_core.versions.location import Location
 
@@ -63,13 +63,13 @@ def list_versions(location: Location) -> Versions:
 def exists(location: Location) -> bool:
     """Whether there is a table: a version, not merely a
     directory with files of writers that never committed."""
-    return bool(version_hint.newest(location.own_store) or list_versions(location).numbers)
+    return bool(version_hint.find_newest(location.own_store) or list_versions(location).numbers)
 
 
 def load_latest(location: Location) -> Snapshot:
     """As it is now. Threads that look at the same time share a look: one after another they would see the same, and be
     in each other's way."""
-    found = _looks.ask((location.key, location.access.bases), lambda: _load_latest(location))
+    found = _looks.do((location.key, location.access.bases), lambda: _load_latest(location))
     if found.location is location:
         return found
     if found.location.access != location.access:
@@ -77,11 +77,11 @@ def load_latest(location: Location) -> Snapshot:
     return replace(found, location=location.of(found.manifest))
 
 
-_looks: "Questions[Snapshot]" = Questions()
+_looks: "SingleFlight[Snapshot]" = SingleFlight()
 
 
 def _load_latest(location: Location) -> Snapshot:
-    head, scheme = version_hint.newest(location.own_store) or _listed_last(location)
+    head, scheme = version_hint.find_newest(location.own_store) or _listed_last(location)
     try:
         return _load(location, head, scheme)
     except NotFound:
@@ -133,7 +133,7 @@ class History:
     """The head, and everything that was committed after a base, oldest first."""
 
     head: Snapshot
-    others: Sequence[Landed]
+    others: Sequence[CommittedTransaction]
     gone: Sequence[Version]
     """Those of the others that were cleaned up: what they did, nobody can tell."""
 
@@ -143,7 +143,7 @@ def history_since(
     since: Version,
     *,
     base: Snapshot | None = None,
-    known: Sequence[Landed] = (),
+    known: Sequence[CommittedTransaction] = (),
     there: Version | None = None,
     look: bool = True,
 ) -> History | None:
@@ -156,7 +156,7 @@ def history_since(
     if not seen:
         return None
     loaded = {landed.version: landed for landed in known}
-    others: list[Landed] = []
+    others: list[CommittedTransaction] = []
     gone: list[Version] = []
     # A listing may be older than what we know, or show a version and miss the one before it, which could be ours:
     # the head is never older than anything seen, never newer than what is looked at here, and every number up to it
@@ -171,10 +171,10 @@ def history_since(
                 if version == newest:
                     raise
                 gone.append(version)
-                others.append(Landed(version, None))
+                others.append(CommittedTransaction(version, None))
                 continue
             head = snapshot if version == newest else head
-            loaded[version] = Landed.of(snapshot.manifest, load_transaction(location, snapshot.manifest))
+            loaded[version] = CommittedTransaction.of(snapshot.manifest, load_transaction(location, snapshot.manifest))
         others.append(loaded[version])
     return History(head or load_at(location, newest), others, gone)
 
@@ -198,7 +198,7 @@ def _load(location: Location, version: Version, scheme: NamingScheme) -> Snapsho
 
 def _line_end(location: Location) -> Versions:
     """The newest version, and perhaps others."""
-    if found := version_hint.newest(location.own_store):
+    if found := version_hint.find_newest(location.own_store):
         return Versions((found[0],), found[1])
     return list_versions(location)
 

@@ -18,7 +18,7 @@ from lance_core.errors import LanceError
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.naming import NamingScheme
-from lance_core.storage.store import ListsInOrder, ObjectInfo, Store, TellsLastChange
+from lance_core.storage.store import ObjectInfo, ReportsLastChange, Store, SupportsOrderedListing
 
 HINT = f"{naming.VERSIONS}/latest_version_hint.json"
 _PROBES_MAX = 1000
@@ -27,11 +27,11 @@ _BYTES_MAX = 64
 _IN_TIME = timedelta(seconds=30)
 
 
-def newest(store: Store) -> tuple[Version, NamingScheme] | None:
+def find_newest(store: Store) -> tuple[Version, NamingScheme] | None:
     """None where only a listing can tell."""
-    if isinstance(store, ListsInOrder):
+    if isinstance(store, SupportsOrderedListing):
         return _first(store)
-    if not isinstance(store, TellsLastChange) or (version := said(store)) is None:
+    if not isinstance(store, ReportsLastChange) or (version := read_hint(store)) is None:
         return None
     for scheme in (NamingScheme.V2, NamingScheme.V1):
         if (made := store.head(naming.manifest_path(version, scheme))) is None:
@@ -51,7 +51,7 @@ def _is_fresh(left: ObjectInfo | None, made: ObjectInfo) -> bool:
     return left is not None and left.modified - made.modified < _IN_TIME
 
 
-def _first(store: ListsInOrder) -> tuple[Version, NamingScheme] | None:
+def _first(store: SupportsOrderedListing) -> tuple[Version, NamingScheme] | None:
     """Among the first names may be some that are no versions. Names of the old scheme are in no order of use."""
     names = [info.path.rpartition("/")[2] for info in store.first(naming.VERSIONS, _GLANCE)]
     found = [parsed for name in names if (parsed := naming.parse_manifest_name(name))]
@@ -60,17 +60,17 @@ def _first(store: ListsInOrder) -> tuple[Version, NamingScheme] | None:
     return max(found)
 
 
-def leave(store: Store, version: Version) -> None:
+def write_hint(store: Store, version: Version) -> None:
     """At best effort: the version has landed, hint or not."""
-    if not isinstance(store, TellsLastChange):
+    if not isinstance(store, ReportsLastChange):
         return
     try:
-        store.note(HINT, b'{"version":%d}' % version)
+        store.put_volatile(HINT, b'{"version":%d}' % version)
     except LanceError:
         return
 
 
-def said(store: Store) -> Version | None:
+def read_hint(store: Store) -> Version | None:
     """What the note says, true or not; None where there is none that says something."""
     try:
         hint = json.loads(store.read(HINT, 0, _BYTES_MAX))

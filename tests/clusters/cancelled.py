@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from lance_assets.spark import append
-from lance_assets.spark.cancellation import ending_together
+from lance_assets.spark.cancellation import cancel_with_caller
 from lance_core import Table
 
 _SECONDS_MAX = 60
@@ -47,7 +47,7 @@ def cancelled(session: SparkSession, folder: str, uri: str) -> int:
     striking = threading.Thread(target=_strike, args=(began,))
     striking.start()
     try:
-        with ending_together(session):
+        with cancel_with_caller(session):
             append(rows, uri)
     except Interrupted:
         pass

@@ -49,7 +49,7 @@ def dies(spark: SparkSession, uri: str, verb: str, point: Point) -> None:
 
 def again(spark: SparkSession, uri: str, verb: str) -> dict[str, object]:
     committed = VERBS[verb].change(spark, uri, Blow("fail", _NO_BLOW))
-    return {"version": int(committed.version), "landed_before": committed.landed_before}
+    return {"version": int(committed.version), "landed_before": committed.already_committed}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from lance_core.storage.buckets.bucket import Bucket, Found, Page
-from lance_core.storage.buckets.client_cache import opened
+from lance_core.storage.buckets.bucket import Bucket, ListedKey, ListingPage
+from lance_core.storage.buckets.client_cache import cached_client
 from lance_core.storage.object_store import ObjectStore
-from lance_core.storage.object_uri import Place
-from lance_core.storage.request_errors import Kind, Patience, Trouble
-from lance_core.storage.secret_references import Options
+from lance_core.storage.object_uri import ObjectUri
+from lance_core.storage.request_errors import RequestError, RequestErrorKind, RetryPolicy
+from lance_core.storage.secret_references import StoreOptions
 from lance_core.storage.store import Put
 from tests.lance_core.storage.manifest_stores.stepping import Steps
 
@@ -36,23 +36,23 @@ class MemoryBucket:
         data, _when = self._found(key)
         return data[start : None if length is None else start + length]
 
-    def head(self, key: str) -> Found:
+    def head(self, key: str) -> ListedKey:
         data, when = self._found(key)
-        return Found(key, len(data), when)
+        return ListedKey(key, len(data), when)
 
-    def page(self, prefix: str, *, deep: bool, after: str, following: str | None, limit: int) -> Page:
+    def page(self, prefix: str, *, deep: bool, after: str, following: str | None, limit: int) -> ListingPage:
         behind = max(after, following or "")
         keys = sorted(key for key in self.objects if key.startswith(prefix) and key > behind)
         shown = [key for key in keys if deep or "/" not in key[len(prefix) :]]
         page = shown[:limit]
-        return Page([self.head(key) for key in page], page[-1] if len(shown) > limit else None)
+        return ListingPage([self.head(key) for key in page], page[-1] if len(shown) > limit else None)
 
     def put(self, key: str, data: bytes) -> None:
         self.objects[key] = (bytes(data), datetime.now(UTC))
 
     def create(self, key: str, data: bytes) -> None:
         if key in self.objects and self.honours_conditions:
-            raise Trouble(Kind.EXISTS, key)
+            raise RequestError(RequestErrorKind.EXISTS, key)
         self.put(key, data)
 
     def delete(self, key: str) -> None:
@@ -69,7 +69,7 @@ class MemoryBucket:
 
     def _found(self, key: str) -> tuple[bytes, datetime]:
         if key not in self.objects:
-            raise Trouble(Kind.ABSENT, key)
+            raise RequestError(RequestErrorKind.ABSENT, key)
         return self.objects[key]
 
 
@@ -81,10 +81,10 @@ class SteppedBucket:
     def get(self, key: str, start: int, length: int | None) -> bytes:
         return self.steps.other(f"get {key}", lambda: self.inner.get(key, start, length))
 
-    def head(self, key: str) -> Found:
+    def head(self, key: str) -> ListedKey:
         return self.steps.other(f"head {key}", lambda: self.inner.head(key))
 
-    def page(self, prefix: str, *, deep: bool, after: str, following: str | None, limit: int) -> Page:
+    def page(self, prefix: str, *, deep: bool, after: str, following: str | None, limit: int) -> ListingPage:
         return self.steps.other(
             f"page {prefix}",
             lambda: self.inner.page(prefix, deep=deep, after=after, following=following, limit=limit),
@@ -97,17 +97,17 @@ class SteppedBucket:
         def put() -> Put:
             try:
                 self.inner.create(key, data)
-            except Trouble as trouble:
-                if trouble.kind is not Kind.EXISTS:
+            except RequestError as trouble:
+                if trouble.kind is not RequestErrorKind.EXISTS:
                     raise
                 return Put.EXISTS
             return Put.CREATED
 
         match self.steps.put(f"create {key}", put):
             case Put.EXISTS:
-                raise Trouble(Kind.EXISTS, key)
+                raise RequestError(RequestErrorKind.EXISTS, key)
             case Put.UNKNOWN:
-                raise Trouble(Kind.LOST, key)
+                raise RequestError(RequestErrorKind.LOST, key)
 
     def delete(self, key: str) -> None:
         self.steps.other(f"delete {key}", lambda: self.inner.delete(key))
@@ -123,12 +123,12 @@ class SteppedBucket:
 
 
 def bucket_store(uri: str, bucket: MemoryBucket, steps: Steps) -> BucketStore:
-    place, patience = Place.of(uri, shown=uri), Patience(pause=lambda _seconds: None)
-    return BucketStore(place, Options.of("s3", uri, {}), patience=patience, bucket=SteppedBucket(bucket, steps))
+    place, patience = ObjectUri.of(uri, shown=uri), RetryPolicy(pause=lambda _seconds: None)
+    return BucketStore(place, StoreOptions.of("s3", uri, {}), patience=patience, bucket=SteppedBucket(bucket, steps))
 
 
 def emulated_store(uri: str, options: Mapping[str, str], steps: Steps) -> BucketStore:
-    place = Place.of(uri, shown=uri)
-    understood = Options.of(place.scheme, uri, options)
-    bucket = SteppedBucket(opened(place.authority, understood.settings), steps)
+    place = ObjectUri.of(uri, shown=uri)
+    understood = StoreOptions.of(place.scheme, uri, options)
+    bucket = SteppedBucket(cached_client(place.authority, understood.settings), steps)
     return BucketStore(place, understood, bucket=bucket)

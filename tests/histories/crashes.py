@@ -106,7 +106,9 @@ class Stage:
             assert now == self.after or not acknowledged, f"acknowledged, and not there: {now}"
         for again in range(2):
             done = self.again()
-            assert not (again and self.deed.once and isinstance(done, Committed)) or done.landed_before, "done twice"
+            assert not (again and self.deed.once and isinstance(done, Committed)) or done.already_committed, (
+                "done twice"
+            )
             now = self.look()
             assert now == self.after, f"repeated, and not what it should be: {now}"
         steps.land()

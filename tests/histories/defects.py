@@ -17,10 +17,10 @@ from pyroaring import BitMap
 
 from lance_core import LanceError, StorageError
 from lance_core.commit import data_files, loop, write_protocol
-from lance_core.commit.write_protocol import Begun
+from lance_core.commit.write_protocol import StartedWrite
 from lance_core.coordination import idempotency
-from lance_core.coordination.idempotency import IntentRecord, Landing
-from lance_core.datafiles.fragment_writer import HeldRows
+from lance_core.coordination.idempotency import CommitSummary, IntentRecord
+from lance_core.datafiles.fragment_writer import BufferedRows
 from lance_core.dml import retry
 from lance_core.dml.retry import Change
 from lance_core.format import key_filter
@@ -30,12 +30,12 @@ from lance_core.format.manifest import Manifest
 from lance_core.format.naming import NamingScheme
 from lance_core.format.operations import Delete, Operation, Update
 from lance_core.format.transaction import Transaction
-from lance_core.runtime import Ports
+from lance_core.runtime import Runtime
 from lance_core.storage.store import Put, Store
 from lance_core.transactions import rebase
-from lance_core.transactions.committed_transaction import Landed
+from lance_core.transactions.committed_transaction import CommittedTransaction
 from lance_core.transactions.conflicts import RULES
-from lance_core.transactions.rebase import Fetched, Rebased, Wanted
+from lance_core.transactions.rebase import FetchedInputs, Rebased, RequiredInputs
 from lance_core.transactions.rules import compatible
 from lance_core.versions import version_hint
 from lance_core.versions.location import Location
@@ -82,7 +82,7 @@ def _no_memory_of_intents(monkeypatch: pytest.MonkeyPatch) -> None:
         return IntentRecord(intent, verb, base, uuid, begun_ns=now_ns, heartbeat_ns=now_ns)
 
     monkeypatch.setattr(idempotency, "claim", claim)
-    monkeypatch.setattr(idempotency, "beat", lambda *args, **named: None)
+    monkeypatch.setattr(idempotency, "heartbeat", lambda *args, **named: None)
 
 
 def _searched_since_the_base_of_the_repetition(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def _searched_since_the_base_of_the_repetition(monkeypatch: pytest.MonkeyPatch) 
 
     def begin(location: Location, base: Snapshot, **named: object) -> object:
         begun = real(location, base, **named)  # type: ignore[arg-type]
-        if isinstance(begun, write_protocol.Begun) and begun.record:
+        if isinstance(begun, write_protocol.StartedWrite) and begun.record:
             return replace(begun, record=replace(begun.record, base_version=base.version))
         return begun
 
@@ -128,7 +128,11 @@ def _the_same_row_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     real = rebase.rebase
 
     def broken(
-        ours: Transaction, base: Manifest | None, head: Manifest | None, others: Sequence[Landed], fetched: Fetched
+        ours: Transaction,
+        base: Manifest | None,
+        head: Manifest | None,
+        others: Sequence[CommittedTransaction],
+        fetched: FetchedInputs,
     ) -> Rebased:
         forgotten = {
             number: DeletionVector.of(np.setdiff1d(vector.offsets, affected(ours.operation, number)))
@@ -145,13 +149,13 @@ def _the_same_row_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _one_file_for_all_deletions(monkeypatch: pytest.MonkeyPatch) -> None:
     """The joined rows go where somebody's already are."""
-    real = loop.fetch
+    real = loop.fetch_inputs
 
-    def fetch(location: Location, wanted: Wanted, ports: Ports) -> Fetched:
+    def fetch(location: Location, wanted: RequiredInputs, ports: Runtime) -> FetchedInputs:
         fetched = real(location, wanted, ports)
         return replace(fetched, numbers=dict.fromkeys(fetched.numbers, 7))
 
-    monkeypatch.setattr(loop, "fetch", fetch)
+    monkeypatch.setattr(loop, "fetch_inputs", fetch)
 
 
 def _keys_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,16 +164,18 @@ def _keys_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _planned_again_on_what_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     """The re-run plans on the first version, and says that it was the newest."""
-    plans: dict[int, Operation | HeldRows | None] = {}
+    plans: dict[int, Operation | BufferedRows | None] = {}
 
-    def once(change: Change, begun: Begun, properties: Mapping[str, str], retries: int) -> write_protocol.Written:
+    def once(
+        change: Change, begun: StartedWrite, properties: Mapping[str, str], retries: int
+    ) -> write_protocol.WriteResult:
         if id(change) not in plans:
             assert isinstance(begun.base, Snapshot)
             plans[id(change)] = change.plan(begun.base)
         planned = plans[id(change)]
-        assert not isinstance(planned, HeldRows)
+        assert not isinstance(planned, BufferedRows)
         if planned is None:
-            return write_protocol.nothing_to_write(begun, change.operation)
+            return write_protocol.finish_unchanged(begun, change.operation)
         return write_protocol.finish(begun, planned, properties=properties, attempts=retries)
 
     monkeypatch.setattr(retry, "_once", once)
@@ -179,7 +185,9 @@ def _planned_again_under_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """The re-run is a new intention, so an earlier landing of the old one is not looked for."""
     real = retry._once
 
-    def once(change: Change, begun: Begun, properties: Mapping[str, str], retries: int) -> write_protocol.Written:
+    def once(
+        change: Change, begun: StartedWrite, properties: Mapping[str, str], retries: int
+    ) -> write_protocol.WriteResult:
         return real(change, replace(begun, uuid=str(begun.ports.new_uuid())), properties, retries)
 
     monkeypatch.setattr(retry, "_once", once)
@@ -192,7 +200,7 @@ def _a_slot_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
         location: Location,
         since: Version,
         base: Snapshot | None,
-        known: Sequence[Landed],
+        known: Sequence[CommittedTransaction],
         taken: Version | None,
         there: Version | None,
     ) -> History | None:
@@ -218,30 +226,30 @@ def _files_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _landing_noted_under_the_next_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = idempotency.note_landing
+    real = idempotency.record_commit
 
-    def note(store: Store, record: IntentRecord, landing: Landing, *, now_ns: int) -> None:
+    def note(store: Store, record: IntentRecord, landing: CommitSummary, *, now_ns: int) -> None:
         real(store, record, replace(landing, version=landing.version + 1), now_ns=now_ns)
 
-    monkeypatch.setattr(idempotency, "note_landing", note)
+    monkeypatch.setattr(idempotency, "record_commit", note)
 
 
 def _landing_noted_before_it_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The record says that it landed in the version that would be next."""
 
     def beat(store: Store, record: IntentRecord, *, files: Sequence[str], now_ns: int) -> None:
-        landing = Landing(record.base_version + 1, record.verb, rows_added=0, rows_removed=0, files=0, bytes=0)
-        idempotency.note_landing(store, record, landing, now_ns=now_ns)
+        landing = CommitSummary(record.base_version + 1, record.verb, rows_added=0, rows_removed=0, files=0, bytes=0)
+        idempotency.record_commit(store, record, landing, now_ns=now_ns)
 
-    monkeypatch.setattr(idempotency, "beat", beat)
+    monkeypatch.setattr(idempotency, "heartbeat", beat)
 
 
 def _hint_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     def newest(store: Store) -> tuple[Version, NamingScheme] | None:
-        version = version_hint.said(store) if hasattr(store, "note") else None
+        version = version_hint.read_hint(store) if hasattr(store, "put_volatile") else None
         return (version, NamingScheme.V2) if version else None
 
-    monkeypatch.setattr(version_hint, "newest", newest)
+    monkeypatch.setattr(version_hint, "find_newest", newest)
 
 
 def _named(breaks: Sequence[Breaks]) -> dict[str, Defect]:

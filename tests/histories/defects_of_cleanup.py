@@ -9,17 +9,17 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from lance_core.commit import write_protocol
-from lance_core.commit.fencing import Watch
-from lance_core.coordination.leases import Hold, Notice
+from lance_core.commit.fencing import CommitFence
+from lance_core.coordination.leases import Lease, SweepNotice
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.maintenance import cleanup, retention_guards
 from lance_core.maintenance.cleanup import CleanupReport
-from lance_core.runtime import Ports
+from lance_core.runtime import Runtime
 from lance_core.storage.store import Store
 from lance_core.table import branches
 from lance_core.versions import refs
-from lance_core.versions.file_inventory import Line
+from lance_core.versions.file_inventory import BranchFiles
 from lance_core.versions.location import Location
 from tests.histories.baton import me
 from tests.histories.defects import Breaks, Defect
@@ -42,7 +42,7 @@ def in_a_crowd(seed: int) -> Upkeep:
 def _ages_by_our_own_clock(patch: pytest.MonkeyPatch) -> None:
     """Which is two days ahead."""
 
-    def now(location: Location, ports: Ports) -> datetime:
+    def now(location: Location, ports: Runtime) -> datetime:
         return datetime.fromtimestamp(ports.now_ns() / 1e9, UTC) + timedelta(days=2)
 
     patch.setattr(cleanup, "_store_time", now)
@@ -57,7 +57,7 @@ def _references_not_looked_at_again(patch: pytest.MonkeyPatch) -> None:
     real = cleanup.clean
     read: dict[int, dict[Version, list[str]]] = {}
 
-    def once(line: Line, *, now: datetime) -> dict[Version, list[str]]:
+    def once(line: BranchFiles, *, now: datetime) -> dict[Version, list[str]]:
         mine = me()
         if mine not in read:
             read[mine] = retention_guards.reasons(line, now=now)
@@ -72,22 +72,22 @@ def _references_not_looked_at_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def _files_of_branches_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(cleanup, "named_by_other_lines", lambda line, but=(): set())
+    patch.setattr(cleanup, "references_of_other_branches", lambda line, but=(): set())
 
 
 def _work_under_way_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(cleanup, "of_work_under_way", lambda store, *, now, patience: set())
+    patch.setattr(cleanup, "files_in_progress", lambda store, *, now, patience: set())
 
 
 def _holds_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(retention_guards, "held", lambda store, *, now: ())
+    patch.setattr(retention_guards, "active_leases", lambda store, *, now: ())
 
 
 def _data_before_manifests(patch: pytest.MonkeyPatch) -> None:
     def last(files: Iterable[str]) -> list[str]:
         return sorted(files, key=lambda path: path.startswith(naming.VERSIONS))
 
-    def none(line: Line, paths: Mapping[Version, str], *, now: datetime) -> dict[Version, tuple[str, ...]]:
+    def none(line: BranchFiles, paths: Mapping[Version, str], *, now: datetime) -> dict[Version, tuple[str, ...]]:
         return {}
 
     patch.setattr(cleanup, "_remove_manifests", none)
@@ -116,10 +116,10 @@ def _no_grace(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_notice(patch: pytest.MonkeyPatch) -> None:
-    def nobody_told(store: Store, notice: Notice, ports: Ports) -> str:
+    def nobody_told(store: Store, notice: SweepNotice, ports: Runtime) -> str:
         return ""
 
-    patch.setattr(cleanup, "give_notice", nobody_told)
+    patch.setattr(cleanup, "announce_sweep", nobody_told)
 
 
 def _newer_versions_not_looked_at(patch: pytest.MonkeyPatch) -> None:
@@ -169,11 +169,11 @@ def _no_version_too_young(patch: pytest.MonkeyPatch) -> None:
 
 
 def _gaps_not_looked_for(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Watch, "landed", lambda self, manifest, scheme: None)
+    patch.setattr(CommitFence, "after_put", lambda self, manifest, scheme: None)
 
 
 def _old_files_not_held(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Watch, "puts", lambda self, manifest, before, written: True)
+    patch.setattr(CommitFence, "before_put", lambda self, manifest, before, written: True)
 
 
 def _tags_not_looked_at_again(patch: pytest.MonkeyPatch) -> None:
@@ -182,17 +182,17 @@ def _tags_not_looked_at_again(patch: pytest.MonkeyPatch) -> None:
 
 def _restored_without_a_hold(patch: pytest.MonkeyPatch) -> None:
     @contextmanager
-    def nothing(location: Location, operation: object, ports: Ports) -> Iterator[None]:
+    def nothing(location: Location, operation: object, ports: Runtime) -> Iterator[None]:
         yield
 
-    patch.setattr(write_protocol, "restoring", nothing)
+    patch.setattr(write_protocol, "restore_lease", nothing)
 
 
 def _branched_without_a_hold(patch: pytest.MonkeyPatch) -> None:
-    def nothing(store: Store, wanted: Hold, ports: Ports) -> str:
+    def nothing(store: Store, wanted: Lease, ports: Runtime) -> str:
         return "_lance_assets/holds/none"
 
-    patch.setattr(branches, "hold", nothing)
+    patch.setattr(branches, "acquire", nothing)
 
 
 _ALL: list[Breaks] = [

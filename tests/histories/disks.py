@@ -42,11 +42,11 @@ class SteppedLocalStore(LocalStore):
     def delete(self, path: str) -> None:
         self.steps.other(f"delete {path}", lambda: LocalStore.delete(self, path))
 
-    def settle(self, paths: Sequence[str]) -> None:
-        self.steps.other("settle", lambda: LocalStore.settle(self, paths))
+    def ensure_durable(self, paths: Sequence[str]) -> None:
+        self.steps.other("settle", lambda: LocalStore.ensure_durable(self, paths))
 
-    def note(self, path: str, data: bytes) -> None:
-        self.steps.other(f"note {path}", lambda: LocalStore.note(self, path, data))
+    def put_volatile(self, path: str, data: bytes) -> None:
+        self.steps.other(f"note {path}", lambda: LocalStore.put_volatile(self, path, data))
 
     def prune(self, directory: str) -> None:
         self.steps.other(f"prune {directory}", lambda: LocalStore.prune(self, directory))

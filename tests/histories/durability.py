@@ -22,7 +22,7 @@ from lance_core import CorruptHead, LanceError
 from lance_core.format import naming
 from lance_core.format.manifest import Manifest
 from lance_core.storage import local
-from lance_core.versions.file_inventory import named_by
+from lance_core.versions.file_inventory import references_of
 from lance_core.versions.version_hint import HINT
 from tests.histories.crashes import Stage
 from tests.histories.deeds import DEEDS, Deed, Scene
@@ -197,7 +197,7 @@ class Written:
         for at, event in enumerate(self.events):
             path, _, name = event.to.partition(f"{naming.VERSIONS}/")
             if event.kind == "link" and (parsed := naming.parse_manifest_name(name)):
-                own = named_by(Manifest.decode(event.data, path=event.to, version=parsed[0])).own
+                own = references_of(Manifest.decode(event.data, path=event.to, version=parsed[0])).own
                 named |= {path + key for key in own}
                 found += [f"{key} is named by {event.to}" for key in named if not disk.is_durable(key)]
                 named.add(event.to)

@@ -113,7 +113,7 @@ class Stepped:
     def delete(self, path: str) -> None:
         raise AssertionError(f"writers delete nothing, {path} neither")
 
-    def settle(self, paths: Sequence[str]) -> None:
+    def ensure_durable(self, paths: Sequence[str]) -> None:
         self._call()
 
 

@@ -91,13 +91,13 @@ def done(job: Job, work: Work) -> Answer:
             if len(raised) == TRIES_MAX:
                 raise
             continue
-        changed = committed.landed_before or committed.files or committed.rows_removed
+        changed = committed.already_committed or committed.files or committed.rows_removed
         return Answer(
             intent=work.intent,
             version=committed.version if changed else None,
             attempts=committed.attempts,
             seconds=time.perf_counter() - begun,
-            landed_before=committed.landed_before,
+            landed_before=committed.already_committed,
             raised=tuple(raised),
         )
 

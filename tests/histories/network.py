@@ -14,7 +14,7 @@ from typing import Protocol
 
 from lance_core import StorageError
 from lance_core.format import naming
-from lance_core.storage.store import ListsInOrder, ObjectInfo, Put, TellsLastChange
+from lance_core.storage.store import ObjectInfo, Put, ReportsLastChange, SupportsOrderedListing
 from tests.histories.baton import Baton, Killed
 from tests.histories.stored import Clock, Stored
 
@@ -160,24 +160,24 @@ class Network:
         if chance.random() < self._around.odds.fails:
             self._fails("the answer to delete", path)
 
-    def settle(self, paths: Sequence[str]) -> None:
+    def ensure_durable(self, paths: Sequence[str]) -> None:
         for path in paths:
             self._call("settle", path)
 
 
-class InOrder(Network, ListsInOrder):
+class InOrder(Network, SupportsOrderedListing):
     """As object stores list."""
 
     def first(self, directory: str, count: int) -> Sequence[ObjectInfo]:
         return self.list(directory)[:count]
 
 
-class Telling(Network, TellsLastChange):
+class Telling(Network, ReportsLastChange):
     """As a local directory tells when it last changed."""
 
-    def note(self, path: str, data: bytes) -> None:
+    def put_volatile(self, path: str, data: bytes) -> None:
         self._call("note", path)
-        self._around.stored.note(path, data)
+        self._around.stored.put_volatile(path, data)
 
     def last_change(self, path: str) -> ObjectInfo | None:
         self._call("last change", path)

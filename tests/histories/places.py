@@ -25,7 +25,7 @@ from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.storage.manifest_stores.sql import SqlManifestStore
 from lance_core.storage.memory import MemoryStore
 from lance_core.storage.object_store import ObjectStore
-from lance_core.storage.store import KnownObject, ObjectInfo, Put, Store
+from lance_core.storage.store import ObjectDetails, ObjectInfo, Put, Store
 from lance_core.versions import location
 from tests.histories.buckets import MemoryBucket, bucket_store, emulated_store
 from tests.histories.disks import SteppedLocalStore, copied, put_back, rows_of
@@ -121,14 +121,14 @@ class Below:
     def delete(self, path: str) -> None:
         self.inner.delete(self._there(path))
 
-    def settle(self, paths: Sequence[str]) -> None:
-        self.inner.settle([self._there(path) for path in paths])
+    def ensure_durable(self, paths: Sequence[str]) -> None:
+        self.inner.ensure_durable([self._there(path) for path in paths])
 
     def _there(self, path: str) -> str:
         return f"{self.description}/{path}"
 
     def _here(self, info: ObjectInfo) -> ObjectInfo:
-        return KnownObject(info.path.removeprefix(f"{self.description}/"), info.size, info.modified)
+        return ObjectDetails(info.path.removeprefix(f"{self.description}/"), info.size, info.modified)
 
 
 @dataclass(frozen=True)

@@ -17,15 +17,15 @@ from datetime import timedelta
 from typing import Self
 
 from lance_core import CommitUndecided, ConflictError, InvalidInput, LanceError, NotFound, StorageError
-from lance_core.commit.write_protocol import Begun, begin, finish
-from lance_core.dml.retry import Change, land
+from lance_core.commit.write_protocol import StartedWrite, begin, finish
+from lance_core.dml.retry import Change, commit_with_retry
 from lance_core.format import naming
 from lance_core.format.operations import Overwrite, ReserveFragments
 from lance_core.format.transaction import Transaction
 from lance_core.fsck import manifests
-from lance_core.runtime import Ports
+from lance_core.runtime import Runtime
 from lance_core.storage.store import Store
-from lance_core.transactions.apply import Birth
+from lance_core.transactions.apply import NewTable
 from lance_core.transactions.fold import uuids_of
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot, list_versions, load_latest, load_transaction
@@ -112,8 +112,8 @@ class Simulation:
     def create(self) -> None:
         location, given = World(self.stored).location(), ports(0)
         parts = [self.disk.fragment(location, given, ROOTS[at:end]) for at, end in ((0, 2), (2, 8))]
-        begun = begin(location, Birth(VERSION, self._stable), verb="create", intent=None, ports=given)
-        assert isinstance(begun, Begun)
+        begun = begin(location, NewTable(VERSION, self._stable), verb="create", intent=None, ports=given)
+        assert isinstance(begun, StartedWrite)
         finish(begun, Overwrite(tuple(parts), SCHEMA), properties={}, attempts=1)
 
     def store(self) -> Store:
@@ -158,7 +158,7 @@ class Simulation:
         else:
             self.stored.create(path, data)
 
-    def ports(self, process: int) -> Ports:
+    def ports(self, process: int) -> Runtime:
         """Of a process, whose clock is wrong by up to two days."""
         skew = (process * 7919 % 97 - 48) * 3600 * 10**9
         return replace(
@@ -216,7 +216,9 @@ class Simulation:
             base = load_latest(self.location())
             change = Change(verb.kind, verb.planning(self.disk, given), "nothing", verb.again)
             properties = {WORK: verb.work}
-            written = land(change, base, intent=work.intent, properties=properties, retries=ATTEMPTS, ports=given)
+            written = commit_with_retry(
+                change, base, intent=work.intent, properties=properties, retries=ATTEMPTS, ports=given
+            )
         except (CommitUndecided, ConflictError, InvalidInput, NotFound, StorageError) as error:
             if isinstance(error, CommitUndecided):
                 return Answer.UNKNOWN

@@ -133,7 +133,7 @@ class TableAgainstRows(RuleBasedStateMachine):
         """Once, however often."""
         known = self.line.intents.get(intent)
         committed = self.open().append(arrow(COLUMNS[:1], rows), intent=intent)
-        assert committed.landed_before == (known is not None)
+        assert committed.already_committed == (known is not None)
         if known is not None:
             assert committed.version == known
             return

@@ -15,8 +15,8 @@ from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.storage.memory import MemoryStore
-from lance_core.storage.store import ObjectInfo, Put, TellsLastChange
-from lance_core.versions.file_inventory import named_by
+from lance_core.storage.store import ObjectInfo, Put, ReportsLastChange
+from lance_core.versions.file_inventory import references_of
 
 BEGINNING = datetime(2026, 10, 1, tzinfo=UTC)
 
@@ -91,11 +91,11 @@ def _manifest(path: str) -> tuple[str, Version | None]:
 
 def _files(root: str, manifest: Manifest) -> list[str]:
     """Files in other bases are the main line's: here, branches have no branches."""
-    named = named_by(manifest)
+    named = references_of(manifest)
     return [f"{root}{key}" for key in named.own] + list(named.elsewhere)
 
 
-class Stored(MemoryStore, TellsLastChange):
+class Stored(MemoryStore, ReportsLastChange):
     """`seen` is told of whatever comes and goes."""
 
     def __init__(self, clock: Clock, eye: Eye | None = None) -> None:
@@ -122,7 +122,7 @@ class Stored(MemoryStore, TellsLastChange):
             self.eye.goes(path)
         super().delete(path)
 
-    def note(self, path: str, data: bytes) -> None:
+    def put_volatile(self, path: str, data: bytes) -> None:
         super().put(path, data)
         self._noted[path] = self._changes[path.rpartition("/")[0]]
 

@@ -8,9 +8,9 @@ from lance_core.commit import loop, write_protocol
 from lance_core.format import refs
 from lance_core.format.refs import Branch
 from lance_core.format.transaction import Transaction
-from lance_core.runtime import Ports
+from lance_core.runtime import Runtime
 from lance_core.table import branches
-from lance_core.transactions.apply import Offshoot
+from lance_core.transactions.apply import Fork
 from lance_core.versions.location import Location
 from lance_core.versions.refs import created
 from lance_core.versions.snapshot import Snapshot
@@ -43,7 +43,7 @@ def test_every_deed_in_memory(name: str) -> None:
 
 
 def test_who_does_not_look_for_an_earlier_landing_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_protocol, "landed_before", lambda begun: None)
+    monkeypatch.setattr(write_protocol, "find_committed", lambda begun: None)
     monkeypatch.setattr(loop, "_with_uuid", lambda others, uuid: None)
     stage = Stage(PLACES["memory"](), DEEDS["append"])
     assert any("damaged" in stage.broken(point) for point in stage.points())
@@ -53,7 +53,7 @@ def test_who_names_files_too_early_is_noticed(monkeypatch: pytest.MonkeyPatch) -
     """A branch that is seen before it has a version."""
     commit_branch = branches._commit
 
-    def backwards(target: Location, ours: Transaction, born: Offshoot, ports: Ports) -> Snapshot:
+    def backwards(target: Location, ours: Transaction, born: Fork, ports: Runtime) -> Snapshot:
         main = target.main_line(born.branch)
         info = Branch(born.source.branch, born.source.version, 0, 0, ())
         created(main.store, refs.branch_path(born.branch or ""), refs.encode_branch(info))

@@ -3,7 +3,7 @@
 import pytest
 
 from lance_core.commit import loop
-from lance_core.transactions.conflicts import Finding
+from lance_core.transactions.conflicts import ConflictResult
 from lance_core.transactions.verdicts import Verdict
 from tests.histories.changes import CHANGES
 from tests.histories.pairs import NOT_IN_ORDER, Pairs
@@ -39,7 +39,7 @@ def test_values_for_a_column_that_is_written_anew_are_not_lost(pairs: Pairs) -> 
 
 
 def test_a_loop_that_finds_no_conflicts_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "judge", lambda ours, others: Finding(Verdict.COMPATIBLE, "none", None))
+    monkeypatch.setattr(loop, "judge", lambda ours, others: ConflictResult(Verdict.COMPATIBLE, "none", None))
     tried = Pairs(stable=False)
     assert tried.broken("add z of nulls", "add y of nulls")
     assert not tried.broken("append", "append several files")

@@ -82,7 +82,7 @@ class TableAgainstLists(RuleBasedStateMachine):
     def append_with_an_intent(self, rows: list[int], intent: str) -> None:
         """Another time, with whatever rows: the version that holds it, and nothing new."""
         committed = self.open().append(table_of(rows), intent=intent)
-        assert committed.landed_before == (intent in self.landed)
+        assert committed.already_committed == (intent in self.landed)
         if intent in self.landed:
             assert committed.version == self.landed[intent]
         else:

@@ -7,14 +7,14 @@ import pytest
 
 from lance_core import LanceError
 from lance_core.commit import loop, together
-from lance_core.commit.data_files import write_together
-from lance_core.commit.loop import Outcome
-from lance_core.commit.together import Waiting
-from lance_core.datafiles.fragment_writer import HeldRows, RollingWriter
+from lance_core.commit.data_files import write_shared_file
+from lance_core.commit.loop import CommitResult
+from lance_core.commit.together import PendingAppend
+from lance_core.datafiles.fragment_writer import BufferedRows, RollingWriter
 from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Append
 from lance_core.format.transaction import Transaction
-from lance_core.runtime import Ports
+from lance_core.runtime import Runtime
 from lance_core.versions.location import Location
 from tests.histories.network import HARD
 from tests.histories.together import Together, gathered, shared_files, shared_versions
@@ -54,7 +54,7 @@ def _a_fragment_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what was put together."""
     real = together._commit
 
-    def commit(one: Waiting) -> Outcome:
+    def commit(one: PendingAppend) -> CommitResult:
         operation = one.ours.operation
         assert isinstance(operation, Append)
         if len(operation.fragments) > 1:
@@ -68,7 +68,7 @@ def _the_last_rows_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of those who share a file."""
 
     def write(
-        location: Location, first: HeldRows, more: Callable[[], Sequence[HeldRows]], ports: Ports
+        location: Location, first: BufferedRows, more: Callable[[], Sequence[BufferedRows]], ports: Runtime
     ) -> tuple[Fragment, ...]:
         came = [first]
         while held := more():
@@ -79,7 +79,7 @@ def _the_last_rows_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
         (made,) = writer.finish()
         return (Fragment.of(files=made.files, physical_rows=sum(each.rows for each in came)),)
 
-    monkeypatch.setattr(together, "write_together", write)
+    monkeypatch.setattr(together, "write_shared_file", write)
 
 
 def _a_shared_file_is_kept_by_those_who_go_on_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,16 +87,16 @@ def _a_shared_file_is_kept_by_those_who_go_on_alone(monkeypatch: pytest.MonkeyPa
     shared: list[tuple[Fragment, ...]] = []
 
     def write(
-        location: Location, first: HeldRows, more: Callable[[], Sequence[HeldRows]], ports: Ports
+        location: Location, first: BufferedRows, more: Callable[[], Sequence[BufferedRows]], ports: Runtime
     ) -> tuple[Fragment, ...]:
-        shared.append(write_together(location, first, more, ports))
+        shared.append(write_shared_file(location, first, more, ports))
         return shared[-1]
 
-    def alone(one: Waiting) -> Outcome:
+    def alone(one: PendingAppend) -> CommitResult:
         return together._commit_written(one, shared[-1] if shared else ())
 
-    monkeypatch.setattr(together, "write_together", write)
-    monkeypatch.setattr(together, "alone", alone)
+    monkeypatch.setattr(together, "write_shared_file", write)
+    monkeypatch.setattr(together, "commit_alone", alone)
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@ writers of all other kinds, and others who hold the same intents.
 
     Together(seed).run().check()
 
-A crowd is one thread here, which leads what it gathered, as whoever is first does in `gathering.py`. So what is tried
-is the file they share, the fold, its landing and its falling apart, and not who waits for whom. Two of three bring rows
-that are in memory, the others a file of their own.
+A crowd is one thread here, which leads what it gathered, as whoever is first does in
+`lance_core/commit/group_commit.py`. So what is tried is the file they share, the fold, its landing and its falling
+apart, and not who waits for whom. Two of three bring rows that are in memory, the others a file of their own.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,12 +14,12 @@ import pyarrow as pa
 
 from lance_core import CommitUndecided, LanceError
 from lance_core.commit import together
-from lance_core.commit.data_files import Room, check_files
-from lance_core.commit.loop import Outcome
-from lance_core.commit.together import Waiting
-from lance_core.commit.write_protocol import Begun, begin, written
+from lance_core.commit.data_files import FileCapacity, check_files
+from lance_core.commit.loop import CommitResult
+from lance_core.commit.together import PendingAppend
+from lance_core.commit.write_protocol import StartedWrite, begin, write_result
 from lance_core.datafiles.conform import Conversion
-from lance_core.datafiles.fragment_writer import FileLimits, HeldRows, hold_rows
+from lance_core.datafiles.fragment_writer import BufferedRows, FileLimits, buffer_rows
 from lance_core.format.operations import Append
 from lance_core.format.transaction import Transaction
 from lance_core.transactions.change_stats import files_written
@@ -31,7 +31,7 @@ from tests.histories.simulation import ATTEMPTS, TRIES, Answer, Simulation, Work
 from tests.histories.verbs import NAMES, SCHEMA, WORK, Verb
 from tests.lance_core.world import VERSION, World
 
-_Member = tuple[Work, Begun, Waiting]
+_Member = tuple[Work, StartedWrite, PendingAppend]
 
 
 class Together(Simulation):
@@ -72,7 +72,7 @@ class Together(Simulation):
             try:
                 base = load_latest(self.location())
                 begun = begin(self.location(), base, verb="append", intent=work.intent, ports=given)
-                if not isinstance(begun, Begun):
+                if not isinstance(begun, StartedWrite):
                     work.versions.append(begun.landing.version)
                     work.answers.append(Answer.ACKNOWLEDGED)
                     continue
@@ -82,7 +82,7 @@ class Together(Simulation):
                 assert isinstance(operation, Append)
                 check_files(self.location(), files_written(operation, base.manifest))
                 ours = Transaction(begun.read_version, begun.uuid, operation, {})
-                waiting = Waiting(
+                waiting = PendingAppend(
                     self.location(), ours, base, begun.since, ATTEMPTS, given, begun.moment, rows, begun.record
                 )
                 group.append((work, begun, waiting))
@@ -90,49 +90,49 @@ class Together(Simulation):
                 self._refused(work, error)
         while group:
             (work, begun, leader), *others = group
-            room = Room(leader.rows) if leader.rows else None
+            room = FileCapacity(leader.rows) if leader.rows else None
             company = [each for each in others if self._goes_with(leader, each[2], room)]
             self._lead((work, begun, leader), company)
             group = [each for each in others if each[2].answer is None]
             for _, _, waiting in company:
                 waiting.alone = waiting.answer is None
 
-    def _held(self, work: Work) -> HeldRows | None:
+    def _held(self, work: Work) -> BufferedRows | None:
         """Of those who bring rows that are to be written when they are committed."""
         if self.baton.random.random() < 1 / 3:
             return None
         names = work.verb.brought()
         batch = pa.record_batch({NAMES[0]: list(names), NAMES[1]: [""] * len(names)})
-        return hold_rows(
+        return buffer_rows(
             [batch], schema=SCHEMA, version=VERSION, limits=FileLimits(), conversion=Conversion.EXACT, what=work.name
         )
 
-    def _goes_with(self, leader: Waiting, other: Waiting, room: Room | None) -> bool:
-        has_place = other.rows is None or (room is not None and room.takes(other.rows))
-        return leader.goes_with(other) and has_place
+    def _goes_with(self, leader: PendingAppend, other: PendingAppend, room: FileCapacity | None) -> bool:
+        has_place = other.rows is None or (room is not None and room.try_reserve(other.rows))
+        return leader.can_join(other) and has_place
 
     def _lead(self, first: _Member, company: list[_Member]) -> None:
         """They come one by one while the file is open."""
         leader, others = first[2], [waiting for _, _, waiting in company]
-        came: list[Waiting] = []
+        came: list[PendingAppend] = []
 
-        def more() -> Sequence[Waiting]:
+        def more() -> Sequence[PendingAppend]:
             newcomers = others[len(came) : len(came) + 1] if leader.rows else others
             came.extend(newcomers)
             return newcomers
 
         try:
-            leader.answer = together.lead(leader, came, more)
+            leader.answer = together.commit_group(leader, came, more)
         except LanceError as error:
             leader.answer = error
         group = [first, *company]
         for work, begun, waiting in group:
             self._answered(work, begun, waiting.answer)
 
-    def _answered(self, work: Work, begun: Begun, answer: Outcome | LanceError | None) -> None:
-        if isinstance(answer, Outcome):
+    def _answered(self, work: Work, begun: StartedWrite, answer: CommitResult | LanceError | None) -> None:
+        if isinstance(answer, CommitResult):
             try:
-                work.versions.append(written(begun, answer).landing.version)
+                work.versions.append(write_result(begun, answer).landing.version)
                 work.answers.append(Answer.ACKNOWLEDGED)
             except LanceError as error:
                 self._refused(work, error, landed=True)

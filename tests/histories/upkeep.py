@@ -21,7 +21,7 @@ from lance_core import (
     NotFound,
     StorageError,
 )
-from lance_core.coordination.leases import notices
+from lance_core.coordination.leases import sweep_notices
 from lance_core.datafiles.ipc_codec import IpcCodec
 from lance_core.format import naming
 from lance_core.format.manifest import Manifest
@@ -29,10 +29,10 @@ from lance_core.format.operations import ReserveFragments
 from lance_core.maintenance import cleanup
 from lance_core.maintenance.cleanup import GRACE_FLOOR, Retention
 from lance_core.maintenance.retention_guards import INTENT_MEMORY
-from lance_core.runtime import Ports
+from lance_core.runtime import Runtime
 from lance_core.storage.store import ObjectInfo, Put, Store
 from lance_core.table.branches import Branches
-from lance_core.versions.file_inventory import listed, named_by
+from lance_core.versions.file_inventory import list_files, references_of
 from lance_core.versions.location import Location
 from lance_core.versions.refs import Tags
 from lance_core.versions.snapshot import Snapshot, list_versions, load_at, load_latest, load_transaction
@@ -81,8 +81,8 @@ class Below:
     def delete(self, path: str) -> None:
         self._store.delete(self._prefix + path)
 
-    def settle(self, paths: Sequence[str]) -> None:
-        self._store.settle([self._prefix + path for path in paths])
+    def ensure_durable(self, paths: Sequence[str]) -> None:
+        self._store.ensure_durable([self._prefix + path for path in paths])
 
     def _renamed(self, found: Sequence[ObjectInfo]) -> Sequence[ObjectInfo]:
         return [_Renamed(info, info.path.removeprefix(self._prefix)) for info in found]
@@ -139,7 +139,7 @@ class Upkeep(Simulation):
         self.work.append(Work(verb))
         return self.work[-1]
 
-    def _often(self, do: Callable[[Ports], None], times: int) -> Callable[[], None]:
+    def _often(self, do: Callable[[Runtime], None], times: int) -> Callable[[], None]:
         def act() -> None:
             for _ in range(times):
                 self._processes += 1
@@ -150,7 +150,7 @@ class Upkeep(Simulation):
 
         return act
 
-    def ports(self, process: int) -> Ports:
+    def ports(self, process: int) -> Runtime:
         """Every other cleaner has the right time; the others are told that theirs is wrong."""
         given = super().ports(process)
         if not self.baton.current.startswith("cleaner") or process % 4 == 0:
@@ -168,7 +168,7 @@ class Upkeep(Simulation):
             return newest
         return load_at(newest.location, self.baton.random.choice(list_versions(newest.location).numbers))
 
-    def _clean(self, given: Ports) -> None:
+    def _clean(self, given: Runtime) -> None:
         chance = self.baton.random
         retention = Retention(
             older_than=chance.choice((timedelta(0), timedelta(0), timedelta(hours=1))),
@@ -185,7 +185,7 @@ class Upkeep(Simulation):
         self.cleaned += 1
         self.removed += len(report.versions)
 
-    def _tag(self, given: Ports) -> None:
+    def _tag(self, given: Runtime) -> None:
         meant = self._some_version()
         if self.tags and self.baton.random.random() < 0.4:
             name = self.baton.random.choice(sorted(self.tags))
@@ -196,16 +196,16 @@ class Upkeep(Simulation):
         Tags(meant, given).create(name)
         self.tags[name] = meant.version
 
-    def _branch(self, given: Ports) -> None:
+    def _branch(self, given: Runtime) -> None:
         meant = self._some_version()
         name = f"b{self._processes}"
         Branches(meant, given, lambda snapshot: snapshot).create(name)
         self.branches.add(name)
 
-    def _read(self, given: Ports) -> None:
+    def _read(self, given: Runtime) -> None:
         """A version that stays is read to its end, however long that takes."""
         version = self._some_version()
-        for path in sorted(named_by(version.manifest).own):
+        for path in sorted(references_of(version.manifest).own):
             gone = version.location.store.head(path) is None
             if gone and version.manifest.path in self.eye.live.keys() - self.eye.aside:
                 self.misses.append((path, f"a reader of version {version.version} misses {path}"))
@@ -242,9 +242,9 @@ class Upkeep(Simulation):
                 raise AssertionError(f"the last cleanup tells: {error}") from error
         assert not self.eye.broken[before:], f"the last cleanup takes {self.eye.broken[before:]}"
         named = {path for files in self.eye.live.values() for path in files}
-        left = {key for key, _info in listed(here)} - named
+        left = {key for key, _info in list_files(here)} - named
         assert not left, f"a cleanup of later days leaves {sorted(left)}"
-        assert not list(notices(self.stored)), "a notice is left"
+        assert not list(sweep_notices(self.stored)), "a notice is left"
 
     def _known_to_be_lost(self) -> set[str]:
         """Who stood still for hours between the last look and the put, on a table where nobody else did anything, makes
@@ -266,7 +266,7 @@ class Upkeep(Simulation):
             found = load_latest(here) if version is None else load(here, version)
         except LanceError as error:
             raise AssertionError(f"{what} was acknowledged, and does not open: {error}") from error
-        named = named_by(found.manifest)
+        named = references_of(found.manifest)
         gone = {path for path in named.own if here.store.head(path) is None}
         gone |= {path for path in named.elsewhere if self.stored.head(path) is None}
         gone -= self._known_to_be_lost()

@@ -15,8 +15,8 @@ import pyarrow as pa
 from lance_core.commit import write_protocol
 from lance_core.datafiles.fragment_reader import load_deletions
 from lance_core.dml.deletion_files import rows_as_bitmap, with_deleted
-from lance_core.dml.upsert import Brought
-from lance_core.dml.upsert_join import Held
+from lance_core.dml.upsert import SourceKeySet
+from lance_core.dml.upsert_join import InMemorySource
 from lance_core.errors import InvalidInput
 from lance_core.format import field_ids, naming
 from lance_core.format import operations as op
@@ -26,7 +26,7 @@ from lance_core.format.key_filter import key_filter
 from lance_core.format.operations import MapUpdate, Operation, UpdateMode
 from lance_core.format.rowids import RowIdSequence
 from lance_core.format.schema import TableSchema
-from lance_core.runtime import Ports
+from lance_core.runtime import Runtime
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot
 from tests.lance_core.world import VERSION
@@ -64,7 +64,7 @@ class Disk:
     """For files and deletions of changes: the version that they were planned on."""
     _at_rest: dict[bytes, dict[int, str]] = field(default_factory=dict)
 
-    def write(self, location: Location, ports: Ports, values: Mapping[int, list[str]]) -> DataFile:
+    def write(self, location: Location, ports: Runtime, values: Mapping[int, list[str]]) -> DataFile:
         path = f"{ports.new_uuid().hex}.lance"
         self.files[path] = dict(values)
         fields = sorted(values)
@@ -77,7 +77,7 @@ class Disk:
         )  # fmt: skip
 
     def fragment(
-        self, location: Location, ports: Ports, rows: Iterable[str], ids: Sequence[int] | None = None
+        self, location: Location, ports: Runtime, rows: Iterable[str], ids: Sequence[int] | None = None
     ) -> Fragment:
         """`ids` are the stable ones of rows that have some; the rows behind those get theirs at commit."""
         names, done = zip(*(row.partition(".")[::2] for row in rows), strict=True)
@@ -194,7 +194,7 @@ class Verb:
             return (min(self.roots),)
         return tuple(f"{self.work}-{number}" for number in range(2))
 
-    def planning(self, disk: Disk, ports: Ports) -> Plan:
+    def planning(self, disk: Disk, ports: Runtime) -> Plan:
         def plan(base: Snapshot) -> Operation | None:
             match self.kind:
                 case "append" | "append a key":
@@ -227,7 +227,7 @@ class Verb:
         return found
 
     def _without(
-        self, base: Snapshot, meant: Meant, ports: Ports
+        self, base: Snapshot, meant: Meant, ports: Runtime
     ) -> tuple[tuple[Fragment, ...], tuple[FragmentId, ...], dict[FragmentId, bytes]]:
         updated, removed, affected = [], [], {}
         for fragment, rows in meant:
@@ -240,11 +240,11 @@ class Verb:
                 updated.append(after)
         return tuple(updated), tuple(removed), affected
 
-    def _delete(self, base: Snapshot, disk: Disk, ports: Ports) -> Operation:
+    def _delete(self, base: Snapshot, disk: Disk, ports: Runtime) -> Operation:
         updated, removed, affected = self._without(base, self._meant(base, disk), ports)
         return op.Delete(updated, removed, str(base.version), affected)
 
-    def _move(self, base: Snapshot, disk: Disk, ports: Ports) -> Operation | None:
+    def _move(self, base: Snapshot, disk: Disk, ports: Runtime) -> Operation | None:
         meant = self._meant(base, disk)
         after = [f"{row}.{self.work}" for _fragment, rows in meant for row in rows.values()]
         ids = [disk.ids(fragment)[at] for fragment, rows in meant for at in rows if fragment.row_ids]
@@ -259,13 +259,15 @@ class Verb:
         updated, removed, affected = self._without(base, meant, ports)
         new_rows = (disk.fragment(base.location, ports, after, ids),)
         disk.planned[new_rows[0].files[0].path] = base.version
-        brought = Brought((NAME,), Held(pa.table({"name": sorted(self.roots)}), ["name"], what="the simulation"))
+        brought = SourceKeySet(
+            (NAME,), InMemorySource(pa.table({"name": sorted(self.roots)}), ["name"], what="the simulation")
+        )
         return op.Update(
             removed, updated, new_rows, inserted_keys=keys, affected=affected,
             keys_brought=brought if self.kind == "upsert" else None,
         )  # fmt: skip
 
-    def _rewrite_column(self, base: Snapshot, disk: Disk, ports: Ports) -> Operation | None:
+    def _rewrite_column(self, base: Snapshot, disk: Disk, ports: Runtime) -> Operation | None:
         meant = self._meant(base, disk)
         updated, affected = [], {}
         for fragment, rows in meant:
@@ -285,7 +287,7 @@ class Verb:
             updated=tuple(updated), fields_modified=(DONE,), mode=UpdateMode.REWRITE_COLUMNS, affected=affected
         )  # fmt: skip
 
-    def _compact(self, base: Snapshot, disk: Disk, ports: Ports) -> Operation | None:
+    def _compact(self, base: Snapshot, disk: Disk, ports: Runtime) -> Operation | None:
         old = base.manifest.fragments[:3]
         rows = [row for fragment in old for row in disk.rows(base, fragment).values()]
         if len(old) < 2 or not rows:
@@ -293,7 +295,7 @@ class Verb:
         ids = [disk.ids(fragment)[at] for fragment in old for at in disk.rows(base, fragment) if fragment.row_ids]
         new = disk.fragment(base.location, ports, rows, ids)
         begun = write_protocol.begin(base.location, base, verb="compact", intent=None, ports=ports)
-        assert isinstance(begun, write_protocol.Begun)
+        assert isinstance(begun, write_protocol.StartedWrite)
         reserved = write_protocol.finish(begun, op.ReserveFragments(1), properties={}, attempts=20).snapshot
         group = op.RewriteGroup(tuple(old), (new.with_id(reserved.manifest.max_fragment_id),))
         return op.Rewrite((group,), reserved_in=reserved.version)

@@ -20,14 +20,14 @@ from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import RowSet
 from lance_core.index import registry
 from lance_core.index.coverage import Coverage
-from lance_core.index.index_type import ROW, VALUE, Certainty, Found, Kind, Options
+from lance_core.index.index_type import ROW, VALUE, Certainty, IndexOptions, IndexType, MatchedRows
 from lance_core.index.segment_files import NewSegment
 from lance_core.versions.location import locate
 from lance_core.versions.snapshot import load_latest
 
 
 def commit_ours(
-    uri: str, column: str, kind: Kind, *, fragments: Sequence[int] | None = None, **options: object
+    uri: str, column: str, kind: IndexType, *, fragments: Sequence[int] | None = None, **options: object
 ) -> None:
     """A segment of ours, under the name that pylance would give it."""
     dataset = lance.dataset(uri)
@@ -53,7 +53,7 @@ def commit_ours(
     )
 
 
-def _holds_addresses(kind: Kind, version: int) -> bool:
+def _holds_addresses(kind: IndexType, version: int) -> bool:
     message = table_pb2.IndexMetadata(index_version=version)
     message.index_details.type_url = kind.type_url
     return IndexMetadata(message).holds_addresses
@@ -111,11 +111,11 @@ def check_theirs(uri: str, column: str, sqls: Sequence[str]) -> dict[str, Certai
         said[sql] = None if found is None else found.certainty
         if found is not None:
             assert found.certainty is expecting
-            _compare(dataset, sql, Found(coverage.moves(standing).of_set(found.rows), found.certainty))
+            _compare(dataset, sql, MatchedRows(coverage.moves(standing).of_set(found.rows), found.certainty))
     return said
 
 
-def _compare(dataset: lance.LanceDataset, sql: str, found: Found) -> None:
+def _compare(dataset: lance.LanceDataset, sql: str, found: MatchedRows) -> None:
     everything = dataset.scanner(with_row_address=True).to_table()
     (batch,) = everything.combine_chunks().to_batches()
     rows = batch["_rowaddr"].to_numpy()
@@ -127,9 +127,9 @@ def _compare(dataset: lance.LanceDataset, sql: str, found: Found) -> None:
         assert set(matching.tolist()) == got, sql
 
 
-def options_of(uri: str, column: str) -> Options:
+def options_of(uri: str, column: str) -> IndexOptions:
     """Those that a segment of either library says it was built with."""
     coverage = Coverage(load_latest(locate(uri, durable=False)))
     (standing,) = coverage.by_name[f"{column}_idx"]
-    assert standing.kind is registry.named(standing.kind.name if standing.kind else "")
+    assert standing.kind is registry.by_name(standing.kind.name if standing.kind else "")
     return standing.kind.options_of(coverage.segment(standing.metadata))

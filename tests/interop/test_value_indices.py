@@ -11,14 +11,14 @@ from lance.indices import IndexConfig
 
 from lance_core.index.bitmap import BITMAP
 from lance_core.index.btree import BTREE
-from lance_core.index.index_type import Certainty, Kind
+from lance_core.index.index_type import Certainty, IndexType
 from lance_core.index.label_list import LABEL_LIST
 from tests.interop.indexing import by_plan, check_theirs, commit_ours
 from tests.interop.test_zone_indices import FRAGMENT, ROWS, TYPES, deleted, made, untouched
 
 EVERYWHERE = ("v IS NULL",)
 ONLY_PLANS = ("v IS NOT NULL",)
-AS_THEY_SAY: dict[str, tuple[Kind, dict[str, Any]]] = {"BTREE": (BTREE, {"zone_size": 64}), "BITMAP": (BITMAP, {})}
+AS_THEY_SAY: dict[str, tuple[IndexType, dict[str, Any]]] = {"BTREE": (BTREE, {"zone_size": 64}), "BITMAP": (BITMAP, {})}
 LISTS = pa.array(
     [[None, ["a"], [], ["b", "a"], [None], ["c", None], ["a", "a"], ["é"]][n % 8] for n in range(ROWS)],
     pa.list_(pa.string()),

@@ -10,9 +10,9 @@ from pathlib import Path
 import dagster as dg
 
 from lance_assets import lance_table
-from lance_assets.ledger.incarnations import epoch_of
+from lance_assets.ledger.incarnations import incarnation_of
 from lance_assets.ledger.recording import record_in_run
-from lance_assets.ledger.version_metadata import VersionFacts, found_facts
+from lance_assets.ledger.version_metadata import VersionFacts, discovered_facts
 from lance_core import Table
 
 SECONDS_MAX = 800
@@ -42,9 +42,9 @@ def record_all(home: str, uri: str, barrier: Barrier) -> None:
     def recording(context: dg.AssetExecutionContext) -> None:
         instance = context.instance
         barrier.wait(SECONDS_MAX)
-        epoch = epoch_of(instance, ledger, table.id)
+        epoch = incarnation_of(instance, ledger, table.id)
         for info in table.versions():
-            facts: VersionFacts = found_facts(table.at(info.version), info, epoch)
+            facts: VersionFacts = discovered_facts(table.at(info.version), info, epoch)
             barrier.wait(SECONDS_MAX)
             record_in_run(context, ledger, facts)
 

@@ -9,7 +9,7 @@ import pytest
 
 import lance_assets
 from lance_assets import LanceTable, Maintenance, SparkAppend, SparkCompact, lance_table, lance_write
-from lance_assets.definitions.uniqueness import place_of
+from lance_assets.definitions.uniqueness import normalized_uri
 from lance_core import InvalidInput
 
 DAYS = dg.DailyPartitionsDefinition(start_date="2026-01-01")
@@ -152,8 +152,8 @@ def test_names_that_read_the_same_to_dagster_are_refused(tmp_path: Path, options
 
 
 def test_places_of_buckets_are_told_apart() -> None:
-    assert place_of("s3://lake/a/") == place_of("s3://lake/a")
-    assert len({place_of(each) for each in ("s3://lake/a", "s3://lake/b", "/lake/a", "gs://lake/a")}) == 4
+    assert normalized_uri("s3://lake/a/") == normalized_uri("s3://lake/a")
+    assert len({normalized_uri(each) for each in ("s3://lake/a", "s3://lake/b", "/lake/a", "gs://lake/a")}) == 4
 
 
 def test_one_key_is_one_table(tmp_path: Path) -> None:

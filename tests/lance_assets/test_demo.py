@@ -15,7 +15,7 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lance_assets.demo.workspace import ROOT_VARIABLE, Place, only_one
+from lance_assets.demo.workspace import ROOT_VARIABLE, DemoWorkspace, only_one
 from lance_core import Table
 
 PROJECT = Path(__file__).parent.parent.parent
@@ -47,7 +47,7 @@ def first(root: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_once_and_again(root: Path, first: subprocess.CompletedProcess[str]) -> None:
-    where = Place(root)
+    where = DemoWorkspace(root)
     table = Table.open(str(where.table))
     assert (table.version, table.count_rows()) == (3, 300_000)
     with dg.DagsterInstance.from_config(str(where.dagster_home)) as instance:
@@ -84,7 +84,7 @@ def test_without_java_it_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_a_second_demo_in_the_same_folder_is_refused(tmp_path: Path) -> None:
-    with only_one(Place(tmp_path)):
+    with only_one(DemoWorkspace(tmp_path)):
         done = demo(tmp_path)
     assert done.returncode == 1
     assert f"a demo is running in {tmp_path} already" in done.stderr

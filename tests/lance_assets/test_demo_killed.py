@@ -18,7 +18,7 @@ import pytest
 from py4j.java_gateway import JavaGateway
 from pyspark.java_gateway import launch_gateway
 
-from lance_assets.demo.workspace import Place, prepare_home
+from lance_assets.demo.workspace import DemoWorkspace, prepare_home
 from lance_assets.spark.java import ensure_java
 from tests.lance_assets import killed_demo
 from tests.lance_assets.killed_demo import ROWS_A_DAY
@@ -113,7 +113,7 @@ def recorded_partitions(instance: dg.DagsterInstance, asset: str) -> list[str]:
 def fresh_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty Dagster instance: making its databases takes longer than all that is tested here."""
     home = tmp_path_factory.mktemp("fresh") / "dagster_home"
-    prepare_home(Place(home.parent))
+    prepare_home(DemoWorkspace(home.parent))
     with dg.DagsterInstance.from_config(str(home)) as instance:
         instance.get_runs(limit=1)
         instance.fetch_materializations(dg.AssetKey("orders"), limit=1)

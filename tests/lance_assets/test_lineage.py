@@ -15,7 +15,7 @@ from lance_assets.cli.main import main
 from lance_assets.common.text import in_markdown
 from lance_assets.discovery.sensor import discovery_sensor
 from lance_assets.lineage import VersionName, ancestry_of
-from lance_assets.lineage.dagster_events import run_said
+from lance_assets.lineage.dagster_events import recorded_versions
 from lance_assets.provenance.properties import RUN_ID
 from lance_core import Table
 from lance_core.operations import Append
@@ -73,7 +73,7 @@ def test_from_a_version_to_its_run_and_from_the_run_to_its_version(
     assert f"run {ended.run_id}  asset lake/features_append" in capsys.readouterr().out
 
     # From the run.
-    (made,) = run_said(instance, ended.run_id).versions
+    (made,) = recorded_versions(instance, ended.run_id).versions
     assert (made.name, made.operation, made.recorded_on) == (
         VersionName(features.uri, 2), "Append", "lake/features v0000000002",
     )  # fmt: skip
@@ -90,7 +90,7 @@ def test_from_a_version_to_its_run_and_from_the_run_to_its_version(
 
     # From a run that found it landed.
     again = run(features, "features_append", instance, SparkSessionResource(), partition="monday")
-    (found_landed,) = run_said(instance, again.run_id).versions
+    (found_landed,) = recorded_versions(instance, again.run_id).versions
     assert (found_landed.name, found_landed.landed_in) == (made.name, ended.run_id)
     assert main(["run", again.run_id]) == 0
     assert f"  found landed, by run {ended.run_id}, {features.uri}@2  Append" in capsys.readouterr().out
@@ -112,10 +112,10 @@ def test_a_version_whose_run_was_cut_off_is_found_by_what_the_sensor_recorded(
 
     quiet = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
     ended = cut_off.execute_in_process(instance=instance, raise_on_error=False, run_config=quiet)
-    assert run_said(instance, ended.run_id).versions == ()
+    assert recorded_versions(instance, ended.run_id).versions == ()
     Table.open(table.uri).append(pa.table({"id": [2]}))
     tick(discovery_sensor("s", [table.ledger]), instance)
-    said = run_said(instance, ended.run_id)
+    said = recorded_versions(instance, ended.run_id)
     assert (said.status, [made.name.version for made in said.versions]) == ("FAILURE", [1])
     monkeypatch.setenv("DAGSTER_HOME", instance.root_directory)
     assert main(["run", ended.run_id, "--json"]) == 0

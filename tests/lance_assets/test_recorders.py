@@ -16,7 +16,7 @@ import pytest
 from dagster import DagsterInstance
 
 from lance_assets import lance_table
-from lance_assets.ledger.recording_claims import Claimed, claim, wait_for_others
+from lance_assets.ledger.recording_claims import ClaimResult, claim, wait_for_others
 from lance_core import Table
 from tests.lance_assets.instances import claims, events, partitions
 from tests.lance_assets.recorders import record_at_once
@@ -72,7 +72,7 @@ def test_of_two_that_may_not_have_seen_each_other_the_first_waits(tmp_path: Path
         first, second = (add_run(instance) for _ in range(2))
         shown = instance.get_dynamic_partitions
         hidden = claim(instance, ledger, ["v1"], first)
-        assert hidden == Claimed(frozenset({"v1"}), frozenset())
+        assert hidden == ClaimResult(frozenset({"v1"}), frozenset())
         with pytest.MonkeyPatch.context() as patch:
             without = [key for key in shown(ledger.claim_set) if first in key]
             patch.setattr(
@@ -80,7 +80,7 @@ def test_of_two_that_may_not_have_seen_each_other_the_first_waits(tmp_path: Path
             )
             assert claim(instance, ledger, ["v1"], second).held == {"v1"}
         late = claim(instance, ledger, ["v1"], first)
-        assert late == Claimed(frozenset({"v1"}), frozenset({"v1"}))
+        assert late == ClaimResult(frozenset({"v1"}), frozenset({"v1"}))
         # Until the second lets go, or its run ends.
         instance.report_run_failed(instance.get_run_by_id(second))  # type: ignore[arg-type]
         wait_for_others(instance, ledger, "v1", first)

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from lance_assets import LanceTable, lance_discovery, lance_table
-from lance_assets.discovery.reconcile import Opened
+from lance_assets.discovery.reconcile import OpenedTable
 from lance_assets.discovery.sensor import discovery_sensor
 from lance_assets.ledger.recording_claims import TICK_LASTS
 from lance_core import Table
@@ -123,17 +123,17 @@ def test_a_store_that_does_not_answer_holds_up_nobody_else(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lance_assets.discovery.sensor._OPENING_S_MIN", 0.1)
-    answered, real = Event(), Opened.of
+    answered, real = Event(), OpenedTable.of
     tables = [lance_table(name, uri=str(tmp_path / name), discover=False) for name in ("hung", "good")]
     for table in tables:
         grown(table, 1)
 
-    def of(ledger: object) -> Opened:
+    def of(ledger: object) -> OpenedTable:
         if getattr(ledger, "name", "") == "hung":
             answered.wait(60)
         return real(ledger)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Opened, "of", of)
+    monkeypatch.setattr(OpenedTable, "of", of)
     sensor = discovery_sensor("s", [table.ledger for table in tables], seconds_per_tick=1)
     cursor, said = tick(sensor, instance)
     assert said is not None

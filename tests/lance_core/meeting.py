@@ -19,20 +19,20 @@ import pytest
 
 from lance_core import Table
 from lance_core.commit import group_commit
-from lance_core.commit.data_files import Room
-from lance_core.commit.fencing import Moment
+from lance_core.commit.data_files import FileCapacity
+from lance_core.commit.fencing import ClockReading
 from lance_core.commit.loop import ATTEMPTS
-from lance_core.commit.together import Waiting, alone, lead
-from lance_core.commit.write_protocol import Begun, Written, begin, finish, finish_append, written
+from lance_core.commit.together import PendingAppend, commit_alone, commit_group
+from lance_core.commit.write_protocol import StartedWrite, WriteResult, begin, finish, finish_append, write_result
 from lance_core.datafiles.conform import Conversion
-from lance_core.datafiles.fragment_writer import FileLimits, HeldRows, hold_rows
+from lance_core.datafiles.fragment_writer import BufferedRows, FileLimits, buffer_rows
 from lance_core.datafiles.ipc_codec import IpcCodec
 from lance_core.format import naming
 from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version
 from lance_core.format.operations import Append
 from lance_core.format.transaction import Transaction
-from lance_core.runtime import SYSTEM
+from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.transactions.fold import parts_of
 from lance_core.versions.snapshot import Snapshot, load_transaction
 from tests.lance_core.world import SCHEMA, VERSION, Fault, FaultyStore, World, creating, fragment, ports
@@ -64,7 +64,7 @@ class Meeting:
     table: World
     waiting: threading.Semaphore
     pool: ThreadPoolExecutor
-    answers: list[Future[Written]] = field(default_factory=list)
+    answers: list[Future[WriteResult]] = field(default_factory=list)
     stopped: bool = False
     """Whether the next one that waits is interrupted."""
 
@@ -89,15 +89,15 @@ class Meeting:
         fragments = (fragment(self.store.inner, name),) if brought is None and rows is None else brought or ()
         held = None if rows is None else held_rows({"id": rows}, limits)
 
-        def work() -> Written:
+        def work() -> WriteResult:
             at = base or self.table.at(1)
             location = self.table.location()
             location = replace(location, access=replace(location.access, bases=bases))
             begun = begin(location, at, verb=Append.name, intent=intent, ports=ports(number))
-            if isinstance(begun, Written):
+            if isinstance(begun, WriteResult):
                 return begun
             if begun_ago:
-                begun = replace(begun, moment=Moment(-int(begun_ago.total_seconds() * 1e9), 0))
+                begun = replace(begun, moment=ClockReading(-int(begun_ago.total_seconds() * 1e9), 0))
             if held:
                 return finish_append(begun, held, properties=properties, attempts=attempts)
             return finish(begun, Append(fragments), properties=properties, attempts=attempts)
@@ -107,7 +107,7 @@ class Meeting:
         if number > 1:
             assert self.waiting.acquire(timeout=60)
 
-    def written(self) -> list[Written]:
+    def written(self) -> list[WriteResult]:
         return [answer.result(60) for answer in self.answers]
 
     def rows(self) -> list[list[int]]:
@@ -123,9 +123,9 @@ class Meeting:
         return len(parts_of(transaction))
 
 
-def held_rows(columns: dict[str, Sequence[int]], limits: FileLimits = NO_LIMITS) -> HeldRows:
+def held_rows(columns: dict[str, Sequence[int]], limits: FileLimits = NO_LIMITS) -> BufferedRows:
     batch = pa.record_batch(columns)
-    held = hold_rows(
+    held = buffer_rows(
         [batch], schema=SCHEMA, version=VERSION, limits=limits, conversion=Conversion.EXACT, what="rows"
     )  # fmt: skip
     assert held
@@ -136,7 +136,7 @@ def held_rows(columns: dict[str, Sequence[int]], limits: FileLimits = NO_LIMITS)
 def meeting(monkeypatch: pytest.MonkeyPatch, others: int) -> Iterator[Meeting]:
     waiting = threading.Semaphore(0)
     there, arrived = threading.Event(), threading.Event()
-    real = Waiting
+    real = PendingAppend
 
     def told(*args: Any) -> object:
         made = real(*args)
@@ -145,7 +145,7 @@ def meeting(monkeypatch: pytest.MonkeyPatch, others: int) -> Iterator[Meeting]:
 
     held: list[Meeting] = []
 
-    monkeypatch.setattr("lance_core.commit.group_commit.Waiting", told)
+    monkeypatch.setattr("lance_core.commit.group_commit.PendingAppend", told)
 
     def stop_there() -> None:
         there.set()
@@ -218,14 +218,14 @@ def fails_from_now_on(store: FaultyStore) -> None:
 
 def landed_together(
     table: Table, *brought: pa.Table, intent: str | None = None, properties: Mapping[str, str] | None = None
-) -> list[Written]:
+) -> list[WriteResult]:
     """As threads that meet: all of them come while the file of the first is open. Who finds that it has to go on by
     itself does so afterwards."""
-    done: list[Written] = []
-    waiting: list[tuple[Begun, Waiting]] = []
+    done: list[WriteResult] = []
+    waiting: list[tuple[StartedWrite, PendingAppend]] = []
     for number, rows in enumerate(brought):
         manifest, name = table.manifest, f"{intent} {number}" if intent else None
-        held = hold_rows(
+        held = buffer_rows(
             rows.to_batches(),
             schema=manifest.schema,
             version=manifest.storage_version,
@@ -233,28 +233,28 @@ def landed_together(
             conversion=Conversion.EXACT,
             what="rows",
         )
-        begun = begin(table._location, table._snapshot, verb="append", intent=name, ports=SYSTEM)
-        if isinstance(begun, Written):
+        begun = begin(table._location, table._snapshot, verb="append", intent=name, ports=SYSTEM_RUNTIME)
+        if isinstance(begun, WriteResult):
             done.append(begun)
             continue
         ours = Transaction(begun.read_version, begun.uuid, Append(()), properties or {})
-        me = Waiting(
-            table._location, ours, begun.base, begun.since, ATTEMPTS, SYSTEM, begun.moment, held, begun.record
+        me = PendingAppend(
+            table._location, ours, begun.base, begun.since, ATTEMPTS, SYSTEM_RUNTIME, begun.moment, held, begun.record
         )  # fmt: skip
         waiting.append((begun, me))
-    leader, company = (waiting[0][1] if waiting else None), list[Waiting]()
+    leader, company = (waiting[0][1] if waiting else None), list[PendingAppend]()
 
-    def more() -> Sequence[Waiting]:
+    def more() -> Sequence[PendingAppend]:
         if company or leader is None or leader.rows is None:
             return ()
-        room = Room(leader.rows)
-        came = [each for _, each in waiting[1:] if leader.goes_with(each) and each.rows and room.takes(each.rows)]
+        room = FileCapacity(leader.rows)
+        came = [each for _, each in waiting[1:] if leader.can_join(each) and each.rows and room.try_reserve(each.rows)]
         company.extend(came)
         return came
 
     if leader:
-        leader.answer = lead(leader, company, more)
+        leader.answer = commit_group(leader, company, more)
     for begun, each in waiting:
-        each.answer = each.answer or alone(each)
-        done.append(written(begun, each.given()))
+        each.answer = each.answer or commit_alone(each)
+        done.append(write_result(begun, each.result()))
     return done

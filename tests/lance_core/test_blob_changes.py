@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import Committed, InvalidInput, SchemaMismatch, Table
-from lance_core.tasks.read import ReadTask, Which, plan_read
+from lance_core.tasks.read import ReadTask, VersionRef, plan_read
 from lance_core.tasks.write import RESULT, FileLimits, PlannedWrite, WriteTask, begin_append
 from tests.lance_core.world import cleaned
 
@@ -261,7 +261,7 @@ def test_an_intent_keeps_files_of_blobs(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), films(range(7)))
     first: Committed = table.append(films(range(10, 17)), intent="films")
     again = table.append(films(range(10, 17)), intent="films")
-    assert (again.version, again.landed_before) == (first.version, True)
+    assert (again.version, again.already_committed) == (first.version, True)
     assert len(sidecars(table)) == 4
     check(again.table, EVERYTHING)
 
@@ -285,7 +285,7 @@ def test_workers(version: str, tmp_path: Path) -> None:
     assert isinstance(plan, PlannedWrite)
     table = plan.finish(pa.Table.from_batches(WriteTask(plan.plan)(given.to_batches()), RESULT)).table
     check(table, EVERYTHING)
-    reading = plan_read(Which(uri).snapshot(), transport=travelling, slots=1)
+    reading = plan_read(VersionRef(uri).snapshot(), transport=travelling, slots=1)
     batches = ReadTask(reading)([pa.RecordBatch.from_pydict({"id": [0]})])
     assert pa.Table.from_batches(batches).to_pylist() == table.to_table().to_pylist()
 

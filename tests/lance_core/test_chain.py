@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from lance_core import InvalidInput, Table
 from lance_core.format import naming
-from lance_core.format.hash_chain import PARENT, Parent
+from lance_core.format.hash_chain import PARENT, ParentHash
 from lance_core.format.ids import Version
 from lance_core.format.operations import Append
 from lance_core.format.transaction import INLINE_BYTES_MAX, Transaction
@@ -36,16 +36,16 @@ def made(place: Path) -> Table:
     return table.update({"word": "'new'"}, where="id = 2").table.append(rows(6)).table
 
 
-def told(table: Table) -> Parent | None:
+def told(table: Table) -> ParentHash | None:
     transaction = table.transaction()
     assert transaction is not None
     return transaction.parent
 
 
-def parent_in(table: Table, version: int) -> Parent:
+def parent_in(table: Table, version: int) -> ParentHash:
     """Of the bytes that are on the disk."""
     data = (Path(table.uri) / naming.manifest_path(Version(version))).read_bytes()
-    return Parent(Version(version), hashlib.sha256(data).hexdigest())
+    return ParentHash(Version(version), hashlib.sha256(data).hexdigest())
 
 
 # What is told
@@ -299,7 +299,7 @@ def test_a_version_put_in_the_place_of_another_is_found(tmp_path: Path) -> None:
 
 def test_a_version_that_says_nonsense_of_its_parent(tmp_path: Path) -> None:
     table = made(tmp_path)
-    for version, text in ((4, str(Parent(Version(2), "0" * 64))), (4, "nonsense")):
+    for version, text in ((4, str(ParentHash(Version(2), "0" * 64))), (4, "nonsense")):
         path = Path(table.uri) / table.at(version).manifest.path
         before = path.read_bytes()
         transaction = Transaction.decode(table.at(version).manifest.inline_transaction or b"", path="")

@@ -17,7 +17,7 @@ from lance_core.format.base_path import BasePath, free_id, located, split, with_
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
 from lance_core.operations import Append
-from lance_core.tasks.read import ReadTask, Which, plan_read
+from lance_core.tasks.read import ReadTask, VersionRef, plan_read
 from tests.lance_core.versions.test_refs import ids, rows
 
 
@@ -263,7 +263,7 @@ def test_a_clone_of_a_table_with_every_kind_of_column(tmp_path: Path) -> None:
 def test_workers_read_what_the_driver_may(table: Table, tmp_path: Path) -> None:
     clone = table.clone(str(tmp_path / "c"))
     for opened in (clone, Table.open(clone.uri), table.branches.create("dev")):
-        base = Which(opened.uri, bases=opened.bases).snapshot()
+        base = VersionRef(opened.uri, bases=opened.bases).snapshot()
         plan = plan_read(base, transport=lambda schema: schema, slots=1)
         task = pickle.loads(pickle.dumps(ReadTask(plan)))
         numbers = pa.RecordBatch.from_pydict({"id": pa.array([0])})

@@ -36,7 +36,7 @@ def hint_of(table: Table) -> Path:
 
 def left_behind(table: Table, text: bytes) -> None:
     """As a writer leaves it: the last thing that happens in the directory."""
-    store_of(table).note(hints.HINT, text)
+    store_of(table).put_volatile(hints.HINT, text)
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
@@ -81,7 +81,7 @@ def test_the_hint_spares_the_listing(table: Table, monkeypatch: pytest.MonkeyPat
 )  # fmt: skip
 def test_a_hint_that_says_nothing_is_passed_over(table: Table, text: bytes) -> None:
     left_behind(table, text)
-    assert hints.newest(store_of(table)) is None
+    assert hints.find_newest(store_of(table)) is None
     assert Table.open(table.uri).version == 3
 
 
@@ -92,7 +92,7 @@ def test_no_hint_is_no_loss(table: Table) -> None:
 
 def test_trap_26_a_low_hint_is_probed_upwards(table: Table) -> None:
     left_behind(table, b'{"version":1}')
-    assert hints.newest(store_of(table)) == (3, NamingScheme.V2)
+    assert hints.find_newest(store_of(table)) == (3, NamingScheme.V2)
 
 
 def test_a_hint_from_before_a_gap_is_not_believed(table: Table) -> None:
@@ -100,7 +100,7 @@ def test_a_hint_from_before_a_gap_is_not_believed(table: Table) -> None:
     left_behind(table, b'{"version":1}')
     (Path(table.uri) / naming.manifest_path(Version(2))).unlink()
     os.utime(Path(table.uri) / "_versions", ns=(0, hint_of(table).stat().st_ctime_ns + 60 * 10**9))
-    assert hints.newest(store_of(table)) is None
+    assert hints.find_newest(store_of(table)) is None
     assert Table.open(table.uri).version == 3
 
 
@@ -109,7 +109,7 @@ def test_a_copied_table_is_listed(table: Table, tmp_path: Path) -> None:
     copied = tmp_path / "copied"
     shutil.copytree(table.uri, copied)
     os.utime(copied / "_versions", ns=(0, 10**18))
-    assert hints.newest(LocalStore(copied)) is None
+    assert hints.find_newest(LocalStore(copied)) is None
     assert Table.open(str(copied)).version == 3
 
 
@@ -130,9 +130,9 @@ def test_branches_and_clones_have_hints(table: Table, tmp_path: Path, monkeypatc
 
 def test_stores_that_list_in_order_get_no_hint() -> None:
     store = MemoryStore()
-    hints.leave(store, Version(1))
+    hints.write_hint(store, Version(1))
     assert store.head(hints.HINT) is None
-    assert hints.newest(store) is None
+    assert hints.find_newest(store) is None
 
 
 def test_a_hint_that_cannot_be_left_is_no_failure(table: Table) -> None:
@@ -169,7 +169,7 @@ def test_old_names_stay_while_somebody_writes(tmp_path: Path) -> None:
     table = old_names(str(tmp_path / "t")).append(rows(3)).table
     names = {path.name for path in (tmp_path / "t/_versions").glob("*.manifest")}
     assert names == {"1.manifest", "2.manifest", "3.manifest"}
-    assert hints.newest(store_of(table)) == (3, NamingScheme.V1)
+    assert hints.find_newest(store_of(table)) == (3, NamingScheme.V1)
     assert lance.dataset(table.uri).to_table()["id"].to_pylist() == ids(Table.open(table.uri)) == [1, 2, 3]
     branch = table.branches.create("dev")  # a line of its own, named anew
     assert branch.manifest.path == naming.manifest_path(Version(3))

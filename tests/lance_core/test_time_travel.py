@@ -115,5 +115,5 @@ def test_restoring_what_is_not_there(table: Table) -> None:
 def test_restoring_once(table: Table) -> None:
     first = table.restore(1, intent="back")
     again = table.refresh().restore(1, intent="back")
-    assert (first.version, again.version, again.landed_before) == (4, 4, True)
+    assert (first.version, again.version, again.already_committed) == (4, 4, True)
     assert (first.rows_removed, first.operation) == (2, "Restore")

@@ -14,7 +14,7 @@ import pytest
 
 from lance_core import StorageError, Table
 from lance_core.commit.loop import ATTEMPTS
-from lance_core.commit.write_protocol import Written, begin, finish
+from lance_core.commit.write_protocol import WriteResult, begin, finish
 from lance_core.datafiles.ipc_codec import IpcCodec
 from lance_core.format import naming
 from lance_core.format.fragment import DataFile, Fragment, StorageVersion
@@ -23,27 +23,27 @@ from lance_core.format.operations import Append, Operation, Overwrite
 from lance_core.format.schema import TableSchema
 from lance_core.maintenance import cleanup
 from lance_core.maintenance.cleanup import CleanupReport
-from lance_core.runtime import Ports
+from lance_core.runtime import Runtime
 from lance_core.storage.memory import MemoryStore
 from lance_core.storage.store import ObjectInfo, Put, Store
-from lance_core.transactions.apply import Birth
+from lance_core.transactions.apply import NewTable
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot, load_at, load_latest
 
 SCHEMA = TableSchema.from_arrow(pa.schema([pa.field("id", pa.int64())]))
 VERSION = StorageVersion(2, 2)
-BIRTH = Birth(VERSION)
+BIRTH = NewTable(VERSION)
 
 
-def ports(seed: int = 0) -> Ports:
+def ports(seed: int = 0) -> Runtime:
     """Each call gives the next moment and the next uuid."""
     ticks = iter(range(seed * 10**6, (seed + 1) * 10**6))
     ids = iter(range(seed * 10**6, (seed + 1) * 10**6))
-    return Ports(
+    return Runtime(
         now_ns=lambda: 1_790_000_000_000_000_000 + next(ticks),
         new_uuid=lambda: uuid.uuid5(uuid.NAMESPACE_OID, str(next(ids))),
         elapsed_ns=lambda: 0,
-        chance=lambda: 0.0,
+        random=lambda: 0.0,
         sleep=lambda seconds: None,
     )
 
@@ -72,26 +72,26 @@ class World:
     def location(self) -> Location:
         return Location(uri="memory://table", store=self.store, codec=IpcCodec(self.store))
 
-    def create(self, *names: str, writer: int = 0, intent: str | None = None) -> Written:
+    def create(self, *names: str, writer: int = 0, intent: str | None = None) -> WriteResult:
         return self.write(Overwrite(self.fragments(*names), SCHEMA), base=BIRTH, writer=writer, intent=intent)
 
-    def append(self, *names: str, base: int | None = None, writer: int = 1, intent: str | None = None) -> Written:
+    def append(self, *names: str, base: int | None = None, writer: int = 1, intent: str | None = None) -> WriteResult:
         return self.write(Append(self.fragments(*names)), base=self.at(base), writer=writer, intent=intent)
 
-    def overwrite(self, *names: str, base: int | None = None, writer: int = 1) -> Written:
+    def overwrite(self, *names: str, base: int | None = None, writer: int = 1) -> WriteResult:
         return self.write(Overwrite(self.fragments(*names), SCHEMA), base=self.at(base), writer=writer)
 
     def write(
         self,
         operation: Operation,
         *,
-        base: Snapshot | Birth,
+        base: Snapshot | NewTable,
         writer: int = 1,
         intent: str | None = None,
         attempts: int = ATTEMPTS,
-    ) -> Written:
+    ) -> WriteResult:
         begun = begin(self.location(), base, verb=operation.name, intent=intent, ports=ports(writer))
-        if isinstance(begun, Written):
+        if isinstance(begun, WriteResult):
             return begun
         return finish(begun, operation, properties={}, attempts=attempts)
 
@@ -191,7 +191,7 @@ class FaultyStore:
         self._fault("delete", path)
         self.inner.delete(path)
 
-    def settle(self, paths: Sequence[str]) -> None:
+    def ensure_durable(self, paths: Sequence[str]) -> None:
         for path in paths:
             self._fault("settle", path)
-        self.inner.settle(paths)
+        self.inner.ensure_durable(paths)

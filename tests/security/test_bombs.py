@@ -11,7 +11,7 @@ import pytest
 
 from lance_core import InvalidInput, Unsupported
 from lance_core.coordination.idempotency import read as read_intent
-from lance_core.coordination.leases import read_hold, read_notice
+from lance_core.coordination.leases import read_lease, read_notice
 from lance_core.format import deletion_arrow, size_guard
 from lance_core.limits import DELETED_ROWS_AS_ARROW, FRAGMENTS, JSON_PARTS, SMALL_PARTS, Limit
 from lance_core.storage.memory import MemoryStore
@@ -32,7 +32,7 @@ def test_a_record_of_small_things_is_not_read(part: str) -> None:
     store = MemoryStore()
     listed = ",".join([part] * JSON_PARTS.most)
     store.put("a.json", f'{{"files": [{{{listed}}}]}}'.encode() if ":" in part else f'{{"files": [{listed}]}}'.encode())
-    for read in (read_hold, read_notice, read_intent):
+    for read in (read_lease, read_notice, read_intent):
         with pytest.raises(Unsupported, match="LANCE_ASSETS_JSON_PARTS_MAX"):
             read(store, "a.json")
 

@@ -60,7 +60,12 @@ def test_nothing_is_written_or_removed_through_a_link(path: str, tmp_path: Path)
     else:
         (tmp_path / "t" / top).symlink_to(outside)
         uses = (lambda: store.put(path, b""), lambda: store.create(path, b""), lambda: store.delete(path))
-        for use in (*uses, lambda: store.note(path, b""), lambda: store.settle([path]), lambda: store.list(top)):
+        for use in (
+            *uses,
+            lambda: store.put_volatile(path, b""),
+            lambda: store.ensure_durable([path]),
+            lambda: store.list(top),
+        ):
             with pytest.raises(StorageError, match="is a link out of"):
                 use()
         store.prune(top)

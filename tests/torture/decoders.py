@@ -39,8 +39,8 @@ from lance_core.format.schema import TableSchema
 from lance_core.format.transaction import Transaction
 from lance_core.fsck import manifests as fsck
 from lance_core.storage.memory import MemoryStore
-from lance_core.transactions.apply import Occasion, apply
-from lance_core.transactions.committed_transaction import Landed
+from lance_core.transactions.apply import CommitContext, apply
+from lance_core.transactions.committed_transaction import CommittedTransaction
 from lance_core.transactions.conflicts import judge
 
 Judge = Callable[[bytes], object]
@@ -48,7 +48,7 @@ UUID = "6ba7b810-9dad-41d1-80b4-00c04fd430c8"
 LINEAGE_ROWS = 4
 """Of the fragments whose row versions are tried."""
 _ROWS = 1 << 16
-_OCCASION = Occasion(now_ns=1, library_version="0", transaction_file="1-x.txn")
+_OCCASION = CommitContext(now_ns=1, library_version="0", transaction_file="1-x.txn")
 
 
 def manifest(data: bytes) -> None:
@@ -81,7 +81,7 @@ def transaction(data: bytes) -> None:
     theirs = Transaction.decode(data, path="t")
     again = Transaction.decode(theirs.encode(), path="t")
     assert again.operation.name == theirs.operation.name
-    landed = [Landed(Version(2), theirs)]
+    landed = [CommittedTransaction(Version(2), theirs)]
     mine = Fragment.of(files=[_file()], physical_rows=3)
     schema = TableSchema((), {})
     ours: tuple[Operation, ...] = (

@@ -27,7 +27,7 @@ import pyarrow as pa
 from lance_core import LanceError, Table
 from lance_core.format import framing
 from lance_core.format.fragment import Fragment
-from lance_core.format.fragment_reuse import FragmentReuse, Reused
+from lance_core.format.fragment_reuse import FragmentReuse, FragmentRewrite
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from tests.lance_core.damaged import judge, read
@@ -182,8 +182,8 @@ def _reuse() -> bytes:
     """Two compactions, one after the other."""
     small = [Fragment.of(files=(), physical_rows=3).with_id(number) for number in range(6)]
     gone = np.array([1], dtype=np.uint32)
-    first = Reused((small[0], small[1]), (None, gone), (small[2],))
-    second = Reused((small[2], small[3]), (gone, None), (small[4], small[5]))
+    first = FragmentRewrite((small[0], small[1]), (None, gone), (small[2],))
+    second = FragmentRewrite((small[2], small[3]), (gone, None), (small[4], small[5]))
     return FragmentReuse.empty().followed_by(Version(2), [first]).followed_by(Version(5), [second]).encode()
 
 

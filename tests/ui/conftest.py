@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from lance_assets.demo.workspace import PROJECT, ROOT_VARIABLE, Place
+from lance_assets.demo.workspace import PROJECT, ROOT_VARIABLE, DemoWorkspace
 from tests.ui.browser import Browser, browser
 
 SECONDS_MAX = 120
@@ -84,7 +84,11 @@ def pages(server: str) -> Iterator[Browser]:
 
 
 def environment(root: Path) -> dict[str, str]:
-    home = {"DAGSTER_HOME": str(Place(root).dagster_home), ROOT_VARIABLE: str(root), "DAGSTER_DISABLE_TELEMETRY": "yes"}
+    home = {
+        "DAGSTER_HOME": str(DemoWorkspace(root).dagster_home),
+        ROOT_VARIABLE: str(root),
+        "DAGSTER_DISABLE_TELEMETRY": "yes",
+    }
     return {**os.environ, **home}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from lance_assets.demo.workspace import Place
+from lance_assets.demo.workspace import DemoWorkspace
 from tests.ui.browser import Browser
 from tests.ui.conftest import Demo
 
@@ -92,7 +92,7 @@ def test_a_failed_audit_says_what_was_found_and_how_to_look_at_it(pages: Browser
 def test_ten_thousand_partitions_are_listed_and_found(pages: Browser, demo: Demo) -> None:
     """The page of a ledger that retains very many versions, up to which one is seen, and until one of them is found."""
     keys = [f"v{number:010}" for number in range(1, MANY + 1)]
-    with dg.DagsterInstance.from_config(str(Place(demo.root).dagster_home)) as instance:
+    with dg.DagsterInstance.from_config(str(DemoWorkspace(demo.root).dagster_home)) as instance:
         instance.add_dynamic_partitions("lance/cities", keys)
         for key in keys[-RECORDED:]:
             instance.report_runless_asset_event(dg.AssetMaterialization("cities", partition=key))

@@ -13,10 +13,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from lance_core.errors import InvalidInput
-from lance_core.storage.buckets.bucket import Found, Page
+from lance_core.storage.buckets.bucket import ListedKey, ListingPage
 from lance_core.storage.optional_packages import package
 from lance_core.storage.options import Settings
-from lance_core.storage.request_errors import Kind, Trouble, kind_of_status
+from lance_core.storage.request_errors import RequestError, RequestErrorKind, kind_of_status
 
 if TYPE_CHECKING:
     from azure.storage.blob import BlobClient, BlobPrefix, BlobProperties, ContainerClient
@@ -35,13 +35,13 @@ _DOMAINS = (".dfs.core.windows.net", ".blob.core.windows.net")
 
 
 @dataclass(frozen=True, slots=True)
-class _Packages:
+class _AzureSdk:
     blob: ModuleType
     errors: ModuleType
     credentials: ModuleType
 
     @classmethod
-    def loaded(cls) -> "_Packages":
+    def loaded(cls) -> "_AzureSdk":
         names = ("azure.storage.blob", "azure.core.exceptions", "azure.core.credentials")
         return cls(*(package(name, extra="azure", needed_for="a table at az://") for name in names))
 
@@ -66,12 +66,12 @@ class _Pages(Iterator[Iterable["BlobProperties | BlobPrefix"]], Protocol):
 @dataclass(frozen=True, slots=True)
 class AzureBucket:
     settings: Settings
-    _packages: _Packages = field(repr=False)
+    _packages: _AzureSdk = field(repr=False)
     _container: "ContainerClient" = field(repr=False)
 
     @classmethod
     def open(cls, authority: str, settings: Settings) -> "AzureBucket":
-        packages = _Packages.loaded()
+        packages = _AzureSdk.loaded()
         container, account = _named(authority, settings)
         client = packages.blob.ContainerClient(
             account_url=_address(account, settings),
@@ -93,31 +93,31 @@ class AzureBucket:
 
         try:
             return self._done(get)
-        except Trouble as trouble:
+        except RequestError as trouble:
             if trouble.told == "InvalidRange":
                 return b""
             raise
 
-    def head(self, key: str) -> Found:
-        def head() -> Found:
+    def head(self, key: str) -> ListedKey:
+        def head() -> ListedKey:
             told = self._blob(key).get_blob_properties()
-            return Found(key, told.size, told.last_modified, (told.etag or "").strip('"'))
+            return ListedKey(key, told.size, told.last_modified, (told.etag or "").strip('"'))
 
         return self._done(head)
 
-    def page(self, prefix: str, *, deep: bool, after: str, following: str | None, limit: int) -> Page:
-        def page() -> Page:
+    def page(self, prefix: str, *, deep: bool, after: str, following: str | None, limit: int) -> ListingPage:
+        def page() -> ListingPage:
             lister = self._container.list_blobs if deep else self._container.walk_blobs
             pages = cast("_Pages", lister(name_starts_with=prefix, results_per_page=limit).by_page(following))
             items = list(next(pages, ()))
             blobs = [each for each in items if isinstance(each, self._packages.blob.BlobProperties)]
             directories = [each.name for each in items if not isinstance(each, self._packages.blob.BlobProperties)]
             found = [
-                Found(each.name, each.size, each.last_modified, (each.etag or "").strip('"'))
+                ListedKey(each.name, each.size, each.last_modified, (each.etag or "").strip('"'))
                 for each in blobs
                 if each.name > after
             ]
-            return Page(found, pages.continuation_token or None, directories)
+            return ListingPage(found, pages.continuation_token or None, directories)
 
         return self._done(page)
 
@@ -149,7 +149,7 @@ class AzureBucket:
         def copy() -> None:
             told = self._blob(to).start_copy_from_url(self._blob(key).url)
             if told["copy_status"] != "success":
-                raise Trouble(Kind.LOST, f"the copy is {told['copy_status']}")
+                raise RequestError(RequestErrorKind.LOST, f"the copy is {told['copy_status']}")
 
         self._done(copy)
 
@@ -161,13 +161,13 @@ class AzureBucket:
         try:
             return request()
         except errors.ClientAuthenticationError as error:
-            raise Trouble(Kind.FORBIDDEN, _code(error) or type(error).__name__) from None
+            raise RequestError(RequestErrorKind.FORBIDDEN, _code(error) or type(error).__name__) from None
         except errors.HttpResponseError as error:
             raise _trouble(error.status_code or 0, _code(error)) from None
         except errors.ServiceRequestError as error:  # by its definition never sent
-            raise Trouble(Kind.UNREACHED, self.settings.without_secrets(str(error))) from None
+            raise RequestError(RequestErrorKind.UNREACHED, self.settings.without_secrets(str(error))) from None
         except (errors.AzureError, OSError) as error:
-            raise Trouble(Kind.LOST, self.settings.without_secrets(str(error))) from None
+            raise RequestError(RequestErrorKind.LOST, self.settings.without_secrets(str(error))) from None
 
 
 def _code(error: Exception) -> str:
@@ -176,12 +176,12 @@ def _code(error: Exception) -> str:
     return str(getattr(code, "value", code) or "")
 
 
-def _trouble(status: int, code: str) -> Trouble:
+def _trouble(status: int, code: str) -> RequestError:
     if code in _ALREADY_THERE:
-        return Trouble(Kind.EXISTS, code)
+        return RequestError(RequestErrorKind.EXISTS, code)
     if code in _CONTAINER_TROUBLE or code == "InvalidRange":
-        return Trouble(Kind.REFUSED, code)
-    return Trouble(kind_of_status(status) if status >= 300 else Kind.LOST, code)
+        return RequestError(RequestErrorKind.REFUSED, code)
+    return RequestError(kind_of_status(status) if status >= 300 else RequestErrorKind.LOST, code)
 
 
 def _named(authority: str, settings: Settings) -> tuple[str, str]:
@@ -206,7 +206,7 @@ def _address(account: str, settings: Settings) -> str:
     return settings.endpoint() or f"https://{account}.blob.core.windows.net"
 
 
-def _credential(account: str, settings: Settings, packages: _Packages) -> object:
+def _credential(account: str, settings: Settings, packages: _AzureSdk) -> object:
     if settings.flag("unsigned"):
         return None
     if key := settings.get("key") or (_EMULATOR_KEY if settings.flag("emulator") else None):

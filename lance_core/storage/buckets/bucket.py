@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ListedKey:
     key: str
     size: int
     modified: datetime
@@ -18,8 +18,8 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    found: Sequence[Found]
+class ListingPage:
+    found: Sequence[ListedKey]
     """In the order of keys, by their bytes."""
     following: str | None
     """What to ask with for the next one; None after the last."""
@@ -31,9 +31,9 @@ class Bucket(Protocol):
     def get(self, key: str, start: int, length: int | None) -> bytes:
         """Nothing where the object ends before `start`."""
 
-    def head(self, key: str) -> Found: ...
+    def head(self, key: str) -> ListedKey: ...
 
-    def page(self, prefix: str, *, deep: bool, after: str, following: str | None, limit: int) -> Page:
+    def page(self, prefix: str, *, deep: bool, after: str, following: str | None, limit: int) -> ListingPage:
         """Keys that begin with `prefix`, behind `after`; without `deep` those that have no further slash."""
 
     def put(self, key: str, data: bytes) -> None: ...

@@ -10,7 +10,7 @@ from lance_core.storage.buckets.azure import AzureBucket
 from lance_core.storage.buckets.bucket import Bucket
 from lance_core.storage.buckets.gcs import GcsBucket
 from lance_core.storage.buckets.s3 import S3Bucket
-from lance_core.storage.log_redaction import keep_out_of_logs
+from lance_core.storage.log_redaction import redact_in_logs
 from lance_core.storage.options import Settings
 
 _KINDS: Mapping[str, Callable[[str, Settings], Bucket]] = {
@@ -24,13 +24,13 @@ _opened: dict[tuple[int, str, Settings], Bucket] = {}
 _one_at_a_time = threading.Lock()
 
 
-def opened(authority: str, settings: Settings) -> Bucket:
+def cached_client(authority: str, settings: Settings) -> Bucket:
     """`authority` is what a URI has between its scheme and its path."""
     key = (os.getpid(), authority, settings)
     found = _opened.get(key)
     if found is None:
         with _one_at_a_time:
-            keep_out_of_logs(settings.secrets)
+            redact_in_logs(settings.secrets)
             found = _opened.get(key) or _KINDS[settings.scheme](authority, settings)
             if len(_opened) >= _KEPT:  # credentials that are renewed make a new one each time
                 del _opened[next(iter(_opened))]

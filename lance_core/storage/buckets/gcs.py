@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, TypedDict, cast
 from urllib.parse import quote
 
 from lance_core.errors import InvalidInput
-from lance_core.storage.buckets.bucket import Found, Page
+from lance_core.storage.buckets.bucket import ListedKey, ListingPage
 from lance_core.storage.optional_packages import package
 from lance_core.storage.options import Settings, hidden
-from lance_core.storage.request_errors import Kind, Trouble, kind_of_status
+from lance_core.storage.request_errors import RequestError, RequestErrorKind, kind_of_status
 
 if TYPE_CHECKING:
     from gcsfs import GCSFileSystem
@@ -30,7 +30,7 @@ _TOLD_CHARACTERS_MAX = 300
 
 
 @dataclass(frozen=True, slots=True)
-class _Packages:
+class _GcsSdk:
     core: ModuleType
     asyn: ModuleType
     aiohttp: ModuleType
@@ -41,7 +41,7 @@ class _Packages:
     oauth2: ModuleType
 
     @classmethod
-    def loaded(cls) -> "_Packages":
+    def loaded(cls) -> "_GcsSdk":
         auth = ("google.auth.exceptions", "google.oauth2.credentials")
         names = ("gcsfs.core", "fsspec.asyn", "aiohttp", "yarl", "gcsfs.retry")
         return cls(*(package(name, extra="gcs", needed_for="a table at gs://") for name in (*names, *auth)))
@@ -57,13 +57,13 @@ class _Object(TypedDict):
 class GcsBucket:
     name: str
     settings: Settings
-    _packages: _Packages = field(repr=False)
+    _packages: _GcsSdk = field(repr=False)
     _files: "GCSFileSystem" = field(repr=False)
     _secrets: tuple[str, ...] = field(repr=False)
 
     @classmethod
     def open(cls, authority: str, settings: Settings) -> "GcsBucket":
-        packages = _Packages.loaded()
+        packages = _GcsSdk.loaded()
         account = _account(settings)
         secrets = (*settings.secrets, account.get("private_key", ""))
         try:
@@ -80,8 +80,8 @@ class GcsBucket:
             )
         except (OSError, ValueError, KeyError, packages.auth.GoogleAuthError) as error:
             # Its own words may quote the key that could not be read.
-            raise Trouble(
-                Kind.FORBIDDEN,
+            raise RequestError(
+                RequestErrorKind.FORBIDDEN,
                 f"no usable credentials ({type(error).__name__}); look at google_service_account and the like, or give "
                 "google_skip_signature='true' for a public bucket",
             ) from None
@@ -93,10 +93,10 @@ class GcsBucket:
         status, body = self._answer("GET", self._object(key), {"alt": "media"}, headers=headers)
         return b"" if status == _OUT_OF_RANGE else _taken(status, body, self._secrets)
 
-    def head(self, key: str) -> Found:
+    def head(self, key: str) -> ListedKey:
         return _found(json.loads(self._asked("GET", self._object(key), {"fields": _FIELDS})))
 
-    def page(self, prefix: str, *, deep: bool, after: str, following: str | None, limit: int) -> Page:
+    def page(self, prefix: str, *, deep: bool, after: str, following: str | None, limit: int) -> ListingPage:
         asked = {"prefix": prefix, "maxResults": str(limit), "fields": f"nextPageToken,prefixes,items({_FIELDS})"}
         if not deep:
             asked["delimiter"] = "/"
@@ -107,7 +107,7 @@ class GcsBucket:
         answer = json.loads(self._asked("GET", f"{self._place}/storage/v1/b/{_quoted(self.name)}/o", asked))
         found = [_found(each) for each in answer.get("items", ())]
         directories = answer.get("prefixes", ())
-        return Page([each for each in found if each.key > after], answer.get("nextPageToken"), directories)
+        return ListingPage([each for each in found if each.key > after], answer.get("nextPageToken"), directories)
 
     def put(self, key: str, data: bytes) -> None:
         self._put(key, data, {})
@@ -187,16 +187,20 @@ class GcsBucket:
         try:
             request()
         except (packages.auth.TransportError, packages.aiohttp.ClientConnectorError) as error:
-            raise Trouble(Kind.UNREACHED, hidden(str(error), self._secrets)) from None
+            raise RequestError(RequestErrorKind.UNREACHED, hidden(str(error), self._secrets)) from None
         except (packages.auth.GoogleAuthError, packages.errors.NonRetryableError) as error:
-            raise Trouble(Kind.FORBIDDEN, f"the credentials are not accepted ({type(error).__name__})") from None
+            raise RequestError(
+                RequestErrorKind.FORBIDDEN, f"the credentials are not accepted ({type(error).__name__})"
+            ) from None
         except packages.errors.HttpError as error:
             status = int(error.code) if str(error.code).isdecimal() else 0
-            raise Trouble(kind_of_status(status), hidden(str(error), self._secrets)) from None
+            raise RequestError(kind_of_status(status), hidden(str(error), self._secrets)) from None
         except FileNotFoundError:
-            raise Trouble(Kind.ABSENT, "") from None
+            raise RequestError(RequestErrorKind.ABSENT, "") from None
         except (OSError, packages.aiohttp.ClientError) as error:
-            raise Trouble(Kind.LOST, hidden(str(error) or type(error).__name__, self._secrets)) from None
+            raise RequestError(
+                RequestErrorKind.LOST, hidden(str(error) or type(error).__name__, self._secrets)
+            ) from None
 
 
 def _taken(status: int, body: bytes, secrets: tuple[str, ...]) -> bytes:
@@ -208,8 +212,8 @@ def _taken(status: int, body: bytes, secrets: tuple[str, ...]) -> bytes:
         told = f"HTTP status {status}"
     told = hidden(told, secrets)[:_TOLD_CHARACTERS_MAX]
     if status == 404 and "bucket" in told.lower():
-        raise Trouble(Kind.REFUSED, told)
-    raise Trouble(kind_of_status(status), told)
+        raise RequestError(RequestErrorKind.REFUSED, told)
+    raise RequestError(kind_of_status(status), told)
 
 
 def _account(settings: Settings) -> Mapping[str, str]:
@@ -226,7 +230,7 @@ def _account(settings: Settings) -> Mapping[str, str]:
     return {name: str(value) for name, value in told.items() if isinstance(name, str)}
 
 
-def _token(settings: Settings, account: Mapping[str, str], packages: _Packages) -> object:
+def _token(settings: Settings, account: Mapping[str, str], packages: _GcsSdk) -> object:
     if settings.flag("unsigned") or account.get("disable_oauth") == "True":
         return "anon"
     if bearer := settings.get("token"):
@@ -234,8 +238,10 @@ def _token(settings: Settings, account: Mapping[str, str], packages: _Packages) 
     return dict(account) or settings.get("key_file") or "google_default"
 
 
-def _found(told: _Object) -> Found:
-    return Found(told["name"], int(told["size"]), datetime.fromisoformat(told["updated"]), str(told.get("etag", "")))
+def _found(told: _Object) -> ListedKey:
+    return ListedKey(
+        told["name"], int(told["size"]), datetime.fromisoformat(told["updated"]), str(told.get("etag", ""))
+    )
 
 
 def _quoted(text: str) -> str:

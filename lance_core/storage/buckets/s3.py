@@ -11,10 +11,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
-from lance_core.storage.buckets.bucket import Found, Page
+from lance_core.storage.buckets.bucket import ListedKey, ListingPage
 from lance_core.storage.optional_packages import package
 from lance_core.storage.options import Settings
-from lance_core.storage.request_errors import Kind, Trouble, kind_of_status
+from lance_core.storage.request_errors import RequestError, RequestErrorKind, kind_of_status
 
 if TYPE_CHECKING:
     from botocore.client import BaseClient
@@ -41,7 +41,7 @@ _NEVER_MADE = ("ParamValidationError", "BaseEndpointResolverError", "ValidationE
 
 
 @dataclass(frozen=True, slots=True)
-class _Packages:
+class _S3Sdk:
     session: ModuleType
     boto_errors: ModuleType
     config: ModuleType
@@ -51,7 +51,7 @@ class _Packages:
     handlers: ModuleType
 
     @classmethod
-    def loaded(cls) -> "_Packages":
+    def loaded(cls) -> "_S3Sdk":
         names = ("boto3.session", "boto3.exceptions", "botocore.config", "botocore", "botocore.exceptions")
         more = ("urllib3.exceptions", "botocore.handlers")
         return cls(*(package(name, extra="s3", needed_for="a table at s3://") for name in (*names, *more)))
@@ -61,7 +61,7 @@ class _Packages:
 class S3Bucket:
     name: str
     settings: Settings
-    _packages: _Packages = field(repr=False)
+    _packages: _S3Sdk = field(repr=False)
     _client: "BaseClient" = field(repr=False)
     _always: dict[str, str] = field(repr=False)
     """Goes with every request about an object."""
@@ -69,7 +69,7 @@ class S3Bucket:
 
     @classmethod
     def open(cls, authority: str, settings: Settings) -> "S3Bucket":
-        packages = _Packages.loaded()
+        packages = _S3Sdk.loaded()
         endpoint = settings.endpoint()
         try:
             session = packages.session.Session(
@@ -86,7 +86,7 @@ class S3Bucket:
                 config=packages.config.Config(**_config(settings, endpoint, packages)),
             )
         except (packages.errors.BotoCoreError, ValueError) as error:
-            raise Trouble(_kind(error), settings.without_secrets(str(error))) from None
+            raise RequestError(_kind(error), settings.without_secrets(str(error))) from None
         # Each put would ask first whether it may be sent: one way and back more, for objects that are small.
         client.meta.events.unregister("before-call.s3", packages.handlers.add_expect_header)
         payer = {"RequestPayer": "requester"} if settings.flag("requester_pays") else {}
@@ -101,21 +101,21 @@ class S3Bucket:
             with answer["Body"] as body:
                 data: bytes = body.read()
             if len(data) != answer["ContentLength"]:
-                raise Trouble(Kind.LOST, f"{len(data)} of {answer['ContentLength']} bytes came")
+                raise RequestError(RequestErrorKind.LOST, f"{len(data)} of {answer['ContentLength']} bytes came")
             return data
 
         try:
             return self._done(get)
-        except Trouble as trouble:
+        except RequestError as trouble:
             if trouble.told == _OUT_OF_RANGE:
                 return b""
             raise
 
-    def head(self, key: str) -> Found:
+    def head(self, key: str) -> ListedKey:
         answer = self._done(lambda: self._client.head_object(Key=key, **self._always))
-        return Found(key, answer["ContentLength"], answer["LastModified"], answer.get("ETag", ""))
+        return ListedKey(key, answer["ContentLength"], answer["LastModified"], answer.get("ETag", ""))
 
-    def page(self, prefix: str, *, deep: bool, after: str, following: str | None, limit: int) -> Page:
+    def page(self, prefix: str, *, deep: bool, after: str, following: str | None, limit: int) -> ListingPage:
         asked: dict[str, object] = {"Prefix": prefix, "MaxKeys": limit}
         if not deep:
             asked["Delimiter"] = "/"
@@ -125,11 +125,11 @@ class S3Bucket:
             asked["StartAfter"] = after
         answer = self._done(lambda: self._client.list_objects_v2(**self._always, **asked))
         found = [
-            Found(each["Key"], each["Size"], each["LastModified"], each.get("ETag", ""))
+            ListedKey(each["Key"], each["Size"], each["LastModified"], each.get("ETag", ""))
             for each in answer.get("Contents", ())
         ]
         directories = [each["Prefix"] for each in answer.get("CommonPrefixes", ())]
-        return Page(found, answer["NextContinuationToken"] if answer.get("IsTruncated") else None, directories)
+        return ListingPage(found, answer["NextContinuationToken"] if answer.get("IsTruncated") else None, directories)
 
     def put(self, key: str, data: bytes) -> None:
         self._put(key, data, {})
@@ -163,13 +163,13 @@ class S3Bucket:
             code = str(error.response.get("Error", {}).get("Code", ""))
             raise _trouble(status, code) from None
         except (errors.BotoCoreError, ValueError) as error:
-            raise Trouble(_kind(error), self.settings.without_secrets(str(error))) from None
+            raise RequestError(_kind(error), self.settings.without_secrets(str(error))) from None
         except (OSError, self._packages.boto_errors.Boto3Error, self._packages.http.HTTPError) as error:
             # A body that breaks off is told of by the HTTP library itself.
-            raise Trouble(Kind.LOST, self.settings.without_secrets(str(error))) from None
+            raise RequestError(RequestErrorKind.LOST, self.settings.without_secrets(str(error))) from None
 
 
-def _config(settings: Settings, endpoint: str | None, packages: _Packages) -> dict[str, object]:
+def _config(settings: Settings, endpoint: str | None, packages: _S3Sdk) -> dict[str, object]:
     config: dict[str, object] = {
         "connect_timeout": settings.seconds("connect_timeout", _CONNECT_SECONDS),
         "read_timeout": settings.seconds("timeout", _ANSWER_SECONDS),
@@ -199,22 +199,22 @@ def _encryption(settings: Settings) -> dict[str, object]:
     return asked
 
 
-def _trouble(status: int, code: str) -> Trouble:
+def _trouble(status: int, code: str) -> RequestError:
     if code in ("NoSuchBucket", _OUT_OF_RANGE):
-        return Trouble(Kind.REFUSED, code)
+        return RequestError(RequestErrorKind.REFUSED, code)
     if code == "ExpiredToken":
-        return Trouble(Kind.FORBIDDEN, code)
+        return RequestError(RequestErrorKind.FORBIDDEN, code)
     if code in _BUSY:
-        return Trouble(Kind.BUSY, code)
-    return Trouble(kind_of_status(status) if status >= 300 else Kind.LOST, code)
+        return RequestError(RequestErrorKind.BUSY, code)
+    return RequestError(kind_of_status(status) if status >= 300 else RequestErrorKind.LOST, code)
 
 
-def _kind(error: Exception) -> Kind:
+def _kind(error: Exception) -> RequestErrorKind:
     names = {each.__name__ for each in type(error).__mro__}
     if names.intersection(_WITHOUT_CREDENTIALS):
-        return Kind.FORBIDDEN
+        return RequestErrorKind.FORBIDDEN
     if names.intersection(_NEVER_SENT):
-        return Kind.UNREACHED
+        return RequestErrorKind.UNREACHED
     if names.intersection(_NEVER_MADE) or type(error) is ValueError:
-        return Kind.REFUSED
-    return Kind.LOST
+        return RequestErrorKind.REFUSED
+    return RequestErrorKind.LOST

@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NotRequired, Protocol, TypedDict, cast
 
-from lance_core.errors import InvalidInput, LanceError, MissingPiece, NotFound, StorageError, Unsupported
+from lance_core.errors import InvalidInput, LanceError, MissingDependency, NotFound, StorageError, Unsupported
 from lance_core.format.ids import Version
-from lance_core.storage.log_redaction import keep_out_of_logs
+from lance_core.storage.log_redaction import redact_in_logs
 from lance_core.storage.manifest_stores.manifest_store import COMMITTER, Entry
 from lance_core.storage.secret_references import resolved
 from lance_core.storage.store import Put
@@ -44,7 +44,7 @@ _Attribute = Mapping[str, str]
 _Item = Mapping[str, _Attribute]
 
 
-class _Page(TypedDict):
+class _QueryPage(TypedDict):
     Items: list[_Item]
     LastEvaluatedKey: NotRequired[_Item]
 
@@ -54,7 +54,7 @@ class _Client(Protocol):
 
     def describe_table(self, *, TableName: str) -> Mapping[str, Mapping[str, object]]: ...
     def get_item(self, **request: object) -> Mapping[str, _Item]: ...
-    def query(self, **request: object) -> _Page: ...
+    def query(self, **request: object) -> _QueryPage: ...
     def put_item(self, **request: object) -> object: ...
     def delete_item(self, **request: object) -> object: ...
 
@@ -145,7 +145,7 @@ class DynamoDBManifestStore:
             if _code(error) != "ConditionalCheckFailedException":
                 raise self._failed(f"forget version {entry.version}", key, error) from None
 
-    def _page(self, key: str, what: str, **more: object) -> _Page:
+    def _page(self, key: str, what: str, **more: object) -> _QueryPage:
         """Of the entries of a table, in the order of versions."""
         client = self._client()
         try:
@@ -209,7 +209,7 @@ class DynamoDBManifestStore:
                 "dynamodb_endpoint is an address that begins with https:// (or http://), without user, password and "
                 "query"
             )
-        keep_out_of_logs(found for name, found in given.items() if name.startswith("aws_"))
+        redact_in_logs(found for name, found in given.items() if name.startswith("aws_"))
         if endpoint.startswith("http://") and lowered.get("allow_http", "").lower() not in _TRUE:
             raise InvalidInput(
                 "dynamodb_endpoint is an address without TLS; if that is what you want, add allow_http='true' to the "
@@ -223,7 +223,7 @@ class DynamoDBManifestStore:
             from botocore.exceptions import BotoCoreError
             from botocore.session import get_session
         except ModuleNotFoundError as error:
-            raise MissingPiece(
+            raise MissingDependency(
                 "versions reserved in DynamoDB need botocore: pip install 'lance-assets[dynamodb]'"
             ) from error
         config = Config(

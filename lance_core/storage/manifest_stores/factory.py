@@ -8,7 +8,7 @@ from lance_core.storage.factory import without_secrets
 from lance_core.storage.manifest_stores.dynamodb import DynamoDBManifestStore
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.storage.manifest_stores.sql import SqlManifestStore
-from lance_core.storage.secret_references import looked_up
+from lance_core.storage.secret_references import resolve_secrets
 
 _IN_THE_URI = "s3+ddb://"
 _QUERY = "ddbTableName"
@@ -22,7 +22,7 @@ def open_manifest_store(
         if given is not None and not isinstance(given, ManifestStore):
             raise InvalidInput(f"manifest_store= is a URL such as {_FORMS}, and not a {type(given).__name__}")
         return given
-    given = looked_up(given, "the manifest store")
+    given = resolve_secrets(given, "the manifest store")
     scheme, separator, rest = given.partition("://")
     if not separator:
         # Not repeated: half a URL may hold a password.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING
 
-from lance_core.errors import InvalidInput, MissingPiece, StorageError, Unsupported
+from lance_core.errors import InvalidInput, MissingDependency, StorageError, Unsupported
 from lance_core.format.ids import Version
 from lance_core.storage.manifest_stores.manifest_store import COMMITTER, Entry
 from lance_core.storage.options import hidden
@@ -174,7 +174,7 @@ def _parsed(text: str) -> "URL":
         from sqlalchemy import make_url
         from sqlalchemy.exc import ArgumentError
     except ModuleNotFoundError as error:
-        raise MissingPiece(
+        raise MissingDependency(
             "versions reserved in a database need SQLAlchemy: pip install 'lance-assets[sql]'"
         ) from error
     try:
@@ -210,7 +210,7 @@ def _opened(url: "URL") -> "Engine":
             url, isolation_level="AUTOCOMMIT", connect_args=wait, pool_pre_ping=True, hide_parameters=True
         )
     except ModuleNotFoundError as error:
-        raise MissingPiece(
+        raise MissingDependency(
             f"versions reserved in PostgreSQL need its driver ({error.name}): pip install 'lance-assets[postgresql]'"
         ) from error
 

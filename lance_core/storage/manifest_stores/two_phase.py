@@ -23,7 +23,7 @@ from lance_core.format.ids import Version
 from lance_core.format.naming import NamingScheme
 from lance_core.limits import MANIFEST_BYTES
 from lance_core.storage.manifest_stores.manifest_store import Entry, ManifestStore, checked
-from lance_core.storage.store import ListsInOrder, ObjectInfo, Put, Store, read_whole
+from lance_core.storage.store import ObjectInfo, Put, Store, SupportsOrderedListing, read_whole
 
 _PUTS_MAX = 5
 _without_condition: set[str] = set()
@@ -51,7 +51,7 @@ class _Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class PublishedStore(ListsInOrder):
+class TwoPhaseStore(SupportsOrderedListing):
     own: Store
     manifests: ManifestStore
     key: str
@@ -82,7 +82,7 @@ class PublishedStore(ListsInOrder):
     def first(self, directory: str, count: int) -> Sequence[ObjectInfo]:
         """The entries alone could not tell what is the newest: not everybody who commits knows of them."""
         own = self.own
-        if isinstance(own, ListsInOrder):
+        if isinstance(own, SupportsOrderedListing):
             return self._with_newest(directory, lambda: own.first(directory, count))[:count]
         return self._with_newest(directory, lambda: own.list(directory))[:count]
 
@@ -109,8 +109,8 @@ class PublishedStore(ListsInOrder):
                 self.own.delete(slot.root + entry.path)
         self.own.delete(path)
 
-    def settle(self, paths: Sequence[str]) -> None:
-        self.own.settle(paths)
+    def ensure_durable(self, paths: Sequence[str]) -> None:
+        self.own.ensure_durable(paths)
 
     # Writing
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from lance_core.commit import write_protocol
 from lance_core.commit.loop import ATTEMPTS
-from lance_core.commit.write_protocol import Written
+from lance_core.commit.write_protocol import WriteResult
 from lance_core.errors import AlreadyExists, Corrupt, InvalidInput, NotFound, SchemaMismatch
 from lance_core.format import size_guard
 from lance_core.format.fragment import Fragment, StorageVersion
@@ -24,12 +24,12 @@ from lance_core.format.ingest_records import DIRECTORY
 from lance_core.format.operations import Append, Operation, Overwrite
 from lance_core.format.schema import TableSchema
 from lance_core.limits import INTENT_BYTES
-from lance_core.runtime import SYSTEM
+from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.store import read_whole
 from lance_core.table.table import STORAGE_VERSION
-from lance_core.tasks.ingest.file_readers import Bad
-from lance_core.transactions.apply import Birth
-from lance_core.versions.location import Location, published_config
+from lance_core.tasks.ingest.file_readers import BadRecord
+from lance_core.transactions.apply import NewTable
+from lance_core.versions.location import Location, manifest_store_config
 from lance_core.versions.snapshot import Snapshot, load_latest
 from lance_core.versions.table_id import TABLE_ID
 
@@ -49,7 +49,7 @@ intent, or the uuid of the transaction where there was none."""
 PENDING = f"{DIRECTORY}/pending"
 
 
-def refusal(bad: Bad, uri: str) -> InvalidInput:
+def refusal(bad: BadRecord, uri: str) -> InvalidInput:
     place = uri + (f", row {bad.row:,}" if bad.row is not None else "")
     place += f" (line {bad.line:,})" if bad.line is not None else ""
     column = f", column {bad.column!r}" if bad.column is not None else ""
@@ -59,7 +59,7 @@ def refusal(bad: Bad, uri: str) -> InvalidInput:
     return SchemaMismatch(told, column=bad.column, expected="a value of its type", got=bad.reason)
 
 
-def batch_of(records: Sequence[tuple[str, Bad]], ingest: str) -> pa.RecordBatch:
+def batch_of(records: Sequence[tuple[str, BadRecord]], ingest: str) -> pa.RecordBatch:
     rows = [
         {
             "file": uri,
@@ -75,18 +75,18 @@ def batch_of(records: Sequence[tuple[str, Bad]], ingest: str) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, SCHEMA)
 
 
-def base_of(location: Location) -> Snapshot | Birth:
+def base_of(location: Location) -> Snapshot | NewTable:
     try:
         base = load_latest(location)
     except NotFound:
-        return Birth(StorageVersion.parse(STORAGE_VERSION))
+        return NewTable(StorageVersion.parse(STORAGE_VERSION))
     base.manifest.check_writable()
     return base
 
 
-def schema_of(base: Snapshot | Birth) -> TableSchema:
+def schema_of(base: Snapshot | NewTable) -> TableSchema:
     """Checked: a table that was made for something else is not written to."""
-    if isinstance(base, Birth):
+    if isinstance(base, NewTable):
         return TableSchema.from_arrow(SCHEMA)
     schema = base.manifest.schema
     there = {field.name: field.type for field in schema.arrow}
@@ -134,15 +134,15 @@ def settle(location: Location, segment: str) -> None:
     location.store.delete(path)
 
 
-def _landed(location: Location, fragments: tuple[Fragment, ...], intent: str) -> Written:
+def _landed(location: Location, fragments: tuple[Fragment, ...], intent: str) -> WriteResult:
     base = base_of(location)
-    begun = write_protocol.begin(location, base, verb="ingest", intent=intent, ports=SYSTEM)
-    if isinstance(begun, Written):
+    begun = write_protocol.begin(location, base, verb="ingest", intent=intent, ports=SYSTEM_RUNTIME)
+    if isinstance(begun, WriteResult):
         return begun
     schema = schema_of(base)
     operation: Operation = Append(fragments)
-    if isinstance(base, Birth):
-        operation = Overwrite(fragments, schema, {TABLE_ID: begun.uuid, **published_config(location)})
+    if isinstance(base, NewTable):
+        operation = Overwrite(fragments, schema, {TABLE_ID: begun.uuid, **manifest_store_config(location)})
     try:
         return write_protocol.finish(begun, operation, properties={}, attempts=ATTEMPTS)
     except AlreadyExists:

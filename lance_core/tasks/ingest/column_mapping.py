@@ -1,7 +1,7 @@
 """Columns of a source file as columns of the table: by name, renamed where the caller says so, from within structs too.
 
-Nothing is converted here: what comes out has the table's names and the file's types (`rows.py` goes on). Start
-with `Picker`.
+Nothing is converted here: what comes out has the table's names and the file's types (`row_conversion.py` goes on).
+Start with `Picker`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,13 +11,13 @@ import pyarrow.compute as pc
 
 from lance_core.errors import SchemaMismatch
 from lance_core.format.schema import TableSchema
-from lance_core.tasks.ingest.formats import Reading
+from lance_core.tasks.ingest.formats import ReadOptions
 
 
 class Picker:
     """For one file."""
 
-    def __init__(self, schema: TableSchema, reading: Reading, *, uri: str) -> None:
+    def __init__(self, schema: TableSchema, reading: ReadOptions, *, uri: str) -> None:
         self._arrow = schema.arrow
         self._mapping = dict(reading.mapping)
         self._drops = reading.drops_extra

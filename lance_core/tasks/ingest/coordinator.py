@@ -1,13 +1,13 @@
 """Files into a table, each of them once: found on the driver, read by workers, committed with the record of them.
 
-    driver    the files there are, less those that the version has       sources.py, record.py
-              shares of them                                             work.py
-    workers   read, convert, write fragments; divert bad records         rows.py
+    driver    the files there are, less those that the version has       sources.py, ingest_log.py
+              shares of them                                             worker.py
+    workers   read, convert, write fragments; divert bad records         row_conversion.py
     driver    a segment of the record -> one commit -> bad records       bad_records.py
 
-The record is part of the version (`format/ingested.py`): of two ingests at once, the second is refused by the commit,
-looks what the first one took, reads again only shares that have such a file in them, and commits what is left. Start
-with `ingest`; why it is so, says 001-atomic-file-ingest.md.
+The record is part of the version (`format/ingest_records.py`): of two ingests at once, the second is refused by the
+commit, looks what the first one took, reads again only shares that have such a file in them, and commits what is left.
+Start with `ingest`; why it is so, says 001-atomic-file-ingest.md.
 """
 
 import json
@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from lance_core import validation
 from lance_core.commit import write_protocol
-from lance_core.commit.write_protocol import Begun, Written
-from lance_core.coordination.backoff import Pace
+from lance_core.commit.write_protocol import StartedWrite, WriteResult
+from lance_core.coordination.backoff import Backoff
 from lance_core.datafiles.blob_writing import stored_schema
 from lance_core.datafiles.column_layout import check_storable
 from lance_core.datafiles.fragment_writer import FileLimits
@@ -34,36 +34,36 @@ from lance_core.errors import (
     StorageError,
 )
 from lance_core.format.fragment import StorageVersion
-from lance_core.format.ingest_records import FOLLOWS, INGESTED, told
+from lance_core.format.ingest_records import FOLLOWS, INGESTED, encode_segments
 from lance_core.format.operations import Append, Operation, Overwrite
 from lance_core.format.schema import TableSchema
-from lance_core.runtime import SYSTEM
+from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.factory import without_secrets
 from lance_core.storage.options import bound
 from lance_core.table.committed import Committed
 from lance_core.table.table import STORAGE_VERSION, audit_of, committed_of
-from lance_core.tasks.driver import How, Where
+from lance_core.tasks.driver import TableRef, WriteOptions
 from lance_core.tasks.ingest import bad_records
 from lance_core.tasks.ingest import ingest_log as records
-from lance_core.tasks.ingest.file_readers import Part
-from lance_core.tasks.ingest.formats import Changed, CsvFormat, Extra, Reading
-from lance_core.tasks.ingest.ingest_log import Record
+from lance_core.tasks.ingest.file_readers import FileSplit
+from lance_core.tasks.ingest.formats import Changed, CsvFormat, Extra, ReadOptions
+from lance_core.tasks.ingest.ingest_log import IngestLog
 from lance_core.tasks.ingest.sources import SourceFile, listed, named
 from lance_core.tasks.ingest.worker import (
     IngestPlan,
+    IngestResult,
+    IngestTarget,
     IngestTask,
-    Outcome,
     SchemaTask,
     Share,
-    Target,
     dealt,
     packed,
     unpacked,
 )
 from lance_core.tasks.partitioning import Runner, Task, results_of
-from lance_core.tasks.version_stamp import Stamp
-from lance_core.transactions.apply import Birth
-from lance_core.versions.location import Location, locate, published_config
+from lance_core.tasks.version_stamp import VersionStamp
+from lance_core.transactions.apply import NewTable
+from lance_core.versions.location import Location, locate, manifest_store_config
 from lance_core.versions.snapshot import Snapshot
 from lance_core.versions.table_id import TABLE_ID
 
@@ -74,11 +74,11 @@ _VERB = "ingest"
 
 
 @dataclass(frozen=True, slots=True)
-class What:
+class IngestRequest:
     """What is to be ingested, and how."""
 
     files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-    reading: Reading
+    reading: ReadOptions
     schema: pa.Schema | None
     on_bad_record: str
     changed: Changed
@@ -86,7 +86,7 @@ class What:
     source_options: Mapping[str, str] | None = field(default=None, repr=False)
 
 
-def ingest(where: Where, what: What, *, how: How, runner: Runner) -> Committed:
+def ingest(where: TableRef, what: IngestRequest, *, how: WriteOptions, runner: Runner) -> Committed:
     validation.check(intent=how.intent, retries=how.retries)
     properties = validation.properties(how.properties)
     if what.changed not in ("fail", "again", "skip"):
@@ -98,11 +98,13 @@ def ingest(where: Where, what: What, *, how: How, runner: Runner) -> Committed:
 class _Ingest:
     """One call. What workers gave back is kept for as long as it holds."""
 
-    def __init__(self, where: Where, what: What, how: How, runner: Runner, properties: Mapping[str, str]) -> None:
+    def __init__(
+        self, where: TableRef, what: IngestRequest, how: WriteOptions, runner: Runner, properties: Mapping[str, str]
+    ) -> None:
         self._where, self._what, self._how, self._runner = where, what, how, runner
         self._properties = properties
         self._location, base = _base(where)
-        self._base: Snapshot | Birth = base
+        self._base: Snapshot | NewTable = base
         first = self._first_file()
         options = what.source_options
         if options is None:
@@ -117,33 +119,33 @@ class _Ingest:
         self._done_for: TableSchema | None = None
         self._new_schema: TableSchema | None = None
 
-    def run(self) -> Written:
+    def run(self) -> WriteResult:
         location, how = self._location, self._how
-        begun = write_protocol.begin(location, self._base, verb=_VERB, intent=how.intent, ports=SYSTEM)
-        if isinstance(begun, Written):
+        begun = write_protocol.begin(location, self._base, verb=_VERB, intent=how.intent, ports=SYSTEM_RUNTIME)
+        if isinstance(begun, WriteResult):
             self._settle()
             return begun
         self._settle()
         files = listed(self._what.files, self._source_options)
-        pace = Pace(SYSTEM)
+        pace = Backoff(SYSTEM_RUNTIME)
         for before in range(how.retries):
             try:
                 written = self._once(begun, files)
             except (RetryableConflict, AlreadyExists) as conflict:
                 told = conflict.rule if isinstance(conflict, RetryableConflict) else ""
-                if told == "exhausted" or before + 1 == how.retries or pace.is_over:
+                if told == "exhausted" or before + 1 == how.retries or pace.is_expired:
                     raise
-                pace.lost()
+                pace.wait()
                 self._location, self._base = _base(self._where)
                 begun = replace(begun, location=self._location, base=self._base)
-                if landed := write_protocol.landed_before(begun):
+                if landed := write_protocol.find_committed(begun):
                     self._settle()
                     return landed
             else:
                 return replace(written, attempts=written.attempts + before) if written.attempts else written
         raise AssertionError("the last attempt returns or raises")
 
-    def _once(self, begun: Begun, files: Sequence[SourceFile]) -> Written:
+    def _once(self, begun: StartedWrite, files: Sequence[SourceFile]) -> WriteResult:
         base = self._base if isinstance(self._base, Snapshot) else None
         record = records.of(self._location, base)
         fresh = records.fresh(files, record, self._what.changed)
@@ -152,7 +154,7 @@ class _Ingest:
                 raise NotFound(
                     f"no file matches {self._shown()}, and there is no table at {self._location.uri}; look at files="
                 )
-            return write_protocol.nothing_to_write(begun)
+            return write_protocol.finish_unchanged(begun)
         schema = self._schema(fresh)
         self._what.reading.check(schema, what=self._location.uri)
         outcome = self._outcome(begun, fresh, schema)
@@ -162,14 +164,14 @@ class _Ingest:
             bad_records.note(record.location, name, self._side.uri, outcome.diverted)
         properties = {
             **self._properties,
-            INGESTED: told(record.written(fresh, name)),
-            FOLLOWS: told(record.segments),
+            INGESTED: encode_segments(record.written(fresh, name)),
+            FOLLOWS: encode_segments(record.segments),
             FILES: str(len(fresh)),
             BAD: str(outcome.bad),
         }
         operation: Operation = Append(outcome.fragments)
         if base is None:
-            config = {TABLE_ID: begun.uuid, **published_config(self._location)}
+            config = {TABLE_ID: begun.uuid, **manifest_store_config(self._location)}
             operation = Overwrite(outcome.fragments, schema, config)
         try:
             look = audit_of(self._how.audit)
@@ -184,7 +186,7 @@ class _Ingest:
             self._finish_bad(record, name, written)
         return written
 
-    def _outcome(self, begun: Begun, fresh: Sequence[SourceFile], schema: TableSchema) -> Outcome:
+    def _outcome(self, begun: StartedWrite, fresh: Sequence[SourceFile], schema: TableSchema) -> IngestResult:
         """What was read before stands, where nothing of a share has gone and the table's columns are the same."""
         if self._done_for != schema:
             self._done, self._done_for = {}, schema
@@ -195,16 +197,16 @@ class _Ingest:
         shares = [*map(packed, dealt(left, self._what.reading, self._runner.slots))]
         plan = IngestPlan(
             reading=self._what.reading,
-            target=Target.of(self._location, schema, version, self._what.limits),
+            target=IngestTarget.of(self._location, schema, version, self._what.limits),
             side=self._side_target(),
             ingest=self._how.intent or begun.uuid,
-            stamp=Stamp.of_this_process(),
+            stamp=VersionStamp.of_this_process(),
             source_options=self._source_options,
         )
         results = self._run(IngestTask(plan, tuple(shares)), len(shares)) if shares else {}
         self._done = {packed(share): self._done[packed(share)] for share in kept}
         self._done |= {share: results.get(number, []) for number, share in enumerate(shares)}
-        return Outcome.of(result for found in self._done.values() for result in found)
+        return IngestResult.of(result for found in self._done.values() for result in found)
 
     def _kept(self, fresh: Sequence[SourceFile]) -> list[Share]:
         """Shares that are done, of which no file has gone, with no file of which a part is in one that is not."""
@@ -231,9 +233,9 @@ class _Ingest:
 
     def _found_schema(self, files: Sequence[SourceFile]) -> pa.Schema:
         whole = [files[at : at + _FILES_A_LOOK] for at in range(0, len(files), _FILES_A_LOOK)]
-        shares = tuple(packed(tuple(map(Part, some))) for some in whole)
+        shares = tuple(packed(tuple(map(FileSplit, some))) for some in whole)
         diverts = self._side is not None
-        task = SchemaTask(self._what.reading, shares, diverts, Stamp.of_this_process(), self._source_options)
+        task = SchemaTask(self._what.reading, shares, diverts, VersionStamp.of_this_process(), self._source_options)
         found = self._run(task, len(shares))
         schemas: dict[str, tuple[str, pa.Schema]] = {}
         for number in sorted(found):
@@ -241,12 +243,12 @@ class _Ingest:
                 schemas.setdefault(schema, (uri, pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(schema)))))
         return unified([*schemas.values()], uri=self._location.uri)
 
-    def _side_target(self) -> Target | None:
+    def _side_target(self) -> IngestTarget | None:
         if self._side is None:
             return None
         base = bad_records.base_of(self._side)
-        version = base.storage_version if isinstance(base, Birth) else base.manifest.storage_version
-        return Target.of(self._side, bad_records.schema_of(base), version, self._what.limits)
+        version = base.storage_version if isinstance(base, NewTable) else base.manifest.storage_version
+        return IngestTarget.of(self._side, bad_records.schema_of(base), version, self._what.limits)
 
     def _settle(self) -> None:
         """What ingests that have landed left to be done."""
@@ -262,7 +264,7 @@ class _Ingest:
                 if record.has_landed(segment):
                     bad_records.settle(main, segment)
 
-    def _finish_bad(self, record: Record, name: str, written: Written) -> None:
+    def _finish_bad(self, record: IngestLog, name: str, written: WriteResult) -> None:
         """Where another holder of the intention was first, its own bad records are the ones that count."""
         if written.landed_before:
             bad_records.forget(record.location, name)
@@ -277,7 +279,7 @@ class _Ingest:
             ) from error
 
     def _storage_version(self) -> StorageVersion:
-        return self._base.storage_version if isinstance(self._base, Birth) else self._base.manifest.storage_version
+        return self._base.storage_version if isinstance(self._base, NewTable) else self._base.manifest.storage_version
 
     def _first_file(self) -> str:
         return next(iter(named(self._what.files)), "")
@@ -316,7 +318,7 @@ def _is_extension(found: pa.Field) -> bool:
     return b"ARROW:extension:name" in (found.metadata or {})
 
 
-def _base(where: Where) -> tuple[Location, Snapshot | Birth]:
+def _base(where: TableRef) -> tuple[Location, Snapshot | NewTable]:
     try:
         base = where.newest()
     except NotFound:
@@ -328,9 +330,9 @@ def _base(where: Where) -> tuple[Location, Snapshot | Birth]:
             manifest_store=where.manifest_store,
             durable=where.durable,
         )
-        return location, Birth(StorageVersion.parse(STORAGE_VERSION))
+        return location, NewTable(StorageVersion.parse(STORAGE_VERSION))
     base.manifest.check_writable()
     return base.location, base
 
 
-__all__ = ["BAD", "FILES", "Changed", "CsvFormat", "Extra", "Reading", "What", "ingest"]
+__all__ = ["BAD", "FILES", "Changed", "CsvFormat", "Extra", "IngestRequest", "ReadOptions", "ingest"]

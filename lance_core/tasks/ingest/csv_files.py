@@ -11,23 +11,25 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from lance_core.tasks.ingest.file_readers import Bad, Chunk, Part, Read, json_record, telling_unreadable
+from lance_core.tasks.ingest.file_readers import BadRecord, Chunk, FileSplit, Read, json_record, naming_unreadable_file
 from lance_core.tasks.ingest.formats import CsvFormat, Format, compression_of, format_of
 from lance_core.tasks.ingest.line_splitter import BLOCK_BYTES, region, stream_of
-from lance_core.tasks.ingest.sources import Source, SourceFile
+from lance_core.tasks.ingest.sources import SourceFile, SourceReader
 
 
-def csv_records(source: Source, part: Part, csv: CsvFormat, wanted: Callable[[list[str]], list[str]]) -> Read:
+def csv_records(
+    source: SourceReader, part: FileSplit, csv: CsvFormat, wanted: Callable[[list[str]], list[str]]
+) -> Read:
     names = names_of(source, csv)
     if names is None:
         return
     uri, compression = part.file.uri, compression_of(part.file.uri)
-    with source.open() as raw, telling_unreadable():
+    with source.open() as raw, naming_unreadable_file():
         stream, start = region(raw, compression, part.file.size, part.number, part.count)
         is_first = start == 0
         skip = csv.skip_rows if is_first else 0
         has_header = csv.column_names is None and is_first
-        places = _Places(source, csv, start)
+        places = _RecordNumbers(source, csv, start)
         failed: list[pa_csv.InvalidRow] = []
 
         def odd(row: pa_csv.InvalidRow) -> str:
@@ -63,10 +65,10 @@ def csv_records(source: Source, part: Part, csv: CsvFormat, wanted: Callable[[li
         for row in failed:
             number, line = places.of(row.number - ahead)
             reason = f"it has {row.actual_columns} fields, and there are {row.expected_columns} columns"
-            yield Bad(reason, number, line, record=row.text)
+            yield BadRecord(reason, number, line, record=row.text)
 
 
-def _place(places: "_Places", rows: Callable[[int], int], at: int) -> tuple[int, int | None]:
+def _place(places: "_RecordNumbers", rows: Callable[[int], int], at: int) -> tuple[int, int | None]:
     return places.of(rows(at))
 
 
@@ -85,11 +87,11 @@ def is_cut(file: SourceFile, csv: CsvFormat, asked: Format | None) -> bool:
     return not (csv.newlines_in_values or skips) and csv.encoding.lower().replace("-", "") == "utf8"
 
 
-def names_of(source: Source, csv: CsvFormat) -> list[str] | None:
+def names_of(source: SourceReader, csv: CsvFormat) -> list[str] | None:
     """None of a file in which there is nothing."""
     if csv.column_names is not None:
         return list(csv.column_names)
-    with source.open() as raw, telling_unreadable():
+    with source.open() as raw, naming_unreadable_file():
         stream = stream_of(raw, compression_of(source.file.uri))
         reading = pa_csv.ReadOptions(
             use_threads=False, block_size=csv.block_size, skip_rows=csv.skip_rows, encoding=csv.encoding
@@ -98,9 +100,9 @@ def names_of(source: Source, csv: CsvFormat) -> list[str] | None:
         return None if reader is None else list(reader.schema.names)
 
 
-def csv_schema_of(source: Source, csv: CsvFormat) -> pa.Schema | None:
+def csv_schema_of(source: SourceReader, csv: CsvFormat) -> pa.Schema | None:
     """As the first records look."""
-    with source.open() as raw, telling_unreadable():
+    with source.open() as raw, naming_unreadable_file():
         stream = stream_of(raw, compression_of(source.file.uri))
         reading = pa_csv.ReadOptions(
             use_threads=False,
@@ -190,11 +192,11 @@ def _as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
-class _Places:
+class _RecordNumbers:
     """Numbers of records in the whole file, and lines, for rows of a part of it. Asked for rising numbers it reads on;
     for another it begins again."""
 
-    def __init__(self, source: Source, csv: CsvFormat, start: int) -> None:
+    def __init__(self, source: SourceReader, csv: CsvFormat, start: int) -> None:
         self._source, self._csv, self._start = source, csv, start
         self._before: int | None = None
         self._walk: Iterator[tuple[int, int]] | None = None

@@ -91,12 +91,12 @@ def _times(text: pa.Array, arrow: pa.DataType) -> pa.Array:
     return moments.cast(pa.time64("ns")).cast(arrow)
 
 
-def asked_of_json(arrow: pa.DataType) -> pa.DataType:
+def json_parse_type(arrow: pa.DataType) -> pa.DataType:
     """What the JSON reader is to make of a column, so that it converts to `arrow` afterwards."""
     if isinstance(arrow, pa.BaseExtensionType):
-        return asked_of_json(arrow.storage_type)
+        return json_parse_type(arrow.storage_type)
     if pa.types.is_dictionary(arrow):
-        return asked_of_json(arrow.value_type)
+        return json_parse_type(arrow.value_type)
     if pa.types.is_float16(arrow):
         return pa.float32()
     if pa.types.is_fixed_size_binary(arrow) or pa.types.is_binary_view(arrow):
@@ -104,10 +104,10 @@ def asked_of_json(arrow: pa.DataType) -> pa.DataType:
     if pa.types.is_duration(arrow):
         return pa.int64()
     if pa.types.is_list(arrow) or pa.types.is_large_list(arrow) or pa.types.is_fixed_size_list(arrow):
-        return pa.list_(asked_of_json(arrow.value_type))
+        return pa.list_(json_parse_type(arrow.value_type))
     if pa.types.is_struct(arrow):
-        return pa.struct([pa.field(child.name, asked_of_json(child.type)) for child in arrow])
+        return pa.struct([pa.field(child.name, json_parse_type(child.type)) for child in arrow])
     if pa.types.is_map(arrow):
-        entry = {"key": asked_of_json(arrow.key_type), "value": asked_of_json(arrow.item_type)}
+        entry = {"key": json_parse_type(arrow.key_type), "value": json_parse_type(arrow.item_type)}
         return pa.list_(pa.struct(list(entry.items())))
     return arrow

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from lance_core.errors import InvalidInput, StorageError
 from lance_core.tasks.ingest.formats import Format, compression_of
 from lance_core.tasks.ingest.line_splitter import LINE_BYTES_MAX, blocks_of_lines, region, stream_of
-from lance_core.tasks.ingest.sources import Source, SourceFile
+from lance_core.tasks.ingest.sources import SourceFile, SourceReader
 
 BATCH_ROWS = 65_536
 _BATCH_BYTES = 32 * 1024 * 1024
@@ -35,7 +35,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FileSplit:
     """The `number`th of `count` parts of a file that are about equally large."""
 
     file: SourceFile
@@ -58,7 +58,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Bad:
+class BadRecord:
     """What could not be taken over, and why."""
 
     reason: str
@@ -68,7 +68,7 @@ class Bad:
     record: str | None = None
 
 
-Read: TypeAlias = Iterator[Chunk | Bad]
+Read: TypeAlias = Iterator[Chunk | BadRecord]
 
 
 class Unreadable(Exception):
@@ -76,7 +76,7 @@ class Unreadable(Exception):
 
 
 @contextmanager
-def telling_unreadable() -> Iterator[None]:
+def naming_unreadable_file() -> Iterator[None]:
     """Arrow calls damaged bytes an `OSError` without a number; with one, it is the disk that has failed."""
     try:
         yield
@@ -109,8 +109,8 @@ def _as_text(value: object) -> str:
 # Parquet
 
 
-def parquet(source: Source, part: Part, wanted: Callable[[list[str]], list[str]]) -> Read:
-    with source.open() as stream, telling_unreadable():
+def parquet(source: SourceReader, part: FileSplit, wanted: Callable[[list[str]], list[str]]) -> Read:
+    with source.open() as stream, naming_unreadable_file():
         file = pq.ParquetFile(source.local or stream, pre_buffer=True, memory_map=False)
         try:
             yield from _row_groups(file, part, wanted)
@@ -118,7 +118,7 @@ def parquet(source: Source, part: Part, wanted: Callable[[list[str]], list[str]]
             file.close()
 
 
-def _row_groups(file: pq.ParquetFile, part: Part, wanted: Callable[[list[str]], list[str]]) -> Read:
+def _row_groups(file: pq.ParquetFile, part: FileSplit, wanted: Callable[[list[str]], list[str]]) -> Read:
     columns = wanted(file.schema_arrow.names)
     metadata, first = file.metadata, 0
     size = max(1, part.file.size)
@@ -153,8 +153,8 @@ def _chunk(batch: pa.RecordBatch, before: int) -> Chunk:
 # Arrow
 
 
-def arrow(source: Source, part: Part) -> Read:
-    with source.open() as stream, telling_unreadable():
+def arrow(source: SourceReader, part: FileSplit) -> Read:
+    with source.open() as stream, naming_unreadable_file():
         is_file = stream.read(len(_MAGIC)) == _MAGIC
         stream.seek(0)
         if is_file:
@@ -169,7 +169,7 @@ def arrow(source: Source, part: Part) -> Read:
                 before += batch.num_rows
 
 
-def _arrow_file(file: pa.ipc.RecordBatchFileReader, part: Part) -> Read:
+def _arrow_file(file: pa.ipc.RecordBatchFileReader, part: FileSplit) -> Read:
     count = file.num_record_batches
     _check_names(file.schema)
     for number in range(count):
@@ -202,15 +202,17 @@ def _place(before: Callable[[], int], start: int, row: int) -> tuple[int, None]:
 # JSON lines
 
 
-def json_lines(source: Source, part: Part, asked: pa.Schema | None, *, ignores: bool) -> Read:
+def json_lines(source: SourceReader, part: FileSplit, asked: pa.Schema | None, *, ignores: bool) -> Read:
     """`asked` are types of columns that are known; others come as they are, or are left out where it `ignores` them."""
-    with source.open() as raw, telling_unreadable():
+    with source.open() as raw, naming_unreadable_file():
         stream, start = region(raw, compression_of(part.file.uri), part.file.size, part.number, part.count)
         for block, place in blocks_of_lines(stream, first=0):
             yield from _json_block(source, block, place, start, asked, ignores)
 
 
-def _json_block(source: Source, block: bytes, place: int, start: int, asked: pa.Schema | None, ignores: bool) -> Read:
+def _json_block(
+    source: SourceReader, block: bytes, place: int, start: int, asked: pa.Schema | None, ignores: bool
+) -> Read:
     """`place` is the number of lines before the block, from `start` on."""
     lines = block.split(b"\n")
     numbers = [number for number, line in enumerate(lines) if line.strip()]
@@ -233,7 +235,7 @@ def _json_block(source: Source, block: bytes, place: int, start: int, asked: pa.
         if isinstance(parsed, str):
             row = int(rows[0])
             number, line = told(row)
-            yield Bad(parsed, number, line, record=text(row))
+            yield BadRecord(parsed, number, line, record=text(row))
         else:
             yield Chunk(parsed, partial(_of_row, told, rows), partial(_of_row, text, rows))
 
@@ -273,7 +275,7 @@ def _parsed(
     yield from _parsed(texts, rows[middle:], options)
 
 
-def lines_before(source: Source, end: int) -> int:
+def lines_before(source: SourceReader, end: int) -> int:
     """Of a text that is not compressed, up to a byte: read for messages alone."""
     found = 0
     with source.open() as stream:
@@ -286,9 +288,9 @@ def lines_before(source: Source, end: int) -> int:
 # Schemas
 
 
-def schema_of(source: Source, kind: Format) -> pa.Schema | None:
+def schema_of(source: SourceReader, kind: Format) -> pa.Schema | None:
     """As the file says it, or as its first records look; None where there are none."""
-    with source.open() as stream, telling_unreadable():
+    with source.open() as stream, naming_unreadable_file():
         match kind:
             case Format.PARQUET:
                 return pq.ParquetFile(source.local or stream).schema_arrow

@@ -121,7 +121,7 @@ class CsvFormat:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadOptions:
     """All that a worker has to know of what the caller asked for."""
 
     format: Format | None = None
@@ -138,7 +138,7 @@ class Reading:
         csv: CsvFormat | None,
         mapping: Mapping[str, str] | None,
         extra: Extra,
-    ) -> "Reading":
+    ) -> "ReadOptions":
         if extra not in ("refuse", "drop"):
             raise InvalidInput(f"extra={extra!r}: columns that the table does not have are 'refuse'd or 'drop'ped")
         if csv is not None and not isinstance(csv, CsvFormat):

@@ -5,8 +5,8 @@
     written(...)               a segment with what is new, and with older ones that are not much larger
 
 A segment is written before the version that names it, under a fresh name, and never changes; one that no version names
-goes with the files of interrupted writes (`inventory.py`). Merging as they come keeps them few, and each entry is
-copied as often as the record doubles.
+goes with the files of interrupted writes (`versions/file_inventory.py`). Merging as they come keeps them few, and each
+entry is copied as often as the record doubles.
 """
 
 import uuid
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_core.errors import Corrupt, InvalidInput, NotFound
-from lance_core.format.ingest_records import Segment, segments_of
+from lance_core.format.ingest_records import IngestSegment, segments_of
 from lance_core.limits import INGESTED_BYTES
 from lance_core.storage.store import read_whole
 from lance_core.tasks.ingest.formats import Changed
@@ -32,16 +32,16 @@ _NOT_MUCH_LARGER = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class IngestLog:
     location: Location
     """Of the main line, where the segments of all lines are."""
-    segments: tuple[Segment, ...]
+    segments: tuple[IngestSegment, ...]
     entries: pa.Table
 
     def has_landed(self, segment: str) -> bool:
         return bool(pc.any(pc.equal(self.entries["ingest"], segment), min_count=0).as_py())
 
-    def written(self, files: Sequence[SourceFile], name: str) -> tuple[Segment, ...]:
+    def written(self, files: Sequence[SourceFile], name: str) -> tuple[IngestSegment, ...]:
         """What the record becomes with these, once a version says so. `name` is that of the new segment."""
         new = pa.table(
             {
@@ -57,7 +57,7 @@ class Record:
             merged.append(_segment(self.location, older.pop(0)))
             rows += merged[-1].num_rows
         entries = _newest(merged)
-        segment = Segment(name, entries.num_rows)
+        segment = IngestSegment(name, entries.num_rows)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, SCHEMA) as file:
             file.write_table(entries, max_chunksize=1 << 20)
@@ -69,16 +69,16 @@ def new_name() -> str:
     return uuid.uuid4().hex
 
 
-def of(location: Location, base: Snapshot | None) -> Record:
+def of(location: Location, base: Snapshot | None) -> IngestLog:
     """`location` is where the table, or the branch, is."""
     if base is None:
-        return Record(location, (), SCHEMA.empty_table())
+        return IngestLog(location, (), SCHEMA.empty_table())
     main = location.main_line(base.manifest.branch)
     segments = segments_of(base.manifest.config, path=f"{location.uri}/{base.manifest.path}")
-    return Record(main, segments, _newest([_segment(main, each) for each in segments]))
+    return IngestLog(main, segments, _newest([_segment(main, each) for each in segments]))
 
 
-def fresh(files: Sequence[SourceFile], record: Record, changed: Changed) -> list[SourceFile]:
+def fresh(files: Sequence[SourceFile], record: IngestLog, changed: Changed) -> list[SourceFile]:
     """Those of the files that this record does not have."""
     paths = pa.array([file.uri for file in files], pa.string())
     places = pc.index_in(paths, value_set=record.entries["path"]).to_pylist()
@@ -108,7 +108,7 @@ def _newest(tables: Sequence[pa.Table]) -> pa.Table:
     return together.take(first.take(pc.sort_indices(first)))
 
 
-def _segment(location: Location, segment: Segment) -> pa.Table:
+def _segment(location: Location, segment: IngestSegment) -> pa.Table:
     try:
         data = read_whole(location.store, segment.path, INGESTED_BYTES)
     except NotFound:

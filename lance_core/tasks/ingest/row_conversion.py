@@ -17,39 +17,41 @@ from lance_core.errors import InvalidInput, SchemaMismatch
 from lance_core.format.schema import TableSchema
 from lance_core.tasks.ingest.column_mapping import Picker
 from lance_core.tasks.ingest.csv_files import csv_records
-from lance_core.tasks.ingest.csv_values import asked_of_json, parsed
+from lance_core.tasks.ingest.csv_values import json_parse_type, parsed
 from lance_core.tasks.ingest.file_readers import (
-    Bad,
+    BadRecord,
     Chunk,
-    Part,
+    FileSplit,
     Read,
     Unreadable,
     arrow,
     json_lines,
     parquet,
 )
-from lance_core.tasks.ingest.formats import Format, Reading, format_of
-from lance_core.tasks.ingest.sources import Source
+from lance_core.tasks.ingest.formats import Format, ReadOptions, format_of
+from lance_core.tasks.ingest.sources import SourceReader
 
 
-def rows_of(source: Source, part: Part, schema: TableSchema, reading: Reading) -> Iterator[pa.RecordBatch | Bad]:
+def rows_of(
+    source: SourceReader, part: FileSplit, schema: TableSchema, reading: ReadOptions
+) -> Iterator[pa.RecordBatch | BadRecord]:
     """Of one file, or a part of it: batches with all columns of `schema`, and what does not become a row."""
     picker = Picker(schema, reading, uri=part.file.uri)
     done = 0
     try:
         for found in _read(source, part, schema, reading, picker):
-            if isinstance(found, Bad):
+            if isinstance(found, BadRecord):
                 yield found
                 continue
             for each in _converted(found, schema, reading, picker, part.file.uri):
-                done += 0 if isinstance(each, Bad) else each.num_rows
+                done += 0 if isinstance(each, BadRecord) else each.num_rows
                 yield each
     except Unreadable as error:
         behind = f", behind {done:,} rows of this part that could be read" if done else ""
-        yield Bad(f"the file cannot be read{behind}: {error}")
+        yield BadRecord(f"the file cannot be read{behind}: {error}")
 
 
-def _read(source: Source, part: Part, schema: TableSchema, reading: Reading, picker: Picker) -> Read:
+def _read(source: SourceReader, part: FileSplit, schema: TableSchema, reading: ReadOptions, picker: Picker) -> Read:
     match format_of(part.file.uri, reading.format):
         case Format.PARQUET:
             return parquet(source, part, picker.wanted)
@@ -61,7 +63,7 @@ def _read(source: Source, part: Part, schema: TableSchema, reading: Reading, pic
             return json_lines(source, part, _asked(schema, reading), ignores=reading.drops_extra)
 
 
-def _asked(schema: TableSchema, reading: Reading) -> pa.Schema:
+def _asked(schema: TableSchema, reading: ReadOptions) -> pa.Schema:
     """By the names that columns have in the file. What comes from within something is left to be found."""
     mapping = dict(reading.mapping)
     fields: dict[str, pa.Field] = {}
@@ -70,14 +72,14 @@ def _asked(schema: TableSchema, reading: Reading) -> pa.Schema:
         inside = any(column.startswith(f"{field.name}.") for column in mapping)
         if "." in source or inside:
             continue
-        fields[source] = pa.field(source, asked_of_json(field.type))
+        fields[source] = pa.field(source, json_parse_type(field.type))
     wider = {source.partition(".")[0] for source in mapping.values() if "." in source}
     return pa.schema([field for name, field in fields.items() if name not in wider])
 
 
 def _converted(
-    chunk: Chunk, schema: TableSchema, reading: Reading, picker: Picker, uri: str
-) -> Iterator[pa.RecordBatch | Bad]:
+    chunk: Chunk, schema: TableSchema, reading: ReadOptions, picker: Picker, uri: str
+) -> Iterator[pa.RecordBatch | BadRecord]:
     batch = picker.picked(chunk.batch)
     if chunk.is_text:
         present = TableSchema(tuple(each for each in schema.fields if each.name in batch.schema.names), schema.metadata)
@@ -98,7 +100,7 @@ def _converted(
     for row in sorted(bad):
         column, reason = bad[row]
         number, line = chunk.at(row)
-        yield Bad(reason, number, line, column, chunk.record(row))
+        yield BadRecord(reason, number, line, column, chunk.record(row))
     stored = pa.schema([field.with_nullable(True) for field in present.arrow])
     converted = pa.RecordBatch.from_arrays(columns, schema=stored)
     if bad:
@@ -139,7 +141,7 @@ def _reason(error: Exception, field: pa.Field) -> str:
     return f"{field.name!r} does not become {field.type}: {told}"[:1000]
 
 
-def _text(array: pa.Array, *, field: pa.Field, schema: TableSchema, reading: Reading, uri: str) -> pa.Array:
+def _text(array: pa.Array, *, field: pa.Field, schema: TableSchema, reading: ReadOptions, uri: str) -> pa.Array:
     if array.null_count == len(array):
         return _typed(pa.nulls(len(array)), field=field, schema=schema, reading=reading, uri=uri)
     is_blob = schema_as_stored(pa.schema([(field.name, pa.binary())]), schema).field(0).type != pa.binary()
@@ -147,7 +149,7 @@ def _text(array: pa.Array, *, field: pa.Field, schema: TableSchema, reading: Rea
     return _typed(values, field=field, schema=schema, reading=reading, uri=uri)
 
 
-def _typed(array: pa.Array, *, field: pa.Field, schema: TableSchema, reading: Reading, uri: str) -> pa.Array:
+def _typed(array: pa.Array, *, field: pa.Field, schema: TableSchema, reading: ReadOptions, uri: str) -> pa.Array:
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     batch = _stored(pa.RecordBatch.from_arrays([array], names=[field.name]), schema)

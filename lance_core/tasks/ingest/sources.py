@@ -1,8 +1,8 @@
 """The files of an ingest: found on the driver by a path, a directory or a glob, opened in workers.
 
 What lives here: which files are meant (`listed`), how one is told from an earlier one of its name (`SourceFile`), and
-bytes of them (`Source`). They are read where they are; no file is ever written or removed. What is in them, the modules
-beside this one know.
+bytes of them (`SourceReader`). They are read where they are; no file is ever written or removed. The other modules of
+this package parse their contents.
 
     landing/2024/*.csv      one level          landing/**/*.parquet     any depth
     landing/[ab]?.csv       one character      landing/                 everything below
@@ -23,7 +23,7 @@ from lance_core.errors import InvalidInput, NotFound, StorageError
 from lance_core.storage.factory import local_path, open_store, without_secrets
 from lance_core.storage.object_store import ObjectStore
 from lance_core.storage.object_uri import is_in_object_store
-from lance_core.storage.store import KnownObject, ObjectInfo
+from lance_core.storage.store import ObjectDetails, ObjectInfo
 
 _MAGIC = re.compile(r"[*?\[]")
 _READ_AHEAD = 4 * 1024 * 1024
@@ -117,7 +117,7 @@ def _in_store(text: str, options: Mapping[str, str]) -> Iterator[SourceFile]:
 
 
 def _of_object(root: ObjectStore, info: ObjectInfo, key: str | None = None) -> SourceFile:
-    tag = info.tag if isinstance(info, KnownObject) else ""
+    tag = info.tag if isinstance(info, ObjectDetails) else ""
     return SourceFile(f"{root.description}/{key or info.path}", info.size, tag or info.modified.isoformat())
 
 
@@ -171,7 +171,7 @@ def _of_name(part: str) -> str:
     return ("" if part[:1] in "_." else "(?![_.])") + shape
 
 
-class Source:
+class SourceReader:
     """One of the files, where it is. Anybody's changes while it is read are noticed, as far as its store tells."""
 
     def __init__(self, file: SourceFile, options: Mapping[str, str]) -> None:

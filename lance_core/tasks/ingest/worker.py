@@ -26,12 +26,12 @@ from lance_core.tasks import remote_errors
 from lance_core.tasks.ingest import bad_records
 from lance_core.tasks.ingest.column_mapping import mapped
 from lance_core.tasks.ingest.csv_files import csv_schema_of, is_cut
-from lance_core.tasks.ingest.file_readers import Bad, Part, Unreadable, schema_of
-from lance_core.tasks.ingest.formats import Format, Reading, compression_of, format_of
+from lance_core.tasks.ingest.file_readers import BadRecord, FileSplit, Unreadable, schema_of
+from lance_core.tasks.ingest.formats import Format, ReadOptions, compression_of, format_of
 from lance_core.tasks.ingest.row_conversion import rows_of
-from lance_core.tasks.ingest.sources import Source, SourceFile
+from lance_core.tasks.ingest.sources import SourceFile, SourceReader
 from lance_core.tasks.partitioning import RESULT
-from lance_core.tasks.version_stamp import Stamp
+from lance_core.tasks.version_stamp import VersionStamp
 from lance_core.versions.location import Location, locate
 
 SHARES_PER_SLOT = 2
@@ -43,15 +43,15 @@ _PACKED = 4
 _BAD_ROWS, _BAD_BYTES = 65_536, 16 * 1024 * 1024
 _FRAGMENT, _DIVERTED, _TOLD = b"f", b"b", b"t"
 
-Share = tuple[Part, ...]
+Share = tuple[FileSplit, ...]
 
 
-def dealt(files: Sequence[SourceFile], reading: Reading, slots: int) -> list[Share]:
+def dealt(files: Sequence[SourceFile], reading: ReadOptions, slots: int) -> list[Share]:
     """In the order of the files. Large ones are cut, where their format has places to cut at."""
     weights = [_weight(file) for file in files]
     target = sum(weights) // max(1, slots * SHARES_PER_SLOT)
     target = min(max(target, _SHARE_BYTES_MIN), _SHARE_BYTES_MAX)
-    shares: list[list[Part]] = []
+    shares: list[list[FileSplit]] = []
     room = 0
     for file, weight in zip(files, weights, strict=True):
         cuts = (
@@ -63,7 +63,7 @@ def dealt(files: Sequence[SourceFile], reading: Reading, slots: int) -> list[Sha
             if not shares or room < weight // cuts // 2:
                 shares.append([])
                 room = target
-            shares[-1].append(Part(file, number, cuts))
+            shares[-1].append(FileSplit(file, number, cuts))
             room -= weight // cuts
     return [tuple(share) for share in shares]
 
@@ -79,13 +79,13 @@ def packed(share: Share) -> bytes:
 
 def unpacked(share: bytes) -> Share:
     return tuple(
-        Part(SourceFile(uri, size, tag), number, count)
+        FileSplit(SourceFile(uri, size, tag), number, count)
         for uri, size, tag, number, count in json.loads(zlib.decompress(share))
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class IngestTarget:
     """Where rows are written, and as what."""
 
     uri: str
@@ -96,7 +96,7 @@ class Target:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, location: Location, schema: TableSchema, version: StorageVersion, limits: FileLimits) -> "Target":
+    def of(cls, location: Location, schema: TableSchema, version: StorageVersion, limits: FileLimits) -> "IngestTarget":
         access = location.access
         return cls(location.uri, schema, version, limits, access.durable, dict(access.storage_options))
 
@@ -116,12 +116,12 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class IngestPlan:
-    reading: Reading
-    target: Target
-    side: Target | None
+    reading: ReadOptions
+    target: IngestTarget
+    side: IngestTarget | None
     """Where bad records go; None: the first one ends it."""
     ingest: str
-    stamp: Stamp
+    stamp: VersionStamp
     source_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
@@ -159,10 +159,10 @@ def _ingested(plan: IngestPlan, share: Share) -> Iterator[bytes]:
 
 def _rows(plan: IngestPlan, share: Share, diverted: "_Diverted") -> Iterator[pa.RecordBatch]:
     for part in share:
-        source = Source(part.file, plan.source_options)
+        source = SourceReader(part.file, plan.source_options)
         source.check()
         for found in rows_of(source, part, plan.target.schema, plan.reading):
-            if isinstance(found, Bad):
+            if isinstance(found, BadRecord):
                 diverted.take(part.file.uri, found)
             else:
                 yield found
@@ -174,12 +174,12 @@ class _Diverted:
 
     def __init__(self, plan: IngestPlan) -> None:
         self._side, self._ingest = plan.side, plan.ingest
-        self._waiting: list[tuple[str, Bad]] = []
+        self._waiting: list[tuple[str, BadRecord]] = []
         self._bytes = 0
         self.count = 0
         self.fragments: list[Fragment] = []
 
-    def take(self, uri: str, bad: Bad) -> None:
+    def take(self, uri: str, bad: BadRecord) -> None:
         if self._side is None:
             raise bad_records.refusal(bad, uri)
         self._waiting.append((uri, bad))
@@ -195,7 +195,7 @@ class _Diverted:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class IngestResult:
     """Of all shares."""
 
     fragments: tuple[Fragment, ...]
@@ -203,7 +203,7 @@ class Outcome:
     bad: int
 
     @classmethod
-    def of(cls, results: Iterable[bytes]) -> "Outcome":
+    def of(cls, results: Iterable[bytes]) -> "IngestResult":
         fragments, diverted, bad = [], [], 0
         for result in results:
             kind, told = result[:1], result[1:]
@@ -220,10 +220,10 @@ class Outcome:
 class SchemaTask:
     """Numbers of shares in, the schemas of their files out, each with the first file that has it."""
 
-    reading: Reading
+    reading: ReadOptions
     shares: tuple[bytes, ...]
     diverts: bool
-    stamp: Stamp
+    stamp: VersionStamp
     source_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -246,13 +246,13 @@ class SchemaTask:
         found: dict[bytes, str] = {}
         for part in share:
             uri = part.file.uri
-            source = Source(part.file, self.source_options)
+            source = SourceReader(part.file, self.source_options)
             try:
                 kind = format_of(uri, self.reading.format)
                 schema = csv_schema_of(source, self.reading.csv) if kind is Format.CSV else schema_of(source, kind)
             except Unreadable as error:
                 if not self.diverts:
-                    bad = Bad(f"the file cannot be read: {error}")
+                    bad = BadRecord(f"the file cannot be read: {error}")
                     raise bad_records.refusal(bad, uri) from error
                 continue
             if schema is not None:

@@ -2,7 +2,7 @@
 
 Versions that move rows or touch none (compaction, indices, settings, new columns) bring nothing, and nobody is told.
 Versions that change or remove rows which were sent before are what `OnChange` decides about. What a version did is read
-from its transaction, and which fragments hold it from its manifest. Start with `brought`.
+from its transaction, and which fragments hold it from its manifest. Start with `rows_added_by`.
 """
 
 import enum
@@ -15,7 +15,7 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.ids import FragmentId
 from lance_core.format.manifest import Manifest
 from lance_core.format.transaction import Transaction
-from lance_core.transactions.committed_transaction import Landed
+from lance_core.transactions.committed_transaction import CommittedTransaction
 from lance_core.versions.snapshot import Snapshot
 
 _BRINGS_NOTHING = (
@@ -42,7 +42,7 @@ class OnChange(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Brought:
+class AddedRows:
     """Live rows of these fragments, as they were in the version."""
 
     fragments: tuple[bytes, ...] = ()
@@ -54,7 +54,7 @@ class Brought:
     """Where only those are meant that were created in this version."""
 
     @classmethod
-    def all_of(cls, fragments: Iterable[Fragment]) -> "Brought":
+    def all_of(cls, fragments: Iterable[Fragment]) -> "AddedRows":
         named = list(fragments)
         return cls(tuple(each.encode() for each in named), tuple(each.live_rows for each in named))
 
@@ -63,34 +63,34 @@ class Brought:
         return sum(self.rows)
 
 
-def brought(
+def rows_added_by(
     version: Snapshot,
     transaction: Transaction | None,
     on_change: OnChange,
     watched: Callable[[Snapshot], Collection[int]],
-) -> Brought:
+) -> AddedRows:
     """`watched` tells the fields that are sent or decide what is: a column beside them may change without a word."""
     manifest = version.manifest
     operation = transaction.operation if transaction else None
     match operation:
         case op.Append():
-            return Brought.all_of(_placed(version, operation.fragments))
+            return AddedRows.all_of(_placed(version, operation.fragments))
         case op.Overwrite() | op.Clone() if manifest.version == 1 or isinstance(operation, op.Clone):
-            return Brought.all_of(manifest.fragments)
+            return AddedRows.all_of(manifest.fragments)
         case op.Update() if not (operation.removed_ids or operation.updated):
-            return Brought.all_of(_placed(version, operation.new))
+            return AddedRows.all_of(_placed(version, operation.new))
         case op.Delete() | op.Overwrite() | op.Restore() | op.Update() | op.DataReplacement():
             if _is_beside(operation, version, watched):
-                return Brought()
+                return AddedRows()
             if on_change is OnChange.FAIL:
                 raise _changes(version, transaction)
             return _added(version, operation) if on_change is OnChange.SKIP else _rewritten(version, operation)
         case _ if isinstance(operation, _BRINGS_NOTHING):
-            return Brought()
+            return AddedRows()
     raise Unsupported(
         f"{version.location.uri}: what version {manifest.version} did to the rows is not known: it is "
-        f"{Landed.of(manifest, transaction).described}. Begin anew after it: a query with a new checkpointLocation and "
-        f"starting_version={manifest.version + 1}, or without it to have all rows again"
+        f"{CommittedTransaction.of(manifest, transaction).described}. Begin anew after it: a query with a new "
+        f"checkpointLocation and starting_version={manifest.version + 1}, or without it to have all rows again"
     )
 
 
@@ -107,29 +107,29 @@ def _is_beside(operation: op.Operation, version: Snapshot, watched: Callable[[Sn
     return changed.isdisjoint(watched(version))
 
 
-def _added(version: Snapshot, operation: op.Operation) -> Brought:
+def _added(version: Snapshot, operation: op.Operation) -> AddedRows:
     """Rows that are new, where the version can tell them from those that were moved."""
     if not isinstance(operation, op.Update) or not version.manifest.has_stable_row_ids:
-        return Brought()
-    new = Brought.all_of(_placed(version, operation.new))
-    return Brought(new.fragments, new.rows, created_in=int(version.manifest.version))
+        return AddedRows()
+    new = AddedRows.all_of(_placed(version, operation.new))
+    return AddedRows(new.fragments, new.rows, created_in=int(version.manifest.version))
 
 
-def _rewritten(version: Snapshot, operation: op.Operation) -> Brought:
+def _rewritten(version: Snapshot, operation: op.Operation) -> AddedRows:
     manifest = version.manifest
     if isinstance(operation, op.Overwrite | op.Restore):
-        return Brought.all_of(manifest.fragments)
+        return AddedRows.all_of(manifest.fragments)
     if isinstance(operation, op.DataReplacement):
-        return Brought.all_of(_numbered(manifest, {number for number, _ in operation.replacements}))
+        return AddedRows.all_of(_numbered(manifest, {number for number, _ in operation.replacements}))
     if not isinstance(operation, op.Update):
-        return Brought()
+        return AddedRows()
     moved = list(_placed(version, operation.new))
     if operation.mode is op.UpdateMode.REWRITE_ROWS or not operation.fields_modified:
-        return Brought.all_of(moved)
+        return AddedRows.all_of(moved)
     offsets = {FragmentId(number): bitmap for number, bitmap in operation.updated_offsets.items()}
     changed = set(offsets) or {each.id for each in operation.updated}
-    rows = Brought.all_of([*_numbered(manifest, changed), *moved])
-    return Brought(rows.fragments, rows.rows, only=offsets)
+    rows = AddedRows.all_of([*_numbered(manifest, changed), *moved])
+    return AddedRows(rows.fragments, rows.rows, only=offsets)
 
 
 def _numbered(manifest: Manifest, wanted: set[FragmentId]) -> list[Fragment]:
@@ -164,7 +164,8 @@ def _changes(version: Snapshot, transaction: Transaction | None) -> InvalidInput
     number = version.manifest.version
     return InvalidInput(
         f"{version.location.uri}: a stream sends rows that are added, and version {number} changed or removed rows: it "
-        f"is {Landed.of(version.manifest, transaction).described}. Set the option on_change='skip' to send only what "
+        f"is {CommittedTransaction.of(version.manifest, transaction).described}. "
+        "Set the option on_change='skip' to send only what "
         "is added, on_change='rewritten' to have changed rows sent again, or begin anew after it: a query with a new "
         f"checkpointLocation and starting_version={number + 1}, or without it to have all rows again"
     )

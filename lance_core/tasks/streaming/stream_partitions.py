@@ -1,7 +1,7 @@
 """What lies between two offsets of a stream, cut into parts for workers, and what a worker does with one.
 
 A piece is some rows of one fragment in one version; a part is pieces that follow one another, of as many versions as it
-takes to be worth a task. Columns that a version does not have yet are null in its rows. Start with `StreamPart`.
+takes to be worth a task. Columns that a version does not have yet are null in its rows. Start with `StreamPartition`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,9 +18,9 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.schema import TableSchema
 from lance_core.scan.executor import scan
 from lance_core.scan.plan import plan_scan
-from lance_core.tasks.partitioning import Whole
-from lance_core.tasks.read import Wanted
-from lance_core.tasks.streaming.change_feed import Brought
+from lance_core.tasks.partitioning import VersionHeader
+from lance_core.tasks.read import ScanSpec
+from lance_core.tasks.streaming.change_feed import AddedRows
 from lance_core.versions.snapshot import Snapshot
 
 _ADDRESS, _CREATED_AT = "_rowaddr", "_row_created_at_version"
@@ -31,9 +31,9 @@ _PART_BYTES_MAX = 256 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    whole: Whole
-    wanted: Wanted
+class StreamSlice:
+    whole: VersionHeader
+    wanted: ScanSpec
     fragment: bytes
     skip: int
     take: int
@@ -62,10 +62,10 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamPart:
+class StreamPartition:
     """What one task reads. Picklable."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[StreamSlice, ...]
 
     def rows(self, transport: pa.Schema) -> Iterator[pa.RecordBatch]:
         """`transport` says in which types, of which columns."""
@@ -74,14 +74,14 @@ class StreamPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
+class StreamedColumns:
     """What a stream sends of each row, by the schema that the table had when the query began."""
 
     columns: tuple[str, ...]
     schema: TableSchema
     filter: str | None = None
 
-    def pieces(self, version: Snapshot, found: Brought, first: int, stop: int) -> Iterator[Piece]:
+    def pieces(self, version: Snapshot, found: AddedRows, first: int, stop: int) -> Iterator[StreamSlice]:
         """Rows `first` to `stop` of those that the version brought."""
         if stop <= first:
             return
@@ -90,7 +90,7 @@ class Followed:
         needed = [(_ADDRESS, bool(found.only)), (_CREATED_AT, found.created_in is not None)]
         names += [name for name, is_needed in needed if is_needed and name not in names]
         plan = plan_scan(version.manifest, columns=names or [_ADDRESS], filter=self.filter)
-        whole, wanted, sizes = Whole.of(version), Wanted(plan.columns, plan.predicate), plan.piece_sizes()
+        whole, wanted, sizes = VersionHeader.of(version), ScanSpec(plan.columns, plan.predicate), plan.piece_sizes()
         for number, skip, take in remaining(found, first, stop):
             encoded = found.fragments[number]
             fragment = Fragment.decode(encoded)
@@ -99,7 +99,9 @@ class Followed:
             only = found.only.get(fragment.id)
             for begin in range(0, take, step):
                 rows = min(step, take - begin)
-                yield Piece(whole, wanted, encoded, skip + begin, rows, rows * width, only, found.created_in, absent)
+                yield StreamSlice(
+                    whole, wanted, encoded, skip + begin, rows, rows * width, only, found.created_in, absent
+                )
 
     def watched(self, version: Snapshot) -> set[int]:
         """The ids of all fields that are sent or decide what is, as far as the version has them."""
@@ -124,7 +126,7 @@ class Followed:
         return {name: field_paths.find(self.schema, name)[-1].id for name in self.columns if _has(self.schema, name)}
 
 
-def remaining(found: Brought, first: int, stop: int | None = None) -> Iterator[tuple[int, int, int]]:
+def remaining(found: AddedRows, first: int, stop: int | None = None) -> Iterator[tuple[int, int, int]]:
     """Of rows `first` to `stop`, in order: the number of a fragment, how many of its rows come before, how many are
     meant."""
     at, stop = 0, found.total if stop is None else stop
@@ -135,11 +137,11 @@ def remaining(found: Brought, first: int, stop: int | None = None) -> Iterator[t
         at += rows
 
 
-def together(pieces: Sequence[Piece], slots: int) -> list[StreamPart]:
+def grouped(pieces: Sequence[StreamSlice], slots: int) -> list[StreamPartition]:
     """Neighbours in one part, so that every slot has something to do and a task is worth its start."""
     total = sum(piece.take for piece in pieces)
     target = max(_PART_ROWS_MIN, -(-total // (slots * _PARTS_PER_SLOT)))
-    parts: list[list[Piece]] = []
+    parts: list[list[StreamSlice]] = []
     rows, size = 0, 0
     for piece in (cut for whole in pieces for cut in _cut(whole, target)):
         if not parts or rows + piece.take > target + target // 4 or size + piece.size > _PART_BYTES_MAX:
@@ -147,10 +149,10 @@ def together(pieces: Sequence[Piece], slots: int) -> list[StreamPart]:
             rows, size = 0, 0
         parts[-1].append(piece)
         rows, size = rows + piece.take, size + piece.size
-    return [StreamPart(tuple(part)) for part in parts]
+    return [StreamPartition(tuple(part)) for part in parts]
 
 
-def _cut(piece: Piece, target: int) -> Iterator[Piece]:
+def _cut(piece: StreamSlice, target: int) -> Iterator[StreamSlice]:
     step = -(-piece.take // -(-piece.take // target))
     width = piece.size // piece.take
     for begin in range(0, piece.take, step):

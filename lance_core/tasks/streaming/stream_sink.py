@@ -17,15 +17,15 @@ import pyarrow as pa
 
 from lance_core.commit import write_protocol
 from lance_core.commit.loop import ATTEMPTS
-from lance_core.commit.write_protocol import Written
+from lance_core.commit.write_protocol import WriteResult
 from lance_core.coordination import idempotency
 from lance_core.errors import InvalidInput, NotFound, RetryableConflict, StorageError
-from lance_core.runtime import SYSTEM
+from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.table.committed import Committed
 from lance_core.table.table import committed_of
 from lance_core.tasks.write import FileLimits, PlannedWrite, begin_append, begin_overwrite, fragments_of
-from lance_core.tasks.write_handle import HandedOn, results
+from lance_core.tasks.write_handle import WriteHandle, results
 from lance_core.versions.location import Location, locate
 from lance_core.versions.snapshot import load_latest
 
@@ -34,7 +34,7 @@ QUERY, BATCH, RUN = "lance_assets.stream_query", "lance_assets.stream_batch", "l
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class MicroBatch:
     query: str
     """The same from one start of the query to the next, as long as its checkpoint is."""
     number: int
@@ -51,10 +51,10 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class SinkMessage:
     """What a worker did. Secrets stay behind."""
 
-    batch: Batch | None
+    batch: MicroBatch | None
     """None where it was not told which one it works for."""
     write: "StreamedWrite"
     landed: bool = False
@@ -64,7 +64,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class StreamedWrite:
-    handed: HandedOn
+    handed: WriteHandle
 
     @classmethod
     def begin(
@@ -106,31 +106,31 @@ class StreamedWrite:
                 durable=durable,
             )
         assert isinstance(planned, PlannedWrite), "without an intent there is nothing that could have landed"
-        return cls(HandedOn.of(planned, manifest_store=manifest_store))
+        return cls(WriteHandle.of(planned, manifest_store=manifest_store))
 
-    def written(self, batches: Iterable[pa.RecordBatch], batch: Batch | None) -> Told:
+    def written(self, batches: Iterable[pa.RecordBatch], batch: MicroBatch | None) -> SinkMessage:
         """In a worker. Rows of a batch that has landed are not even asked for."""
         plan = self.handed.plan
         bare = StreamedWrite(replace(self.handed, plan=replace(plan, storage_options={}), manifest_store=None))
         if batch is None:
-            return Told(None, bare)
+            return SinkMessage(None, bare)
         # What this worker cannot open, an option that it lacks, it tells when it is to write.
         with suppress(InvalidInput):
             location = locate(plan.uri, storage_options=plan.storage_options, durable=plan.durable)
             if _has_landed(location, batch):
-                return Told(batch, bare, landed=True)
-        return Told(batch, bare, results=self.handed.written(batches))
+                return SinkMessage(batch, bare, landed=True)
+        return SinkMessage(batch, bare, results=self.handed.written(batches))
 
     def reached(
         self, storage_options: Mapping[str, str] | None, manifest_store: ManifestStore | str | None
-    ) -> HandedOn:
+    ) -> WriteHandle:
         """With the secrets of whoever commits it."""
         plan = replace(self.handed.plan, storage_options=dict(storage_options or {}))
         return replace(self.handed, plan=plan, manifest_store=manifest_store)
 
 
 def commit(
-    told: Sequence[Told],
+    told: Sequence[SinkMessage],
     number: int,
     *,
     storage_options: Mapping[str, str] | None = None,
@@ -158,18 +158,18 @@ def commit(
 
 def _finished(
     planned: PlannedWrite,
-    batch: Batch,
+    batch: MicroBatch,
     came_back: pa.Table,
     properties: Mapping[str, str],
     retries: int,
     *,
     landed: bool,
-    handed: HandedOn,
+    handed: WriteHandle,
 ) -> Committed:
     location, base = planned.begun.location, planned.begun.base
     verb = "overwrite" if planned.replaces else "append"
-    begun = write_protocol.begin(location, base, verb=verb, intent=batch.intent, ports=SYSTEM)
-    if isinstance(begun, Written):
+    begun = write_protocol.begin(location, base, verb=verb, intent=batch.intent, ports=SYSTEM_RUNTIME)
+    if isinstance(begun, WriteResult):
         return committed_of(begun)
     if landed:
         raise StorageError(
@@ -180,7 +180,7 @@ def _finished(
     return PlannedWrite(handed.plan, planned.replaces, begun).finish(came_back, properties=properties, retries=retries)
 
 
-def _beside(handed: HandedOn) -> PlannedWrite | None:
+def _beside(handed: WriteHandle) -> PlannedWrite | None:
     """The same on the table that somebody else created meanwhile, if the files fit in there."""
     planned = handed.planned()
     snapshot = load_latest(planned.begun.location)
@@ -190,7 +190,7 @@ def _beside(handed: HandedOn) -> PlannedWrite | None:
     return replace(planned, begun=replace(planned.begun, base=snapshot, location=snapshot.location))
 
 
-def _batch_of(told: Sequence[Told], number: int, uri: str) -> Batch:
+def _batch_of(told: Sequence[SinkMessage], number: int, uri: str) -> MicroBatch:
     batches = {each.batch for each in told}
     if None in batches:
         raise InvalidInput(
@@ -207,7 +207,7 @@ def _batch_of(told: Sequence[Told], number: int, uri: str) -> Batch:
     return batch
 
 
-def _has_landed(location: Location, batch: Batch) -> bool:
+def _has_landed(location: Location, batch: MicroBatch) -> bool:
     try:
         return idempotency.read(location.store, idempotency.path_of(batch.intent)).landing is not None
     except NotFound:

@@ -18,12 +18,18 @@ import pyarrow as pa
 from lance_core.errors import InvalidInput, LanceError, NotFound
 from lance_core.format.ids import Version
 from lance_core.format.refs import MAIN
-from lance_core.runtime import SYSTEM, Ports
-from lance_core.storage.store import TellsLastChange
-from lance_core.tasks.read import Which, plan_read
-from lance_core.tasks.streaming.change_feed import Brought, OnChange, brought
+from lance_core.runtime import SYSTEM_RUNTIME, Runtime
+from lance_core.storage.store import ReportsLastChange
+from lance_core.tasks.read import VersionRef, plan_read
+from lance_core.tasks.streaming.change_feed import AddedRows, OnChange, rows_added_by
 from lance_core.tasks.streaming.offsets import NOT_BEGUN, Offset, Start
-from lance_core.tasks.streaming.stream_partitions import Followed, Piece, StreamPart, remaining, together
+from lance_core.tasks.streaming.stream_partitions import (
+    StreamedColumns,
+    StreamPartition,
+    StreamSlice,
+    grouped,
+    remaining,
+)
 from lance_core.validation import moment
 from lance_core.versions import version_hint
 from lance_core.versions.snapshot import Snapshot, list_versions, load_at, load_latest, load_transaction, ranges
@@ -54,7 +60,7 @@ class Stream:
 
     def __init__(
         self,
-        which: Which,
+        which: VersionRef,
         *,
         transport: Callable[[pa.Schema], pa.Schema],
         columns: Sequence[str] | None = None,
@@ -63,7 +69,7 @@ class Stream:
         on_change: OnChange = OnChange.FAIL,
         limits: Limits | None = None,
         poll_seconds: float | None = None,
-        ports: Ports = SYSTEM,
+        ports: Runtime = SYSTEM_RUNTIME,
     ) -> None:
         """`poll_seconds` is how long what was seen of the table may be taken for its end; None: not at all on a disk,
         and a second elsewhere."""
@@ -79,16 +85,16 @@ class Stream:
         plan = plan_read(head, transport=transport, slots=1, columns=columns, filter=filter)
         self.arrow = plan.arrow
         """What the columns are, as the table stores them."""
-        self._followed = Followed(plan.work.wanted.columns, head.manifest.schema, filter)
+        self._followed = StreamedColumns(plan.work.wanted.columns, head.manifest.schema, filter)
         self._start, self._on_change, self.limits = start or Start(), on_change, limits or Limits()
         self._location, self._branch = head.location, head.manifest.branch
         self._seen, self._table = int(head.version), table_id(head)
         self._until: int | None = None
-        costs = not isinstance(head.location.own_store, TellsLastChange)
+        costs = not isinstance(head.location.own_store, ReportsLastChange)
         self._poll_ns = int(1e9 * ((_POLL_SECONDS if costs else 0) if poll_seconds is None else poll_seconds))
         self._ports, self._looked_ns = ports, ports.elapsed_ns()
         self._snapshots: dict[int, Snapshot] = {int(head.version): head}
-        self._brought: dict[tuple[int, bool], Brought] = {}
+        self._brought: dict[tuple[int, bool], AddedRows] = {}
 
     @staticmethod
     def initial() -> dict[str, object]:
@@ -132,21 +138,21 @@ class Stream:
             at = at.after(at.version) if is_done else replace(at, row=at.row + sent)
         return at.told()
 
-    def parts(self, start: Mapping[str, object], end: Mapping[str, object], *, slots: int) -> list[StreamPart]:
+    def parts(self, start: Mapping[str, object], end: Mapping[str, object], *, slots: int) -> list[StreamPartition]:
         """In order."""
         last = Offset.read(end)
         if last is None:
             return []
         self._check(last, self._newest())
         at = Offset.read(start) or last.first
-        pieces: list[Piece] = []
+        pieces: list[StreamSlice] = []
         while (at.version, at.row) < (last.version, last.row):
             found = self._rows_of(at)
             stop = min(last.row, found.total) if at.version == last.version else found.total
             if at.row < stop:
                 pieces += self._followed.pieces(self._snapshot(at.version), found, at.row, stop)
             at = at.after(at.version)
-        return together(pieces, slots)
+        return grouped(pieces, slots)
 
     def _begun(self, newest: int) -> Offset:
         start = self._start
@@ -181,15 +187,15 @@ class Stream:
             "all rows"
         )
 
-    def _rows_of(self, at: Offset) -> Brought:
+    def _rows_of(self, at: Offset) -> AddedRows:
         key = (at.version, at.is_whole)
         if key not in self._brought:
             snapshot = self._snapshot(at.version)
             if at.is_whole:
-                found = Brought.all_of(snapshot.manifest.fragments)
+                found = AddedRows.all_of(snapshot.manifest.fragments)
             else:
                 made_by = load_transaction(snapshot.location, snapshot.manifest)
-                found = brought(snapshot, made_by, self._on_change, self._followed.watched)
+                found = rows_added_by(snapshot, made_by, self._on_change, self._followed.watched)
             while len(self._brought) >= _VERSIONS_KEPT:
                 del self._brought[next(iter(self._brought))]
             self._brought[key] = found
@@ -213,7 +219,7 @@ class Stream:
     def _newest(self) -> int:
         """One glance, unless something happened."""
         self._looked_ns = self._ports.elapsed_ns()
-        probed = version_hint.newest(self._location.own_store)
+        probed = version_hint.find_newest(self._location.own_store)
         numbers = (probed[0],) if probed else list_versions(self._location).numbers
         if not numbers or numbers[-1] != self._seen:
             head = load_latest(self._location)

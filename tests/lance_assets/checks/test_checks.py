@@ -13,7 +13,8 @@ from pyroaring import BitMap
 
 from lance_assets.checks import (
     Check,
-    Finding,
+    CheckContext,
+    CheckResult,
     ForeignWriters,
     Fresh,
     FunctionCheck,
@@ -23,14 +24,13 @@ from lance_assets.checks import (
     RowChange,
     RowCount,
     SchemaStable,
-    Seen,
     Severity,
     SmallFiles,
     SqlCheck,
     lance_check,
 )
 from lance_assets.checks import duplicates as finding_duplicates
-from lance_assets.checks.evaluate import judged, seen_at
+from lance_assets.checks.evaluate import context_at, evaluate
 from lance_core import InvalidInput, Table
 from lance_core.operations import CreateIndex, IndexMetadata
 
@@ -51,15 +51,15 @@ def people(tmp_path: Path) -> Table:
     return Table.create(tmp_path / "people", PEOPLE, properties=RUN)
 
 
-def check(it: Check, seen: Seen, *, passes: bool, said: str) -> Finding:
-    finding = judged(it, seen).finding
+def check(it: Check, seen: CheckContext, *, passes: bool, said: str) -> CheckResult:
+    finding = evaluate(it, seen).finding
     assert (finding.passed, bool(re.search(said, finding.description))) == (passes, True), finding.description
     return finding
 
 
-def after(table: Table, change: Callable[[Table], object]) -> Seen:
+def after(table: Table, change: Callable[[Table], object]) -> CheckContext:
     change(table)
-    return seen_at(table.refresh())
+    return context_at(table.refresh())
 
 
 SCHEMAS: tuple[tuple[str, Callable[[Table], object], SchemaStable, bool, str], ...] = (
@@ -97,18 +97,18 @@ def test_a_column_that_may_be_null_now(tmp_path: Path) -> None:
 
 def test_the_first_version_has_nothing_before_it(people: Table) -> None:
     for it in (SchemaStable(allow=[]), RowChange(max_gain=0)):
-        check(it, seen_at(people), passes=True, said="no version before it")
+        check(it, context_at(people), passes=True, said="no version before it")
 
 
 def test_a_parent_that_cleanup_took(people: Table, tmp_path: Path) -> None:
     head = people.append(PEOPLE).table
     (tmp_path / "people" / people.manifest.path.rpartition("people/")[2]).unlink()
-    assert seen_at(head).parent is None
-    check(SchemaStable(), seen_at(head), passes=True, said="no version before it")
+    assert context_at(head).parent is None
+    check(SchemaStable(), context_at(head), passes=True, said="no version before it")
 
 
 def test_rows(people: Table) -> None:
-    first = seen_at(people)
+    first = context_at(people)
     check(RowCount(min=4, max=4), first, passes=True, said="^4 rows$")
     check(RowCount(min=5), first, passes=False, said="4 rows, and at least 5 should be there")
     check(RowCount(max=3), first, passes=False, said="4 rows, and at most 3")
@@ -127,8 +127,8 @@ def test_rows(people: Table) -> None:
 def test_freshness(people: Table) -> None:
     made, fresh = people.timestamp, Fresh(within=timedelta(hours=24))
 
-    def at(age: timedelta, *, is_head: bool = True) -> Seen:
-        return Seen(people, None, is_head=is_head, now=made + age)
+    def at(age: timedelta, *, is_head: bool = True) -> CheckContext:
+        return CheckContext(people, None, is_head=is_head, now=made + age)
 
     check(fresh, at(timedelta(hours=23)), passes=True, said="it is 23 h old")
     check(fresh, at(timedelta(hours=25, minutes=2)), passes=False, said="it is 1 day 1 h old, and at most 1 day")
@@ -139,9 +139,11 @@ def test_freshness(people: Table) -> None:
 
 def test_index_coverage(people: Table, tmp_path: Path) -> None:
     every = IndexCoverage()
-    check(every, seen_at(people), passes=True, said="^there is no index to judge$")
+    check(every, context_at(people), passes=True, said="^there is no index to judge$")
     table = people.create_index("id", "BTREE").table.append(PEOPLE).table.create_index("age", "ZONEMAP").table
-    found = check(every, seen_at(table), passes=False, said="'id_idx' on id covers 50.00% of the rows, and at least 90")
+    found = check(
+        every, context_at(table), passes=False, said="'id_idx' on id covers 50.00% of the rows, and at least 90"
+    )
     assert "4 rows in 1 fragment are scanned; run SparkBuildIndex" in found.description
     assert found.description.endswith("; 1 other is covered well")
     assert {name: each.value for name, each in found.metadata.items()} == {
@@ -149,24 +151,28 @@ def test_index_coverage(people: Table, tmp_path: Path) -> None:
         "lance/index_coverage/age_idx": 1.0,
     }
     by_age = IndexCoverage(indices=["age_idx"])
-    check(by_age, seen_at(table), passes=True, said="^1 index covered; the least is 'age_idx', with 100.00% of the")
-    check(IndexCoverage(at_least=0.5), seen_at(table), passes=True, said="^2 indices .* 'id_idx', with 50.00%")
-    check(IndexCoverage(indices=["x"]), seen_at(table), passes=False, said="^there is no index 'x'$")
+    check(by_age, context_at(table), passes=True, said="^1 index covered; the least is 'age_idx', with 100.00% of the")
+    check(IndexCoverage(at_least=0.5), context_at(table), passes=True, said="^2 indices .* 'id_idx', with 50.00%")
+    check(IndexCoverage(indices=["x"]), context_at(table), passes=False, said="^there is no index 'x'$")
     # Rows that are deleted need no index.
     fewer = table.delete("id > 1").table.append(PEOPLE.slice(0, 1)).table
-    check(IndexCoverage(indices=["age_idx"], at_least=0.6), seen_at(fewer), passes=True, said="66.67%")
-    check(IndexCoverage(indices=["age_idx"], at_least=0.7), seen_at(fewer), passes=False, said="1 row in 1 fragment is")
+    check(IndexCoverage(indices=["age_idx"], at_least=0.6), context_at(fewer), passes=True, said="66.67%")
+    check(
+        IndexCoverage(indices=["age_idx"], at_least=0.7), context_at(fewer), passes=False, said="1 row in 1 fragment is"
+    )
 
     # Of a kind to come, and one whose bitmap is damaged.
     future = _index("future", table, b"", "/lance.index.pb.FutureIndexDetails", BitMap([0]).serialize())
     damaged = _index("damaged", table, b"", "/lance.table.BTreeIndexDetails", b"nonsense")
     strange = fewer.optimize_indices().table.commit(CreateIndex((future,))).table
     left_out = "; not judged: 'future' is of a kind that is not known here .FutureIndexDetails.$"
-    check(every, seen_at(strange), passes=True, said=f"^2 indices covered; .*{left_out}")
-    check(IndexCoverage(indices=["future"]), seen_at(strange), passes=False, said="^'future' is of a kind that is not")
+    check(every, context_at(strange), passes=True, said=f"^2 indices covered; .*{left_out}")
+    check(
+        IndexCoverage(indices=["future"]), context_at(strange), passes=False, said="^'future' is of a kind that is not"
+    )
     strange = strange.commit(CreateIndex((damaged,))).table
     said = "'damaged' on id covers 0.00% .*since it cannot be trusted: .*; build it anew; 2 others are covered well"
-    check(every, seen_at(strange), passes=False, said=f"{said}{left_out}")
+    check(every, context_at(strange), passes=False, said=f"{said}{left_out}")
     assert not any(each.reads_data for each in (every, by_age))
 
 
@@ -186,23 +192,26 @@ def _index(name: str, table: Table, details: bytes, url: str, bitmap: bytes) -> 
 def test_small_files(people: Table) -> None:
     for _ in range(3):
         people = people.append(PEOPLE).table
-    check(SmallFiles(max_small=4), seen_at(people), passes=True, said="4 of 4 fragments are small")
-    finding = check(SmallFiles(max_small=3), seen_at(people), passes=False, said="at most 3 may be; compact")
+    check(SmallFiles(max_small=4), context_at(people), passes=True, said="4 of 4 fragments are small")
+    finding = check(SmallFiles(max_small=3), context_at(people), passes=False, said="at most 3 may be; compact")
     assert finding.metadata["lance/small_fragments"].value == 4
-    check(SmallFiles(max_small=1), seen_at(people.compact().table), passes=True, said="1 of 1")
+    check(SmallFiles(max_small=1), context_at(people.compact().table), passes=True, said="1 of 1")
 
 
 def test_foreign_writers(people: Table) -> None:
-    check(ForeignWriters(), seen_at(people), passes=True, said="made by the run r-1 of lake/people_append")
+    check(ForeignWriters(), context_at(people), passes=True, said="made by the run r-1 of lake/people_append")
     check(
-        ForeignWriters(), Seen(people, None, run_is_known=False), passes=False, said="r-1, which this Dagster does not"
+        ForeignWriters(),
+        CheckContext(people, None, run_is_known=False),
+        passes=False,
+        said="r-1, which this Dagster does not",
     )
     foreign = after(people, lambda t: t.append(PEOPLE))
     check(ForeignWriters(), foreign, passes=False, said=r"by lance-assets.*\(Append\), and names no run.*people")
 
 
 def test_nulls(people: Table) -> None:
-    seen = seen_at(people)
+    seen = context_at(people)
     check(Nulls(columns=["id"]), seen, passes=True, said="no nulls in 4 rows")
     finding = check(Nulls(columns=["id", "age", "address.city"]), seen, passes=False,
                     said=r"'age' has 1 \(25.00%\); 'address.city' has 2 \(50.00%\) nulls, and none should")  # fmt: skip
@@ -223,7 +232,7 @@ def test_columns_that_cannot_be_null_are_not_read(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", rows)
     for file in (tmp_path / "t" / "data").iterdir():
         file.unlink()
-    check(Nulls(columns=["id"]), seen_at(table), passes=True, said="no nulls in 1 rows")
+    check(Nulls(columns=["id"]), context_at(table), passes=True, said="no nulls in 1 rows")
 
 
 KEYS: tuple[tuple[str, pa.Array, str | None], ...] = (
@@ -258,7 +267,7 @@ def test_keys(tmp_path: Path, keys: pa.Array, twice: str | None, held: int, monk
         if twice is None
         else f"1 key is there more than once in .* rows.*: {twice}"
     )
-    finding = check(KeysUnique(columns=["k"]), seen_at(table), passes=twice is None, said=said)
+    finding = check(KeysUnique(columns=["k"]), context_at(table), passes=twice is None, said=said)
     assert (", 2 of them with a null" in finding.description) == (keys.null_count == 2)
 
 
@@ -266,18 +275,18 @@ def test_keys_of_several_columns(tmp_path: Path) -> None:
     table = Table.create(
         tmp_path / "t", pa.table({"a": [1, 1, 2, 1], "b": ["x", "y", "x", "y"], HOSTILE: [1, 1, 1, 1]})
     )
-    seen = seen_at(table)
+    seen = context_at(table)
     check(KeysUnique(columns=["a", "b"]), seen, passes=False, said="1 key is there more .*: a=1, b='y'$")
     check(KeysUnique(columns=[HOSTILE]), seen, passes=False, said="<script>.*=1$")
     check(Nulls(columns=[HOSTILE]), seen, passes=True, said="no nulls")
     swapped = Table.create(tmp_path / "u", pa.table({"a": [1, 2], "b": [2, 1]}))
-    check(KeysUnique(columns=["a", "b"]), seen_at(swapped), passes=True, said="no key is there twice")
+    check(KeysUnique(columns=["a", "b"]), context_at(swapped), passes=True, said="no key is there twice")
 
 
 def test_keys_that_share_a_fingerprint_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finding_duplicates, "_mixed", lambda numbers: numbers & 3)
     table = Table.create(tmp_path / "t", pa.table({"k": list(range(100))}))
-    check(KeysUnique(columns=["k"]), seen_at(table), passes=True, said="no key is there twice in 100 rows")
+    check(KeysUnique(columns=["k"]), context_at(table), passes=True, said="no key is there twice in 100 rows")
     check(
         KeysUnique(columns=["k"]), after(table, lambda t: t.append(pa.table({"k": [70]}))), passes=False, said="k=70$"
     )
@@ -287,15 +296,18 @@ def test_many_keys_that_are_there_twice(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(finding_duplicates, "_SUSPECTS_AT_ONCE", 3)
     table = Table.create(tmp_path / "t", pa.table({"k": [*range(50), *range(50)]}))
     check(
-        KeysUnique(columns=["k"]), seen_at(table), passes=False, said="5 keys are there .* in 100 rows: k=.*, and more$"
+        KeysUnique(columns=["k"]),
+        context_at(table),
+        passes=False,
+        said="5 keys are there .* in 100 rows: k=.*, and more$",
     )
-    check(KeysUnique(columns=["nope"]), seen_at(table), passes=False, said="could not be judged: .*'nope'.*k")
+    check(KeysUnique(columns=["nope"]), context_at(table), passes=False, said="could not be judged: .*'nope'.*k")
     nested = Table.create(tmp_path / "u", pa.table({"k": [[1], [1]]}))
-    check(KeysUnique(columns=["k"]), seen_at(nested), passes=False, said="could not be judged: .*is no key")
+    check(KeysUnique(columns=["k"]), context_at(nested), passes=False, said="could not be judged: .*is no key")
 
 
 def test_sql(people: Table) -> None:
-    seen = seen_at(people)
+    seen = context_at(people)
     check(SqlCheck("old", "select id from dataset where age > 99"), seen, passes=True, said="returned no rows")
     finding = check(SqlCheck("old", "select id, age from dataset where age > 40"), seen, passes=False,
                     said="returned 2 rows, the first: id=3, age=50$")  # fmt: skip
@@ -319,14 +331,14 @@ def test_sql(people: Table) -> None:
         SqlCheck("odd", "select nope from dataset"), seen, passes=False, said="could not be judged: .*'nope'.*id, age"
     )
     many = people.append(PEOPLE).table
-    check(SqlCheck("all", "select id from dataset"), seen_at(many), passes=False, said="more than 5 rows")
+    check(SqlCheck("all", "select id from dataset"), context_at(many), passes=False, said="more than 5 rows")
 
 
 def test_functions(people: Table) -> None:
-    seen = seen_at(people)
+    seen = context_at(people)
 
     @lance_check(severity=Severity.WARN)
-    def has_rows(seen: Seen) -> bool:
+    def has_rows(seen: CheckContext) -> bool:
         """There is a row."""
         return seen.table.count_rows() > 0
 
@@ -334,11 +346,11 @@ def test_functions(people: Table) -> None:
         "has_rows", Severity.WARN, "There is a row.", True,
     )  # fmt: skip
     check(has_rows, seen, passes=True, said="There is a row")
-    own = FunctionCheck("own", lambda seen: Finding(False, f"version {seen.table.version}"), reads_rows=False)
+    own = FunctionCheck("own", lambda seen: CheckResult(False, f"version {seen.table.version}"), reads_rows=False)
     check(own, seen, passes=False, said="version 1")
     assert not own.reads_data
 
-    def broken(seen: Seen) -> bool:
+    def broken(seen: CheckContext) -> bool:
         nothing: dict[str, bool] = {}
         return nothing["nope"]
 

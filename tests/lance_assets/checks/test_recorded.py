@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from lance_assets import (
+    CheckContext,
     ForeignWriters,
     Fresh,
     FunctionCheck,
@@ -19,7 +20,6 @@ from lance_assets import (
     LanceTable,
     RowCount,
     SchemaStable,
-    Seen,
     Severity,
     SparkAppend,
     SparkSessionResource,
@@ -43,7 +43,7 @@ def same_rows(spark: SparkSession, ctx: WriteContext) -> DataFrame:
     return spark.range(0, 2, 1, 1)
 
 
-def broken(seen: Seen) -> bool:
+def broken(seen: CheckContext) -> bool:
     raise KeyError("a project's own mistake")
 
 

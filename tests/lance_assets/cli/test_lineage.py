@@ -14,7 +14,7 @@ from lance_assets.lineage import ancestry_of
 from lance_core import Table
 from lance_core.format.ids import Version
 from lance_core.format.naming import manifest_path
-from lance_core.runtime import SYSTEM
+from lance_core.runtime import SYSTEM_RUNTIME
 from tests.lance_assets.cli.conftest import FROM_RUN, RUN, Shell, reading, rows
 
 _DIAMOND = """\
@@ -161,7 +161,7 @@ def test_a_table_that_took_the_place_of_another(features: Table, shell: Shell, t
     shutil.rmtree(raw)
     later = time.time_ns() + 3600 * 10**9
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lance_core.table.table.SYSTEM", replace(SYSTEM, now_ns=lambda: later))
+        patch.setattr("lance_core.table.table.SYSTEM_RUNTIME", replace(SYSTEM_RUNTIME, now_ns=lambda: later))
         Table.create(str(raw), rows(7), durable=False)
     assert "(made after what comes from it: another table is in this place now" in shell("lineage", features.uri).out
 

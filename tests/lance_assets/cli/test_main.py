@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lance_assets.cli.printing import say_json
+from lance_assets.cli.printing import print_json
 from lance_core import Table
 from lance_core.format.ids import Version
 from lance_core.format.naming import manifest_path
@@ -170,7 +170,7 @@ def test_a_versions_own_bytes_stay_as_they_are(orders: Table, shell: Shell) -> N
 
 def test_json_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     told = {"asset": "\x1b[31m \x9b31m \x7f \u202e é", "rows": [1]}
-    say_json(told)
+    print_json(told)
     said = capsys.readouterr().out
     assert json.loads(said) == told
     assert said.replace("\n", "").isprintable()

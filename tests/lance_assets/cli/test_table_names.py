@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lance_assets.cli.table_names import Reading, open_named, readings
+from lance_assets.cli.table_names import ParsedName, open_named, readings
 from lance_core import InvalidInput, NotFound, Table
 from lance_core.shell import Access
 from tests.lance_assets.cli.conftest import rows
@@ -15,39 +15,48 @@ HERE = Access()
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("t", [Reading("t")]),
-        ("t@3", [Reading("t", version=3), Reading("t@3")]),
-        ("t@9223372036854775999", [Reading("t", version=9223372036854775999), Reading("t@9223372036854775999")]),
-        ("t@spring", [Reading("t", tag="spring"), Reading("t", branch="spring"), Reading("t@spring")]),
-        ("t@dev:3", [Reading("t", branch="dev", version=3), Reading("t@dev:3")]),
-        ("t@dev:", [Reading("t", branch="dev"), Reading("t@dev:")]),
-        ("t@dev:latest", [Reading("t", branch="dev"), Reading("t@dev:latest")]),
-        ("t@a/b:3", [Reading("t", branch="a/b", version=3), Reading("t@a/b:3")]),
-        ("t@main:3", [Reading("t", branch="main", version=3), Reading("t@main:3")]),
-        ("t@v0000000042", [Reading("t", tag="v0000000042"), Reading("t", version=42), Reading("t@v0000000042")]),
+        ("t", [ParsedName("t")]),
+        ("t@3", [ParsedName("t", version=3), ParsedName("t@3")]),
+        ("t@9223372036854775999", [ParsedName("t", version=9223372036854775999), ParsedName("t@9223372036854775999")]),
+        ("t@spring", [ParsedName("t", tag="spring"), ParsedName("t", branch="spring"), ParsedName("t@spring")]),
+        ("t@dev:3", [ParsedName("t", branch="dev", version=3), ParsedName("t@dev:3")]),
+        ("t@dev:", [ParsedName("t", branch="dev"), ParsedName("t@dev:")]),
+        ("t@dev:latest", [ParsedName("t", branch="dev"), ParsedName("t@dev:latest")]),
+        ("t@a/b:3", [ParsedName("t", branch="a/b", version=3), ParsedName("t@a/b:3")]),
+        ("t@main:3", [ParsedName("t", branch="main", version=3), ParsedName("t@main:3")]),
+        (
+            "t@v0000000042",
+            [ParsedName("t", tag="v0000000042"), ParsedName("t", version=42), ParsedName("t@v0000000042")],
+        ),
         (
             "t@w02.v0000000042",
-            [Reading("t", tag="w02.v0000000042"), Reading("t", version=42), Reading("t@w02.v0000000042")],
+            [ParsedName("t", tag="w02.v0000000042"), ParsedName("t", version=42), ParsedName("t@w02.v0000000042")],
         ),
-        ("/me@work/t", [Reading("/me@work/t")]),
-        ("/me@work/t@3", [Reading("/me@work/t", version=3), Reading("/me@work/t@3")]),
-        ("t@", [Reading("t@")]),
-        ("@3", [Reading("@3")]),
-        ("s3://lake/t@3", [Reading("s3://lake/t", version=3), Reading("s3://lake/t@3")]),
-        ("abfss://c@a.dfs.core.windows.net/t", [Reading("abfss://c@a.dfs.core.windows.net/t")]),
-        ("abfss://c@a.dfs.core.windows.net", [Reading("abfss://c@a.dfs.core.windows.net")]),
+        ("/me@work/t", [ParsedName("/me@work/t")]),
+        ("/me@work/t@3", [ParsedName("/me@work/t", version=3), ParsedName("/me@work/t@3")]),
+        ("t@", [ParsedName("t@")]),
+        ("@3", [ParsedName("@3")]),
+        ("s3://lake/t@3", [ParsedName("s3://lake/t", version=3), ParsedName("s3://lake/t@3")]),
+        ("abfss://c@a.dfs.core.windows.net/t", [ParsedName("abfss://c@a.dfs.core.windows.net/t")]),
+        ("abfss://c@a.dfs.core.windows.net", [ParsedName("abfss://c@a.dfs.core.windows.net")]),
         (
             "abfss://c@a.dfs.core.windows.net/t@3",
-            [Reading("abfss://c@a.dfs.core.windows.net/t", version=3), Reading("abfss://c@a.dfs.core.windows.net/t@3")],
+            [
+                ParsedName("abfss://c@a.dfs.core.windows.net/t", version=3),
+                ParsedName("abfss://c@a.dfs.core.windows.net/t@3"),
+            ],
         ),
         (
             "s3+ddb://lake/t?ddbTableName=c@3",
-            [Reading("s3+ddb://lake/t?ddbTableName=c", version=3), Reading("s3+ddb://lake/t?ddbTableName=c@3")],
+            [ParsedName("s3+ddb://lake/t?ddbTableName=c", version=3), ParsedName("s3+ddb://lake/t?ddbTableName=c@3")],
         ),
-        ("t@" + "1" * 21, [Reading("t", tag="1" * 21), Reading("t", branch="1" * 21), Reading("t@" + "1" * 21)]),
+        (
+            "t@" + "1" * 21,
+            [ParsedName("t", tag="1" * 21), ParsedName("t", branch="1" * 21), ParsedName("t@" + "1" * 21)],
+        ),
     ],
 )
-def test_readings(text: str, expected: list[Reading]) -> None:
+def test_readings(text: str, expected: list[ParsedName]) -> None:
     assert [*readings(text)] == expected
 
 

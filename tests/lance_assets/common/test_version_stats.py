@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from lance_assets.common import version_stats
-from lance_assets.common.version_stats import Layout, pieces
+from lance_assets.common.version_stats import VersionStats, fragment_stats
 from lance_core import Table
 
 ROWS = pa.table({"id": list(range(1_000))})
@@ -27,17 +27,17 @@ def test_small_is_what_has_few_rows_and_few_bytes(
     monkeypatch.setattr(version_stats, "SMALL_ROWS", rows)
     monkeypatch.setattr(version_stats, "SMALL_BYTES", size)
     table = Table.create(tmp_path / "t", ROWS).append(ROWS.slice(0, 10)).table
-    assert [piece.is_small for piece in pieces(table)] == small
-    assert Layout.of(table).small == sum(small)
+    assert [piece.is_small for piece in fragment_stats(table)] == small
+    assert VersionStats.of(table).small == sum(small)
 
 
 def test_deleted_rows_do_not_make_a_fragment_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(version_stats, "SMALL_ROWS", 1_000)
-    (piece,) = pieces(Table.create(tmp_path / "t", ROWS).delete("id > 5").table)
+    (piece,) = fragment_stats(Table.create(tmp_path / "t", ROWS).delete("id > 5").table)
     assert (piece.rows, piece.deleted, piece.is_small) == (6, 994, False)
 
 
 def test_nothing(tmp_path: Path) -> None:
-    empty = Layout.of(Table.create(tmp_path / "t", ROWS.schema))
-    assert empty == Layout(rows=0, deleted=0, fragments=0, small=0, with_deletions=0, files=0, bytes=0, unsized=0)
+    empty = VersionStats.of(Table.create(tmp_path / "t", ROWS.schema))
+    assert empty == VersionStats(rows=0, deleted=0, fragments=0, small=0, with_deletions=0, files=0, bytes=0, unsized=0)
     assert empty.deleted_share == 0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lance_assets.diagrams.lineage_diagram import lineage_picture
 from lance_assets.diagrams.svg import width_of
-from lance_assets.lineage.model import Bond, Origin, Source, VersionName
+from lance_assets.lineage.model import AncestryKind, InputVersion, Origin, VersionName
 from lance_assets.provenance.properties import ASSET_KEY, PARTITION, RUN_ID
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -19,7 +19,7 @@ BYTES_MAX = 10_000
 
 
 def origin(
-    *sources: Source,
+    *sources: InputVersion,
     noted: Mapping[str, str] | None = None,
     uri: str = "/lake/features.lance",
     parent: int | None = None,
@@ -41,8 +41,8 @@ def origin(
     )
 
 
-def read(uri: str, version: int = 7, bond: Bond = Bond.READ) -> Source:
-    return Source(VersionName(uri, version), bond)
+def read(uri: str, version: int = 7, bond: AncestryKind = AncestryKind.READ) -> InputVersion:
+    return InputVersion(VersionName(uri, version), bond)
 
 
 def words(of: Origin) -> list[str]:
@@ -56,7 +56,7 @@ def test_what_is_on_it() -> None:
         origin(
             read("s3://lake/orders.lance", 42),
             read("/lake/raw.lance/tree/dev", 3),
-            read("/lake/features.lance", 5, Bond.RESTORED),
+            read("/lake/features.lance", 5, AncestryKind.RESTORED),
             parent=16,
             over=range(14, 17),
             noted=noted,
@@ -88,7 +88,7 @@ def test_it_stays_small(sign: str) -> None:
     long = sign * 5000
     noted = {ASSET_KEY: long, PARTITION: long, RUN_ID: long}
     of = origin(
-        *(read(f"/lake/{long}", 2**63, Bond.BEGAN) for _ in range(100)),
+        *(read(f"/lake/{long}", 2**63, AncestryKind.BEGAN) for _ in range(100)),
         uri=f"/lake/{long}", parent=2**63, over=range(10, 2**62), noted=noted,
     )  # fmt: skip
     picture = lineage_picture(of)

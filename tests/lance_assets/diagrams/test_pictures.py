@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 import pyarrow as pa
 import pytest
 
-from lance_assets.common.version_stats import Piece
+from lance_assets.common.version_stats import FragmentStats
 from lance_assets.diagrams import fragment_map as fragment_map_module
-from lance_assets.diagrams.fragment_map import bytes_told, fragment_map, fragment_strip
+from lance_assets.diagrams.fragment_map import bytes_text, fragment_map, fragment_strip
 from lance_assets.diagrams.svg import BLUE, ORANGE, RED, Picture
 from lance_assets.diagrams.version_graph import version_graph
 from lance_core import Table
@@ -87,11 +87,11 @@ def test_a_damaged_neighbour_is_told_and_the_others_drawn(tmp_path: Path) -> Non
     assert words[words.index("v9") + 1] == "Corrupt"
 
 
-def piece(number: int, rows: int, deleted: int = 0, *, is_small: bool = False) -> Piece:
-    return Piece(number, rows, deleted, files=1, bytes=rows, unsized=0, is_small=is_small)
+def piece(number: int, rows: int, deleted: int = 0, *, is_small: bool = False) -> FragmentStats:
+    return FragmentStats(number, rows, deleted, files=1, bytes=rows, unsized=0, is_small=is_small)
 
 
-MAPS: tuple[tuple[str, list[Piece], str], ...] = (
+MAPS: tuple[tuple[str, list[FragmentStats], str], ...] = (
     ("one", [piece(0, 10)], "a bar is one fragment; the highest has 10 rows"),
     ("sixteen", [piece(n, 10 + n * 37, n, is_small=True) for n in range(16)], "the highest has 580 rows"),
     ("eleven", [piece(n, 1_000 - n * 37, 500) for n in range(11)], "a bar is one fragment"),
@@ -103,8 +103,10 @@ MAPS: tuple[tuple[str, list[Piece], str], ...] = (
 
 
 @pytest.mark.parametrize(("found", "said"), [case[1:] for case in MAPS], ids=[case[0] for case in MAPS])
-def test_maps_of_fragments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: Sequence[Piece], said: str) -> None:
-    monkeypatch.setattr(fragment_map_module, "pieces", lambda table: iter(found))
+def test_maps_of_fragments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: Sequence[FragmentStats], said: str
+) -> None:
+    monkeypatch.setattr(fragment_map_module, "fragment_stats", lambda table: iter(found))
     picture = fragment_map(Table.create(tmp_path / "t", ROW))
     assert any(said in word for word in drawn(picture))
     once = picture.svg()
@@ -125,5 +127,5 @@ def test_a_map_of_a_real_table(tmp_path: Path) -> None:
 
 
 def test_sizes() -> None:
-    told = [bytes_told(size) for size in (0, 1, 1023, 1024, 1536, 3 * 1024**2, 1024**4, 5 * 1024**5)]
+    told = [bytes_text(size) for size in (0, 1, 1023, 1024, 1536, 3 * 1024**2, 1024**4, 5 * 1024**5)]
     assert told == ["0 B", "1 B", "1023 B", "1.0 KiB", "1.5 KiB", "3.0 MiB", "1.0 TiB", "5,120.0 TiB"]

@@ -13,9 +13,10 @@ import pyarrow as pa
 import pytest
 
 from lance_assets import lance_table
-from lance_assets.discovery import pending_versions, reconcile
-from lance_assets.discovery.pending_versions import Budget, Seen
-from lance_assets.discovery.reconcile import Memory, Opened, look_at
+from lance_assets.discovery import pending_versions
+from lance_assets.discovery import reconcile as reconcile_module
+from lance_assets.discovery.pending_versions import TickBudget, Watermark
+from lance_assets.discovery.reconcile import DiscoveryCache, OpenedTable, reconcile
 from lance_assets.ledger import recording
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.ledger.partition_keys import partition_key
@@ -70,25 +71,25 @@ class OfVersion(SimpleNamespace):
         return SimpleNamespace(timestamp=NOW - timedelta(hours=1))
 
 
-OPENED = Opened(cast(Table, OfVersion(version=VERSIONS[-1])), "id", tuple(VERSIONS))
+OPENED = OpenedTable(cast(Table, OfVersion(version=VERSIONS[-1])), "id", tuple(VERSIONS))
 
 
 class Cursor:
     """Of the one sensor: whoever stores it last has it."""
 
-    seen: Seen | None = None
+    seen: Watermark | None = None
 
 
 def tick(database: Database, cursor: Cursor, now: datetime, put: Callable[[dg.AssetMaterialization], None]) -> None:
     """The code of the sensor, and then what a daemon does with what it found."""
-    looked = look_at(
+    looked = reconcile(
         cast(dg.DagsterInstance, database),
         LEDGER,
         OPENED,
         cursor.seen,
         sensor="sensor:orders",
-        budget=Budget(100, 10**9, 1.0, clock=lambda: 0.0),
-        memory=Memory(),
+        budget=TickBudget(100, 10**9, 1.0, clock=lambda: 0.0),
+        memory=DiscoveryCache(),
         now=now,
     )
     for event in looked.events:
@@ -112,7 +113,7 @@ def play(
     if not with_a_run:
         database.dead.add(RUN)
     monkeypatch.setattr(Ledger, "identity_of", lambda *_: "id")
-    monkeypatch.setattr(pending_versions, "found_facts", lambda at, *_: FACTS[at.version])
+    monkeypatch.setattr(pending_versions, "discovered_facts", lambda at, *_: FACTS[at.version])
     monkeypatch.setattr("lance_assets.discovery.leader._pause", turns.wait)
     monkeypatch.setattr("lance_assets.ledger.recording_claims._pause", turns.wait)
     monkeypatch.setattr("lance_assets.ledger.recording_claims.datetime", Still)
@@ -184,8 +185,8 @@ def test_two_that_meet_hardly_ever_leave_it_to_each_other(monkeypatch: pytest.Mo
     assert neither(looks=20) * 3 < neither(looks=1)
 
 
-@pytest.mark.parametrize("broken", ["is_alone", "recorded"])
+@pytest.mark.parametrize("broken", ["claim_tick", "recorded"])
 def test_the_orders_that_are_tried_need_each_step(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """That one tick is alone, and that it looks at the ledger again then."""
-    monkeypatch.setattr(reconcile, broken, {"is_alone": lambda *_: True, "recorded": lambda *_: {}}[broken])
+    monkeypatch.setattr(reconcile_module, broken, {"claim_tick": lambda *_: True, "recorded": lambda *_: {}}[broken])
     assert any(max(counted(play(seed, monkeypatch)[0]).values()) > 1 for seed in range(SEEDS))

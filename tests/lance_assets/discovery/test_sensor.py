@@ -14,11 +14,11 @@ import pytest
 from lance.file import LanceFileWriter
 
 from lance_assets import LanceTable, lance_discovery, lance_table
-from lance_assets.discovery.leader import look_after
+from lance_assets.discovery.leader import elect_leader
 from lance_assets.discovery.pending_versions import WAIT_MAX
-from lance_assets.discovery.reconcile import Opened
+from lance_assets.discovery.reconcile import OpenedTable
 from lance_assets.discovery.sensor import Cursor, discovery_sensor
-from lance_assets.ledger.incarnations import epoch_of
+from lance_assets.ledger.incarnations import incarnation_of
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.ledger.recording_claims import TICK_LASTS, claim
 from lance_core import Corrupt, InvalidInput, Table
@@ -206,7 +206,7 @@ def test_a_table_that_loses_its_identity_stays_the_one_it_was(tmp_path: Path, in
 @pytest.mark.parametrize("name", ["unknown", "a b" * 500, "\n"])
 def test_identities_may_be_anything(tmp_path: Path, instance: dg.DagsterInstance, name: str) -> None:
     ledger = declared(tmp_path).ledger
-    assert [epoch_of(instance, ledger, each) for each in (None, name, "other", name, None)] == [1, 2, 3, 2, 3]
+    assert [incarnation_of(instance, ledger, each) for each in (None, name, "other", name, None)] == [1, 2, 3, 2, 3]
 
 
 def test_partitions_of_versions_that_were_cleaned_up_are_retired(tmp_path: Path, instance: dg.DagsterInstance) -> None:
@@ -300,9 +300,9 @@ def test_a_table_that_is_replaced_between_opening_and_looking_is_left_to_the_nex
     Table.create(table.uri, ROW)
     cursor, _ = tick(sensor_of(table), instance)
     Table.open(table.uri).append(ROW)
-    opened = Opened.of
+    opened = OpenedTable.of
 
-    def and_then_replaced(ledger: Ledger) -> Opened:
+    def and_then_replaced(ledger: Ledger) -> OpenedTable:
         found = opened(ledger)
         shutil.rmtree(table.uri)
         lance.write_dataset(ROW, table.uri) if by == "others" else Table.create(table.uri, ROW)
@@ -310,7 +310,7 @@ def test_a_table_that_is_replaced_between_opening_and_looking_is_left_to_the_nex
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(Opened, "of", and_then_replaced)
+        patch.setattr(OpenedTable, "of", and_then_replaced)
         cursor, said = tick(sensor_of(table), instance, cursor)
     assert "was replaced while it was looked at" in str(said)
     assert keys_of(instance, table) == ["v0000000001"]
@@ -444,7 +444,7 @@ def test_of_two_sensors_that_begin_at_once_one_stays(
     Table.create(table.uri, ROW)
     first, second = (discovery_sensor(name, [table.ledger]) for name in ("first", "second"))
     shown = instance.get_dynamic_partitions
-    look_after(instance, table.ledger, "sensor:first", datetime.now(UTC))
+    elect_leader(instance, table.ledger, "sensor:first", datetime.now(UTC))
     hidden = [key for key in shown(table.ledger.claim_set) if "first" in key]
     with monkeypatch.context() as patch:
         patch.setattr(

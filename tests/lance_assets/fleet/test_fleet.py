@@ -21,9 +21,9 @@ from pyspark.sql import SparkSession
 from lance_assets import Maintenance, SparkAppend, SparkSessionResource, lance_fleet, lance_table
 from lance_assets.common.text import in_markdown
 from lance_core import Committed, Corrupt, InvalidInput, Table
-from lance_core.tasks.driver import Where
+from lance_core.tasks.driver import TableRef
 from lance_core.tasks.index_build import optimize_indices
-from lance_core.tasks.partitioning import Here, Task
+from lance_core.tasks.partitioning import LocalRunner, Task
 from tests.lance_assets.instances import events, instance_in, partitions, shown, tick
 from tests.lance_assets.maintenance.fleets import POLICY, RUN_ID, declared, run, several, small, without_spark
 from tests.lance_assets.maintenance.test_sensor import begun
@@ -149,7 +149,7 @@ def test_indices_of_a_fleet_follow_its_compactions(tmp_path: Path, instance: dg.
     table = lance_table("moved", uri=str(places[0]))
     fleet = lance_fleet("lake", prefix=str(lake), policy=POLICY, tables=[table])
 
-    def failing(where: Where, *arguments: Any, **named: Any) -> Committed:
+    def failing(where: TableRef, *arguments: Any, **named: Any) -> Committed:
         if where.uri == damaged.uri:
             raise Corrupt("is cut short", path=f"{foreign.uuid}/bitmap_page_lookup.lance", field="size")
         return optimize_indices(where, *arguments, **named)
@@ -254,7 +254,7 @@ def test_what_a_compaction_makes_old_stays_for_who_needs_it(tmp_path: Path, inst
     assert Table.open(first.uri).at(1).to_table().num_rows == 5
 
 
-class Deadly(Here):
+class Deadly(LocalRunner):
     """Whoever touches this table dies, and its job with it."""
 
     poison = ""

@@ -6,24 +6,24 @@ from typing import Any
 
 import dagster as dg
 
-from lance_assets.fleet.report import Fate, Figures, FleetReport, TableReport
+from lance_assets.fleet.report import Figures, FleetReport, TableOutcome, TableReport
 
 
 def figures(files: int, size: int) -> Figures:
     return Figures(version=1, rows=10, deleted_rows=files, fragments=files, files=files, bytes=size)
 
 
-def reported(uri: str, fate: Fate, **more: object) -> TableReport:
+def reported(uri: str, fate: TableOutcome, **more: object) -> TableReport:
     return TableReport(uri, fate, **more)  # type: ignore[arg-type]
 
 
 FLEET = FleetReport(
     "s3://lake",
     [
-        reported("s3://lake/calm", Fate.IN_SHAPE, before=figures(2, 20)),
+        reported("s3://lake/calm", TableOutcome.IN_SHAPE, before=figures(2, 20)),
         reported(
             "s3://lake/done",
-            Fate.MAINTAINED,
+            TableOutcome.MAINTAINED,
             due=("9 fragments can be joined",),
             before=replace(figures(1200, 5000), index_rows_uncovered=700, index_segments=3),
             after=replace(figures(3, 4000), index_segments=1),
@@ -33,8 +33,8 @@ FLEET = FleetReport(
             files_removed=90,
             bytes_removed=12_345,
         ),
-        reported("s3://lake/bad|name", Fate.FAILED, message="it is damaged:\nlook at it", before=figures(1, 1)),
-        reported("s3://lake/delta", Fate.SKIPPED, message="it is a table of Delta Lake, and not of Lance"),
+        reported("s3://lake/bad|name", TableOutcome.FAILED, message="it is damaged:\nlook at it", before=figures(1, 1)),
+        reported("s3://lake/delta", TableOutcome.SKIPPED, message="it is a table of Delta Lake, and not of Lance"),
     ],
     planning_seconds=1.23456,
     jobs=1,
@@ -87,14 +87,14 @@ def test_the_page_begins_with_what_is_wrong() -> None:
 
 
 def test_what_a_directory_is_called_is_no_markup() -> None:
-    called = reported("/lake/![x](https://elsewhere/p.png)\\|<b>", Fate.SKIPPED, message="it is `odd`")
+    called = reported("/lake/![x](https://elsewhere/p.png)\\|<b>", TableOutcome.SKIPPED, message="it is `odd`")
     (row,) = FleetReport("/lake", [called], 0.0, 0).markdown.splitlines()[4:]
     assert row.startswith(r"| /lake/\!\[x\]\(https\://elsewhere/p\.png\)\\\|\<b\> | skipped |")
     assert row.endswith(r"| it is \`odd\` |")
 
 
 def test_a_page_is_not_longer_than_somebody_reads() -> None:
-    many = FleetReport("x", [reported(f"x/{n}", Fate.FAILED, message="no") for n in range(130)], 0.0, 0)
+    many = FleetReport("x", [reported(f"x/{n}", TableOutcome.FAILED, message="no") for n in range(130)], 0.0, 0)
     assert len(many.markdown.splitlines()) == 4 + 100 + 2
     assert many.markdown.endswith("30 more are in the JSON.")
     everything: Any = many.metadata["lance/report_json"].value
@@ -105,6 +105,6 @@ def test_failures_add_up() -> None:
     table = TableReport("x")
     table.failed(ValueError("first"))
     table.failed(KeyError())
-    assert (table.fate, table.message) == (Fate.FAILED, "first; KeyError")
+    assert (table.fate, table.message) == (TableOutcome.FAILED, "first; KeyError")
     table.failed(ValueError("y" * 1000))
     assert len(table.message) == 500

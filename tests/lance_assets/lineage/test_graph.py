@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lance_assets.lineage.graph import Ancestry, Line, Mark, ancestry
-from lance_assets.lineage.model import Bond, Origin, Source, Unknown, VersionName
+from lance_assets.lineage.graph import Ancestry, LineKind, TreeLine, ancestry
+from lance_assets.lineage.model import AncestryKind, InputVersion, Origin, Unknown, VersionName
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 Graph = Mapping[int, Sequence[int]]
@@ -31,7 +31,7 @@ def origin(number: int, sources: Sequence[int], at: datetime = NOON) -> Origin:
         rebased_over=(),
         uuid=None,
         properties={},
-        sources=tuple(Source(name(each), Bond.READ) for each in sources),
+        sources=tuple(InputVersion(name(each), AncestryKind.READ) for each in sources),
     )
 
 
@@ -48,7 +48,13 @@ def found_in(graph: Graph, root: int = 0, **bounds: int) -> tuple[Ancestry, list
 
 
 def drawn(graph: Graph, root: int = 0, **bounds: int) -> list[str]:
-    told = {Mark.NEW: "", Mark.AGAIN: " again", Mark.CYCLE: " cycle", Mark.CUT: " cut", Mark.UNKNOWN: " gone"}
+    told = {
+        LineKind.NEW: "",
+        LineKind.AGAIN: " again",
+        LineKind.CYCLE: " cycle",
+        LineKind.CUT: " cut",
+        LineKind.UNKNOWN: " gone",
+    }
     found, _ = found_in(graph, root, **bounds)
     return [f"{'.' * line.depth}{line.name.version}{told[line.mark]}" for line in found.lines()]
 
@@ -96,9 +102,9 @@ def test_every_version_has_its_say_once_and_every_edge_a_line(graph: Graph, dept
     assert len(asked) == len(set(asked))
     assert {each.version for each in asked} == reachable(graph, depth_max)
     lines = [*found.lines()]
-    having_their_say = [line for line in lines if line.mark in (Mark.NEW, Mark.CUT)]
+    having_their_say = [line for line in lines if line.mark in (LineKind.NEW, LineKind.CUT)]
     said = [line.name.version for line in having_their_say]
-    followed = [line.name.version for line in lines if line.mark is Mark.NEW]
+    followed = [line.name.version for line in lines if line.mark is LineKind.NEW]
     assert sorted(set(said)) == sorted(number for number in reachable(graph, depth_max) if number in graph)
     assert len(followed) == len(set(followed))
     assert len(lines) == 1 + sum(len(graph[number]) for number in followed)
@@ -108,11 +114,11 @@ def test_every_version_has_its_say_once_and_every_edge_a_line(graph: Graph, dept
 @given(graphs)
 def test_a_cycle_is_told_where_there_is_one(graph: Graph) -> None:
     found, _ = found_in(graph)
-    path: list[Line] = []
+    path: list[TreeLine] = []
     for line in found.lines():
         del path[line.depth :]
         above = {each.name for each in path}
-        assert (line.mark is Mark.CYCLE) == (line.name in above)
+        assert (line.mark is LineKind.CYCLE) == (line.name in above)
         assert line.depth == len(path)
         path.append(line)
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from lance_assets.lineage.model import Bond, Source, VersionName, sources_of
+from lance_assets.lineage.model import AncestryKind, InputVersion, VersionName, sources_of
 from lance_assets.provenance.properties import INPUTS
 from lance_core.format.ids import Version
 from lance_core.operations import Append, Clone, Operation, Restore
@@ -13,8 +13,8 @@ from lance_core.operations import Append, Clone, Operation, Restore
 V7 = Version(7)
 
 
-def source(uri: str, version: int, bond: Bond = Bond.READ) -> Source:
-    return Source(VersionName(uri, version), bond)
+def source(uri: str, version: int, bond: AncestryKind = AncestryKind.READ) -> InputVersion:
+    return InputVersion(VersionName(uri, version), bond)
 
 
 @pytest.mark.parametrize(
@@ -23,16 +23,16 @@ def source(uri: str, version: int, bond: Bond = Bond.READ) -> Source:
         ({}, None, []),
         ({}, Append(()), []),
         ({"/b": 2, "/a": 1}, Append(()), [source("/a", 1), source("/b", 2)]),
-        ({"/a": 1}, Restore(V7), [source("/t", 7, Bond.RESTORED), source("/a", 1)]),
-        ({}, Clone(True, None, V7, "/s", None), [source("/s", 7, Bond.BEGAN)]),
-        ({}, Clone(False, None, V7, "/s", None), [source("/s", 7, Bond.BEGAN)]),
-        ({}, Clone(True, "dev", V7, "/s/tree/dev", "more"), [source("/s/tree/dev", 7, Bond.BEGAN)]),
-        ({}, Clone(True, "dev", V7, "/s/tree/dev/", None), [source("/s/tree/dev/", 7, Bond.BEGAN)]),
-        ({}, Clone(True, "dev", V7, "/s", None), [source("/s/tree/dev", 7, Bond.BEGAN)]),
-        ({}, Clone(True, "a/b", V7, "s3://lake/s/", None), [source("s3://lake/s/tree/a/b", 7, Bond.BEGAN)]),
+        ({"/a": 1}, Restore(V7), [source("/t", 7, AncestryKind.RESTORED), source("/a", 1)]),
+        ({}, Clone(True, None, V7, "/s", None), [source("/s", 7, AncestryKind.BEGAN)]),
+        ({}, Clone(False, None, V7, "/s", None), [source("/s", 7, AncestryKind.BEGAN)]),
+        ({}, Clone(True, "dev", V7, "/s/tree/dev", "more"), [source("/s/tree/dev", 7, AncestryKind.BEGAN)]),
+        ({}, Clone(True, "dev", V7, "/s/tree/dev/", None), [source("/s/tree/dev/", 7, AncestryKind.BEGAN)]),
+        ({}, Clone(True, "dev", V7, "/s", None), [source("/s/tree/dev", 7, AncestryKind.BEGAN)]),
+        ({}, Clone(True, "a/b", V7, "s3://lake/s/", None), [source("s3://lake/s/tree/a/b", 7, AncestryKind.BEGAN)]),
     ],
 )
-def test_sources(inputs: Mapping[str, int], operation: Operation | None, expected: list[Source]) -> None:
+def test_sources(inputs: Mapping[str, int], operation: Operation | None, expected: list[InputVersion]) -> None:
     properties = {INPUTS: json.dumps(inputs)} if inputs else {}
     assert [*sources_of("/t", properties, operation)] == expected
 

@@ -19,10 +19,10 @@ import pyarrow as pa
 
 from lance_assets import LanceFleet, LanceTable, Maintenance, lance_fleet, lance_table
 from lance_core import Table
-from lance_core.commit.write_protocol import Written
+from lance_core.commit.write_protocol import WriteResult
 from lance_core.dml import retry
 from lance_core.tasks import compact_many
-from lance_core.tasks.partitioning import Here
+from lance_core.tasks.partitioning import LocalRunner
 from tests.lance_core.maintenance.test_cleanup import age
 
 POLICY = Maintenance(compact_when_small_files=3, clean_when_versions=2, keep_versions=2, target_rows=1000)
@@ -72,16 +72,16 @@ def without_spark() -> Iterator[object]:
     """A resource, and a loop in the place of Spark's workers."""
     with (
         patch("lance_assets.fleet.fleet.session_of", lambda resource: None),
-        patch("lance_assets.fleet.fleet.SparkRunner", lambda spark: Here(slots=2)),
+        patch("lance_assets.fleet.fleet.SparkRunner", lambda spark: LocalRunner(slots=2)),
     ):
         yield object()
 
 
 def main(lake: str, home: str, commits: int) -> None:
     """Ends after so many tables are committed, and before anybody is told."""
-    go_on, left = retry.go_on, [None] * commits
+    go_on, left = retry.resume, [None] * commits
 
-    def counting(*arguments: Any, **named: Any) -> Written:
+    def counting(*arguments: Any, **named: Any) -> WriteResult:
         landed = go_on(*arguments, **named)
         left.pop()
         if not left:
@@ -91,7 +91,7 @@ def main(lake: str, home: str, commits: int) -> None:
     overrides = {"telemetry": {"enabled": False}}
     with (
         without_spark() as resource,
-        patch.object(retry, "go_on", counting),
+        patch.object(retry, "resume", counting),
         patch.object(compact_many, "_AT_ONCE", 1),
         dg.DagsterInstance.local_temp(home, overrides=overrides) as instance,
     ):

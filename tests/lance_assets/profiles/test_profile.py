@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 import pytest
 
 from benchmarks.spark_driver import built
-from lance_assets.common.version_stats import Layout
-from lance_assets.profiles.column_profile import Column, Contents, Vectors, _look
+from lance_assets.common.version_stats import VersionStats
+from lance_assets.profiles.column_profile import ColumnProfile, Contents, Vectors, _look
 from lance_assets.profiles.profile import Profile, profiled
 from lance_assets.profiles.profile_metadata import metadata_of
 from lance_core import Table
@@ -64,7 +64,7 @@ def table(tmp_path: Path) -> Table:
     return table.add_columns({"late": "nullif(id % 6, 2)"}).table
 
 
-def column(contents: Contents, name: str) -> Column:
+def column(contents: Contents, name: str) -> ColumnProfile:
     (found,) = [each for each in contents.columns if each.name == name]
     return found
 
@@ -90,7 +90,7 @@ def test_figures_are_those_of_the_rows(table: Table) -> None:
     dataset = lance.dataset(table.uri)
     rows, fragments = dataset.to_table(), dataset.get_fragments()
     found = profiled(table, Profile())
-    assert found.layout == Layout(
+    assert found.layout == VersionStats(
         rows=dataset.count_rows(),
         deleted=sum(each.num_deletions for each in fragments),
         fragments=len(fragments),
@@ -118,7 +118,7 @@ def test_a_field_is_null_where_its_struct_is_whatever_lies_there() -> None:
     places = pa.StructArray.from_arrays(
         [pa.array(["a", None, "c"])], fields=list(kind), mask=pa.array([True, False, False])
     )
-    city = Column(("place", "city"), pa.string(), can_be_null=True)
+    city = ColumnProfile(("place", "city"), pa.string(), can_be_null=True)
     _look(city, places)
     assert city.nulls == 2
 

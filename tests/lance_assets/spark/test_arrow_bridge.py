@@ -8,7 +8,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from lance_assets.spark.arrow_bridge import BYTES_SETTING, ROWS_OF_TEXT, ROWS_SETTING, over_rows, rows_unmeasured
+from lance_assets.spark.arrow_bridge import (
+    BYTES_SETTING,
+    ROWS_OF_TEXT,
+    ROWS_SETTING,
+    map_in_arrow,
+    unmeasured_batch_rows,
+)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +36,7 @@ from lance_assets.spark.arrow_bridge import BYTES_SETTING, ROWS_OF_TEXT, ROWS_SE
 def test_by_type(spark: SparkSession, types: str, rows: int | None) -> None:
     kinds = T._parse_datatype_string(types)
     assert isinstance(kinds, T.StructType)
-    assert rows_unmeasured(kinds) == rows
+    assert unmeasured_batch_rows(kinds) == rows
 
 
 def batches(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -39,7 +45,7 @@ def batches(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def largest(df: DataFrame) -> int:
-    return max(over_rows(df, batches, "rows bigint")["rows"].to_pylist())
+    return max(map_in_arrow(df, batches, "rows bigint")["rows"].to_pylist())
 
 
 def texts(spark: SparkSession, rows: int = 3000, size: int = 1000) -> DataFrame:
@@ -92,5 +98,5 @@ def test_python_on_the_way_keeps_its_batches(spark: SparkSession) -> None:
         for batch in rows:
             yield batch.select(["rows"])
 
-    found = over_rows(texts(spark, rows=12_000).mapInArrow(sizes, "rows bigint, name string"), noted, "rows bigint")
+    found = map_in_arrow(texts(spark, rows=12_000).mapInArrow(sizes, "rows bigint, name string"), noted, "rows bigint")
     assert found["rows"].to_pylist() == [10_000, 2_000]

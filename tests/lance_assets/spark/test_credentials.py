@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lance_assets.spark import append, delete, read
 from lance_core import InvalidInput, LanceError, Table
-from lance_core.tasks.partitioning import Whole
-from lance_core.tasks.read import Which
+from lance_core.tasks.partitioning import VersionHeader
+from lance_core.tasks.read import VersionRef
 from tests.lance_core.storage.servers import KEY_ID, SECRET, Bucket, s3
 
 PAGES = ("environment", "sql?details=true&planDescription=true&length=10000", "jobs", "stages?details=true")
@@ -123,8 +123,8 @@ def test_no_place_has_the_secret(
 
 def test_what_is_named_is_not_in_what_travels(bucket: Bucket, spark: SparkSession) -> None:
     append(spark.range(3), f"{bucket.uri}/t", storage_options=PROVIDER)
-    base = Which(f"{bucket.uri}/t", storage_options=PROVIDER).snapshot()
-    assert SECRET.encode() not in pickle.dumps(Whole.of(base))
+    base = VersionRef(f"{bucket.uri}/t", storage_options=PROVIDER).snapshot()
+    assert SECRET.encode() not in pickle.dumps(VersionHeader.of(base))
 
 
 def test_a_secret_that_spark_would_show_is_refused(spark: SparkSession, tmp_path: Path) -> None:

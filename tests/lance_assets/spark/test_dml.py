@@ -28,7 +28,7 @@ def test_rows_are_deleted_by_the_workers(spark: SparkSession, tmp_path: Path) ->
     assert lance.dataset(uri).to_table()["id"].to_pylist() == kept
     assert {file.path for part in committed.table.fragments for file in part.files} == files
     assert committed.table.versions()[-1].properties["dagster.run_id"] == "r1"
-    assert delete(spark, uri, "id > 0", intent="monday").landed_before
+    assert delete(spark, uri, "id > 0", intent="monday").already_committed
 
 
 def test_a_condition_that_does_not_parse_is_told_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_rows_are_updated_by_the_workers(spark: SparkSession, tmp_path: Path) ->
     uri = made(tmp_path)
     moved = update(spark, uri, set={"name": "upper(name)"}, where="id % 100 = 7", intent="monday")
     assert (moved.operation, moved.table.count_rows("name >= 'N' and name < 'O'")) == ("Update", 10)
-    assert update(spark, uri, {"name": "'x'"}, intent="monday").landed_before
+    assert update(spark, uri, {"name": "'x'"}, intent="monday").already_committed
     in_place = update(spark, uri, {"name": "concat(name, '!')"})
     rows = lance.dataset(uri).to_table().sort_by("id")
     assert rows["name"].to_pylist() == [f"{'N' if n % 100 == 7 else 'n'}{n % 7}!" for n in range(1000)]
@@ -58,7 +58,7 @@ def test_rows_are_brought_by_key(spark: SparkSession, tmp_path: Path) -> None:
     rows = lance.dataset(uri).to_table()
     assert dict(zip(rows["id"].to_pylist(), rows["name"].to_pylist(), strict=True)) == expected
     assert rows.num_rows == len(expected)
-    assert upsert(df, uri, "id", intent="x").landed_before
+    assert upsert(df, uri, "id", intent="x").already_committed
     assert committed.table.fsck().is_sound
 
 
@@ -111,7 +111,7 @@ def test_changes_are_looked_at_before_anybody_sees_them(spark: SparkSession, tmp
     # Planned again since somebody appended a key that it brings, and so is looked at again.
     assert [base for _, base in shown] == [2, 3]
     assert (done.version, done.table.count_rows("name = 'brought'")) == (4, 103)
-    assert upsert(df, uri, "id", audit=at_most(0), intent="daily").landed_before
+    assert upsert(df, uri, "id", audit=at_most(0), intent="daily").already_committed
     with pytest.raises(AuditFailed):
         delete(spark, uri, "id < 10", audit=at_most(0))
     assert Table.open(uri).version == 4

@@ -30,7 +30,7 @@ def test_files_are_read_by_the_workers(spark: SparkSession, tmp_path: Path) -> N
     (bad,) = Table.open(side).to_table().to_pylist()
     assert (bad["file"], bad["row"], bad["line"], bad["column"]) == (str(landing / "c.csv"), 2, 3, "id")
     assert bad["ingest"] == "monday"
-    assert ingest(spark, str(landing), uri, intent="monday").landed_before
+    assert ingest(spark, str(landing), uri, intent="monday").already_committed
     assert ingest(spark, f"{landing}/**/*.parquet", uri).version == 2
     assert committed.table.fsck().is_sound
 

@@ -41,7 +41,7 @@ def test_workers_build_what_pylance_uses(
     table.append(rows(130, 20))
     more = build_index(spark, uri, "id", "BTREE", name="id BTREE", only="uncovered", intent="daily")
     assert covers(more.table, "id BTREE") == [[0, 1, 2, 3, 4], [5]]
-    assert build_index(spark, uri, "id", "BTREE", name="id BTREE", only="uncovered", intent="daily").landed_before
+    assert build_index(spark, uri, "id", "BTREE", name="id BTREE", only="uncovered", intent="daily").already_committed
     compact(spark, uri, target_rows=60, remap=None if stable else "reuse")
     table = optimize_indices(spark, uri, merge="all", properties={"why": "tidy"}).table
     live = [each.id for each in table.fragments]

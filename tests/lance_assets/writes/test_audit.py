@@ -25,7 +25,7 @@ from lance_assets import (
     WriteContext,
     lance_table,
 )
-from lance_assets.checks import Check, Finding, Seen, Severity
+from lance_assets.checks import Check, CheckContext, CheckResult, Severity
 from lance_assets.failures.checks_failed import ChecksFailed
 from lance_assets.writes import Write
 from lance_assets.writes.audit import Audit, check_specs
@@ -39,19 +39,19 @@ WRONG = "a check of mine has found something"
 class RowsAtMost(Check):
     most: int
 
-    def judge(self, seen: Seen) -> Finding:
+    def judge(self, seen: CheckContext) -> CheckResult:
         count, before = seen.table.count_rows(), seen.parent.count_rows() if seen.parent else 0
         metadata = {"rows": dg.MetadataValue.int(count), "before": dg.MetadataValue.int(before)}
-        return Finding(count <= self.most, f"{count} rows, where {self.most} are allowed", metadata)
+        return CheckResult(count <= self.most, f"{count} rows, where {self.most} are allowed", metadata)
 
 
 @dataclass(frozen=True, slots=True)
 class Told(Check):
     """Does what a function does."""
 
-    judges: Callable[[Seen], Finding]
+    judges: Callable[[CheckContext], CheckResult]
 
-    def judge(self, seen: Seen) -> Finding:
+    def judge(self, seen: CheckContext) -> CheckResult:
         return self.judges(seen)
 
 
@@ -178,9 +178,9 @@ def test_what_landed_and_what_was_nothing_is_said(
     days = dg.StaticPartitionsDefinition(["a", "b"])
     asked: list[int] = []
 
-    def counted(seen: Seen) -> Finding:
+    def counted(seen: CheckContext) -> CheckResult:
         asked.append(seen.table.version)
-        return Finding(True, "fine")
+        return CheckResult(True, "fine")
 
     audit = [Told("told", judges=counted)]
     once = SparkAppend("once", ten, audit=audit, partitions=days, once_per="partition")
@@ -200,7 +200,7 @@ def test_what_landed_and_what_was_nothing_is_said(
 
 def test_every_write_is_audited(tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource) -> None:
     """None publishes past its audit."""
-    audit = [Told("never", judges=lambda seen: Finding(False, WRONG))]
+    audit = [Told("never", judges=lambda seen: CheckResult(False, WRONG))]
     landing = tmp_path / "rows.csv"
     landing.write_text("id\n77\n")
     table_schema = pa.schema([pa.field("twice", pa.int64())])
@@ -236,8 +236,8 @@ def test_every_write_is_audited(tmp_path: Path, instance: dg.DagsterInstance, re
 def test_a_check_that_raises_and_a_store_that_fails(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), pa.table({"id": [1]}))
 
-    def raising(error: Exception) -> Callable[[Seen], Finding]:
-        def judge(seen: Seen) -> Finding:
+    def raising(error: Exception) -> Callable[[CheckContext], CheckResult]:
+        def judge(seen: CheckContext) -> CheckResult:
             raise error
 
         return judge

@@ -27,11 +27,11 @@ from lance_core import (
     StorageError,
     Table,
 )
-from lance_core.commit.write_protocol import Begun, Written, begin, finish
-from lance_core.coordination.leases import Notice, give_notice, release
+from lance_core.commit.write_protocol import StartedWrite, WriteResult, begin, finish
+from lance_core.coordination.leases import SweepNotice, announce_sweep, release
 from lance_core.format import naming
 from lance_core.format.operations import Append, Overwrite
-from lance_core.runtime import SYSTEM
+from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.local import LocalStore
 from lance_core.transactions.fold import parts_of
 from lance_core.versions.snapshot import load_transaction
@@ -187,7 +187,7 @@ def test_an_intent_that_was_refused_lands_once_when_it_passes(table: Table) -> N
             table.append(rows(50), audit=audit, intent="daily")
     landed = table.append(rows(50), audit=audit, intent="daily")
     again = table.append(rows(50), audit=audit, intent="daily")
-    assert (landed.version, again.version, again.landed_before) == (2, 2, True)
+    assert (landed.version, again.version, again.already_committed) == (2, 2, True)
     assert len(audit.shown) == 3, "what has landed is shown again"
     assert ids(again.table) == [*range(8), 50]
 
@@ -200,7 +200,7 @@ def test_what_was_refused_can_be_published_by_a_person(table: Table) -> None:
     assert (done.version, ids(done.table)) == (3, [0, 1, 2, 3, 50])
     assert done.table.version_info().properties["by"] == "me"
     again = table.delete("id > 3", audit=Seen(refuses=1), intent="purge")
-    assert (again.version, again.landed_before) == (3, True)
+    assert (again.version, again.already_committed) == (3, True)
 
 
 @pytest.mark.parametrize("stable", [False, True])
@@ -212,7 +212,7 @@ def test_so_can_the_first_version_of_a_table(tmp_path: Path, stable: bool) -> No
     done = Table.open(uri, version=number).publish(number)
     assert (done.version, ids(done.table), done.table.manifest.has_stable_row_ids) == (1, [1, 2], stable)
     assert lance.dataset(uri).count_rows() == 2
-    assert Table.open(uri).publish(number).landed_before
+    assert Table.open(uri).publish(number).already_committed
     assert Table.create(uri, rows(1, 2), audit=Seen(refuses=1), intent="first").version == 1
     assert done.table.append(rows(3)).version == 2
     with pytest.raises(AuditFailed) as refused:
@@ -289,7 +289,7 @@ def test_of_two_holders_of_an_intent_the_refused_one_is_told_of_the_landing(tabl
     passed = Seen()
     refusing = Seen(refuses=1, meanwhile=lambda _shown: table.append(rows(50), intent="daily", audit=passed))
     done = table.append(rows(50), intent="daily", audit=refusing)
-    assert (done.version, done.landed_before, ids(done.table)) == (2, True, [*range(8), 50])
+    assert (done.version, done.already_committed, ids(done.table)) == (2, True, [*range(8), 50])
     both = Seen(meanwhile=lambda _shown: table.refresh().append(rows(60), intent="nightly"))
     done = done.table.append(rows(60), intent="nightly", audit=both)
     assert (done.version, ids(done.table)) == (3, [*range(8), 50, 60])
@@ -320,13 +320,13 @@ def test_appends_that_meet_an_audited_one_do_not_share_with_it(monkeypatch: pyte
 
 def test_who_passed_lands_beside_those_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not in one transaction with them: it is the one that was shown."""
-    done: list[Written] = []
+    done: list[WriteResult] = []
     with meeting(monkeypatch, 2) as held:
         for name in ("a", "b"):
             held.append(name)
         world = World(held.store.inner)
         begun = begin(held.table.location(), held.table.at(1), verb="append", intent=None, ports=ports(77))
-        assert isinstance(begun, Begun)
+        assert isinstance(begun, StartedWrite)
         append = Append(world.fragments("mine"))
         done.append(finish(begun, append, properties={}, attempts=9, audit=lambda _beside, _base: None))
     held.written()
@@ -344,12 +344,12 @@ def _number(table: Table) -> int:
 # Stopped, and gone on with
 
 
-def audited(world: World, *, is_new: bool, shown: list[int]) -> Written:
+def audited(world: World, *, is_new: bool, shown: list[int]) -> WriteResult:
     """As a process that starts again does it: with other uuids each time."""
     begun = begin(
         world.location(), BIRTH if is_new else world.at(1), verb="write", intent="daily", ports=ports(5 + len(shown))
     )
-    if isinstance(begun, Written):
+    if isinstance(begun, WriteResult):
         return begun
     brought = world.fragments("mine")
     operation = Overwrite(brought, SCHEMA) if is_new else Append(brought)
@@ -431,7 +431,7 @@ def test_a_refused_version_stays_for_a_while_and_then_goes_with_its_files(table:
     assert lance.dataset(table.uri).count_rows() == 9
     assert table.refresh().fsck().is_sound
     done = table.refresh().append(rows(50), intent="daily")
-    assert (done.landed_before, ids(done.table)) == (False, [*range(8), 50, 60])
+    assert (done.already_committed, ids(done.table)) == (False, [*range(8), 50, 60])
 
 
 def test_files_that_a_refused_version_shares_stay(table: Table) -> None:
@@ -464,7 +464,7 @@ def test_publishing_asks_for_files_that_may_be_going(table: Table) -> None:
     number = refused.value.detached_version
     (file,) = Table.open(table.uri, version=number).fragments[-1].files
     store = LocalStore(Path(table.uri))
-    noticed = give_notice(store, Notice((number,), (file.place,)), SYSTEM)
+    noticed = announce_sweep(store, SweepNotice((number,), (file.place,)), SYSTEM_RUNTIME)
     with pytest.raises(StorageError, match="may be going at this moment"):
         table.publish(number)
     release(store, noticed)

@@ -30,7 +30,7 @@ def written(table: Table, *numbers: int) -> tuple[Fragment, ...]:
 def test_a_detached_version_is_found_by_its_number_alone(table: Table) -> None:
     done = table.commit(Append(written(table, 2)), detached=True)
     assert done.version >= 2**63
-    assert (done.rows_added, done.operation, done.landed_before) == (1, "Append", False)
+    assert (done.rows_added, done.operation, done.already_committed) == (1, "Append", False)
     assert ids(done.table) == ids(Table.open(table.uri, version=done.version)) == [1, 2]
     assert lance.dataset(table.uri, version=done.version).to_table()["id"].to_pylist() == [1, 2]
     assert (Path(table.uri) / f"_versions/d{done.version}.manifest").exists()
@@ -62,7 +62,7 @@ def test_publishing_lands_once(table: Table) -> None:
     assert ids(done.table) == lance.dataset(table.uri).to_table()["id"].to_pylist() == [1, 9, 2]
     assert table.refresh().transaction().properties == {"by": "test"}  # type: ignore[union-attr]
     again = table.publish(beside.version)
-    assert (again.version, again.landed_before) == (3, True)
+    assert (again.version, again.already_committed) == (3, True)
 
 
 def test_what_came_between_is_judged(table: Table) -> None:

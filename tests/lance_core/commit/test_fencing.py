@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from lance_core import CommitUndecided, NotFound, RetryableConflict
-from lance_core.commit.write_protocol import Begun, begin, finish
+from lance_core.commit.write_protocol import StartedWrite, begin, finish
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.naming import NamingScheme
@@ -39,7 +39,7 @@ class Paused:
         given = replace(ports(5), elapsed_ns=lambda: int(self.now.timestamp() * 1e9), now_ns=lambda: 0)
         mine = World(store)
         begun = begin(mine.location(), mine.at(), verb="append", intent=None, ports=given)
-        assert isinstance(begun, Begun)
+        assert isinstance(begun, StartedWrite)
         operation = Append(mine.fragments("late"))
         self.now += begun_ago
         finish(begun, operation, properties={}, attempts=attempts)

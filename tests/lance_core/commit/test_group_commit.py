@@ -15,7 +15,7 @@ import pytest
 
 from lance_core import CommitUndecided, IncompatibleConflict, LanceError, Table
 from lance_core.commit import group_commit
-from lance_core.commit.together import Waiting
+from lance_core.commit.together import PendingAppend
 from lance_core.commit.write_protocol import begin
 from lance_core.coordination.leases import HOLDS
 from lance_core.transactions.invariants import InvariantViolation
@@ -59,7 +59,7 @@ def test_each_intent_is_found_in_the_version_that_it_shares(monkeypatch: pytest.
 def test_an_intent_is_found_though_its_record_knows_of_no_landing(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the process had been killed right after the put."""
     with meeting(monkeypatch, 2) as held:
-        monkeypatch.setattr("lance_core.coordination.idempotency.note_landing", lambda *args, **named: None)
+        monkeypatch.setattr("lance_core.coordination.idempotency.record_commit", lambda *args, **named: None)
         for name in ("a", "b"):
             held.append(name, intent=name)
     monkeypatch.undo()
@@ -154,15 +154,15 @@ def test_files_of_one_who_took_long_are_held_until_they_are_named(old: str, monk
 
 def test_who_was_stopped_after_it_was_taken_along_never_leads(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it goes with cannot be put, and whoever comes after it must not wait for it."""
-    taken: list[Waiting] = []
+    taken: list[PendingAppend] = []
 
-    def let_go(stopped: Waiting) -> None:
+    def let_go(stopped: PendingAppend) -> None:
         stopped.answer = CommitUndecided("nobody reads this", uuid="", version=0)
         stopped.called.set()
 
     def stop() -> None:
         (key,) = group_commit._gates
-        group_commit._leave(key, taken[0], ())
+        group_commit._hand_over(key, taken[0], ())
 
     with meeting(monkeypatch, 3) as held:
         held.append("a")
@@ -389,7 +389,7 @@ def test_many_threads_on_a_real_table(tmp_path: Path) -> None:
             value = number * 100 + turn
             made = Table.open(uri, durable=False).append(pa.table({"id": [value]}), intent=f"of {value}")
             assert value in made.table.to_table()["id"].to_pylist()
-            told.append((value, made.version, made.landed_before))
+            told.append((value, made.version, made.already_committed))
         return told
 
     with ThreadPoolExecutor(8) as pool:
@@ -401,5 +401,5 @@ def test_many_threads_on_a_real_table(tmp_path: Path) -> None:
     assert not any(before for _, _, before in told)
     for value, version, _ in told:
         again = Table.open(uri, durable=False).append(pa.table({"id": [value]}), intent=f"of {value}")
-        assert (again.version, again.landed_before) == (version, True)
+        assert (again.version, again.already_committed) == (version, True)
     assert ours.fsck().errors == ()

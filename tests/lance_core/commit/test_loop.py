@@ -19,7 +19,7 @@ from lance_core import (
     Unsupported,
 )
 from lance_core.commit.loop import ATTEMPTS
-from lance_core.commit.write_protocol import Begun, begin, finish
+from lance_core.commit.write_protocol import StartedWrite, begin, finish
 from lance_core.format import naming
 from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version
@@ -395,7 +395,7 @@ def test_the_time_is_over_before_the_attempts_are() -> None:
         intent=None,
         ports=replace(ports(1), elapsed_ns=lambda: next(hours)),
     )
-    assert isinstance(begun, Begun)
+    assert isinstance(begun, StartedWrite)
     with pytest.raises(RetryableConflict, match="lost the race for the next version") as caught:
         finish(begun, Append(table.fragments("mine")), properties={}, attempts=ATTEMPTS)
     assert caught.value.rule == "exhausted"

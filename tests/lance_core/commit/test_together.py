@@ -10,7 +10,7 @@ import pytest
 
 from lance_core import CommitUndecided, StorageError, Table
 from lance_core.commit import data_files, group_commit
-from lance_core.commit.write_protocol import Begun, begin, finish_append
+from lance_core.commit.write_protocol import StartedWrite, begin, finish_append
 from lance_core.coordination import idempotency
 from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.datafiles.ipc_codec import IpcCodec
@@ -98,7 +98,7 @@ def test_only_rows_of_one_storage_version_share_a_file() -> None:
 def test_those_who_come_while_others_are_written_come_into_the_file_too() -> None:
     waves = iter([[held_rows({"id": [2, 3]})], [held_rows({"id": [4]}), held_rows({"id": [5]})], []])
     location = World().location()
-    (made,) = data_files.write_together(location, held_rows({"id": [1]}), lambda: next(waves), ports())
+    (made,) = data_files.write_shared_file(location, held_rows({"id": [1]}), lambda: next(waves), ports())
     assert IpcCodec(location.store).open(made.files[0].place).table["id"].to_pylist() == [1, 2, 3, 4, 5]
     assert made.physical_rows == 5
 
@@ -128,7 +128,7 @@ def test_a_file_takes_so_many_bytes_as_others_can_wait_for(monkeypatch: pytest.M
 def test_who_shares_a_file_is_found_by_its_intent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Though no record knows of the file or of the landing, as if the process had been killed right after the put."""
     with meeting(monkeypatch, 2) as held:
-        monkeypatch.setattr("lance_core.coordination.idempotency.note_landing", lambda *args, **named: None)
+        monkeypatch.setattr("lance_core.coordination.idempotency.record_commit", lambda *args, **named: None)
         held.append("", rows=[1], intent="a")
         held.append("", rows=[2, 3], intent="b")
     monkeypatch.undo()
@@ -200,7 +200,7 @@ def test_who_writes_for_itself_tells_its_intention_of_the_file() -> None:
     table.create("first")
     begun = begin(table.location(), table.at(), verb="append", intent="a", ports=ports(1))
     store.faults.append(Fault(creating(naming.VERSIONS), "fails"))
-    assert isinstance(begun, Begun)
+    assert isinstance(begun, StartedWrite)
     with pytest.raises(StorageError):
         finish_append(begun, held_rows({"id": [1]}), properties={}, attempts=1)
     (file,) = idempotency.read(store, idempotency.path_of("a")).files
@@ -213,7 +213,7 @@ def test_one_that_is_alone_is_written_once() -> None:
     table.create("first")
     begun = begin(table.location(), table.at(), verb="append", intent=None, ports=ports(1))
     store.faults.append(Fault(calling("put", naming.DATA), "fails"))
-    assert isinstance(begun, Begun)
+    assert isinstance(begun, StartedWrite)
     with pytest.raises(StorageError):
         finish_append(begun, held_rows({"id": [1]}), properties={}, attempts=1)
     assert table.names() == ["first"]

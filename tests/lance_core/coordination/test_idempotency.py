@@ -215,7 +215,7 @@ def test_any_text_is_an_intent(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), rows(1))
     for number, intent in enumerate(["../../x", "a/b", "zażółć\n", "x" * 4096, "\0"]):
         assert table.append(rows(number), intent=intent).version == number + 2
-        assert table.append(rows(number), intent=intent).landed_before
+        assert table.append(rows(number), intent=intent).already_committed
     assert {path.suffix for path in (tmp_path / "t" / INTENTS).iterdir()} == {".json"}
 
 
@@ -243,7 +243,7 @@ def test_after_reopening_and_from_an_old_handle(tmp_path: Path) -> None:
     Table.open(place).append(rows(2))
     for table in (Table.open(place), old, first.table):
         again = table.append(rows(9), intent="once")
-        assert (again.version, again.landed_before, again.rows_added, again.operation) == (2, True, 1, "Append")
+        assert (again.version, again.already_committed, again.rows_added, again.operation) == (2, True, 1, "Append")
         assert (again.files, again.bytes) == (first.files, first.bytes)
     assert Table.open(place).to_table()["id"].to_pylist() == [0, 1, 2]
 
@@ -253,7 +253,7 @@ def test_an_overwrite_is_an_intent_too(tmp_path: Path) -> None:
     first = table.overwrite(rows(7), intent="once")
     again = first.table.append(rows(8)).table.overwrite(rows(9), intent="once")
     assert (first.rows_added, first.rows_removed) == (1, 2)
-    assert (again.version, again.rows_added, again.rows_removed, again.landed_before) == (2, 1, 2, True)
+    assert (again.version, again.rows_added, again.rows_removed, again.already_committed) == (2, 1, 2, True)
     assert table.refresh().to_table()["id"].to_pylist() == [7, 8]
 
 
@@ -291,9 +291,9 @@ def test_no_rows_leave_an_intent_open(tmp_path: Path) -> None:
     assert table.append(rows(), intent="empty load").rows_added == 0
     Path(table.uri, table.at(1).manifest.path).unlink()
     again = table.append(rows(1), intent="empty load")
-    assert (first.version, first.rows_added, first.landed_before) == (1, 0, False)
-    assert (again.version, again.rows_added, again.landed_before) == (3, 1, False)
-    assert table.append(rows(1), intent="empty load").landed_before
+    assert (first.version, first.rows_added, first.already_committed) == (1, 0, False)
+    assert (again.version, again.rows_added, again.already_committed) == (3, 1, False)
+    assert table.append(rows(1), intent="empty load").already_committed
 
 
 def test_a_landing_is_believed_only_of_the_version_that_is_ours(tmp_path: Path) -> None:
@@ -337,10 +337,10 @@ def test_records_are_swept_when_they_landed_and_are_old(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "t" / INTENTS).iterdir()} == {
         Path(path_of(name)).name for name in ("landed just now", "open", kept)
     }
-    assert table.append(rows(2), intent="open").landed_before
-    assert table.append(rows(2), intent="landed just now").landed_before
-    assert table.append(rows(2), intent=kept).landed_before, "for good"
-    assert not table.append(rows(2), intent="landed long ago").landed_before, "as if it were a new one"
+    assert table.append(rows(2), intent="open").already_committed
+    assert table.append(rows(2), intent="landed just now").already_committed
+    assert table.append(rows(2), intent=kept).already_committed, "for good"
+    assert not table.append(rows(2), intent="landed long ago").already_committed, "as if it were a new one"
 
 
 def test_a_landing_that_is_noted_between_the_look_and_the_put_of_another_holder_is_noted_again() -> None:

@@ -13,13 +13,13 @@ import pytest
 
 from lance_core import Table
 from lance_core.coordination import single_flight
-from lance_core.coordination.single_flight import Answer, Questions
+from lance_core.coordination.single_flight import Answer, SingleFlight
 from lance_core.versions import snapshot
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot
 
 
-class Watched(Questions[Answer]):
+class Watched(SingleFlight[Answer]):
     """Tells who has come."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Watched(Questions[Answer]):
         self.stops: threading.Event | None = None
         """Whoever comes next is stopped when this is set."""
 
-    def _join(self, what: Hashable, mine: "single_flight._Round[Answer]") -> "single_flight._Round[Answer] | None":
+    def _join(self, what: Hashable, mine: "single_flight._Flight[Answer]") -> "single_flight._Flight[Answer] | None":
         if self.stops:
             mine.begins, self.stops = Stopped(self.stops), None
         try:
@@ -68,12 +68,12 @@ class Held:
             assert self.goes_on.wait(30)
             return next(self._numbers)
 
-        self.first = pool.submit(self.asked.ask, "it", question)
+        self.first = pool.submit(self.asked.do, "it", question)
         self.asked.has_come()
         assert began.wait(30)
 
     def comes(self, question: Callable[[], int] | None = None, what: str = "it") -> "Future[int]":
-        found = self._pool.submit(self.asked.ask, what, question or (lambda: next(self._numbers)))
+        found = self._pool.submit(self.asked.do, what, question or (lambda: next(self._numbers)))
         self.asked.has_come()
         return found
 
@@ -89,8 +89,8 @@ def held() -> Iterator[Held]:
 
 
 def test_who_comes_alone_asks_at_once() -> None:
-    asked: Questions[int] = Questions()
-    assert (asked.ask("it", lambda: 1), asked.ask("it", lambda: 2)) == (1, 2)
+    asked: SingleFlight[int] = SingleFlight()
+    assert (asked.do("it", lambda: 1), asked.do("it", lambda: 2)) == (1, 2)
     assert asked._asked == {}
 
 
@@ -116,13 +116,13 @@ def nobody_waits_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("waited for a question that has no end")
 
     monkeypatch.setattr(single_flight, "_PATIENCE_SECONDS", 0.1)
-    monkeypatch.setattr(Questions, "_take_over", refuse)
+    monkeypatch.setattr(SingleFlight, "_take_over", refuse)
 
 
 @pytest.mark.usefixtures("nobody_waits_in_vain")
 def test_a_question_within_a_question_is_asked() -> None:
-    asked: Questions[int] = Questions()
-    assert asked.ask("it", lambda: asked.ask("it", lambda: 3) + 1) == 4
+    asked: SingleFlight[int] = SingleFlight()
+    assert asked.do("it", lambda: asked.do("it", lambda: 3) + 1) == 4
 
 
 def test_an_error_is_that_of_who_asked() -> None:
@@ -171,7 +171,7 @@ def test_a_forked_process_waits_for_no_thread_of_the_other() -> None:
         child = os.fork()
         if child == 0:
             try:
-                os.write(writing, b"%d" % here.asked.ask("it", lambda: 4))
+                os.write(writing, b"%d" % here.asked.do("it", lambda: 4))
             finally:
                 os._exit(0)
         os.close(writing)
@@ -183,7 +183,7 @@ def test_a_forked_process_waits_for_no_thread_of_the_other() -> None:
 
 
 def test_no_answer_is_older_than_the_one_who_gets_it() -> None:
-    asked: Questions[int] = Questions()
+    asked: SingleFlight[int] = SingleFlight()
     now = 0
 
     def again(_: int) -> None:
@@ -192,7 +192,7 @@ def test_no_answer_is_older_than_the_one_who_gets_it() -> None:
             with lock:
                 now += 1
                 known = now
-            assert asked.ask("it", look) >= known
+            assert asked.do("it", look) >= known
 
     def look() -> int:
         os.stat(".")  # others go on

@@ -60,7 +60,7 @@ def test_a_base_is_never_written() -> None:
         lambda: store.put("@0/x", b""),
         lambda: store.create("@0/x", b""),
         lambda: store.delete("@0/x"),
-        lambda: store.settle(["@0/x"]),
+        lambda: store.ensure_durable(["@0/x"]),
         lambda: codec.create("@0/x", pa.schema([]), VERSION),
     ]
     for write in writes:

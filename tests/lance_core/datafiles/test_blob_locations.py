@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import Corrupt, Unsupported
-from lance_core.datafiles.blob_locations import BELOW_BASE, BlobPlaces, Outside, Place, nulls
+from lance_core.datafiles.blob_locations import BELOW_BASE, BlobLocations, BlobRange, ExternalBlob, nulls
 from lance_core.datafiles.blob_view import DESCRIPTOR_1, DESCRIPTOR_2
 from lance_core.format.fragment import DataFile, StorageVersion
 
@@ -17,26 +17,29 @@ def v2(kind: int, position: int = 0, size: int = 0, blob_id: int = 0, uri: str =
     return {"kind": kind, "position": position, "size": size, "blob_id": blob_id, "blob_uri": uri}
 
 
-def places(*rows: dict[str, object] | None, arrow: pa.DataType = DESCRIPTOR_2) -> BlobPlaces:
-    return BlobPlaces.of(pa.array(rows, arrow), column="film", file=FILE)
+def places(*rows: dict[str, object] | None, arrow: pa.DataType = DESCRIPTOR_2) -> BlobLocations:
+    return BlobLocations.of(pa.array(rows, arrow), column="film", file=FILE)
 
 
 def test_kinds() -> None:
     found = places(v2(0, 5, 6), None, v2(1, 7, 8, 1), v2(2, 0, 9, 2), v2(3, uri="file:///a"), v2(3, 1, 2, 4, "b c/d"))
     assert [found.at(row) for row in range(len(found))] == [
-        Place("data/x.lance", 5, 6),
+        BlobRange("data/x.lance", 5, 6),
         None,
-        Place(f"data/x/{ONE}", 7, 8),
-        Place(f"data/x/{TWO}", 0, 9),
-        Outside("file:///a", 0, None),
-        Outside("@4/b c/d", 1, 2),
+        BlobRange(f"data/x/{ONE}", 7, 8),
+        BlobRange(f"data/x/{TWO}", 0, 9),
+        ExternalBlob("file:///a", 0, None),
+        ExternalBlob("@4/b c/d", 1, 2),
     ]
     assert [path for path, _ in found.by_path()] == [
         "data/x.lance",
         f"data/x/{ONE}",
         f"data/x/{TWO}",
     ]
-    assert dict(found.slice(4, 6).outside()) == {0: Outside("file:///a", 0, None), 1: Outside("@4/b c/d", 1, 2)}
+    assert dict(found.slice(4, 6).outside()) == {
+        0: ExternalBlob("file:///a", 0, None),
+        1: ExternalBlob("@4/b c/d", 1, 2),
+    }
 
 
 def test_rows_of_one_file_come_in_the_order_of_their_bytes() -> None:
@@ -52,7 +55,12 @@ def test_nulls_of_the_first_generation() -> None:
     rows = [{"position": 1, "size": 0}, {"position": 0, "size": 0}, None, {"position": 1, "size": 1}]
     assert nulls(pa.array(rows, DESCRIPTOR_1)).tolist() == [True, False, True, False]
     found = places(*rows, arrow=DESCRIPTOR_1)
-    assert [found.at(row) for row in range(4)] == [None, Place("data/x.lance", 0, 0), None, Place("data/x.lance", 1, 1)]
+    assert [found.at(row) for row in range(4)] == [
+        None,
+        BlobRange("data/x.lance", 0, 0),
+        None,
+        BlobRange("data/x.lance", 1, 1),
+    ]
 
 
 @pytest.mark.parametrize("uri", ["../x", "a/../../x", "/etc/passwd", "a//b", "./a", "", "a/", "a\0b", "a\\..\\b"])

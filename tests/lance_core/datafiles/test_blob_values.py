@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lance_core import Corrupt, NotFound, Unsupported
 from lance_core.datafiles import blob_values
-from lance_core.datafiles.blob_locations import BlobPlaces
+from lance_core.datafiles.blob_locations import BlobLocations
 from lance_core.datafiles.blob_values import BlobValues, cut, read_values
 from lance_core.datafiles.blob_view import DESCRIPTOR_2
 from lance_core.format.fragment import DataFile, StorageVersion
@@ -42,7 +42,7 @@ def described(*rows: tuple[int, int, int, int] | None) -> pa.Array:
 
 
 def values(store: MemoryStore, *rows: tuple[int, int, int, int] | None) -> list[object]:
-    places = BlobPlaces.of(described(*rows), column="film", file=FILE)
+    places = BlobLocations.of(described(*rows), column="film", file=FILE)
     found = read_values(store, places, STORED)
     found.validate(full=True)
     return [row and row["data"] for row in found.to_pylist()]
@@ -105,10 +105,10 @@ def test_no_memory_for_what_is_not_there() -> None:
 
 def test_references_go_with_their_rows() -> None:
     row: dict[str, object] = {"kind": 3, "position": 0, "size": 0, "blob_id": 2, "blob_uri": "a b"}
-    places = BlobPlaces.of(pa.array([row, None], DESCRIPTOR_2), column="film", file=FILE)
+    places = BlobLocations.of(pa.array([row, None], DESCRIPTOR_2), column="film", file=FILE)
     assert read_values(Counting(), places, STORED).to_pylist() == [{"data": None, "uri": "@2/a b"}, None]
     wide = pa.struct([*STORED, ("position", pa.uint64()), ("size", pa.uint64())])
-    part = BlobPlaces.of(pa.array([{**row, "size": 7}], DESCRIPTOR_2), column="film", file=FILE)
+    part = BlobLocations.of(pa.array([{**row, "size": 7}], DESCRIPTOR_2), column="film", file=FILE)
     assert read_values(Counting(), part, wide).to_pylist() == [
         {"data": None, "uri": "@2/a b", "position": 0, "size": 7}
     ]

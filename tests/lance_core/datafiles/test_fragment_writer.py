@@ -8,7 +8,7 @@ import pytest
 
 from lance_core import InvalidInput, SchemaMismatch, Unsupported
 from lance_core.datafiles.conform import Conversion
-from lance_core.datafiles.fragment_writer import FileLimits, HeldRows, hold_rows, write_fragments
+from lance_core.datafiles.fragment_writer import BufferedRows, FileLimits, buffer_rows, write_fragments
 from lance_core.datafiles.ipc_codec import IpcCodec
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.schema import TableSchema
@@ -113,8 +113,8 @@ def test_what_cannot_be_stored_is_refused_before_the_first_file() -> None:
     assert list(store.list("data")) == []
 
 
-def held(*columns: str, version: StorageVersion = V22, **limits: int) -> HeldRows:
-    rows = hold_rows(
+def held(*columns: str, version: StorageVersion = V22, **limits: int) -> BufferedRows:
+    rows = buffer_rows(
         [batch(0, 2).select(columns), batch(2, 2).select(columns), batch(2, 5).select(columns)],
         schema=SCHEMA,
         version=version,
@@ -131,7 +131,7 @@ def test_rows_that_are_held_are_written_as_others_are() -> None:
     made = held("a", "b", rows_max=4).written(IpcCodec(store), lambda: uuid.UUID(int=next(ids)))
     assert [part.physical_rows for part in made] == [4, 1]
     assert rows(store, made) == [0, 1, 2, 3, 4]
-    nothing = hold_rows(
+    nothing = buffer_rows(
         [batch(0, 0)], schema=SCHEMA, version=V22, limits=FileLimits(), conversion=Conversion.EXACT, what="orders"
     )  # fmt: skip
     assert nothing is None

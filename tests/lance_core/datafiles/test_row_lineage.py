@@ -12,7 +12,7 @@ import pytest
 from lance_core import Corrupt, LanceError, Table, Unsupported
 from lance_core.format import framing
 from lance_core.format._pb import table_pb2
-from lance_core.format.external_lineage import IN_COLUMNS, IN_FILES, spilled
+from lance_core.format.external_lineage import IN_COLUMNS, IN_FILES, has_external_lineage
 from lance_core.limits import LINEAGE_BYTES
 
 LINEAGE = ["_row_created_at_version", "_row_last_updated_at_version"]
@@ -69,7 +69,9 @@ def facts(table: Table) -> list[dict]:
 def test_they_are_read_where_they_are(table: Table) -> None:
     before = facts(table)
     outside = moved_out(table)
-    assert spilled(framing.manifest_message(outside.manifest.encode(), path="m"), path="m") == set(IN_FILES)
+    assert has_external_lineage(framing.manifest_message(outside.manifest.encode(), path="m"), path="m") == set(
+        IN_FILES
+    )
     assert facts(outside) == before
     assert outside.take([before[0]["_rowid"]], ["id"], by="row_id")["id"].to_pylist() == [1]
     assert outside.fsck().is_sound
@@ -89,7 +91,7 @@ def test_what_comes_after_has_them_in_the_manifest(verb: str, table: Table, tmp_
     }
     changes[verb](moved_out(table))
     after = Table.open(table.uri, durable=False)
-    assert not spilled(framing.manifest_message(after.manifest.encode(), path="m"), path="m")
+    assert not has_external_lineage(framing.manifest_message(after.manifest.encode(), path="m"), path="m")
     for row in facts(after):
         if row["id"] in (2, 4):
             assert row == before[row["id"]]

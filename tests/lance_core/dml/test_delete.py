@@ -65,4 +65,4 @@ def test_a_predicate_that_makes_no_sense_changes_nothing(uri: str) -> None:
 def test_an_intent_deletes_once(uri: str) -> None:
     first = Table.open(uri).delete("id < 3", intent="forget")
     again = Table.open(uri).delete("id < 3", intent="forget")
-    assert (again.version, again.landed_before, again.rows_removed) == (first.version, True, 3)
+    assert (again.version, again.already_committed, again.rows_removed) == (first.version, True, 3)

@@ -12,10 +12,10 @@ from lance_core import Committed, InvalidInput, Table
 from lance_core.commit import write_protocol
 from lance_core.errors import IncompatibleConflict, NotFound, StorageError
 from lance_core.format.operations import CreateIndex, Update
-from lance_core.maintenance.retention_guards import of_work_under_way
+from lance_core.maintenance.retention_guards import files_in_progress
 from lance_core.tasks import compact
-from lance_core.tasks.driver import How, Where
-from lance_core.tasks.partitioning import Here
+from lance_core.tasks.driver import TableRef, WriteOptions
+from lance_core.tasks.partitioning import LocalRunner
 from tests.lance_core.index.asking import OF, check_answers, covers, is_used, rows
 
 KINDS = [("id", "BTREE"), ("word", "BITMAP"), ("at.x", "BTREE"), ("tags", "LABEL_LIST"), ("id", "ZONEMAP")]
@@ -222,7 +222,7 @@ def test_an_intent_lands_once(tmp_path: Path) -> None:
     table = made(tmp_path)
     done = table.create_index("id", "BTREE", intent="index of id")
     again = table.create_index("id", "BTREE", intent="index of id")
-    assert again.landed_before
+    assert again.already_committed
     assert (again.version, again.files, again.bytes) == (done.version, done.files, done.bytes)
     assert len(again.table.indices) == 1
 
@@ -348,11 +348,11 @@ def test_the_files_of_an_intent_that_has_not_landed_stay(tmp_path: Path, monkeyp
     there = {f"_indices/{path.name}" for path in (Path(table.uri) / "_indices").iterdir()}
     assert len(there) == 2
     now, patience = datetime.now(UTC), timedelta(days=7)
-    kept = of_work_under_way(table._location.own_store, now=now, patience=patience)
+    kept = files_in_progress(table._location.own_store, now=now, patience=patience)
     assert len(kept & there) == 1
     assert {each.path.rpartition("/")[0] for each in table.fsck().findings if each.rule == "orphan"} >= there
     done = table.create_index("id", "BTREE", intent="index of id")
-    assert not done.landed_before
+    assert not done.already_committed
     check_answers(done.table)
 
 
@@ -366,13 +366,13 @@ def test_a_compaction_spread_over_workers_writes_indices_anew(tmp_path: Path, mo
 
     def compacted(remap: str | None, rows: int) -> Committed:
         return compact.compact(
-            Where(table.uri),
+            TableRef(table.uri),
             target_rows=rows,
             materialize_deletions=True,
             remap=remap,
             batch=1,
-            how=How(),
-            runner=Here(),
+            how=WriteOptions(),
+            runner=LocalRunner(),
         )
 
     done = compacted(None, 60)

@@ -108,7 +108,7 @@ def test_deleted_rows_have_a_place_in_the_file(twins: Pair) -> None:
 def test_one_version_one_intent(twins: Pair) -> None:
     first = twins.table.add_columns({"b": "id"}, intent="b", properties={"why": "asked"})
     again = twins.table.add_columns({"b": "id"}, intent="b")
-    assert (again.version, again.landed_before, first.rows_added, first.rows_removed, first.files) == (
+    assert (again.version, again.already_committed, first.rows_added, first.rows_removed, first.files) == (
         first.version, True, 0, 0, 2,
     )  # fmt: skip
 

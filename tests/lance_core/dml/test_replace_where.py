@@ -251,7 +251,7 @@ def test_an_intent_lands_once(table: Table) -> None:
         return table.refresh().overwrite(rows("b", 30), where=DAY_B, intent="fill b", **options)
 
     first, again = do(properties={"by": "me"}), do()
-    assert (again.version, again.landed_before, again.rows_removed) == (first.version, True, 4)
+    assert (again.version, again.already_committed, again.rows_removed) == (first.version, True, 4)
     assert table.refresh().version == 2
     assert first.table.transaction().properties["by"] == "me"  # type: ignore[union-attr]
     with pytest.raises(

@@ -22,11 +22,11 @@ import pyarrow as pa
 import pytest
 
 from lance_core import Committed, IncompatibleConflict, InvalidInput, RetryableConflict, Table
-from lance_core.coordination.backoff import Pace
+from lance_core.coordination.backoff import Backoff
 from lance_core.coordination.idempotency import path_of
-from lance_core.dml.retry import Change, land
+from lance_core.dml.retry import Change, commit_with_retry
 from lance_core.format.operations import Append, Delete, MapUpdate, Merge, Operation, Update, UpdateConfig, UpdateMode
-from lance_core.runtime import SYSTEM
+from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.versions.snapshot import Snapshot
 from tests.lance_core.world import World, cleaned, ports
 
@@ -290,7 +290,7 @@ def test_as_often_as_was_asked(tmp_path: Path) -> None:
     plans: list[int] = []
     change = Change("add_columns", in_the_way(table, plans), "Merge", True)
     with pytest.raises(RetryableConflict, match="rule metadata_of_columns"):
-        land(change, table.at(), intent=None, properties={}, retries=3, ports=ports(1))
+        commit_with_retry(change, table.at(), intent=None, properties={}, retries=3, ports=ports(1))
     assert plans == [1, 2, 3]
 
 
@@ -309,7 +309,7 @@ def test_until_the_deadline(seconds: int, times: int) -> None:
 
     given = replace(ports(1), elapsed_ns=lambda: clock[0])
     with pytest.raises(RetryableConflict):
-        land(
+        commit_with_retry(
             Change("add_columns", slow, "Merge", True),
             table.at(),
             intent=None,
@@ -326,7 +326,7 @@ def test_what_cannot_be_repeated_is_not() -> None:
     plans: list[int] = []
     change = Change("append", in_the_way(table, plans), "Merge", False)
     with pytest.raises(RetryableConflict):
-        land(change, table.at(), intent=None, properties={}, retries=20, ports=ports(1))
+        commit_with_retry(change, table.at(), intent=None, properties={}, retries=20, ports=ports(1))
     assert plans == [1]
 
 
@@ -338,15 +338,15 @@ def test_waits_are_measured_in_turns_and_shorter_for_who_waited_long() -> None:
         slept.append(seconds)
         clock[0] += int(seconds * 1e9)
 
-    pace = Pace(replace(SYSTEM, elapsed_ns=lambda: clock[0], chance=lambda: 0.5, sleep=sleep))
+    pace = Backoff(replace(SYSTEM_RUNTIME, elapsed_ns=lambda: clock[0], random=lambda: 0.5, sleep=sleep))
     for _ in range(6):
         clock[0] += 10**7  # a turn of 10 ms
-        pace.lost()
+        pace.wait()
     assert slept == sorted(slept, reverse=True)
     assert slept[0] <= 0.04
     assert slept[-1] <= 0.005
     clock[0] += 10**12
-    pace.lost()
+    pace.wait()
     assert slept[-1] <= 2.0
 
 
@@ -381,10 +381,10 @@ def test_an_intent_lands_once(tmp_path: Path, verb: str) -> None:
     if verb not in ("restore", "overwrite"):
         table.update({"w": "'theirs'"}, "id < 4")
     first = INTENDED[verb](table)
-    assert first.landed_before is False
+    assert first.already_committed is False
     for again in (table, table.refresh()):
         repeated = INTENDED[verb](again)
-        assert (repeated.version, repeated.landed_before, repeated.attempts) == (first.version, True, 0)
+        assert (repeated.version, repeated.already_committed, repeated.attempts) == (first.version, True, 0)
     head = table.refresh()
     uuids = [made.uuid for made in head.versions()]
     record = json.loads(Path(table.uri, path_of("i")).read_text())
@@ -392,7 +392,7 @@ def test_an_intent_lands_once(tmp_path: Path, verb: str) -> None:
     head.set_metadata({"later": "1"})
     cleaned(table.refresh())
     repeated = INTENDED[verb](Table.open(table.uri, durable=False))
-    assert (repeated.version, repeated.landed_before) == (first.version, True)
+    assert (repeated.version, repeated.already_committed) == (first.version, True)
     assert repeated.rows_added == first.rows_added
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from lance_core import Table
 from lance_core.datafiles.fragment_writer import FileLimits
-from lance_core.dml.row_rewrite import Change, Changes, move_rows, rewrite_columns
-from lance_core.runtime import SYSTEM
+from lance_core.dml.row_rewrite import FragmentChange, RowRewrite, move_rows, rewrite_columns
+from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.versions.snapshot import load_latest
 from tests.interop.cases import CASES, StorageName, TypeCase
 from tests.interop.compare import by_pylance, by_us, rows
@@ -34,7 +34,7 @@ def table_of(case: TypeCase, times: int = 3) -> pa.Table:
     )
 
 
-def changes(uri: str, columns: tuple[str, ...], new: pa.Table, which: list[int]) -> Changes:
+def changes(uri: str, columns: tuple[str, ...], new: pa.Table, which: list[int]) -> RowRewrite:
     """The rows of a table of one fragment at these places, with the rows of `new`, in order."""
     base = load_latest(Table.open(uri, durable=False)._location)
     (batch,) = new.combine_chunks().to_batches()
@@ -43,7 +43,7 @@ def changes(uri: str, columns: tuple[str, ...], new: pa.Table, which: list[int])
         return batch.take(pa.array(places))
 
     (fragment,) = base.manifest.fragments
-    return Changes(base, columns, (), (Change(fragment, np.array(which), values),))
+    return RowRewrite(base, columns, (), (FragmentChange(fragment, np.array(which), values),))
 
 
 @pytest.mark.parametrize(("case", "version"), EVERY)
@@ -64,9 +64,9 @@ def test_every_type(case: TypeCase, version: StorageName, in_place: bool, column
         new = pa.table({"x": pa.array(range(len(which)), pa.int8())})
     work = changes(uri, (column,), new, which)
     operation = (
-        rewrite_columns(work, (), limits=LIMITS, ports=SYSTEM)
+        rewrite_columns(work, (), limits=LIMITS, ports=SYSTEM_RUNTIME)
         if in_place
-        else move_rows(work, {}, (), assigned=(), limits=LIMITS, ports=SYSTEM)
+        else move_rows(work, {}, (), assigned=(), limits=LIMITS, ports=SYSTEM_RUNTIME)
     )
     after = table.commit(operation).table
 

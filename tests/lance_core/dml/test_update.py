@@ -160,5 +160,5 @@ def test_an_intent_updates_once(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), ROWS, durable=False)
     first = table.update({"v": "v + 1"}, intent="raise", properties={"why": "prices"})
     again = first.table.update({"v": "v + 1"}, intent="raise")
-    assert (again.version, again.landed_before) == (first.version, True)
+    assert (again.version, again.already_committed) == (first.version, True)
     assert again.table.to_table(["v"])["v"].to_pylist()[:2] == [1, 11]

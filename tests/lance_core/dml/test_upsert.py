@@ -12,12 +12,12 @@ from pyroaring import BitMap
 
 from lance_core import Committed, InvalidInput, Table
 from lance_core.datafiles.fragment_writer import FileLimits
-from lance_core.datafiles.inputs import incoming
-from lance_core.dml.upsert import Rules, Seen, upsert
+from lance_core.datafiles.inputs import as_input
+from lance_core.dml.upsert import JoinCache, UpsertRules, upsert
 from lance_core.errors import SchemaMismatch
 from lance_core.format.operations import Update, UpdateMode
 from lance_core.format.row_versions import RowVersions
-from lance_core.runtime import SYSTEM
+from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.versions.location import locate
 from lance_core.versions.snapshot import load_latest
 from tests.lance_core.dml.twins import Twins, twins
@@ -352,7 +352,7 @@ def test_an_intent_upserts_once(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), ROWS, durable=False)
     first = table.upsert(WHOLE, "id", intent="today")
     later = first.table.upsert(WHOLE, "id", intent="today", matched="fail")
-    assert (later.version, later.landed_before, later.rows_added) == (first.version, True, 1)
+    assert (later.version, later.already_committed, later.rows_added) == (first.version, True, 1)
 
 
 def test_nothing_is_deleted_that_nobody_asked_to(tmp_path: Path) -> None:
@@ -373,14 +373,14 @@ def test_an_upsert_that_changes_nothing_makes_no_version(tmp_path: Path, options
 
 def test_a_plan_made_again_reads_only_what_came_since(tmp_path: Path) -> None:
     """The first file is away when it is planned again, and nobody asks for it; what it said still counts."""
-    seen, limits = Seen(), FileLimits()
-    rules = Rules.of("id", matched="update", matched_if=None, insert=True, delete_unmatched=False)
+    seen, limits = JoinCache(), FileLimits()
+    rules = UpsertRules.of("id", matched="update", matched_if=None, insert=True, delete_unmatched=False)
     brought = pa.table({"id": [3, 11, 12], "v": [1, 2, 3], "w": ["a", "b", "c"]})
     table = Table.create(tmp_path / "t", ROWS)
 
     def planned() -> Update:
         base = load_latest(locate(str(tmp_path / "t")))
-        update = upsert(base, incoming(brought).held(), rules, limits=limits, ports=SYSTEM, seen=seen)
+        update = upsert(base, as_input(brought).materialized(), rules, limits=limits, ports=SYSTEM_RUNTIME, seen=seen)
         assert update is not None
         return update
 
@@ -395,13 +395,13 @@ def test_a_plan_made_again_reads_only_what_came_since(tmp_path: Path) -> None:
 
 
 def test_a_plan_made_again_reads_what_changed_since(tmp_path: Path) -> None:
-    seen = Seen()
-    rules = Rules.of("id", matched="update", matched_if=None, insert=True, delete_unmatched=False)
+    seen = JoinCache()
+    rules = UpsertRules.of("id", matched="update", matched_if=None, insert=True, delete_unmatched=False)
     table = Table.create(tmp_path / "t", ROWS)
 
     def rows_that_change() -> int:
         base = load_latest(locate(str(tmp_path / "t")))
-        update = upsert(base, incoming(ALL).held(), rules, limits=FileLimits(), ports=SYSTEM, seen=seen)
+        update = upsert(base, as_input(ALL).materialized(), rules, limits=FileLimits(), ports=SYSTEM_RUNTIME, seen=seen)
         assert update is not None
         return sum(len(BitMap.deserialize(rows)) for rows in (update.affected or {}).values())
 

@@ -4,7 +4,7 @@ import pytest
 
 from lance_core.format import hash_chain
 from lance_core.format._pb import transaction_pb2
-from lance_core.format.hash_chain import PARENT, PARENT_BYTES_MAX, Parent
+from lance_core.format.hash_chain import PARENT, PARENT_BYTES_MAX, ParentHash
 from lance_core.format.ids import Version
 from lance_core.format.operations import Append
 from lance_core.format.transaction import Transaction
@@ -13,9 +13,9 @@ DIGEST = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0bb22cd15d6c15b0f00a08"
 
 
 def test_a_parent_is_a_text_and_back() -> None:
-    parent = Parent(Version(41), DIGEST)
+    parent = ParentHash(Version(41), DIGEST)
     assert str(parent) == f"41 sha256:{DIGEST}"
-    assert Parent.of(str(parent)) == parent
+    assert ParentHash.of(str(parent)) == parent
 
 
 @pytest.mark.parametrize(
@@ -26,12 +26,12 @@ def test_a_parent_is_a_text_and_back() -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_parent_is_kept_as_the_parent_that_nobody_is(text: str) -> None:
-    assert Parent.of(text) == Parent(Version(0), text)
-    assert str(Parent.of(text)) == text
+    assert ParentHash.of(text) == ParentHash(Version(0), text)
+    assert str(ParentHash.of(text)) == text
 
 
 def test_on_the_wire_it_is_a_property_and_to_callers_it_is_none() -> None:
-    ours = Transaction(Version(41), "uuid", Append(()), {"run": "7"}, Parent(Version(41), DIGEST))
+    ours = Transaction(Version(41), "uuid", Append(()), {"run": "7"}, ParentHash(Version(41), DIGEST))
     message = transaction_pb2.Transaction.FromString(ours.encode())
     assert dict(message.transaction_properties) == {"run": "7", PARENT: f"41 sha256:{DIGEST}"}
     again = Transaction.decode(ours.encode(), path="t")
@@ -41,7 +41,7 @@ def test_on_the_wire_it_is_a_property_and_to_callers_it_is_none() -> None:
 
 def test_it_is_as_small_as_it_says() -> None:
     bare = Transaction(Version(1), "uuid", Append(()))
-    longest = Parent(Version(2**63 - 1), DIGEST)
+    longest = ParentHash(Version(2**63 - 1), DIGEST)
     told = Transaction(Version(1), "uuid", Append(()), {}, longest)
     assert len(told.encode()) - len(bare.encode()) < PARENT_BYTES_MAX
-    assert hash_chain.Parent.of(str(longest)) == longest
+    assert hash_chain.ParentHash.of(str(longest)) == longest

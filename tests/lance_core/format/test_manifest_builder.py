@@ -7,7 +7,7 @@ from lance_core.errors import Corrupt
 from lance_core.format._pb import rowids_pb2
 from lance_core.format.fragment import DataFile, Fragment, StorageVersion
 from lance_core.format.manifest import Manifest
-from lance_core.format.manifest_builder import Draft
+from lance_core.format.manifest_builder import ManifestBuilder
 from lance_core.format.naming import NamingScheme
 from lance_core.format.schema import TableSchema
 
@@ -22,7 +22,7 @@ def fresh(rows: int, id: int = 0, version: StorageVersion = V22) -> Fragment:
     return fragment
 
 
-def finished(draft: Draft, *, transaction: bytes | None = b"txn") -> Manifest:
+def finished(draft: ManifestBuilder, *, transaction: bytes | None = b"txn") -> Manifest:
     return draft.finish(
         now_ns=1_500_000_001,
         library_version="1.2.3",
@@ -33,7 +33,7 @@ def finished(draft: Draft, *, transaction: bytes | None = b"txn") -> Manifest:
 
 
 def born(*fragments: Fragment, stable_row_ids: bool = False) -> Manifest:
-    draft = Draft.born(V22, stable_row_ids=stable_row_ids)
+    draft = ManifestBuilder.for_new_table(V22, stable_row_ids=stable_row_ids)
     draft.replace_contents(SCHEMA)
     draft.add(fragments, keep_ids=False)
     return finished(draft)
@@ -58,7 +58,7 @@ def test_version_1() -> None:
 def test_a_table_without_rows_has_given_out_no_id() -> None:
     empty = born()
     assert not empty.message.HasField("max_fragment_id")
-    draft = Draft.after(empty)
+    draft = ManifestBuilder.for_successor(empty)
     draft.add([fresh(1)], keep_ids=True)
     assert ids(finished(draft)) == [0]
 
@@ -74,7 +74,7 @@ def test_a_table_without_rows_has_given_out_no_id() -> None:
     ],
 )
 def test_ids_go_on_from_the_highest_ever(given: list[int], keep: bool, expected: list[int]) -> None:
-    draft = Draft.after(born(fresh(1), fresh(1)))
+    draft = ManifestBuilder.for_successor(born(fresh(1), fresh(1)))
     draft.replace_contents(SCHEMA)
     draft.add([fresh(1, id) for id in given], keep_ids=keep)
     manifest = finished(draft)
@@ -89,7 +89,7 @@ def test_what_belongs_to_one_version_is_not_carried() -> None:
     before.version_aux_data = 7
     before.legacy_transaction_section = 3
     head = Manifest.framed(before, index_section=b"indices", transaction=b"old", path="m")
-    after = finished(Draft.after(head), transaction=None)
+    after = finished(ManifestBuilder.for_successor(head), transaction=None)
     assert (after.message.tag, after.message.version_aux_data) == ("", 0)
     assert not after.message.HasField("legacy_transaction_section")
     assert (after.index_section, after.inline_transaction) == (b"indices", None)
@@ -103,7 +103,7 @@ def test_settings_are_carried_and_replaced_contents_are_not() -> None:
     message.table_metadata["c"] = "d"
     message.branch = "dev"
     head = Manifest.framed(message, index_section=b"indices", transaction=None, path="m")
-    draft = Draft.after(head)
+    draft = ManifestBuilder.for_successor(head)
     draft.replace_contents(TableSchema.from_arrow(pa.schema([("z", pa.string())])))
     draft.set_config({**draft.config, "e": "f"})
     after = finished(draft)
@@ -116,7 +116,7 @@ def test_settings_are_carried_and_replaced_contents_are_not() -> None:
 
 def test_row_ids_continue_and_are_stamped_with_the_version() -> None:
     head = born(fresh(3), stable_row_ids=True)
-    draft = Draft.after(head)
+    draft = ManifestBuilder.for_successor(head)
     draft.add([fresh(2), fresh(4)], keep_ids=True)
     after = finished(draft)
     assert (head.next_row_id, after.next_row_id) == (3, 9)
@@ -147,7 +147,7 @@ def test_row_ids_continue_and_are_stamped_with_the_version() -> None:
 def test_flags_follow_the_content(flags: int, replaced: bool, expected: int) -> None:
     message = born().edit()
     message.reader_feature_flags = message.writer_feature_flags = flags
-    draft = Draft.after(Manifest.framed(message, index_section=None, transaction=None, path="m"))
+    draft = ManifestBuilder.for_successor(Manifest.framed(message, index_section=None, transaction=None, path="m"))
     if replaced:
         draft.replace_contents(SCHEMA)
     after = finished(draft)
@@ -155,7 +155,7 @@ def test_flags_follow_the_content(flags: int, replaced: bool, expected: int) -> 
 
 
 def test_files_of_another_version_set_the_flag_for_mixed_ones() -> None:
-    draft = Draft.after(born())
+    draft = ManifestBuilder.for_successor(born())
     draft.add([fresh(1, version=V20)], keep_ids=True)
     assert finished(draft).message.reader_feature_flags == 256
 
@@ -165,4 +165,4 @@ def test_the_last_numbers_have_none_after_them(version: int) -> None:
     message = born().edit()
     message.version = version
     with pytest.raises(Corrupt, match=f"m: is version {version}, and no number of a line follows it"):
-        Draft.after(Manifest.framed(message, index_section=None, transaction=None, path="m"))
+        ManifestBuilder.for_successor(Manifest.framed(message, index_section=None, transaction=None, path="m"))

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from lance_core.format.sorted_unique import distinct
+from lance_core.format.sorted_unique import sorted_unique
 
 
 @pytest.mark.parametrize("kind", [np.uint32, np.int64, np.uint64])
@@ -13,6 +13,6 @@ def test_like_numpys(count: int, kind: type) -> None:
     some: npt.NDArray[np.generic] = np.random.default_rng(count).integers(0, max(1, count), count).astype(kind)
     for numbers in (some, np.sort(some), np.unique(some), np.unique(some)[::-1]):
         before = numbers.tolist()
-        found = distinct(numbers)
+        found = sorted_unique(numbers)
         assert (found.dtype, found.tolist()) == (numbers.dtype, np.unique(numbers).tolist())
         assert numbers.tolist() == before

@@ -22,7 +22,7 @@ from lance_core.index.segment_files import all_rows
 from tests.lance_core.index.asking import FILTERS, check_answers, rows
 
 COLUMNS = {"BTREE": "id", "BITMAP": "word", "ZONEMAP": "id", "BLOOMFILTER": "id", "LABEL_LIST": "tags", "NGRAM": "word"}
-KINDS = [kind.name for kind in registry.every() if kind.name in COLUMNS]
+KINDS = [kind.name for kind in registry.all_types() if kind.name in COLUMNS]
 KEEP_EVERY_ROW = {"BTREE", "BITMAP", "ZONEMAP", "BLOOMFILTER"}
 STABLE = pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
 

@@ -20,7 +20,7 @@ from lance_core.format._pb import table_pb2
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import Ids, RowSet
-from lance_core.index.index_type import ROW, VALUE, Certainty, Condition, Found, Kind, Part, Segment
+from lance_core.index.index_type import ROW, VALUE, Certainty, Condition, IndexType, MatchedRows, MergeInput, Segment
 from lance_core.index.segment_files import NewSegment, OpenSegment
 from lance_core.storage.memory import MemoryStore
 from lance_core.versions.location import Location
@@ -54,8 +54,8 @@ class Built:
     def path(self) -> str:
         return self.segment.metadata.place
 
-    def part(self, *staying: int) -> Part:
-        return Part(self.segment, Staying(frozenset(staying)))
+    def part(self, *staying: int) -> MergeInput:
+        return MergeInput(self.segment, Staying(frozenset(staying)))
 
     def with_metadata(self, change: Callable[[table_pb2.IndexMetadata], None]) -> "Built":
         message = table_pb2.IndexMetadata()
@@ -86,12 +86,12 @@ def scanned(
 
 
 def built(
-    kind: Kind,
+    kind: IndexType,
     arrow: pa.DataType,
     fragments: Fragments,
     *,
     deleted: Mapping[int, Sequence[int]] | None = None,
-    parts: Sequence[Part] = (),
+    parts: Sequence[MergeInput] = (),
     also: Iterable[int] = (),
     location: Location | None = None,
     rows: Mapping[int, int] | None = None,
@@ -130,7 +130,7 @@ def leaf_of(sql: str, arrow: pa.DataType) -> Condition:
     return tree
 
 
-def asked(kind: Kind, it: Built, leaf: Condition) -> Found | None:
+def asked(kind: IndexType, it: Built, leaf: Condition) -> MatchedRows | None:
     return kind.open(it.segment, it.column).search(leaf)
 
 
@@ -154,7 +154,7 @@ def live_rows(it: Built, fragments: Fragments) -> set[int]:
     return {id << 32 | place for id, array in fragments.items() for place in range(len(array))} - gone
 
 
-def check(kind: Kind, it: Built, fragments: Fragments, leaf: Condition) -> Found:
+def check(kind: IndexType, it: Built, fragments: Fragments, leaf: Condition) -> MatchedRows:
     """What is answered holds all rows that match; exactly, these and no other live one."""
     found = asked(kind, it, leaf)
     assert found is not None, leaf

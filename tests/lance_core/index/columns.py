@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from lance_core.expressions.tree import Comparison, In, IsNull, Like, Op
-from lance_core.index.index_type import VALUE, Between, Leaf
+from lance_core.index.index_type import VALUE, Leaf, RangeCondition
 
 NEGATIVE_NAN = struct.unpack("<d", struct.pack("<Q", 0xFFF8000000000000))[0]
 _FLOATS = [0.0, -0.0, 1.5, -1.5, math.inf, -math.inf, math.nan, NEGATIVE_NAN, 1e-300, 2.0]
@@ -78,7 +78,7 @@ def leaves(arrow: pa.DataType, draw: st.DataObject) -> list[Leaf]:
     asked += [Comparison((VALUE,), op, draw.draw(value)) for op in _OPS]
     asked += [In((VALUE,), tuple(draw.draw(st.lists(value, max_size=size)))) for size in (1, 3, 8)]
     bounds = [(Op.GT, Op.LT), (Op.GE, Op.LE)]
-    asked += [Between(*(Comparison((VALUE,), op, draw.draw(value)) for op in pair)) for pair in bounds]
+    asked += [RangeCondition(*(Comparison((VALUE,), op, draw.draw(value)) for op in pair)) for pair in bounds]
     if pa.types.is_string(arrow) or pa.types.is_large_string(arrow):
         asked += [Like((VALUE,), pattern) for pattern in ("a%", "ab%", "a_c%", "ab\\%%", "ab%c", "%", "é%", "%a")]
     return asked

@@ -17,7 +17,17 @@ from lance_core.expressions.tree import And, Node
 from lance_core.format._pb import table_pb2
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import Ids, RowSet
-from lance_core.index.index_type import ROW, VALUE, Between, Certainty, Kind, Leaf, Part, Searcher, Segment
+from lance_core.index.index_type import (
+    ROW,
+    VALUE,
+    Certainty,
+    IndexType,
+    Leaf,
+    MergeInput,
+    RangeCondition,
+    Searcher,
+    Segment,
+)
 from lance_core.index.segment_files import NewSegment, OpenSegment
 from lance_core.storage.memory import MemoryStore
 from lance_core.versions.location import Location, locate
@@ -57,10 +67,10 @@ def rows_of(values: pa.Array, rows: Sequence[int] | None = None, *, batch: int =
 
 def write(
     directory: Path | None,
-    kind: Kind,
+    kind: IndexType,
     column: pa.Field,
     rows: Iterable[pa.RecordBatch] = (),
-    parts: Sequence[Part] = (),
+    parts: Sequence[MergeInput] = (),
     options: Mapping[str, object] | None = None,
     *,
     stable_row_ids: bool = False,
@@ -84,7 +94,7 @@ def write(
 
 
 def check(
-    kind: Kind,
+    kind: IndexType,
     segment: Segment,
     values: pa.Array,
     leaf: Leaf,
@@ -108,9 +118,9 @@ def check(
     return True
 
 
-def matching(values: pa.Array, leaf: Node | Between, rows: Sequence[int] | None = None) -> list[int]:
+def matching(values: pa.Array, leaf: Node | RangeCondition, rows: Sequence[int] | None = None) -> list[int]:
     batch = pa.RecordBatch.from_arrays([values], names=[VALUE])
-    node = And((leaf.low, leaf.high)) if isinstance(leaf, Between) else leaf
+    node = And((leaf.low, leaf.high)) if isinstance(leaf, RangeCondition) else leaf
     mask = Predicate.of(node, batch.schema).mask(batch).to_pylist()
     numbers = range(len(values)) if rows is None else rows
     return [number for number, matches in zip(numbers, mask, strict=True) if matches]

@@ -11,7 +11,7 @@ from lance_core.errors import InvalidInput, Unsupported
 from lance_core.expressions.tree import Like
 from lance_core.index import value_bitmaps
 from lance_core.index.bitmap import BITMAP
-from lance_core.index.index_type import VALUE, Part
+from lance_core.index.index_type import VALUE, MergeInput
 from lance_core.limits import INDEX_KEYS
 from tests.lance_core.index import columns
 from tests.lance_core.index.segments import Moved, Unmoved, check, rows_of, write
@@ -50,7 +50,7 @@ def test_merging_leaves_out_what_is_gone(values: pa.Array, draw: st.DataObject) 
     old = write(None, BITMAP, column, rows_of(values.slice(0, half)))
     other = write(None, BITMAP, column, rows_of(values.slice(half), far))
     kept = draw.draw(st.sets(st.sampled_from(range(half)))) if half else set()
-    parts = [Part(old, Moved({row: row + (1 << 32) for row in kept})), Part(other, Unmoved())]
+    parts = [MergeInput(old, Moved({row: row + (1 << 32) for row in kept})), MergeInput(other, Unmoved())]
     merged = write(None, BITMAP, column, rows_of(pa.array([7], pa.float32()), [9]), parts)
     left = [values[row].as_py() for row in sorted(kept)]
     now = pa.array(left + values.slice(half).to_pylist() + [7], pa.float32())

@@ -25,7 +25,7 @@ from tests.lance_core.index.values import HALF, POOLS, columns, deletions, leave
 KIND = BLOOMFILTER
 FILE = "bloomfilter.lance"
 FEW = 3
-FITTING = [arrow for arrow in POOLS if KIND.fits(pa.field("v", arrow))]
+FITTING = [arrow for arrow in POOLS if KIND.supports(pa.field("v", arrow))]
 INTS = {0: pa.array([1, 2, 3, 4, 5, 6, None]), 2: pa.array([7, None, 9])}
 
 
@@ -122,7 +122,7 @@ def test_what_it_says_of_itself() -> None:
     assert KIND.options_of(it.segment) == BloomFilterOptions(FEW, 0.25)
     notes = it.segment.files.open(FILE).notes
     assert (notes["bloomfilter_item"], notes["bloomfilter_probability"]) == (str(FEW), "0.25")
-    assert registry.of(it.segment.metadata) is KIND
+    assert registry.by_type_url(it.segment.metadata) is KIND
     rewritten(it, FILE, table_of(it), {"bloomfilter_item": "many"})
     assert KIND.options_of(it.segment) == BloomFilterOptions()
 
@@ -253,10 +253,10 @@ def test_options(given: dict[str, object], said: str) -> None:
 
 def test_what_it_fits() -> None:
     for arrow in (pa.bool_(), HALF, pa.decimal128(5, 2), pa.binary(3), pa.duration("s"), pa.list_(pa.int64())):
-        assert not KIND.fits(pa.field("v", arrow))
+        assert not KIND.supports(pa.field("v", arrow))
     assert pa.string() in FITTING
     assert pa.date64() in FITTING
-    assert not KIND.fits(pa.field("v", pa.large_binary(), metadata={"ARROW:extension:name": "lance.json"}))
+    assert not KIND.supports(pa.field("v", pa.large_binary(), metadata={"ARROW:extension:name": "lance.json"}))
 
 
 def test_many_zones_are_searched_in_less_than_a_millisecond() -> None:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lance_core.index.btree import BTREE
-from lance_core.index.index_type import VALUE, Part
+from lance_core.index.index_type import VALUE, MergeInput
 from tests.lance_core.index import columns
 from tests.lance_core.index.segments import Moved, Unmoved, check, rows_of, write
 
@@ -38,7 +38,11 @@ def test_merging_leaves_out_what_is_gone(values: pa.Array, draw: st.DataObject) 
     kept = draw.draw(st.sets(st.sampled_from(range(half)))) if half else set()
     moved = Moved({row: row + 500 for row in kept})
     merged = write(
-        None, BTREE, column, rows_of(pa.array([7], pa.int32()), [9]), [Part(old, moved), Part(other, Unmoved())]
+        None,
+        BTREE,
+        column,
+        rows_of(pa.array([7], pa.int32()), [9]),
+        [MergeInput(old, moved), MergeInput(other, Unmoved())],
     )
     now = pa.array([values[row].as_py() for row in sorted(kept)] + values.slice(half).to_pylist() + [7], pa.int32())
     numbers = [row + 500 for row in sorted(kept)] + [*range(1000, 1000 + len(values) - half), 9]

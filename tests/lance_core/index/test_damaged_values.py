@@ -15,7 +15,7 @@ from lance_core.expressions.tree import Call, Comparison, In, IsNull, Op
 from lance_core.format.row_sets import RowSet
 from lance_core.index.bitmap import BITMAP
 from lance_core.index.btree import BTREE
-from lance_core.index.index_type import VALUE, Kind, Leaf, Part, Segment
+from lance_core.index.index_type import VALUE, IndexType, Leaf, MergeInput, Segment
 from lance_core.index.label_list import LABEL_LIST
 from lance_core.index.segment_files import NewSegment
 from lance_core.versions.location import locate
@@ -143,7 +143,7 @@ def test_rows_that_cannot_be_there_are_left_out() -> None:
 
 
 @pytest.mark.parametrize(("kind", "column"), [(BTREE, COLUMN), (BITMAP, COLUMN), (LABEL_LIST, LISTS)])
-def test_files_that_are_missing_or_cut_short(kind: Kind, column: pa.Field, tmp_path: Path) -> None:
+def test_files_that_are_missing_or_cut_short(kind: IndexType, column: pa.Field, tmp_path: Path) -> None:
     values = pa.array([[n] for n in range(50_000)]) if column is LISTS else pa.array(range(50_000))
     leaf: Leaf = Call("array_has", ANY, (pa.scalar(7),)) if column is LISTS else In(ANY, (pa.scalar(7), pa.scalar(9)))
     segment = write(tmp_path, kind, column, rows_of(values.slice(0, 3000)))
@@ -179,7 +179,7 @@ def test_any_byte_may_be_wrong(tmp_path: Path) -> None:
             path.write_bytes(whole)
 
 
-def _pages(kind: Kind) -> dict[str, object]:
+def _pages(kind: IndexType) -> dict[str, object]:
     return {"zone_size": 8} if kind is BTREE else {}
 
 
@@ -256,5 +256,5 @@ def test_older_labels_do_not_know_which_lists_are_null() -> None:
 def test_what_a_part_does_not_know_the_whole_does_not() -> None:
     old = write(None, LABEL_LIST, LISTS, rows_of(pa.array([[1], None], LISTS.type)))
     old = rewritten(old, "bitmap_page_lookup.lance", KEYS, {"keys": [1], "bitmaps": [set_of(0)]})
-    merged = write(None, LABEL_LIST, LISTS, rows_of(pa.array([None], LISTS.type), [9]), [Part(old, Unmoved())])
+    merged = write(None, LABEL_LIST, LISTS, rows_of(pa.array([None], LISTS.type), [9]), [MergeInput(old, Unmoved())])
     assert LABEL_LIST.open(merged, LISTS).search(IsNull(ANY)) is None

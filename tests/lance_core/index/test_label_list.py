@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from lance_core.expressions.predicate import Predicate
 from lance_core.expressions.tree import Call, IsNull, Not
-from lance_core.index.index_type import VALUE, Condition, Part
+from lance_core.index.index_type import VALUE, Condition, MergeInput
 from lance_core.index.label_list import LABEL_LIST
 from tests.lance_core.index import columns
 from tests.lance_core.index.segments import Moved, Unmoved, check, matching, rows_of, write
@@ -86,7 +86,7 @@ def test_merging_keeps_what_is_under_no_key() -> None:
     column = pa.field(VALUE, values.type)
     old = write(None, LABEL_LIST, column, rows_of(values.slice(0, 3)))
     other = write(None, LABEL_LIST, column, rows_of(values.slice(3), range(3, 6)))
-    parts = [Part(old, Moved({0: 10, 1: 11, 2: 12})), Part(other, Unmoved())]
+    parts = [MergeInput(old, Moved({0: 10, 1: 11, 2: 12})), MergeInput(other, Unmoved())]
     merged = write(None, LABEL_LIST, column, rows_of(pa.array([None, ["a"]], values.type), [7, 8]), parts)
     now = pa.array([*values.to_pylist(), None, ["a"]], values.type)
     numbers = [10, 11, 12, 3, 4, 5, 7, 8]

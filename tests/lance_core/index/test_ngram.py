@@ -148,7 +148,7 @@ def test_what_is_in_the_file() -> None:
         "e12": {first | 3},
     }
     assert list(lists(it)) == sorted(lists(it))
-    assert registry.of(it.segment.metadata) is KIND
+    assert registry.by_type_url(it.segment.metadata) is KIND
     assert it.segment.details == b""
 
 
@@ -228,7 +228,8 @@ def test_tokens_in_no_order_are_found() -> None:
 def test_options_and_types() -> None:
     with pytest.raises(InvalidInput, match="NGRAM has no option 'n'"):
         KIND.options({"n": 3})
-    assert [KIND.fits(pa.field("v", arrow)) for arrow in (pa.string(), pa.large_string(), pa.binary(), pa.int64())] == [
+    types = (pa.string(), pa.large_string(), pa.binary(), pa.int64())
+    assert [KIND.supports(pa.field("v", arrow)) for arrow in types] == [
         True, True, False, False,
     ]  # fmt: skip
 

@@ -9,14 +9,14 @@ import pytest
 from lance_core.expressions.tree import Call, Comparison, Op
 from lance_core.index import page_cache
 from lance_core.index.bloomfilter import BLOOMFILTER
-from lance_core.index.index_type import Kind, Leaf
+from lance_core.index.index_type import IndexType, Leaf
 from lance_core.index.ngram import NGRAM
-from lance_core.index.page_cache import OnShelf, Shelf
+from lance_core.index.page_cache import PageCache, SegmentPages
 from tests.lance_core.index.building import built
 
 
 def test_a_set_of_a_few_bytes_takes_more_than_those() -> None:
-    rows: OnShelf[int] = OnShelf(Shelf(1 << 20))
+    rows: SegmentPages[int] = SegmentPages(PageCache(1 << 20))
     for number in range(10_000):
         rows.put(number, number, 20)
     assert rows.get(0) is None
@@ -32,7 +32,7 @@ def test_a_set_of_a_few_bytes_takes_more_than_those() -> None:
     ],
 )
 def test_segments_share_what_they_may_keep(
-    kind: Kind, values: pa.Array, leaf: Leaf, options: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
+    kind: IndexType, values: pa.Array, leaf: Leaf, options: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     it = built(kind, values.type, {0: values}, **options)
     searchers = [kind.open(it.segment, it.column) for _ in range(5)]

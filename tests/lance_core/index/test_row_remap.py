@@ -9,12 +9,19 @@ from pyroaring import BitMap, BitMap64
 from lance_core.errors import Corrupt
 from lance_core.format._pb import table_pb2
 from lance_core.format.fragment import Fragment
-from lance_core.format.fragment_reuse import FragmentReuse, Reused
+from lance_core.format.fragment_reuse import FragmentReuse, FragmentRewrite
 from lance_core.format.ids import FragmentId, Version
 from lance_core.format.row_id_index import FragmentRowIds, RowIdIndex
 from lance_core.format.row_sets import RowSet
 from lance_core.format.rowids import RowIdSequence
-from lance_core.index.row_remap import Follow, KeepIds, Locate, Notes, Stay, within
+from lance_core.index.row_remap import (
+    CompactionLog,
+    FollowCompactions,
+    KeepRowIds,
+    ResolveRowIds,
+    SameAddresses,
+    within,
+)
 
 
 def fragment(number: int, rows: int) -> Fragment:
@@ -37,7 +44,7 @@ class History:
 
     def compact(self, groups: list[tuple[list[int], set[int]]], most: int) -> None:
         """Each group: fragments, and addresses that do not survive."""
-        done: list[Reused] = []
+        done: list[FragmentRewrite] = []
         for old, dead in groups:
             rows = [
                 address(id, at) for id in sorted(old) for at in range(self.alive[id]) if address(id, at) not in dead
@@ -54,7 +61,7 @@ class History:
                 np.array([at for at in range(self.alive[id]) if address(id, at) in dead], dtype=np.uint32) for id in old
             ]
             olds = [fragment(id, self.alive[id]) for id in old]
-            done.append(Reused(tuple(olds), tuple(deleted), tuple(new)))
+            done.append(FragmentRewrite(tuple(olds), tuple(deleted), tuple(new)))
         for group in done:
             for each in group.old:
                 del self.alive[each.id]
@@ -85,7 +92,7 @@ def test_rows_are_followed_through_compactions(history: History, data: st.DataOb
     alive = sorted(history.alive)
     covered = BitMap(data.draw(st.lists(st.sampled_from(alive)))) if alive else BitMap()
     asked = np.array(data.draw(st.lists(st.sampled_from(history.begun))), dtype=np.uint64)
-    moves = Follow(Notes(history.reuse, path="m"), covered)
+    moves = FollowCompactions(CompactionLog(history.reuse, path="m"), covered)
     now, still = moves.of(asked)
     known = {begun: at for begun, at in history.now.items() if (at >> 32) in covered}
     assert still.tolist() == [each in known for each in asked.tolist()]
@@ -96,7 +103,7 @@ def test_rows_are_followed_through_compactions(history: History, data: st.DataOb
 
 def test_rows_that_stay() -> None:
     rows = np.array([address(0, 1), address(2, 5), address(3, 0)], dtype=np.uint64)
-    moves = Stay(BitMap([0, 3]))
+    moves = SameAddresses(BitMap([0, 3]))
     assert moves.of(rows)[1].tolist() == [True, False, True]
     assert list(moves.of_set(RowSet.of(rows))) == [address(0, 1), address(3, 0)]
     assert not within(rows, BitMap()).any()
@@ -105,12 +112,12 @@ def test_rows_that_stay() -> None:
 def test_ids_are_located_and_kept() -> None:
     old = FragmentRowIds(FragmentId(3), RowIdSequence.of([10, 11, 12]), np.array([1], dtype=np.uint32))
     new = FragmentRowIds(FragmentId(4), RowIdSequence.of([11, 20]))
-    located = Locate(RowIdIndex([old, new], path="m"), BitMap([3]))
+    located = ResolveRowIds(RowIdIndex([old, new], path="m"), BitMap([3]))
     ids = np.array([12, 10, 11, 99], dtype=np.uint64)
     now, still = located.of(ids)
     assert (now[:2].tolist(), still.tolist()) == ([address(3, 2), address(3, 0)], [True, True, False, False])
     assert list(located.of_set(RowSet.of(ids))) == [address(3, 0), address(3, 2)]
-    kept = KeepIds(located)
+    kept = KeepRowIds(located)
     assert kept.of(ids)[0] is ids
     assert list(kept.of_set(RowSet.of(ids))) == [10, 12]
 
@@ -121,7 +128,7 @@ def test_a_note_that_contradicts_itself_is_named(surviving: bytes) -> None:
     group = content.versions.add(dataset_version=1).groups.add(changed_row_addrs=surviving)
     group.old_fragments.add(id=0, physical_rows=3)
     group.new_fragments.add(id=1, physical_rows=3)
-    notes = Notes(FragmentReuse.decode(content.SerializeToString(), path="m"), path="m")
+    notes = CompactionLog(FragmentReuse.decode(content.SerializeToString(), path="m"), path="m")
     with pytest.raises(Corrupt, match=r"a set of rows|leads 2 of 3 rows to 3") as raised:
         notes.followed(np.array([0], dtype=np.uint64))
     assert raised.value.field == "changed_row_addrs"
@@ -131,6 +138,6 @@ def test_what_came_out_of_a_compaction_later() -> None:
     history = History([2, 2, 2])
     history.compact([([0], set())], 10)
     history.compact([([1], set())], 10)
-    notes = Notes(history.reuse, path="m")
+    notes = CompactionLog(history.reuse, path="m")
     assert [list(notes.made_after(version)) for version in (1, 2, 3)] == [[3, 4], [4], []]
     assert notes.rows_under == {0: 2, 1: 2}

@@ -8,7 +8,7 @@ import pytest
 from lance_core.expressions.tree import Comparison, In, Op
 from lance_core.index.bitmap import BITMAP
 from lance_core.index.btree import BTREE
-from lance_core.index.index_type import VALUE, Between, Certainty, Kind
+from lance_core.index.index_type import VALUE, Certainty, IndexType, RangeCondition
 from tests.lance_core.index.columns import NEGATIVE_NAN
 from tests.lance_core.index.segments import check, rows_of, write
 
@@ -18,7 +18,7 @@ _OTHERS = (1.0, 2.0, 3.0, 4.0)
 
 @pytest.mark.parametrize("arrow", [pa.float32(), pa.float64()], ids=str)
 @pytest.mark.parametrize("kind", [BTREE, BITMAP], ids=lambda kind: kind.name)
-def test_both_zeros_are_found_where_the_engine_finds_them(kind: Kind, arrow: pa.DataType) -> None:
+def test_both_zeros_are_found_where_the_engine_finds_them(kind: IndexType, arrow: pa.DataType) -> None:
     values = pa.array(_VALUES, arrow)
     segment = write(None, kind, pa.field(VALUE, arrow), rows_of(values))
     for value in values.drop_null():
@@ -26,11 +26,11 @@ def test_both_zeros_are_found_where_the_engine_finds_them(kind: Kind, arrow: pa.
             assert check(kind, segment, values, Comparison((VALUE,), op, value))
         for other in values.drop_null():
             low, high = Comparison((VALUE,), Op.GE, value), Comparison((VALUE,), Op.LE, other)
-            assert check(kind, segment, values, Between(low, high))
+            assert check(kind, segment, values, RangeCondition(low, high))
 
 
 @pytest.mark.parametrize("kind", [BTREE, BITMAP], ids=lambda kind: kind.name)
-def test_a_list_with_a_zero_is_looked_at_again(kind: Kind) -> None:
+def test_a_list_with_a_zero_is_looked_at_again(kind: IndexType) -> None:
     values = pa.array(_VALUES, pa.float64())
     segment = write(None, kind, pa.field(VALUE, pa.float64()), rows_of(values))
     for others in (_OTHERS[:1], _OTHERS):

@@ -83,7 +83,7 @@ def test_what_it_says_of_itself() -> None:
     assert details.has_null_bitmap
     assert KIND.options_of(it.segment) == KIND.options({"rows_per_zone": FEW})
     assert it.segment.files.open("zonemap.lance").notes["rows_per_zone"] == str(FEW)
-    assert registry.of(it.segment.metadata).name == "ZONEMAP"  # type: ignore[union-attr]
+    assert registry.by_type_url(it.segment.metadata).name == "ZONEMAP"  # type: ignore[union-attr]
 
 
 def test_zones_that_cannot_match_are_left_out() -> None:
@@ -312,10 +312,10 @@ def test_options(given: dict[str, object], said: str) -> None:
 
 
 def test_what_it_fits() -> None:
-    assert all(KIND.fits(pa.field("v", arrow)) for arrow in (*POOLS, HALF))
+    assert all(KIND.supports(pa.field("v", arrow)) for arrow in (*POOLS, HALF))
     for arrow in (pa.list_(pa.int64()), pa.struct([("x", pa.int64())]), pa.dictionary(pa.int32(), pa.string())):
-        assert not KIND.fits(pa.field("v", arrow))
-    assert not KIND.fits(pa.field("v", pa.large_binary(), metadata={"ARROW:extension:name": "lance.json"}))
+        assert not KIND.supports(pa.field("v", arrow))
+    assert not KIND.supports(pa.field("v", pa.large_binary(), metadata={"ARROW:extension:name": "lance.json"}))
 
 
 def test_many_zones_are_searched_in_less_than_a_millisecond() -> None:

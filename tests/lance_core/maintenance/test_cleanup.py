@@ -15,16 +15,16 @@ import pyarrow as pa
 import pytest
 
 from lance_core import Corrupt, InvalidInput, NotFound, StorageError, Table
-from lance_core.commit.write_protocol import Begun, begin, finish
+from lance_core.commit.write_protocol import StartedWrite, begin, finish
 from lance_core.coordination import leases
-from lance_core.coordination.leases import Hold, Notice, give_notice, hold, release
+from lance_core.coordination.leases import Lease, SweepNotice, acquire, announce_sweep, release
 from lance_core.datafiles.lance_codec import LanceCodec
 from lance_core.format.fragment import DataFile, Fragment
 from lance_core.format.ids import Version
 from lance_core.format.operations import Append, Progress, UpdateMemWalState
 from lance_core.maintenance import cleanup
 from lance_core.maintenance.cleanup import CleanupReport, Retention, choose
-from lance_core.runtime import SYSTEM
+from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.local import LocalStore
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import load_at, load_latest
@@ -331,7 +331,7 @@ def test_an_intent_is_answered_after_its_version_went(place: str) -> None:
     age(place, 20 * DAY)
     Table.open(place).cleanup(keep=1)
     again = Table.open(place).append(rows(500), intent="once")
-    assert again.landed_before
+    assert again.already_committed
     assert Table.open(place).count_rows() == 50
 
 
@@ -371,7 +371,7 @@ def clean(place: str, fault: Fault, *, keep: int) -> CleanupReport:
     local = LocalStore(Path(place))
     location = Location(place, FaultyStore(local, [fault]), LanceCodec(local))
     retention = Retention(timedelta(days=14), keep)
-    return cleanup.clean(load_latest(location), retention, dry_run=False, force=True, ports=SYSTEM)
+    return cleanup.clean(load_latest(location), retention, dry_run=False, force=True, ports=SYSTEM_RUNTIME)
 
 
 @pytest.mark.parametrize("calls", range(1, 30, 2))
@@ -454,7 +454,7 @@ def test_ours_cannot_name_what_is_going(place: str) -> None:
 
 def test_what_was_begun_before_is_spared(place: str) -> None:
     """A restore that was at work when the notice was given: its version stays, and why is told."""
-    held = hold(LocalStore(Path(place)), Hold("restoring it", 3), SYSTEM)
+    held = acquire(LocalStore(Path(place)), Lease("restoring it", 3), SYSTEM_RUNTIME)
     report = Table.open(place).cleanup(keep=1)
     assert report.kept == {3: ("restoring it",)}
     age(place, 31 * DAY, held)
@@ -463,7 +463,7 @@ def test_what_was_begun_before_is_spared(place: str) -> None:
 
 def test_files_that_are_about_to_be_named_stay(place: str) -> None:
     name = orphan(place, "data/000011110000111100001111ab.lance", 30 * DAY)
-    held = hold(LocalStore(Path(place)), Hold("this commit", files=(name,)), SYSTEM)
+    held = acquire(LocalStore(Path(place)), Lease("this commit", files=(name,)), SYSTEM_RUNTIME)
     assert Table.open(place).cleanup().orphans == ()
     release(LocalStore(Path(place)), held)
     assert Table.open(place).cleanup().orphans == (name,)
@@ -483,7 +483,7 @@ def test_the_notice_of_one_that_died_is_taken_back_by_the_next(place: str) -> No
 def test_two_clocks_that_differ_are_refused(place: str, hours: int) -> None:
     before = files(place)
     local = LocalStore(Path(place))
-    wrong = replace(SYSTEM, now_ns=lambda: SYSTEM.now_ns() + hours * 3600 * 10**9)
+    wrong = replace(SYSTEM_RUNTIME, now_ns=lambda: SYSTEM_RUNTIME.now_ns() + hours * 3600 * 10**9)
     with pytest.raises(StorageError, match=r"by the clock of the store.*nothing was removed"):
         cleanup.clean(
             load_latest(Location(place, local, LanceCodec(local))),
@@ -512,7 +512,9 @@ def test_a_listing_that_misses_the_newest_harms_nothing(place: str) -> None:
     stale = FaultyStore(local, [Fault(calling("list", "_versions"), "stale") for _ in range(4)])
     base = load_at(Location(place, local, LanceCodec(local)), Version(6))
     location = Location(place, stale, LanceCodec(local))
-    cleanup.clean(replace(base, location=location), Retention(NOTHING, 1), dry_run=False, force=True, ports=SYSTEM)
+    cleanup.clean(
+        replace(base, location=location), Retention(NOTHING, 1), dry_run=False, force=True, ports=SYSTEM_RUNTIME
+    )
     assert versions(place) == [6, 7]
     assert f"data/{stay}" in files(place)
     check_whole(place)
@@ -522,10 +524,10 @@ def test_what_is_too_much_for_one_notice_is_told_in_several(place: str, monkeypa
     """Whoever has to read them can."""
     monkeypatch.setattr(leases, "_IN_ONE", 2)
     names = tuple(orphan(place, f"data/00001111000011110000111{number}ab.lance", 30 * DAY) for number in range(5))
-    told: list[Notice] = []
+    told: list[SweepNotice] = []
 
     def look() -> None:
-        told.extend(notice for _info, notice in leases.notices(LocalStore(Path(place))))
+        told.extend(notice for _info, notice in leases.sweep_notices(LocalStore(Path(place))))
 
     report = clean(place, Fault(calling("delete", "_versions"), "", look), keep=1)
     assert report.orphans == names
@@ -540,7 +542,7 @@ def test_a_restore_asks_for_the_files_that_it_names_once_more(place: str) -> Non
     store, table = LocalStore(Path(place)), Table.open(place)
     again = {file.path for part in table.at(version=3).manifest.fragments for file in part.files}
     key = f"data/{min(again - {file.path for part in table.manifest.fragments for file in part.files})}"
-    noticed = give_notice(store, Notice((), (key,)), SYSTEM)
+    noticed = announce_sweep(store, SweepNotice((), (key,)), SYSTEM_RUNTIME)
     with pytest.raises(StorageError, match=f"1 of its files, {key} for one, may be going at this moment"):
         table.restore(3)
     release(store, noticed)
@@ -566,7 +568,7 @@ def test_files_that_were_there_before_are_asked_for(place: str, detached: bool) 
     message.path = Path(name).name
     brought = Append((Fragment.of(files=[DataFile(message)], physical_rows=part.physical_rows),))
     before = files(place)
-    noticed = give_notice(store, Notice((), (name,)), SYSTEM)
+    noticed = announce_sweep(store, SweepNotice((), (name,)), SYSTEM_RUNTIME)
     with pytest.raises(StorageError, match=f"1 of its files, {name} for one, may be going at this moment"):
         table.commit(brought, detached=detached)
     release(store, noticed)
@@ -586,7 +588,7 @@ def test_an_index_that_lies_in_the_manifest_misses_no_files(tmp_path: Path) -> N
     lance.dataset(uri).create_scalar_index("id", "BTREE")
     table = table.refresh().compact(remap="reuse").table
     assert "__lance_frag_reuse" in {index.name for index in table.manifest.indices}
-    progress = table.commit(UpdateMemWalState((Progress(SYSTEM.new_uuid().bytes, 3),)))
+    progress = table.commit(UpdateMemWalState((Progress(SYSTEM_RUNTIME.new_uuid().bytes, 3),)))
     assert "__lance_mem_wal" in {index.name for index in progress.table.manifest.indices}
     last = progress.table.overwrite(rows(50))
     assert not last.table.manifest.indices
@@ -607,7 +609,7 @@ def test_a_hold_that_goes_because_its_version_came_is_no_gap(place: str) -> None
     held: list[str] = []
 
     def begins() -> None:
-        held.append(hold(local, Hold("this commit", files=(name,)), SYSTEM))
+        held.append(acquire(local, Lease("this commit", files=(name,)), SYSTEM_RUNTIME))
 
     def lands() -> None:
         message = type(file.message)()
@@ -615,14 +617,16 @@ def test_a_hold_that_goes_because_its_version_came_is_no_gap(place: str) -> None
         message.path = Path(name).name
         made = Fragment.of(files=[DataFile(message)], physical_rows=part.physical_rows)
         mine = Location(place, local, LanceCodec(local))
-        begun = begin(mine, load_latest(mine), verb="append", intent=None, ports=SYSTEM)
-        assert isinstance(begun, Begun)
+        begun = begin(mine, load_latest(mine), verb="append", intent=None, ports=SYSTEM_RUNTIME)
+        assert isinstance(begun, StartedWrite)
         finish(begun, Append((made,)), properties={}, attempts=10)
         release(local, held[0])
 
     faults = [Fault(calling("walk", "data"), "", begins), Fault(calling("read", leases.HOLDS), "", lands)]
     location = Location(place, FaultyStore(local, faults), LanceCodec(local))
-    report = cleanup.clean(load_latest(location), Retention(14 * DAY, 10), dry_run=False, force=True, ports=SYSTEM)
+    report = cleanup.clean(
+        load_latest(location), Retention(14 * DAY, 10), dry_run=False, force=True, ports=SYSTEM_RUNTIME
+    )
     assert held
     assert report.orphans == ()
     assert lance.dataset(place).count_rows() == table.count_rows() + part.physical_rows

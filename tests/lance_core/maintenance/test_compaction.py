@@ -120,7 +120,7 @@ def test_an_intent_compacts_once(place: Callable[[str], str]) -> None:
     table = Table.open(place("t"))
     first = table.compact(intent="tidy")
     again = table.compact(intent="tidy")
-    assert (again.version, again.landed_before) == (first.version, True)
+    assert (again.version, again.already_committed) == (first.version, True)
     assert Table.open(table.uri).version == first.version
 
 

@@ -12,7 +12,7 @@ from lance_core import InvalidInput, Table, Unsupported
 from lance_core.format.fragment_reuse import FragmentReuse, content_of, reuse_entry
 from lance_core.index import registry
 from lance_core.maintenance import index_maintenance
-from lance_core.runtime import SYSTEM
+from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.transactions.conflicts import judge
 from lance_core.transactions.verdicts import Verdict
 from tests.lance_core.index.asking import OF, check_answers, covers, is_used, rows
@@ -25,7 +25,7 @@ COLUMNS = {
     "BLOOMFILTER": "id",
     "NGRAM": "word",
 }
-KINDS = [kind.name for kind in registry.every() if kind.name in COLUMNS]
+KINDS = [kind.name for kind in registry.all_types() if kind.name in COLUMNS]
 STABLE = pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
 
 
@@ -200,7 +200,7 @@ def test_notes_are_not_dropped_for_what_only_says_that_it_is_up_to_date(tmp_path
     dataset.create_scalar_index("at.y", "BTREE")
     table = table.refresh()
     assert version < table.version
-    assert index_maintenance.trim(table._snapshot, (), ports=SYSTEM) is None
+    assert index_maintenance.trim(table._snapshot, (), ports=SYSTEM_RUNTIME) is None
     table = table.optimize_indices().table
     assert notes(table) == 0
     check_answers(table, [*FILTERS, "at.y = 7"])
@@ -212,7 +212,7 @@ def test_a_note_stays_for_what_was_written_just_before_it(tmp_path: Path) -> Non
     table = Table.open(str(tmp_path / "t")).create_index("id", "BTREE").table
     fresh = table.indices
     table = table.compact(remap="reuse", target_rows=20).table
-    assert index_maintenance.trim(table._snapshot, fresh, ports=SYSTEM) is None
+    assert index_maintenance.trim(table._snapshot, fresh, ports=SYSTEM_RUNTIME) is None
 
 
 @pytest.mark.parametrize("compacted", [False, True])
@@ -248,14 +248,14 @@ def test_an_index_and_the_end_of_notes_do_not_meet(tmp_path: Path) -> None:
     from lance_core.format.ids import Version
     from lance_core.format.operations import CreateIndex
     from lance_core.format.transaction import Transaction
-    from lance_core.transactions.committed_transaction import Landed
+    from lance_core.transactions.committed_transaction import CommittedTransaction
 
     table = made(tmp_path).compact(remap="reuse").table
     entry = reuse_entry(table.indices)
     assert entry is not None
     trim, build = CreateIndex((entry,), (entry,)), CreateIndex((table.indices[0],))
     for ours, theirs in ((trim, build), (build, trim)):
-        landed = Landed(Version(9), Transaction(Version(8), "them", theirs, {}))
+        landed = CommittedTransaction(Version(9), Transaction(Version(8), "them", theirs, {}))
         assert judge(Transaction(Version(8), "us", ours, {}), [landed]).verdict is Verdict.RETRY
 
 

@@ -57,7 +57,7 @@ def test_an_index_without_files_is_told(place: str) -> None:
 
 
 def test_nothing_is_asked_where_nothing_went(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(post_cleanup_check, "look", None)
+    monkeypatch.setattr(post_cleanup_check, "verify_readable", None)
     assert Table.open(place).cleanup(keep=100).files == ()
     assert Table.open(place).cleanup(keep=1, dry_run=True).versions == (1, 2, 3, 4, 5, 6)
 
@@ -68,12 +68,12 @@ def test_it_asks_for_a_few_files_of_a_few_versions(place: str, monkeypatch: pyte
         table = table.append(pa.table({"id": [first]})).table
     age(place, 20 * DAY)
     asked: list[str] = []
-    real = file_inventory.is_there
+    real = file_inventory.file_exists
 
     def noted(store: Store, key: str) -> bool:
         asked.append(key)
         return real(store, key)
 
-    monkeypatch.setattr(post_cleanup_check, "is_there", noted)
+    monkeypatch.setattr(post_cleanup_check, "file_exists", noted)
     assert table.cleanup(keep=10).versions
     assert len(asked) == post_cleanup_check.VERSIONS * post_cleanup_check.FILES

@@ -19,7 +19,7 @@ from lance_core.datafiles.lance_codec import LanceFileReader
 from lance_core.expressions import Predicate
 from lance_core.scan.parallel import THREADS
 from lance_core.scan.plan import plan_scan
-from lance_core.scan.selection import Chosen, Selection
+from lance_core.scan.selection import FragmentSelection, Selection
 
 
 @pytest.fixture(scope="module")
@@ -276,7 +276,7 @@ def test_chosen_rows_of_fragments_that_are_listed_in_another_order(tmp_path: Pat
     lance.write_dataset(pa.table({"a": range(4)}), tmp_path / "t", max_rows_per_file=1)
     manifest = Table.open(str(tmp_path / "t")).manifest
     mixed = manifest.with_fragments([manifest.fragments[number] for number in order])
-    chosen = {number: Chosen(BitMap([0])) for number in order}
+    chosen = {number: FragmentSelection(BitMap([0])) for number in order}
     for left_out in (None, *order):
         wanted = {number: rows for number, rows in chosen.items() if number != left_out}
         select = partial(_selected, Selection(BitMap(order), wanted))

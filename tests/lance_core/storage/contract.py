@@ -96,7 +96,7 @@ class StoreContract:
 
     def test_settling_what_is_there_changes_nothing(self, store: Store) -> None:
         store.put("d/name", b"x")
-        store.settle(["d/name"])
+        store.ensure_durable(["d/name"])
         assert store.read("d/name") == b"x"
 
     def test_of_two_creators_at_once_one_is_first(self, store: Store) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from lance_core.storage.commit_lock import turn
+from lance_core.storage.commit_lock import commit_lock
 from lance_core.storage.local import LocalStore
-from lance_core.storage.store import TakesTurns
+from lance_core.storage.store import SupportsCommitLock
 
 HOLDS = """
 import sys
@@ -34,7 +34,7 @@ def test_one_has_a_turn_at_a_time(tmp_path: Path) -> None:
 
     def work(_number: int) -> None:
         for _ in range(20):
-            with turn(tmp_path, patience=60) as mine:
+            with commit_lock(tmp_path, patience=60) as mine:
                 inside.append(1)
                 together.append(len(inside))
                 turns.append(mine)
@@ -47,17 +47,17 @@ def test_one_has_a_turn_at_a_time(tmp_path: Path) -> None:
 
 
 def test_who_waited_long_enough_goes_on_without(tmp_path: Path) -> None:
-    with turn(tmp_path):
-        with turn(tmp_path, patience=0.01) as mine:
+    with commit_lock(tmp_path):
+        with commit_lock(tmp_path, patience=0.01) as mine:
             assert not mine
         before = len(standing())
         for _ in range(50):  # at once, without a thread and a descriptor each
-            with turn(tmp_path, patience=3600) as mine:
+            with commit_lock(tmp_path, patience=3600) as mine:
                 assert not mine
         assert len(standing()) == before == 1
     for thread in standing():
         thread.join(60)
-    with turn(tmp_path, patience=60) as mine:
+    with commit_lock(tmp_path, patience=60) as mine:
         assert mine
 
 
@@ -65,14 +65,14 @@ def test_who_waited_long_enough_goes_on_without(tmp_path: Path) -> None:
 def test_a_forked_process_keeps_no_turn_of_its_parent(tmp_path: Path) -> None:
     """It lives on when the turn is over, and its parent may be killed in the middle of one."""
     reading, writing = os.pipe()
-    with turn(tmp_path):
+    with commit_lock(tmp_path):
         child = os.fork()
         if child == 0:
             os.close(writing)
             os.read(reading, 1)  # until the test is over
             os._exit(0)
     try:
-        with turn(tmp_path, patience=0) as mine:
+        with commit_lock(tmp_path, patience=0) as mine:
             assert mine
     finally:
         os.close(writing)
@@ -83,13 +83,13 @@ def test_a_forked_process_keeps_no_turn_of_its_parent(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_turn_is_passed_on_by_one_that_gave_up(tmp_path: Path) -> None:
     """Its thread gets the turn after all, and nobody is there to use it."""
-    with turn(tmp_path), turn(tmp_path, patience=0.01):
+    with commit_lock(tmp_path), commit_lock(tmp_path, patience=0.01):
         left = standing()
         assert left
     for thread in left:
         thread.join(60)
         assert not thread.is_alive()
-    with turn(tmp_path, patience=0) as mine:
+    with commit_lock(tmp_path, patience=0) as mine:
         assert mine
 
 
@@ -98,35 +98,35 @@ def test_a_turn_ends_with_its_process(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout
         assert holder.stdout.readline() == "True\n"
-        with turn(tmp_path, patience=0.01) as mine:
+        with commit_lock(tmp_path, patience=0.01) as mine:
             assert not mine
         holder.kill()
         holder.wait()
         for thread in standing():  # of the turn that was given up: it comes now, and is over
             thread.join(60)
-        with turn(tmp_path, patience=60) as mine:
+        with commit_lock(tmp_path, patience=60) as mine:
             assert mine
 
 
 @pytest.mark.parametrize("name", ["missing", "file"])
 def test_where_there_is_no_directory_there_is_no_turn(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
-    with turn(tmp_path / name) as mine:
+    with commit_lock(tmp_path / name) as mine:
         assert not mine
 
 
 def test_a_local_store_takes_turns(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     store.make_directory("_versions")
-    assert isinstance(store, TakesTurns)
-    with store.turn("_versions") as mine:
+    assert isinstance(store, SupportsCommitLock)
+    with store.commit_lock("_versions") as mine:
         assert mine
-        with turn(tmp_path / "_versions", patience=0.01) as also:
+        with commit_lock(tmp_path / "_versions", patience=0.01) as also:
             assert not also
 
 
 def test_an_error_in_a_turn_ends_it(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), turn(tmp_path):
+    with pytest.raises(ZeroDivisionError), commit_lock(tmp_path):
         raise ZeroDivisionError
-    with turn(tmp_path, patience=0.01) as mine:
+    with commit_lock(tmp_path, patience=0.01) as mine:
         assert mine

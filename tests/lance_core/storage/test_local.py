@@ -92,7 +92,7 @@ def test_settling_syncs_files_and_then_their_directories(root: Path, monkeypatch
     (root / "a" / "one").touch()
     (root / "a" / "two").touch()
     recorder = Recorder(root, monkeypatch)
-    LocalStore(root).settle(["a/one", "a/two"])
+    LocalStore(root).ensure_durable(["a/one", "a/two"])
     assert recorder.calls == [("fsync", "root/a/one"), ("fsync", "root/a/two"), ("fsync", "root/a"), *WAY_TO_IT]
 
 
@@ -152,7 +152,7 @@ def test_nothing_is_synced_where_nobody_asks_for_it(root: Path, monkeypatch: pyt
     store = LocalStore(root, durable=False)
     store.create("a/one", b"x")
     store.put("a/two", b"x")
-    store.settle(["a/one"])
+    store.ensure_durable(["a/one"])
     assert [call for call, _ in recorder.calls] == ["link", "replace"]
 
 
@@ -275,14 +275,14 @@ def test_errors_name_the_file(root: Path) -> None:
 
 def test_the_last_change_of_a_directory_is_known(root: Path) -> None:
     store = LocalStore(root)
-    store.note("d/note", b"1")
+    store.put_volatile("d/note", b"1")
     assert store.last_change("d/note") == store.head("d/note")
     assert store.last_change("d/nothing") is None
     time_of_note = (root / "d/note").stat().st_ctime_ns
     for change in (1, -1):  # later, or set by whoever copied the directory
         os.utime(root / "d", ns=(0, time_of_note + change * 10**9))
         assert store.last_change("d/note") is None
-    store.note("d/note", b"2")
+    store.put_volatile("d/note", b"2")
     assert store.read("d/note") == b"2"
     assert store.last_change("d/note") == store.head("d/note")
 
@@ -290,5 +290,5 @@ def test_the_last_change_of_a_directory_is_known(root: Path) -> None:
 def test_a_note_is_not_waited_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "d").mkdir(parents=True)
     recorder = Recorder(root, monkeypatch)
-    LocalStore(root).note("d/note", b"1")
+    LocalStore(root).put_volatile("d/note", b"1")
     assert recorder.calls == [("replace", "root/d/* -> root/d/note")]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lance_core.storage.log_redaction import keep_out_of_logs
+from lance_core.storage.log_redaction import redact_in_logs
 
 SECRET = "quiet-canary-1"
 
@@ -23,7 +23,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
     handler = logging.StreamHandler(written)
     logger = logging.getLogger("urllib3.connectionpool")
     logger.addHandler(handler)
-    keep_out_of_logs([SECRET])
+    redact_in_logs([SECRET])
     yield written
     logger.removeHandler(handler)
 

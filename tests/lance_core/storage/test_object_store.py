@@ -11,8 +11,8 @@ import pytest
 from lance_core import InvalidInput, NotFound, StorageError, Unsupported
 from lance_core.storage.factory import open_store
 from lance_core.storage.object_store import ObjectStore
-from lance_core.storage.request_errors import Patience
-from lance_core.storage.store import ListsInOrder, Put
+from lance_core.storage.request_errors import RetryPolicy
+from lance_core.storage.store import Put, SupportsOrderedListing
 from tests.lance_core.storage.chaos import between
 from tests.lance_core.storage.contract import StoreContract
 from tests.lance_core.storage.gcs_server import Gcs
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 def opened(bucket: Bucket, path: str = "some/where") -> ObjectStore:
     store = open_store(f"{bucket.uri}/{path}", storage_options=bucket.options)
     assert isinstance(store, ObjectStore)
-    return replace(store, patience=Patience(pause=lambda seconds: None))
+    return replace(store, patience=RetryPolicy(pause=lambda seconds: None))
 
 
 class TestObjects(StoreContract):
@@ -57,7 +57,7 @@ class TestObjects(StoreContract):
         assert list(store.list("d")) == []
 
     def test_the_first_names_are_one_request(self, store: ObjectStore) -> None:
-        assert isinstance(store, ListsInOrder)
+        assert isinstance(store, SupportsOrderedListing)
         for name in ("c", "a", "b", "d/below"):
             store.put(f"v/{name}", b"1")
         assert [info.path for info in store.first("v", 2)] == ["v/a", "v/b"]

@@ -153,7 +153,7 @@ def test_an_intent_lands_once(shared: Shared) -> None:
     shared.create(rows(1), intent="create")
     first = shared.ours().append(rows(2), intent="append")
     again = shared.ours().append(rows(2), intent="append")
-    assert (first.version, again.version, again.landed_before) == (2, 2, True)
+    assert (first.version, again.version, again.already_committed) == (2, 2, True)
     shared.check(1, 2)
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from lance_core import InvalidInput
 from lance_core.storage.factory import is_at_or_below
-from lance_core.storage.object_uri import Place
+from lance_core.storage.object_uri import ObjectUri
 
 
 @pytest.mark.parametrize(
@@ -22,9 +22,9 @@ from lance_core.storage.object_uri import Place
     ],
 )
 def test_one_spelling(uri: str, expected: str) -> None:
-    place = Place.of(uri, shown=uri)
+    place = ObjectUri.of(uri, shown=uri)
     assert place.uri == expected
-    assert Place.of(place.uri, shown=uri) == place
+    assert ObjectUri.of(place.uri, shown=uri) == place
     assert place.path(place.key("data/x")) == "data/x"
 
 
@@ -47,7 +47,7 @@ def test_one_spelling(uri: str, expected: str) -> None:
 )
 def test_what_cannot_be_a_place(uri: str, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        Place.of(uri, shown="it")
+        ObjectUri.of(uri, shown="it")
 
 
 @pytest.mark.parametrize(

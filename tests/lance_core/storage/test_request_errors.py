@@ -8,7 +8,7 @@ import pytest
 from lance_core import NotFound, StorageError
 from lance_core.storage.factory import open_store
 from lance_core.storage.object_store import ObjectStore
-from lance_core.storage.request_errors import Kind, Patience, Trouble
+from lance_core.storage.request_errors import RequestError, RequestErrorKind, RetryPolicy
 from lance_core.storage.store import Put
 from tests.lance_core.storage.chaos import FAULTS_OF_READS, FAULTS_OF_WRITES, Chaos, between
 from tests.lance_core.storage.servers import Server
@@ -109,11 +109,11 @@ def test_patience_ends_by_the_clock() -> None:
 
     def busy() -> None:
         asked.append(1)
-        raise Trouble(Kind.BUSY, "")
+        raise RequestError(RequestErrorKind.BUSY, "")
 
-    patience = Patience(seconds_max=100, repeats_max=50, pause=lambda seconds: None, now=lambda: float(next(clock)))
-    with pytest.raises(Trouble):
-        patience.ask(busy, again=frozenset((Kind.BUSY,)))
+    patience = RetryPolicy(seconds_max=100, repeats_max=50, pause=lambda seconds: None, now=lambda: float(next(clock)))
+    with pytest.raises(RequestError):
+        patience.run(busy, again=frozenset((RequestErrorKind.BUSY,)))
     assert len(asked) == 3
 
 
@@ -130,7 +130,7 @@ def test_what_is_not_allowed_is_not_asked_for_again(server: Server, call: str) -
             "put": lambda: store.put("d/it", b"1"),
             "create": lambda: store.create("d/it", b"1"),
         }
-        with pytest.raises(StorageError, match=r"it is not allowed.*look at the credentials"):
+        with pytest.raises(StorageError, match=r"it is not allowed.*check the credentials"):
             asked[call]()
         assert len(chaos.seen) == before + 1
         assert paused == []
@@ -151,5 +151,5 @@ def test_an_error_names_no_cause_with_a_secret(s3_server: Server) -> None:
         with pytest.raises(StorageError) as caught:
             store.read("d/it")
     cause = caught.value.__cause__
-    assert isinstance(cause, Trouble)
+    assert isinstance(cause, RequestError)
     assert cause.__suppress_context__

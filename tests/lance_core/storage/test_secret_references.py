@@ -13,10 +13,10 @@ from lance_core import InvalidInput, Table
 from lance_core.storage import secret_references
 from lance_core.storage.object_store import ObjectStore
 from lance_core.storage.options import bound
-from lance_core.tasks.partitioning import Whole
-from lance_core.tasks.read import Which
+from lance_core.tasks.partitioning import VersionHeader
+from lance_core.tasks.read import VersionRef
 from lance_core.tasks.write import FileLimits, PlannedWrite, WriteTask, begin_append
-from lance_core.tasks.write_handle import HandedOn
+from lance_core.tasks.write_handle import WriteHandle
 from tests.lance_core.storage.servers import SECRET, Bucket, Server
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
@@ -73,10 +73,10 @@ def test_what_travels_is_a_name(bucket: Bucket, monkeypatch: pytest.MonkeyPatch)
     planned = begin_append(uri, ROWS.schema, create=True, intent="i", limits=FileLimits(), storage_options=options)
     assert isinstance(planned, PlannedWrite)
     task = pickle.dumps(WriteTask(planned.plan))
-    handed = pickle.dumps(HandedOn.of(planned))
+    handed = pickle.dumps(WriteHandle.of(planned))
     worker: WriteTask = pickle.loads(task)
     committed = planned.finish(pa.Table.from_batches(list(worker(ROWS.to_batches()))))
-    whole = pickle.dumps(Whole.of(Which(uri, storage_options=options).snapshot()))
+    whole = pickle.dumps(VersionHeader.of(VersionRef(uri, storage_options=options).snapshot()))
     assert committed.table.count_rows() == 3
     for text in (task, handed, whole, repr(planned).encode(), repr(worker).encode(), repr(committed).encode()):
         assert SECRET.encode() not in text
@@ -103,7 +103,7 @@ def test_a_provider_is_asked_again_before_what_it_gave_expires(bucket: Bucket) -
     answers.extend([{**bucket.options, "expires_at_millis": later(59)}, {**good, "aws_access_key_id": "second"}])
     table = Table.create(f"{bucket.uri}/t", ROWS, storage_options=PROVIDER)
     assert len(asked) == 2
-    store = Which(table.uri, storage_options=PROVIDER).snapshot().location.own_store
+    store = VersionRef(table.uri, storage_options=PROVIDER).snapshot().location.own_store
     assert isinstance(store, ObjectStore)
     assert dict(store.given) == {**bucket.options, "aws_access_key_id": "second"}
     assert table.append(ROWS).table.count_rows() == 6

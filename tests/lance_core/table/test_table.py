@@ -51,7 +51,7 @@ def test_a_life(place: str) -> None:
     assert isinstance(appended, Committed)
     assert (appended.version, appended.operation, appended.rows_added, appended.rows_removed) == (2, "Append", 1, 0)
     assert (replaced.version, replaced.operation, replaced.rows_added, replaced.rows_removed) == (3, "Overwrite", 1, 3)
-    assert (appended.files, appended.attempts, appended.rebased_over, appended.landed_before) == (1, 1, (), False)
+    assert (appended.files, appended.attempts, appended.rebased_over, appended.already_committed) == (1, 1, (), False)
     assert appended.bytes == sum(fragment.file_bytes for fragment in appended.table.fragments[1:])
     assert (ids(table), ids(appended.table), ids(replaced.table)) == ([1, 2], [1, 2, 3], [9])
     assert (table.version, table.refresh().version, table.at(2).count_rows()) == (1, 3, 3)

@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from lance_core import Committed
 from lance_core.datafiles.fragment_writer import FileLimits
-from lance_core.tasks.driver import How, Where
-from lance_core.tasks.ingest.coordinator import Changed, CsvFormat, Extra, Reading, What, ingest
+from lance_core.tasks.driver import TableRef, WriteOptions
+from lance_core.tasks.ingest.coordinator import Changed, CsvFormat, Extra, IngestRequest, ReadOptions, ingest
 from lance_core.tasks.partitioning import Runner
 from tests.lance_core.tasks.loop import Loop
 
@@ -53,12 +53,12 @@ class Landing:
         branch: str | None = None,
         options: Mapping[str, str] | None = None,
         source_options: Mapping[str, str] | None = None,
-        how: How | None = None,
+        how: WriteOptions | None = None,
         uri: str | None = None,
     ) -> Committed:
-        reading = Reading.of(format=format, csv=csv, mapping=mapping, extra=extra)
+        reading = ReadOptions.of(format=format, csv=csv, mapping=mapping, extra=extra)
         limits = FileLimits()
-        what = What(
+        what = IngestRequest(
             self.files if files is None else files, reading, schema, on_bad_record, changed, limits, source_options
         )
-        return ingest(Where(uri or self.uri, branch, options), what, how=how or How(), runner=self.runner)
+        return ingest(TableRef(uri or self.uri, branch, options), what, how=how or WriteOptions(), runner=self.runner)

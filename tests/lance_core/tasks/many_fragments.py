@@ -16,10 +16,10 @@ import pyarrow as pa
 from lance_core.tasks.aggregate import aggregate
 from lance_core.tasks.compact import GROUPS_AT_ONCE, compact
 from lance_core.tasks.delete import delete
-from lance_core.tasks.driver import How, Where
+from lance_core.tasks.driver import TableRef, WriteOptions
 from lance_core.tasks.map_columns import Computation, map_columns
 from lance_core.tasks.partitioning import Task
-from lance_core.tasks.read import ReadTask, Which, count_rows, plan_read
+from lance_core.tasks.read import ReadTask, VersionRef, count_rows, plan_read
 from lance_core.tasks.update import update
 from lance_core.tasks.write import ROWS_PER_FILE_MAX, FileLimits, PlannedWrite, WriteTask, begin_append
 
@@ -47,7 +47,7 @@ def same(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def sizes(uri: str) -> dict[str, int]:
-    where, how, runner = Where(uri, durable=False), How(), Nobody()
+    where, how, runner = TableRef(uri, durable=False), WriteOptions(), Nobody()
     limits = FileLimits(ROWS_PER_FILE_MAX, 2**30)
     shape = Computation(same, ["id"], pa.schema([pa.field("other", pa.int64())]))
     ops: dict[str, Callable[[], object]] = {
@@ -63,8 +63,8 @@ def sizes(uri: str) -> dict[str, int]:
             how=how,
             runner=runner,
         ),
-        "count": lambda: count_rows(Which(uri).snapshot(), "k = 3", runner=lambda: runner),
-        "aggregate": lambda: aggregate(Which(uri).snapshot(), "select sum(k) from dataset", runner=lambda: runner),
+        "count": lambda: count_rows(VersionRef(uri).snapshot(), "k = 3", runner=lambda: runner),
+        "aggregate": lambda: aggregate(VersionRef(uri).snapshot(), "select sum(k) from dataset", runner=lambda: runner),
     }
     found = {}
     for name, op in ops.items():
@@ -72,7 +72,7 @@ def sizes(uri: str) -> dict[str, int]:
             op()
         except Planned as planned:
             found[name] = planned.size
-    plan = plan_read(Which(uri).snapshot(), transport=lambda schema: schema, slots=SLOTS)
+    plan = plan_read(VersionRef(uri).snapshot(), transport=lambda schema: schema, slots=SLOTS)
     found["read"] = len(pickle.dumps(ReadTask(plan)))
     begun = begin_append(uri, plan.arrow, create=False, intent=None, limits=limits, durable=False)
     assert isinstance(begun, PlannedWrite)

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from lance_core import Committed
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
-from lance_core.tasks.read import Which
+from lance_core.tasks.read import VersionRef
 from lance_core.tasks.streaming.offsets import Start
-from lance_core.tasks.streaming.stream_sink import Batch, StreamedWrite, Told, commit
+from lance_core.tasks.streaming.stream_sink import MicroBatch, SinkMessage, StreamedWrite, commit
 from lance_core.tasks.streaming.stream_source import Limits, Stream
 from lance_core.tasks.write import FileLimits
 
@@ -32,13 +32,13 @@ class Checkpoint:
 def told(
     uri: str,
     pieces: list[list[pa.RecordBatch]],
-    batch: Batch | None,
+    batch: MicroBatch | None,
     *,
     schema: pa.Schema,
     replaces: bool = False,
     branch: str | None = None,
     manifests: ManifestStore | None = None,
-) -> list[Told]:
+) -> list[SinkMessage]:
     """A task for each piece; what crosses over to somebody else is a pickle."""
     write = StreamedWrite.begin(
         uri,
@@ -68,7 +68,9 @@ def brought(
     """Two tasks and one that has nothing to do."""
     half = len(rows) // 2
     pieces = [rows.slice(0, half).to_batches(), rows.slice(half).to_batches(), []]
-    answers = told(uri, pieces, Batch(query, number, "run"), schema=rows.schema, replaces=replaces, manifests=manifests)
+    answers = told(
+        uri, pieces, MicroBatch(query, number, "run"), schema=rows.schema, replaces=replaces, manifests=manifests
+    )
     return commit(answers, number, manifest_store=manifests)
 
 
@@ -83,7 +85,7 @@ def run(
     killed: Callable[[str], None] = lambda where: None,
 ) -> Iterator[int]:
     """All that there is, batch by batch; yields the numbers of batches that were run."""
-    which = Which(source, manifest_store=manifests)
+    which = VersionRef(source, manifest_store=manifests)
     stream = Stream(which, transport=lambda schema: schema, limits=limits, start=start)
     stream.hold()
     while True:
@@ -100,7 +102,7 @@ def run(
         schema = stream.arrow.remove_metadata()
         killed("before its rows are written")
         pieces = [list(part.rows(schema)) for part in parts]
-        answers = told(sink, pieces or [[]], Batch(checkpoint.query, number), schema=schema, manifests=manifests)
+        answers = told(sink, pieces or [[]], MicroBatch(checkpoint.query, number), schema=schema, manifests=manifests)
         killed("before it is committed")
         commit(answers, number, manifest_store=manifests)
         killed("before that is written down")

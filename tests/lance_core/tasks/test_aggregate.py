@@ -13,7 +13,7 @@ import pytest
 from lance_core import InvalidInput, Table
 from lance_core.tasks import read as reading
 from lance_core.tasks.aggregate import aggregate
-from lance_core.tasks.read import Which
+from lance_core.tasks.read import VersionRef
 from tests.lance_core.tasks.loop import Loop
 
 COUNT = 2000
@@ -82,7 +82,7 @@ QUERIES = [
 
 @pytest.mark.parametrize("sql", QUERIES)
 def test_the_answer_is_that_of_one_pass(uri: str, sql: str) -> None:
-    ours = aggregate(Which(uri).snapshot(), sql, runner=lambda: Loop(slots=2, lost=frozenset({1})))
+    ours = aggregate(VersionRef(uri).snapshot(), sql, runner=lambda: Loop(slots=2, lost=frozenset({1})))
     theirs = pa.Table.from_batches(lance.dataset(uri).sql(sql).build().to_batch_records())
     assert ours.schema.remove_metadata() == theirs.schema.remove_metadata()
     assert str(ours.to_pylist()) == str(theirs.to_pylist())
@@ -90,7 +90,7 @@ def test_the_answer_is_that_of_one_pass(uri: str, sql: str) -> None:
 
 def test_sums_of_floats_are_those_of_one_pass_but_for_their_last_digits(uri: str) -> None:
     sql = "select g, sum(f) s, avg(f) a, avg(x) m from dataset where x < 2 and x > -2 group by g order by g"
-    ours = aggregate(Which(uri).snapshot(), sql, runner=Loop).to_pylist()
+    ours = aggregate(VersionRef(uri).snapshot(), sql, runner=Loop).to_pylist()
     theirs = pa.Table.from_batches(lance.dataset(uri).sql(sql).build().to_batch_records()).to_pylist()
     assert [row["g"] for row in ours] == [row["g"] for row in theirs]
     for one, other in zip(ours, theirs, strict=True):
@@ -99,7 +99,7 @@ def test_sums_of_floats_are_those_of_one_pass_but_for_their_last_digits(uri: str
 
 def test_a_condition_is_read_as_lance_reads_one(uri: str) -> None:
     """Not as the engine would: a literal takes the type of its column, names are found in any case."""
-    base = Which(uri).snapshot()
+    base = VersionRef(uri).snapshot()
     found = aggregate(base, "select count(*) as n from dataset where F = 0.625 and _rowaddr < 4294967296", runner=Loop)
     assert found["n"].to_pylist() == [Table.open(uri).count_rows("f = 0.625 and _rowaddr < 4294967296")]
 
@@ -108,13 +108,13 @@ def test_counting_rows_runs_no_task(uri: str) -> None:
     def nobody() -> Loop:
         raise AssertionError
 
-    found = aggregate(Which(uri).snapshot(), "select count(*) + 1 as n from dataset", runner=nobody)
+    found = aggregate(VersionRef(uri).snapshot(), "select count(*) + 1 as n from dataset", runner=nobody)
     assert found["n"].to_pylist() == [Table.open(uri).count_rows() + 1]
 
 
 def test_an_empty_table(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), rows(1).schema)
-    base = Which(table.uri).snapshot()
+    base = VersionRef(table.uri).snapshot()
     assert aggregate(base, "select count(x) n, sum(k) s, avg(d) a from dataset", runner=Loop).to_pylist() == [
         {"n": 0, "s": None, "a": None}
     ]
@@ -122,7 +122,7 @@ def test_an_empty_table(tmp_path: Path) -> None:
 
 
 def test_no_row_matches(uri: str) -> None:
-    found = aggregate(Which(uri).snapshot(), "select g, count(*) from dataset where false group by g", runner=Loop)
+    found = aggregate(VersionRef(uri).snapshot(), "select g, count(*) from dataset where false group by g", runner=Loop)
     assert (found.num_rows, found.column_names) == (0, ["g", "count(*)"])
 
 
@@ -156,10 +156,10 @@ def test_no_row_matches(uri: str) -> None:
 def test_what_cannot_be_done_in_parts_is_refused_by_name(tmp_path: Path, sql: str, told: str) -> None:
     table = Table.create(str(tmp_path / "t"), rows(1), durable=False)
     with pytest.raises(InvalidInput, match=told):
-        aggregate(Which(table.uri).snapshot(), sql, runner=Loop)
+        aggregate(VersionRef(table.uri).snapshot(), sql, runner=Loop)
     assert not (tmp_path / "x.csv").exists()
 
 
 def test_a_value_that_fails_in_a_worker_is_told_as_what_it_is(uri: str) -> None:
     with pytest.raises(InvalidInput, match="failed on a row"):
-        aggregate(Which(uri).snapshot(), "select sum(1 / (k - k)) from dataset", runner=Loop)
+        aggregate(VersionRef(uri).snapshot(), "select sum(1 / (k - k)) from dataset", runner=Loop)

@@ -12,16 +12,16 @@ import pytest
 from lance_core import InvalidInput, LanceError, SchemaMismatch, Table
 from lance_core.tasks import remote_errors
 from lance_core.tasks.aggregate import aggregate
-from lance_core.tasks.broadcast_join import HeldTask
+from lance_core.tasks.broadcast_join import BroadcastJoinTask
 from lance_core.tasks.compact import compact
 from lance_core.tasks.delete import delete
-from lance_core.tasks.driver import How, Where
+from lance_core.tasks.driver import TableRef, WriteOptions
 from lance_core.tasks.fill_by_address import FillTask
-from lance_core.tasks.partitioning import PartTask, Task
-from lance_core.tasks.read import ReadTask, Which, plan_read
+from lance_core.tasks.partitioning import PartitionTask, Task
+from lance_core.tasks.read import ReadTask, VersionRef, plan_read
 from lance_core.tasks.update import update
-from lance_core.tasks.upsert import Rules, upsert
-from lance_core.tasks.version_stamp import Stamp
+from lance_core.tasks.upsert import UpsertRules, upsert
+from lance_core.tasks.version_stamp import VersionStamp
 from lance_core.tasks.write import FileLimits, PlannedWrite, WriteTask, begin_append
 from tests.lance_core.tasks.loop import Loop
 from tests.lance_core.tasks.test_map_columns import broken, other_names, other_type, too_few
@@ -40,23 +40,23 @@ def made(place: Path) -> str:
     return uri
 
 
-def where(uri: str) -> Where:
-    return Where(uri, durable=False)
+def where(uri: str) -> TableRef:
+    return TableRef(uri, durable=False)
 
 
 def deleted(predicate: str) -> Act:
-    return lambda uri: delete(where(uri), predicate, how=How(), runner=Loop())
+    return lambda uri: delete(where(uri), predicate, how=WriteOptions(), runner=Loop())
 
 
 def updated(values: dict[str, str], condition: str | None = None) -> Act:
-    return lambda uri: update(where(uri), values, condition, limits=SMALL, how=How(), runner=Loop())
+    return lambda uri: update(where(uri), values, condition, limits=SMALL, how=WriteOptions(), runner=Loop())
 
 
 def upserted(rows: pa.Table, on: str = "id", **options: object) -> Act:
     def act(uri: str) -> object:
         asked = {"matched": "update", "matched_if": None, "insert": True, "delete_unmatched": False, **options}
-        rules = Rules.of(on, **asked)  # type: ignore[arg-type]
-        return upsert(where(uri), rows.schema, Rows(rows).stage, rules, limits=SMALL, how=How(), runner=Loop())
+        rules = UpsertRules.of(on, **asked)  # type: ignore[arg-type]
+        return upsert(where(uri), rows.schema, Rows(rows).stage, rules, limits=SMALL, how=WriteOptions(), runner=Loop())
 
     return act
 
@@ -146,18 +146,24 @@ BAD: dict[str, tuple[Act, type[LanceError], str]] = {
     "a condition that does not parse": (updated({"x": "1"}, "id >>> 3"), InvalidInput, "character"),
     "no groups": (
         lambda uri: compact(
-            where(uri), target_rows=0, materialize_deletions=True, remap=None, batch=1, how=How(), runner=Loop()
+            where(uri),
+            target_rows=0,
+            materialize_deletions=True,
+            remap=None,
+            batch=1,
+            how=WriteOptions(),
+            runner=Loop(),
         ),
         InvalidInput,
         "target_rows=0",
     ),
     "a query that is none": (
-        lambda uri: aggregate(Which(uri).snapshot(), "select cuont(id) from dataset", runner=Loop),
+        lambda uri: aggregate(VersionRef(uri).snapshot(), "select cuont(id) from dataset", runner=Loop),
         InvalidInput,
         "cuont",
     ),
     "retries that are none": (
-        lambda uri: delete(where(uri), "id = 1", how=How(retries=-1), runner=Loop()),
+        lambda uri: delete(where(uri), "id = 1", how=WriteOptions(retries=-1), runner=Loop()),
         InvalidInput,
         "retries=-1",
     ),
@@ -200,9 +206,9 @@ OTHERS = [
 ]
 
 
-def other(what: str, name: str, told: object) -> Stamp:
+def other(what: str, name: str, told: object) -> VersionStamp:
     """Of a driver that has another version of one thing."""
-    here = Stamp.of_this_process()
+    here = VersionStamp.of_this_process()
     if what == "packages":
         told = tuple(
             (each, str(told) if each == name else had) for each, had in {**dict(here.packages), name: ""}.items()
@@ -214,10 +220,10 @@ def other(what: str, name: str, told: object) -> Stamp:
 class Elsewhere(Loop):
     """Workers whose driver is another one."""
 
-    stamp: Stamp = field(default_factory=Stamp.of_this_process)
+    stamp: VersionStamp = field(default_factory=VersionStamp.of_this_process)
 
     def run(self, task: Task, parts: int) -> pa.Table:
-        assert isinstance(task, PartTask)
+        assert isinstance(task, PartitionTask)
         return super().run(replace(task, whole=replace(task.whole, stamp=self.stamp)), parts)
 
 
@@ -227,14 +233,14 @@ def test_workers_with_other_packages_refuse(tmp_path: Path, what: str, name: str
     version = ".".join(map(str, told)) if isinstance(told, tuple) else str(told)
     words = f"this worker runs {name} .*; the driver planned with {name} {version}. Give the executors"
     with pytest.raises(InvalidInput, match=words):
-        delete(where(uri), "id = 3", how=How(), runner=Elsewhere(stamp=stamp))
+        delete(where(uri), "id = 3", how=WriteOptions(), runner=Elsewhere(stamp=stamp))
     with pytest.raises(InvalidInput, match=words):
         appended(ROWS, lambda task: replace(task, plan=replace(task.plan, stamp=stamp)))(uri)
     with pytest.raises(InvalidInput, match=words):
         merge(uri, ElsewhereInMemory(with_addresses(uri), stamp=stamp))
     with pytest.raises(InvalidInput, match=words):
         merge(uri, ElsewhereInMemory(keyed(5, 6), stamp=stamp, told=None), "id")
-    plan = plan_read(Which(uri).snapshot(), transport=lambda schema: schema, slots=1)
+    plan = plan_read(VersionRef(uri).snapshot(), transport=lambda schema: schema, slots=1)
     work = replace(plan.work, whole=replace(plan.work.whole, stamp=stamp))
     with pytest.raises(InvalidInput, match=words):
         list(ReadTask(replace(plan, work=work))([pa.record_batch({"id": [0]})]))
@@ -243,10 +249,10 @@ def test_workers_with_other_packages_refuse(tmp_path: Path, what: str, name: str
 
 @dataclass
 class ElsewhereInMemory(InMemory):
-    stamp: Stamp = field(default_factory=Stamp.of_this_process)
+    stamp: VersionStamp = field(default_factory=VersionStamp.of_this_process)
 
     def run(self, task: Task, parts: int) -> pa.Table:
-        assert isinstance(task, HeldTask)
+        assert isinstance(task, BroadcastJoinTask)
         return super().run(replace(task, fill=self._elsewhere(task.fill)), parts)
 
     def _run(self, rows: pa.Table, task: FillTask) -> pa.Table:
@@ -266,7 +272,7 @@ class ElsewhereInMemory(InMemory):
     ids=["a later pyarrow", "a later pyspark", "no pandas"],
 )
 def test_versions_that_do_not_count(packages: Callable[[dict[str, str]], dict[str, str]]) -> None:
-    here = Stamp.of_this_process()
+    here = VersionStamp.of_this_process()
     replace(here, packages=tuple(packages(dict(here.packages)).items())).check()
 
 

@@ -11,7 +11,7 @@ from pyroaring import BitMap
 from lance_core import Committed, InvalidInput, Table, Unsupported
 from lance_core.maintenance.compaction_plan import mixes
 from lance_core.tasks.compact import compact
-from lance_core.tasks.driver import How, Where
+from lance_core.tasks.driver import TableRef, WriteOptions
 from tests.lance_core.tasks.loop import Loop
 
 ROW_COLUMNS = ["_rowid", "_row_created_at_version", "_row_last_updated_at_version"]
@@ -46,14 +46,14 @@ def run(
     remap: str | None = None,
     intent: str | None = None,
 ) -> Committed:
-    where = Where(uri, durable=False)
+    where = TableRef(uri, durable=False)
     return compact(
         where,
         target_rows=target_rows,
         materialize_deletions=True,
         remap=remap,
         batch=batch,
-        how=How(intent=intent),
+        how=WriteOptions(intent=intent),
         runner=loop,
     )
 
@@ -156,7 +156,7 @@ def test_what_was_committed_stays_when_a_later_batch_fails(tmp_path: Path) -> No
     assert sum(loop.jobs) == 2
     assert done.table.count_rows() == 1300 - 143
     again = run(uri, loop, batch=2, intent="nightly")
-    assert (again.version, again.landed_before) == (done.version, True)
+    assert (again.version, again.already_committed) == (done.version, True)
 
 
 def test_an_intent_that_landed_commits_nothing_more(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from lance_core import Corrupt, NotFound, Table
-from lance_core.tasks.compact_many import Outcome, Wanted, compact_many, dealt
-from lance_core.tasks.driver import How, Where
+from lance_core.tasks.compact_many import CompactionOutcome, TableCompaction, compact_many, dealt
+from lance_core.tasks.driver import TableRef, WriteOptions
 from tests.lance_core.tasks.loop import Loop
 
 
@@ -35,12 +35,12 @@ def made(place: Path, count: int = 300, *, stable: bool = False) -> str:
     return uri
 
 
-def wanted(*uris: str, intent: str = "tonight", target_rows: int = 200) -> list[Wanted]:
-    how = How(intent=intent, properties={"who": "upkeep"})
-    return [Wanted(Where(uri, durable=False), how, target_rows) for uri in uris]
+def wanted(*uris: str, intent: str = "tonight", target_rows: int = 200) -> list[TableCompaction]:
+    how = WriteOptions(intent=intent, properties={"who": "upkeep"})
+    return [TableCompaction(TableRef(uri, durable=False), how, target_rows) for uri in uris]
 
 
-def landed(outcome: Outcome) -> Table:
+def landed(outcome: CompactionOutcome) -> Table:
     assert outcome.error is None
     assert outcome.committed is not None
     return outcome.committed.table
@@ -102,7 +102,7 @@ def test_what_was_begun_is_gone_on_with_under_the_same_intention(tmp_path: Path)
     again = compact_many(wanted(*uris), jobs)
     assert jobs.jobs == [2]  # one group of each of the two that are left
     assert again[0].committed is not None
-    assert again[0].committed.landed_before
+    assert again[0].committed.already_committed
     assert again[0].committed.version == landed(first[0]).version
     assert {landed(each).version for each in again} == {4}
     assert {landed(each).count_rows() for each in again} == {240}

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 
 from lance_core import Committed, InvalidInput, Table
-from lance_core.dml.index_definition import Asked
+from lance_core.dml.index_definition import IndexRequest
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.index import registry
 from lance_core.index.coverage import Coverage
 from lance_core.index.segment_files import all_rows
 from lance_core.tasks import index_build
-from lance_core.tasks.driver import How, Where, changed
+from lance_core.tasks.driver import TableRef, WriteOptions, run_change
 from lance_core.tasks.index_build import build_index, optimize_indices
 from lance_core.tasks.partitioning import Task
 from tests.lance_core.index.asking import OF, check_answers, covers, is_used, rows
@@ -64,8 +64,8 @@ def made(place: Path, *, stable: bool = False, count: int = 130) -> Table:
     return Table.create(place / "t", shuffled, max_rows_per_file=30, stable_row_ids=stable, durable=False)
 
 
-def where(table: Table) -> Where:
-    return Where(table.uri, durable=False)
+def where(table: Table) -> TableRef:
+    return TableRef(table.uri, durable=False)
 
 
 def built(
@@ -77,8 +77,8 @@ def built(
     params: Mapping[str, object] | None = None,
     **how: str,
 ) -> Committed:
-    asked = Asked(column, kind, params=params or {})
-    return build_index(where(table), asked, only, how=How(**how), runner=runner)  # type: ignore[arg-type]
+    asked = IndexRequest(column, kind, params=params or {})
+    return build_index(where(table), asked, only, how=WriteOptions(**how), runner=runner)  # type: ignore[arg-type]
 
 
 def directories(table: Table) -> set[str]:
@@ -114,7 +114,7 @@ def test_an_index_is_that_of_one_process(tmp_path: Path, stable: bool) -> None:
 
 def _check_same(ours: IndexMetadata, table: Table) -> None:
     coverage = Coverage(table._snapshot)
-    kind, theirs = registry.of(ours), table.indices[-1]
+    kind, theirs = registry.by_type_url(ours), table.indices[-1]
     assert kind is not None
     assert theirs.name == "alone"
     for name in ours.file_names:
@@ -155,7 +155,7 @@ def test_few_rows_are_one_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     check_answers(table)
     table = table.append(rows(130, 40), max_rows_per_file=20).table
     runner = Counting()
-    table = optimize_indices(where(table), None, "small", how=How(), runner=runner).table
+    table = optimize_indices(where(table), None, "small", how=WriteOptions(), runner=runner).table
     assert (runner.jobs, len(runner.ran)) == (1, len(KINDS))
     assert {tuple(map(tuple, covers(table, index.name))) for index in table.indices} == {((0, 1, 2, 3, 4, 5, 6),)}
     check_answers(table)
@@ -174,8 +174,8 @@ def test_values_that_cannot_be_cut(tmp_path: Path, values: list[float | None]) -
 def test_an_index_of_no_rows(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", rows(0, 1).schema, durable=False)
     for replace in (False, True):
-        asked = Asked("id", "BTREE", replace=replace)
-        table = build_index(where(table), asked, "all", how=How(), runner=Loop()).table
+        asked = IndexRequest("id", "BTREE", replace=replace)
+        table = build_index(where(table), asked, "all", how=WriteOptions(), runner=Loop()).table
         assert [index.name for index in table.indices] == ["id_idx"]
     table = table.append(rows(0, 100)).table
     check_answers(table)
@@ -196,12 +196,14 @@ def test_what_is_not_covered_becomes_a_segment(tmp_path: Path, stable: bool) -> 
         again = built(table, column, kind, runner := Loop(), "uncovered")
         assert (again.version, runner.ran) == (done.version, [])
     check_answers(table)
-    table = optimize_indices(where(table), ["id_idx"], "all", how=How(), runner=Loop(lost=frozenset({0}))).table
+    table = optimize_indices(
+        where(table), ["id_idx"], "all", how=WriteOptions(), runner=Loop(lost=frozenset({0}))
+    ).table
     assert [len(covers(table, name)) for name in ("id_idx", "word_idx")] == [1, 2]
     check_answers(table)
-    table = optimize_indices(where(table), None, "small", how=How(), runner=Loop()).table
+    table = optimize_indices(where(table), None, "small", how=WriteOptions(), runner=Loop()).table
     assert {len(covers(table, index.name)) for index in table.indices} == {1}
-    assert optimize_indices(where(table), None, "small", how=How(), runner=Loop()).version == table.version
+    assert optimize_indices(where(table), None, "small", how=WriteOptions(), runner=Loop()).version == table.version
     check_answers(table)
     assert table.fsck().is_sound
 
@@ -219,7 +221,7 @@ def test_a_segment_that_cannot_be_read_is_built_again(
         file = Path(table.uri, index.place, index.files[0].path)
         file.unlink() if damage == "missing" else file.write_bytes(file.read_bytes()[:-30])
     table = table.append(rows(130, 60), max_rows_per_file=20).table
-    table = optimize_indices(where(table), None, "small", how=How(), runner=Loop()).table
+    table = optimize_indices(where(table), None, "small", how=WriteOptions(), runner=Loop()).table
     assert [covers(table, name) for name in ("id_idx", "word_idx")] == [[[*range(8)]], [[*range(8)]]]
     check_answers(table)
 
@@ -230,7 +232,7 @@ def test_rows_that_compactions_moved_are_written_where_they_are(tmp_path: Path) 
         table = built(table, column, kind, Loop(), params=params).table
     table = table.delete("id % 5 = 1").table.compact(target_rows=60, remap="reuse").table
     assert any(index.is_system for index in table._snapshot.manifest.indices)
-    table = optimize_indices(where(table), None, "small", how=How(), runner=Loop(lost=frozenset({0, 1}))).table
+    table = optimize_indices(where(table), None, "small", how=WriteOptions(), runner=Loop(lost=frozenset({0, 1}))).table
     live = [each.id for each in table.fragments]
     assert all(sorted(index.covers or ()) == live for index in table.indices if not index.is_system)
     check_answers(table)
@@ -281,29 +283,39 @@ def test_an_intent_runs_once(tmp_path: Path) -> None:
     table = made(tmp_path)
     first = built(table, "id", "BTREE", Loop(), intent="nightly")
     again = built(table, "id", "BTREE", runner := Loop(), intent="nightly")
-    assert (again.version, again.landed_before, runner.ran) == (first.version, True, [])
+    assert (again.version, again.already_committed, runner.ran) == (first.version, True, [])
 
 
 @pytest.mark.parametrize(
     ("asked", "only", "message"),
     [
-        (lambda: Asked("idd", "BTREE"), "all", r"there is no column 'idd'"),
-        (lambda: Asked("id", "HASH"), "all", "kind='HASH'"),
-        (lambda: Asked("tags", "BTREE"), "all", "for it there is LABEL_LIST"),
-        (lambda: Asked("id", "BTREE"), "all", r"an index 'id_idx' already.*replace=True"),
-        (lambda: Asked("id", "BTREE"), "some", "only="),
-        (lambda: Asked("id", "BTREE", replace=True), "uncovered", "say one"),
-        (lambda: Asked("id", "BITMAP", name="id_idx"), "uncovered", "is a BTREE on column 'id'.*BITMAP cannot be"),
-        (lambda: Asked("id", "BTREE", params={"zone_size": 16}), "uncovered", "zone_size=8.*leave zone_size out"),
-        (lambda: Asked("word", "BTREE", name="id_idx"), "uncovered", "not on 'word'"),
-        (lambda: Asked("id", "BTREE", name=""), "all", "an index has a name"),
+        (lambda: IndexRequest("idd", "BTREE"), "all", r"there is no column 'idd'"),
+        (lambda: IndexRequest("id", "HASH"), "all", "kind='HASH'"),
+        (lambda: IndexRequest("tags", "BTREE"), "all", "for it there is LABEL_LIST"),
+        (lambda: IndexRequest("id", "BTREE"), "all", r"an index 'id_idx' already.*replace=True"),
+        (lambda: IndexRequest("id", "BTREE"), "some", "only="),
+        (lambda: IndexRequest("id", "BTREE", replace=True), "uncovered", "say one"),
+        (
+            lambda: IndexRequest("id", "BITMAP", name="id_idx"),
+            "uncovered",
+            "is a BTREE on column 'id'.*BITMAP cannot be",
+        ),
+        (
+            lambda: IndexRequest("id", "BTREE", params={"zone_size": 16}),
+            "uncovered",
+            "zone_size=8.*leave zone_size out",
+        ),
+        (lambda: IndexRequest("word", "BTREE", name="id_idx"), "uncovered", "not on 'word'"),
+        (lambda: IndexRequest("id", "BTREE", name=""), "all", "an index has a name"),
     ],
 )
-def test_what_makes_no_sense_runs_no_task(tmp_path: Path, asked: Callable[[], Asked], only: str, message: str) -> None:
+def test_what_makes_no_sense_runs_no_task(
+    tmp_path: Path, asked: Callable[[], IndexRequest], only: str, message: str
+) -> None:
     table = made(tmp_path).create_index("id", "BTREE", zone_size=8).table
     runner = Loop()
     with pytest.raises(InvalidInput, match=message):
-        build_index(where(table), asked(), only, how=How(), runner=runner)
+        build_index(where(table), asked(), only, how=WriteOptions(), runner=runner)
     assert runner.ran == []
     assert table.refresh().version == table.version
 
@@ -313,8 +325,8 @@ def test_an_index_that_is_said_again_and_again(tmp_path: Path) -> None:
     table = made(tmp_path, count=60)
 
     def said(kind: str = "BTREE", **params: object) -> Committed:
-        asked = Asked("id", kind, name="by_id", params=params)
-        return build_index(where(table), asked, "needed", how=How(), runner=Loop())
+        asked = IndexRequest("id", kind, name="by_id", params=params)
+        return build_index(where(table), asked, "needed", how=WriteOptions(), runner=Loop())
 
     assert covers(said().table, "by_id") == [[0, 1]]
     assert not said().attempts
@@ -331,16 +343,18 @@ def test_an_index_that_is_said_again_and_again(tmp_path: Path) -> None:
     assert [(each.kind, each.coverage) for each in done.table.index_statistics()] == [("BITMAP", 1.0)]
     check_answers(done.table)
     with pytest.raises(InvalidInput, match="not on 'word'"):
-        build_index(where(table), Asked("word", "BITMAP", name="by_id"), "needed", how=How(), runner=Loop())
+        build_index(
+            where(table), IndexRequest("word", "BITMAP", name="by_id"), "needed", how=WriteOptions(), runner=Loop()
+        )
 
 
 def test_an_index_whose_files_are_gone_is_built_anew_where_it_is_said_again(tmp_path: Path) -> None:
     table = made(tmp_path, count=60)
-    asked = Asked("id", "BTREE", params={"zone_size": 16})
-    table = build_index(where(table), asked, "all", how=How(), runner=Loop()).table
+    asked = IndexRequest("id", "BTREE", params={"zone_size": 16})
+    table = build_index(where(table), asked, "all", how=WriteOptions(), runner=Loop()).table
     for each in Path(table.uri, "_indices").rglob("*.lance"):
         each.unlink()
-    done = build_index(where(table), asked, "needed", how=How(), runner=Loop())
+    done = build_index(where(table), asked, "needed", how=WriteOptions(), runner=Loop())
     assert done.attempts
     check_answers(done.table, [OF["id"]])
 
@@ -349,8 +363,10 @@ def test_an_upkeep_is_told_as_its_own_version(tmp_path: Path, monkeypatch: pytes
     """Of the two changes that it is, the second has nothing to do when another writer came in between."""
     table = built(made(tmp_path, count=60), "id", "BTREE", Loop()).table
     table = table.append(rows(60, 20)).table
-    monkeypatch.setattr(index_build, "changed", lambda *args, **named: _with_another(table, changed(*args, **named)))
-    done = optimize_indices(where(table), None, "small", how=How(), runner=Loop())
+    monkeypatch.setattr(
+        index_build, "run_change", lambda *args, **named: _with_another(table, run_change(*args, **named))
+    )
+    done = optimize_indices(where(table), None, "small", how=WriteOptions(), runner=Loop())
     assert (done.operation, done.table.transaction().operation.name) == ("CreateIndex", "CreateIndex")  # type: ignore[union-attr]
 
 

@@ -15,16 +15,16 @@ from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.ingest_records import DIRECTORY, INGESTED
 from lance_core.format.schema import TableSchema
-from lance_core.tasks.driver import How
+from lance_core.tasks.driver import WriteOptions
 from lance_core.tasks.ingest import bad_records
 from lance_core.tasks.ingest import ingest_log as records
 from lance_core.tasks.ingest.coordinator import BAD, FILES
-from lance_core.tasks.ingest.file_readers import Part
-from lance_core.tasks.ingest.formats import CsvFormat, Reading
+from lance_core.tasks.ingest.file_readers import FileSplit
+from lance_core.tasks.ingest.formats import CsvFormat, ReadOptions
 from lance_core.tasks.ingest.sources import SourceFile, listed
-from lance_core.tasks.ingest.worker import IngestPlan, Target, _Diverted, _rows, dealt, packed, unpacked
+from lance_core.tasks.ingest.worker import IngestPlan, IngestTarget, _Diverted, _rows, dealt, packed, unpacked
 from lance_core.tasks.partitioning import Task
-from lance_core.tasks.version_stamp import Stamp
+from lance_core.tasks.version_stamp import VersionStamp
 from tests.lance_core.tasks.ingesting import Landing
 from tests.lance_core.tasks.loop import Loop
 
@@ -215,7 +215,7 @@ def test_with_one_attempt_the_second_is_refused(landing: Landing) -> None:
     put(landing, 1)
     runner = Meanwhile(does=lambda: Landing(landing.place).ingest())
     with pytest.raises(RetryableConflict, match="were ingested up to version 2") as raised:
-        Landing(landing.place, runner).ingest(how=How(retries=1))
+        Landing(landing.place, runner).ingest(how=WriteOptions(retries=1))
     assert raised.value.rule == "ingested_meanwhile"
     assert ids(landing.uri) == [0, 1]
 
@@ -231,12 +231,12 @@ def test_an_append_beside_it_is_no_matter(landing: Landing) -> None:
 
 def test_an_intent_lands_once(landing: Landing) -> None:
     put(landing, 1)
-    first = landing.ingest(how=How("monday"))
+    first = landing.ingest(how=WriteOptions("monday"))
     put(landing, 2)
-    again = landing.ingest(how=How("monday"))
-    assert (again.version, again.landed_before, again.rows_added) == (first.version, True, 1)
+    again = landing.ingest(how=WriteOptions("monday"))
+    assert (again.version, again.already_committed, again.rows_added) == (first.version, True, 1)
     assert ids(landing.uri) == [1]
-    landing.ingest(how=How("tuesday"))
+    landing.ingest(how=WriteOptions("tuesday"))
     assert ids(landing.uri) == [1, 2]
 
 
@@ -259,9 +259,9 @@ def test_a_file_that_changes_after_its_first_rows_is_refused(landing: Landing) -
     path = Path(landing.put("1.csv", "id\n" + "1\n" * 5000))
     (file,) = listed(str(path), {})
     schema = TableSchema.from_arrow(pa.schema([("id", pa.int64())]))
-    target = Target(landing.uri, schema, StorageVersion(2, 2), FileLimits(), False)
-    plan = IngestPlan(Reading(csv=CsvFormat(block_size=1024)), target, None, "k", Stamp.of_this_process())
-    rows = _rows(plan, (Part(file),), _Diverted(plan))
+    target = IngestTarget(landing.uri, schema, StorageVersion(2, 2), FileLimits(), False)
+    plan = IngestPlan(ReadOptions(csv=CsvFormat(block_size=1024)), target, None, "k", VersionStamp.of_this_process())
+    rows = _rows(plan, (FileSplit(file),), _Diverted(plan))
     next(rows)
     with path.open("a") as more:
         more.write("2\n")
@@ -281,10 +281,10 @@ def test_a_crash_before_the_bad_records_landed_is_mended_by_whoever_comes(
     with monkeypatch.context() as broken:
         broken.setattr(bad_records, "settle", dies)
         with pytest.raises(StorageError, match=r"landed as version 1.*the next ingest"):
-            landing.ingest(schema=schema, on_bad_record=landing.side, how=How("k"))
+            landing.ingest(schema=schema, on_bad_record=landing.side, how=WriteOptions("k"))
     assert not Table.exists(landing.side)
-    assert landing.ingest(how=How("k")).landed_before
-    for how in (How("k"), How()):
+    assert landing.ingest(how=WriteOptions("k")).already_committed
+    for how in (WriteOptions("k"), WriteOptions()):
         landing.ingest(how=how)
     rows = Table.open(landing.side).to_table().to_pylist()
     assert [(row["row"], row["line"], row["column"], row["ingest"]) for row in rows] == [(2, 3, "id", "k")]
@@ -312,12 +312,12 @@ def test_bad_records_of_what_an_audit_refused_wait_for_who_publishes_it(landing:
         raise ValueError("no")
 
     with pytest.raises(AuditFailed) as refused:
-        landing.ingest(on_bad_record=landing.side, how=How("k", audit=refuses))
+        landing.ingest(on_bad_record=landing.side, how=WriteOptions("k", audit=refuses))
     landing.ingest(files=landing.put("0.csv", "id\n0\n"), changed="skip")
     assert not Table.exists(landing.side)
     assert ids(landing.uri) == [0]
     Table.open(landing.uri).publish(refused.value.detached_version)
-    assert landing.ingest(on_bad_record=landing.side, how=How("k", audit=refuses)).landed_before
+    assert landing.ingest(on_bad_record=landing.side, how=WriteOptions("k", audit=refuses)).already_committed
     assert ids(landing.uri) == [0, 1]
     assert Table.open(landing.side).count_rows() == 1
 
@@ -372,11 +372,11 @@ def test_a_hundred_thousand_files_are_told_apart_in_little_memory(landing: Landi
     before = pa.total_allocated_bytes()
     segments = record.written(files, records.new_name())
     entries = pa.concat_tables([records._segment(record.location, each) for each in segments])
-    full = records.Record(record.location, segments, entries)
+    full = records.IngestLog(record.location, segments, entries)
     assert len(records.fresh(files, full, "fail")) == 0
     assert pa.total_allocated_bytes() - before < 64 * 1024 * 1024
     assert [segment.files for segment in segments] == [100_001]
-    shares = list(map(packed, dealt(files, Reading(), 8)))
+    shares = list(map(packed, dealt(files, ReadOptions(), 8)))
     assert sum(map(len, shares)) < 3 * 1024 * 1024
     assert sum(len(unpacked(share)) for share in shares) == len(files)
 

@@ -17,10 +17,10 @@ from lance_core import InvalidInput, SchemaMismatch, Table
 from lance_core.format.schema import TableSchema
 from lance_core.storage.factory import open_store
 from lance_core.tasks.ingest import line_splitter
-from lance_core.tasks.ingest.file_readers import Bad, Part
-from lance_core.tasks.ingest.formats import CsvFormat, Format, Reading
+from lance_core.tasks.ingest.file_readers import BadRecord, FileSplit
+from lance_core.tasks.ingest.formats import CsvFormat, Format, ReadOptions
 from lance_core.tasks.ingest.row_conversion import rows_of
-from lance_core.tasks.ingest.sources import Source, listed
+from lance_core.tasks.ingest.sources import SourceReader, listed
 from lance_core.tasks.ingest.worker import dealt
 from tests.lance_core.storage.servers import s3
 from tests.lance_core.tasks.ingesting import Landing
@@ -92,14 +92,14 @@ def test_every_format_is_read(landing: Landing, name: str) -> None:
     assert committed.table.to_table() == ROWS
 
 
-def parts(path: str, schema: pa.Schema, count: int, csv: CsvFormat) -> tuple[list[dict], list[Bad]]:
+def parts(path: str, schema: pa.Schema, count: int, csv: CsvFormat) -> tuple[list[dict], list[BadRecord]]:
     (file,) = listed(path, {})
     rows: list[dict] = []
-    bad: list[Bad] = []
+    bad: list[BadRecord] = []
     for number in range(count):
-        part = Part(file, number, count)
-        for found in rows_of(Source(file, {}), part, TableSchema.from_arrow(schema), Reading(csv=csv)):
-            if isinstance(found, Bad):
+        part = FileSplit(file, number, count)
+        for found in rows_of(SourceReader(file, {}), part, TableSchema.from_arrow(schema), ReadOptions(csv=csv)):
+            if isinstance(found, BadRecord):
                 bad.append(found)
             else:
                 rows += found.to_pylist()
@@ -136,7 +136,7 @@ def test_large_files_are_cut_and_small_ones_put_together(landing: Landing) -> No
 
     def shares(name: str, sizes: list[int], csv: CsvFormat | None = None) -> list[list[tuple[str, int, int]]]:
         files = [type(file)(f"/{number}{name}", size, "") for number, size in enumerate(sizes)]
-        dealt_out = dealt(files, Reading(csv=csv or CsvFormat()), 2)
+        dealt_out = dealt(files, ReadOptions(csv=csv or CsvFormat()), 2)
         return [[(part.file.uri, part.number, part.count) for part in share] for share in dealt_out]
 
     assert [len(share) for share in shares(".parquet", [1000] * 100)] == [100]

@@ -15,7 +15,7 @@ import pytest
 
 from lance_core import InvalidInput, RetryableConflict, SchemaMismatch, Table
 from lance_core.coordination import progress as progress_module
-from lance_core.tasks.driver import How, Where
+from lance_core.tasks.driver import TableRef, WriteOptions
 from lance_core.tasks.map_columns import Computation, Progress, map_columns
 from lance_core.tasks.partitioning import Task
 from tests.lance_core.tasks.loop import Loop
@@ -100,12 +100,14 @@ def run(
     read: list[str] | None = None,
     key: str | None = None,
     progress: Progress | None = None,
-    how: How | None = None,
+    how: WriteOptions | None = None,
     runner: Loop | None = None,
 ) -> Table:
     computation = Computation(fn, read, schema)  # type: ignore[arg-type]
-    where, loop = Where(uri, durable=False), runner or Loop()
-    return map_columns(where, computation, resume_key=key, progress=progress, how=how or How(), runner=loop).table
+    where, loop = TableRef(uri, durable=False), runner or Loop()
+    return map_columns(
+        where, computation, resume_key=key, progress=progress, how=how or WriteOptions(), runner=loop
+    ).table
 
 
 @pytest.mark.parametrize("stable", [False, True])
@@ -202,9 +204,9 @@ def test_records_that_do_not_fit_are_done_again(tmp_path: Path) -> None:
     directory = Path(uri) / progress_module.directory_of("k")
     (directory / "fragment-0.bin").write_bytes(b"\xff\xff")
     (directory / "fragment-1.bin").write_bytes((directory / "fragment-2.bin").read_bytes())
-    gone = next(iter(progress_module.done(Table.open(uri)._location.store, progress_module.directory_of("k")))).files[
-        -1
-    ]
+    gone = next(
+        iter(progress_module.completed_fragments(Table.open(uri)._location.store, progress_module.directory_of("k")))
+    ).files[-1]
     (Path(uri) / gone.place).unlink()
     table = Table.open(uri, durable=False)
     table.update({"x": "0.5"}, where="id = 35")
@@ -289,7 +291,7 @@ def test_it_gives_up_where_it_may_not_repeat(tmp_path: Path) -> None:
     uri = made(tmp_path / "t")
     loop = Meddled(uri=uri, meddle=lambda table: table.append(ROWS.slice(0, 3)))
     with pytest.raises(RetryableConflict):
-        run(uri, how=How(retries=1), runner=loop)
+        run(uri, how=WriteOptions(retries=1), runner=loop)
 
 
 def test_progress_is_told(tmp_path: Path) -> None:
@@ -309,9 +311,9 @@ def test_progress_is_told(tmp_path: Path) -> None:
 def test_it_works_on_a_branch(tmp_path: Path) -> None:
     uri = made(tmp_path / "t")
     Table.open(uri, durable=False).branches.create("try")
-    where = Where(uri, branch="try", durable=False)
+    where = TableRef(uri, branch="try", durable=False)
     computation = Computation(twice, ["id"], DOUBLE)
-    map_columns(where, computation, resume_key="k", progress=None, how=How(), runner=Loop())
+    map_columns(where, computation, resume_key="k", progress=None, how=WriteOptions(), runner=Loop())
     assert "twice" in Table.open(uri, branch="try").schema.names
     assert "twice" not in Table.open(uri).schema.names
 

@@ -13,9 +13,9 @@ import pytest
 
 from lance_core import IncompatibleConflict, InvalidInput, SchemaMismatch, StorageError, Table
 from lance_core.tasks import merge_columns as merging
-from lance_core.tasks.driver import How, Where
+from lance_core.tasks.driver import TableRef, WriteOptions
 from lance_core.tasks.fill_by_address import FillTask, KeysTask
-from lance_core.tasks.merge_columns import Wanted, merge_columns
+from lance_core.tasks.merge_columns import MergeRequest, merge_columns
 from lance_core.tasks.partitioning import RESULT, Task
 from lance_core.tasks.write import RESULT as WRITTEN
 from lance_core.tasks.write import WriteTask
@@ -56,7 +56,7 @@ class InMemory:
         first()
         return pa.Table.from_batches(answers, RESULT)
 
-    def bytes_told(self) -> int | None:
+    def estimated_bytes(self) -> int | None:
         return self.told
 
     def stage(self, keys: Sequence[str], values: Sequence[str], task: WriteTask) -> pa.Table:
@@ -130,11 +130,11 @@ def merge(
     schema: pa.Schema | None = None,
     missing: str | None = None,
     version: int | None = None,
-    how: How | None = None,
+    how: WriteOptions | None = None,
 ) -> Table:
     source = rows if isinstance(rows, InMemory) else InMemory(rows)
-    wanted = Wanted.of(on, schema, missing, version)
-    return merge_columns(Where(uri, durable=False), source, wanted, how=how or How()).table
+    wanted = MergeRequest.of(on, schema, missing, version)
+    return merge_columns(TableRef(uri, durable=False), source, wanted, how=how or WriteOptions()).table
 
 
 @pytest.mark.parametrize("stable", [False, True])
@@ -405,9 +405,9 @@ def test_others_at_work_beside_a_merge_by_key(
 
 def test_an_intent_runs_once(tmp_path: Path) -> None:
     uri = made(tmp_path / "t")
-    first = merge(uri, with_addresses(uri), how=How(intent="x"))
+    first = merge(uri, with_addresses(uri), how=WriteOptions(intent="x"))
     source = InMemory(with_addresses(uri))
-    assert merge(uri, source, how=How(intent="x")).version == first.version
+    assert merge(uri, source, how=WriteOptions(intent="x")).version == first.version
     assert source.tasks == 0
 
 

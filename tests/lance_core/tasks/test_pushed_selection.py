@@ -13,9 +13,9 @@ from lance_core.scan.column_resolution import conditional
 from lance_core.tasks import pushed_selection
 from lance_core.tasks.aggregate import aggregate
 from lance_core.tasks.delete import delete
-from lance_core.tasks.driver import How, Where
-from lance_core.tasks.pushed_selection import looked_at
-from lance_core.tasks.read import ReadTask, Which, count_rows, plan_read
+from lance_core.tasks.driver import TableRef, WriteOptions
+from lance_core.tasks.pushed_selection import fragments_to_scan
+from lance_core.tasks.read import ReadTask, VersionRef, count_rows, plan_read
 from lance_core.tasks.update import update
 from tests.lance_core.tasks.loop import Loop
 
@@ -38,7 +38,7 @@ def made(place: Path, *, indexed: bool = True) -> Table:
 
 
 def read(table: Table, predicate: str, slots: int = 2) -> pa.Table:
-    base = Which(table.uri).snapshot()
+    base = VersionRef(table.uri).snapshot()
     plan = plan_read(base, transport=lambda schema: schema, slots=slots, filter=predicate)
     task: ReadTask = pickle.loads(pickle.dumps(ReadTask(plan)))
     numbers = pa.RecordBatch.from_pydict({"id": pa.array(range(len(plan.parts)), pa.int64())})
@@ -52,7 +52,7 @@ def test_rows_and_their_number(tmp_path: Path, predicate: str, bytes_max: int, m
     table = made(tmp_path / "t")
     expected = table.to_table(filter=predicate, use_indices=False)
     assert read(table, predicate).equals(expected)
-    base = Which(table.uri).snapshot()
+    base = VersionRef(table.uri).snapshot()
     assert count_rows(base, predicate, runner=lambda: Loop(slots=2)) == expected.num_rows
     sums = aggregate(base, f"select sum(n) as n from dataset where {predicate}", runner=lambda: Loop(slots=2))
     assert sums["n"].to_pylist() == [sum(expected["n"].to_pylist()) if expected.num_rows else None]
@@ -60,27 +60,27 @@ def test_rows_and_their_number(tmp_path: Path, predicate: str, bytes_max: int, m
 
 def test_one_row_is_one_task_about_one_row(tmp_path: Path) -> None:
     table = made(tmp_path / "t")
-    base = Which(table.uri).snapshot()
+    base = VersionRef(table.uri).snapshot()
     plan = plan_read(base, transport=lambda schema: schema, slots=8, filter="id = 108 AND id < 400")
     (part,) = plan.parts
     told = [(skip, take, None if sent is None else list(sent.chosen.rows)) for skip, take, sent in part.ranges]
     assert told == [(0, None, [8]), (0, None, None)]
-    fragments, sent = looked_at(base, Predicate.parse("id IN (8, 108)", conditional(base.manifest)))
+    fragments, sent = fragments_to_scan(base, Predicate.parse("id IN (8, 108)", conditional(base.manifest)))
     assert [fragment.id for fragment in fragments] == [0, 1, 4]
     assert [id for id, _ in sent.fragments] == [0, 1]
 
 
 def test_an_exact_number_takes_no_task(tmp_path: Path) -> None:
     table = made(tmp_path / "t").delete("id >= 400").table
-    assert count_rows(Which(table.uri).snapshot(), "id IN (7, 8, 9)", runner=lambda: pytest.fail("a task")) == 2
+    assert count_rows(VersionRef(table.uri).snapshot(), "id IN (7, 8, 9)", runner=lambda: pytest.fail("a task")) == 2
 
 
 @pytest.mark.parametrize("predicate", FILTERS)
 def test_verbs(tmp_path: Path, predicate: str) -> None:
     indexed, plain = made(tmp_path / "indexed"), made(tmp_path / "plain", indexed=False)
     for table in (indexed, plain):
-        where = Where(table.uri, durable=False)
-        update(where, {"n": "n + 1"}, predicate, limits=FileLimits(), how=How(), runner=Loop(slots=2))
-        delete(where, f"({predicate}) AND id > 100", how=How(), runner=Loop(slots=2, lost=frozenset({0})))
+        where = TableRef(table.uri, durable=False)
+        update(where, {"n": "n + 1"}, predicate, limits=FileLimits(), how=WriteOptions(), runner=Loop(slots=2))
+        delete(where, f"({predicate}) AND id > 100", how=WriteOptions(), runner=Loop(slots=2, lost=frozenset({0})))
     ours, theirs = (table.refresh().to_table().sort_by("id") for table in (indexed, plain))
     assert ours.equals(theirs)

@@ -10,7 +10,7 @@ from lance_core import InvalidInput, NotFound, Table, Unsupported
 from lance_core.format.fragment import Fragment
 from lance_core.scan.plan import plan_scan
 from lance_core.tasks import read as reading
-from lance_core.tasks.read import ReadPlan, ReadTask, Which, count_rows, cut, plan_read, read_few
+from lance_core.tasks.read import ReadPlan, ReadTask, VersionRef, count_rows, cut, plan_read, read_few
 from tests.lance_core.tasks.loop import Loop
 
 ROWS = pa.table(
@@ -49,7 +49,7 @@ def table(tmp_path: Path) -> Table:
 
 def test_addresses_that_no_signed_number_holds_are_refused(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """To Spark an address is signed: of a fragment from 2**31 on it would be below zero."""
-    base = Which(table.uri).snapshot()
+    base = VersionRef(table.uri).snapshot()
     monkeypatch.setattr(reading, "_SIGNED_FRAGMENTS", base.manifest.max_fragment_id)
     for by_id in (False, True):
         with pytest.raises(Unsupported, match="read it without them"):
@@ -60,7 +60,7 @@ def test_addresses_that_no_signed_number_holds_are_refused(table: Table, monkeyp
 @pytest.mark.parametrize("slots", [1, 2, 7, 100])
 @pytest.mark.usefixtures("small_parts")
 def test_parts_hold_every_live_row_once_and_in_order(table: Table, slots: int) -> None:
-    plan = plan_read(Which(table.uri).snapshot(), transport=as_stored, slots=slots)
+    plan = plan_read(VersionRef(table.uri).snapshot(), transport=as_stored, slots=slots)
     assert work(plan) == table.to_table()
     assert len(plan.parts) >= min(slots * 4, 5)
     rows = [sum(_rows(part)) for part in plan.parts]
@@ -68,7 +68,7 @@ def test_parts_hold_every_live_row_once_and_in_order(table: Table, slots: int) -
     assert max(rows) <= max(80, 2 * 800 // (slots * 4))
 
 
-def _rows(part: reading.Part) -> list[int]:
+def _rows(part: reading.ScanPartition) -> list[int]:
     return [
         Fragment.decode(fragment).live_rows if take is None else take
         for fragment, (_skip, take, _chosen) in zip(part.fragments, part.ranges, strict=True)
@@ -76,7 +76,7 @@ def _rows(part: reading.Part) -> list[int]:
 
 
 def test_few_rows_are_one_task(table: Table) -> None:
-    assert len(plan_read(Which(table.uri).snapshot(), transport=as_stored, slots=100).parts) == 1
+    assert len(plan_read(VersionRef(table.uri).snapshot(), transport=as_stored, slots=100).parts) == 1
 
 
 def test_rows_that_stay_with_the_workers_are_cut_into_fewer_parts(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_no_part_is_larger_than_a_worker_should_hold(table: Table, monkeypatch: 
 )
 @pytest.mark.usefixtures("small_parts")
 def test_rows_that_match_are_those_of_one_process(table: Table, columns: list[str] | None, filter: str) -> None:
-    base = Which(table.uri).snapshot()
+    base = VersionRef(table.uri).snapshot()
     found = work(plan_read(base, transport=as_stored, slots=3, columns=columns, filter=filter))
     alone = table.to_table(columns, filter)
     assert found.to_pylist() == alone.to_pylist()
@@ -119,12 +119,12 @@ def test_counting_all_rows_runs_no_task(table: Table) -> None:
     def nobody() -> Loop:
         raise AssertionError
 
-    assert count_rows(Which(table.uri).snapshot(), None, runner=nobody) == 800
+    assert count_rows(VersionRef(table.uri).snapshot(), None, runner=nobody) == 800
 
 
 def test_a_plan_keeps_its_version(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), pa.table({"n": [1]}))
-    plan = plan_read(Which(table.uri).snapshot(), transport=as_stored, slots=4)
+    plan = plan_read(VersionRef(table.uri).snapshot(), transport=as_stored, slots=4)
     table.overwrite(pa.table({"n": [2]}))
     assert work(plan)["n"].to_pylist() == [1]
 
@@ -135,21 +135,21 @@ def test_versions_are_named_by_number_tag_and_branch(table: Table) -> None:
     uri = table.uri
     counts = [
         count_rows(which.snapshot(), None, runner=Loop)
-        for which in (Which(uri, 1), Which(uri, tag="before"), Which(uri, branch="dev"), Which(uri))
+        for which in (VersionRef(uri, 1), VersionRef(uri, tag="before"), VersionRef(uri, branch="dev"), VersionRef(uri))
     ]
     assert counts == [400, 400, 801, 800]
-    assert len(work(plan_read(Which(uri, branch="dev").snapshot(), transport=as_stored, slots=1))) == 801
+    assert len(work(plan_read(VersionRef(uri, branch="dev").snapshot(), transport=as_stored, slots=1))) == 801
     with pytest.raises(NotFound, match="has no tag 'nope'"):
-        Which(uri, tag="nope").snapshot()
+        VersionRef(uri, tag="nope").snapshot()
     with pytest.raises(InvalidInput, match="give one of them"):
-        Which(uri, 1, tag="before").snapshot()
+        VersionRef(uri, 1, tag="before").snapshot()
 
 
 @pytest.mark.parametrize("stable", [False, True])
 def test_ids_and_addresses_travel_as_signed_numbers(tmp_path: Path, stable: bool) -> None:
     table = Table.create(str(tmp_path / "t"), ROWS, max_rows_per_file=300, stable_row_ids=stable)
     table = table.delete("n < 310").table
-    base = Which(table.uri).snapshot()
+    base = VersionRef(table.uri).snapshot()
     plan = plan_read(base, transport=as_stored, slots=2, columns=["n"], with_row_id=True, with_row_address=True)
     found = work(plan)
     assert found.schema.types == [pa.int64()] * 3
@@ -159,14 +159,16 @@ def test_ids_and_addresses_travel_as_signed_numbers(tmp_path: Path, stable: bool
 
 def test_what_time_it_is_the_driver_says(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), pa.table({"n": [1]}))
-    plan = plan_read(Which(table.uri).snapshot(), transport=as_stored, slots=1, filter="now() > timestamp '2020-01-01'")
+    plan = plan_read(
+        VersionRef(table.uri).snapshot(), transport=as_stored, slots=1, filter="now() > timestamp '2020-01-01'"
+    )
     predicate = plan.work.wanted.predicate
     assert predicate is not None
     assert "now" not in str(predicate.tree)
 
 
 def test_what_is_wrong_is_told_before_a_worker_runs(table: Table) -> None:
-    base = Which(table.uri).snapshot()
+    base = VersionRef(table.uri).snapshot()
     for given, told in (({"filter": "nope = 1"}, "no column 'nope'"), ({"columns": ["m"]}, "no column 'm'")):
         with pytest.raises(InvalidInput, match=told):
             plan_read(base, transport=as_stored, slots=1, **given)
@@ -177,14 +179,16 @@ def test_what_is_wrong_is_told_before_a_worker_runs(table: Table) -> None:
 def test_batches_travel_in_the_types_of_the_other_side(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), pa.table({"v": pa.array([[1.0, 2.0]], pa.list_(pa.float32(), 2))}))
     travelling = pa.schema([("v", pa.list_(pa.float32()))])
-    plan = plan_read(Which(table.uri).snapshot(), transport=lambda _: travelling, slots=1, columns=["v"])
+    plan = plan_read(VersionRef(table.uri).snapshot(), transport=lambda _: travelling, slots=1, columns=["v"])
     assert work(plan).schema == travelling
 
 
 def test_few_rows_that_an_index_knows_are_read_at_once(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     def found(filter: str) -> int | None:
         """None where it is a plan."""
-        answer = read_few(Which(table.uri).snapshot(), transport=as_stored, slots=1, columns=["s", "n"], filter=filter)
+        answer = read_few(
+            VersionRef(table.uri).snapshot(), transport=as_stored, slots=1, columns=["s", "n"], filter=filter
+        )
         if isinstance(answer, ReadPlan):
             return None
         assert answer.rows == table.to_table(columns=["s", "n"], filter=filter)

@@ -10,9 +10,9 @@ import pytest
 
 from lance_core import Committed, InvalidInput, NotFound, RetryableConflict, SchemaMismatch, Table
 from lance_core.datafiles.fragment_writer import FileLimits
-from lance_core.dml.replace_where import Slice
+from lance_core.dml.replace_where import ReplaceScope
 from lance_core.format.schema import TableSchema
-from lance_core.tasks.driver import How, Where
+from lance_core.tasks.driver import TableRef, WriteOptions
 from lance_core.tasks.replace_where import overwrite_slice
 from lance_core.tasks.write import WriteTask
 from tests.lance_core.tasks.loop import Loop
@@ -28,17 +28,17 @@ def run(
     rows: Rows,
     where: str = WHERE,
     *,
-    how: How | None = None,
+    how: WriteOptions | None = None,
     loop: Loop | None = None,
     branch: str | None = None,
 ) -> Committed:
     return overwrite_slice(
-        Where(uri, branch, durable=False),
+        TableRef(uri, branch, durable=False),
         rows.table.schema,
         rows.stage,
         where,
         limits=FileLimits(),
-        how=how or How(),
+        how=how or WriteOptions(),
         runner=loop or Loop(slots=2, lost=frozenset({1})),
     )
 
@@ -64,13 +64,13 @@ def test_a_fragment_of_the_slice_alone_goes_as_a_whole(tmp_path: Path) -> None:
 
 def test_a_table_that_is_not_there_begins_with_it(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
-    how = How("fill", {"by": "me"})
+    how = WriteOptions("fill", {"by": "me"})
     with pytest.raises(InvalidInput, match="one is not among them: day is '2026-01-01'"):
         run(uri, Rows(ROWS.slice(0, 2)), how=how)
     assert not Table.exists(uri)
     done, again = run(uri, Rows(SECOND), how=how), run(uri, Rows(SECOND), how=how)
     assert (done.version, done.operation, done.rows_added) == (1, "Overwrite", 10)
-    assert (again.version, again.landed_before, Table.open(uri).version) == (1, True, 1)
+    assert (again.version, again.already_committed, Table.open(uri).version) == (1, True, 1)
     assert done.table.transaction().properties["by"] == "me"  # type: ignore[union-attr]
     assert lance.dataset(uri).count_rows() == 10
     with pytest.raises(NotFound, match="dev"):
@@ -87,9 +87,9 @@ def test_created_meanwhile(tmp_path: Path) -> None:
             return staged
 
     with pytest.raises(RetryableConflict, match="was created meanwhile; repeat it") as refused:
-        run(uri, Slow(SECOND), how=How("fill"))
+        run(uri, Slow(SECOND), how=WriteOptions("fill"))
     assert refused.value.rule == "created_meanwhile"
-    done = run(uri, Rows(SECOND), how=How("fill"))
+    done = run(uri, Rows(SECOND), how=WriteOptions("fill"))
     assert (done.version, done.table.count_rows(WHERE), done.table.count_rows()) == (2, 10, 50)
 
 
@@ -136,6 +136,6 @@ def test_what_is_wrong_is_told_before_a_row_is_made(tmp_path: Path) -> None:
 
 def test_a_plan_travels_small() -> None:
 
-    its = Slice.of(WHERE, TableSchema.from_arrow(ROWS.schema), what="t")
+    its = ReplaceScope.of(WHERE, TableSchema.from_arrow(ROWS.schema), what="t")
     assert pickle.loads(pickle.dumps(its)) == its
     assert len(pickle.dumps(its)) < 2000

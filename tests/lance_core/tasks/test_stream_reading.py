@@ -17,8 +17,8 @@ from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.naming import NamingScheme
 from lance_core.operations import Update
-from lance_core.runtime import SYSTEM
-from lance_core.tasks.read import Which
+from lance_core.runtime import SYSTEM_RUNTIME
+from lance_core.tasks.read import VersionRef
 from lance_core.tasks.streaming import stream_partitions as stream_parts
 from lance_core.tasks.streaming.change_feed import OnChange
 from lance_core.tasks.streaming.offsets import Offset, Start
@@ -44,7 +44,7 @@ def stream(
     branch: str | None = None,
 ) -> Stream:
     return Stream(
-        Which(uri, branch=branch),
+        VersionRef(uri, branch=branch),
         transport=lambda schema: schema,
         columns=columns,
         filter=filter,
@@ -200,8 +200,8 @@ def test_columns_and_filter(table: Table) -> None:
 def test_a_store_is_asked_no_more_often_than_is_worth_it(table: Table) -> None:
     """A trigger without an interval asks a hundred times a second, and of a bucket each look is paid for."""
     seconds, looks = 0.0, 0
-    ports = replace(SYSTEM, elapsed_ns=lambda: int(seconds * 1e9))
-    source = Stream(Which(table.uri), transport=lambda schema: schema, poll_seconds=0.5, ports=ports)
+    ports = replace(SYSTEM_RUNTIME, elapsed_ns=lambda: int(seconds * 1e9))
+    source = Stream(VersionRef(table.uri), transport=lambda schema: schema, poll_seconds=0.5, ports=ports)
     newest = source._newest
 
     def looked() -> int:
@@ -227,12 +227,12 @@ def test_a_store_is_asked_no_more_often_than_is_worth_it(table: Table) -> None:
 def test_of_a_disk_each_trigger_asks_and_of_a_bucket_each_second(table: Table, bucket: Bucket) -> None:
     far = Table.create(f"{bucket.uri}/t", rows(0, 5), storage_options=bucket.options)
     for found, options, poll_ns in ((table, None, 0), (far, bucket.options, 1_000_000_000)):
-        source = Stream(Which(found.uri, storage_options=options), transport=lambda schema: schema)
+        source = Stream(VersionRef(found.uri, storage_options=options), transport=lambda schema: schema)
         assert source._poll_ns == poll_ns
         (_end, first), *rest = batches(source)
         assert (len(first), rest) == (found.count_rows(), [])
     with pytest.raises(InvalidInput, match="poll_seconds=-1"):
-        Stream(Which(table.uri), transport=lambda schema: schema, poll_seconds=-1)
+        Stream(VersionRef(table.uri), transport=lambda schema: schema, poll_seconds=-1)
 
 
 def quietly(table: Table) -> None:

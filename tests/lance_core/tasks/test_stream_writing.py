@@ -11,7 +11,7 @@ import pytest
 
 from lance_core import ConflictError, InvalidInput, RetryableConflict, SchemaMismatch, StorageError, Table
 from lance_core.format import naming
-from lance_core.tasks.streaming.stream_sink import BATCH, QUERY, RUN, Batch, StreamedWrite, commit
+from lance_core.tasks.streaming.stream_sink import BATCH, QUERY, RUN, MicroBatch, StreamedWrite, commit
 from lance_core.tasks.streaming.stream_source import Limits
 from lance_core.tasks.write import FileLimits
 from tests.histories.baton import Killed
@@ -54,7 +54,7 @@ def test_the_same_batch_again(tmp_path: Path, replaces: bool) -> None:
     again = brought(uri, rows(10, 22), 0, replaces=replaces)
     assert first is not None
     assert again is not None
-    assert (again.version, again.landed_before, Table.open(uri).version) == (first.version, True, 3)
+    assert (again.version, again.already_committed, Table.open(uri).version) == (first.version, True, 3)
     assert sum(1 for _ in (tmp_path / "t" / "data").iterdir()) == before, "nothing is written for it"
     assert ids(uri) == [*([] if replaces else range(5)), *range(10, 20), 50]
 
@@ -66,7 +66,7 @@ def test_after_its_version_was_cleaned_up(tmp_path: Path) -> None:
     assert cleaned(Table.open(uri)).versions
     again = brought(uri, rows(1, 2), 1)
     assert again is not None
-    assert again.landed_before
+    assert again.already_committed
     assert ids(uri) == [0, 1, 2, 3]
 
 
@@ -74,12 +74,12 @@ def test_two_queries_write_one_table(tmp_path: Path) -> None:
     """They begin at the same moment, when there is no table yet."""
     uri = str(tmp_path / "t")
     answers = [
-        told(uri, [rows(10 * n, 10 * n + 5).to_batches()], Batch(f"q{n}", 0), schema=rows(0, 1).schema)
+        told(uri, [rows(10 * n, 10 * n + 5).to_batches()], MicroBatch(f"q{n}", 0), schema=rows(0, 1).schema)
         for n in range(2)
     ]
     done = [commit(each, 0) for each in answers]
     assert [each.version for each in done if each] == [1, 2]
-    assert [commit(each, 0).landed_before for each in answers] == [True, True]  # type: ignore[union-attr]
+    assert [commit(each, 0).already_committed for each in answers] == [True, True]  # type: ignore[union-attr]
     assert ids(uri) == [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]
 
 
@@ -88,7 +88,7 @@ def test_on_a_branch(tmp_path: Path) -> None:
     Table.create(uri, rows(0, 5), durable=False).branches.create("b")
     schema = rows(0, 1).schema
     for _ in range(2):
-        done = commit(told(uri, [rows(5, 7).to_batches()], Batch("q", 0), schema=schema, branch="b"), 0)
+        done = commit(told(uri, [rows(5, 7).to_batches()], MicroBatch("q", 0), schema=schema, branch="b"), 0)
         assert done is not None
     assert sorted(Table.open(uri, branch="b").to_table()["id"].to_pylist()) == list(range(7))
     assert ids(uri) == list(range(5))
@@ -99,7 +99,7 @@ def test_two_drivers_that_hold_the_same_batch(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     Table.create(uri, rows(0, 1), durable=False)
     schema = rows(0, 1).schema
-    answers = [told(uri, [rows(1, 5).to_batches()], Batch("q", 0, run), schema=schema) for run in ("one", "two")]
+    answers = [told(uri, [rows(1, 5).to_batches()], MicroBatch("q", 0, run), schema=schema) for run in ("one", "two")]
     with ThreadPoolExecutor(2) as threads:
         done = list(threads.map(lambda each: commit(each, 0), answers))
     assert {each.version for each in done if each} == {2}
@@ -109,7 +109,7 @@ def test_two_drivers_that_hold_the_same_batch(tmp_path: Path) -> None:
 
 def test_a_table_of_another_shape_created_meanwhile(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
-    answers = told(uri, [rows(0, 5).to_batches()], Batch("q", 0), schema=rows(0, 1).schema)
+    answers = told(uri, [rows(0, 5).to_batches()], MicroBatch("q", 0), schema=rows(0, 1).schema)
     Table.create(uri, pa.table({"s": ["x"], "id": [1]}), durable=False)
     with pytest.raises(RetryableConflict, match="created meanwhile"):
         commit(answers, 0)
@@ -138,11 +138,11 @@ def test_who_cannot_tell_which_batch_it_is_is_refused(tmp_path: Path) -> None:
     unknown = told(uri, [rows(1, 2).to_batches()], None, schema=schema)
     with pytest.raises(InvalidInput, match="foreachBatch"):
         commit(unknown, 0)
-    late = told(uri, [rows(1, 2).to_batches()], Batch("q", 3), schema=schema)
+    late = told(uri, [rows(1, 2).to_batches()], MicroBatch("q", 3), schema=schema)
     with pytest.raises(InvalidInput, match="continuous"):
         commit(late, 4)
     with pytest.raises(InvalidInput, match="continuous"):
-        commit([*late, *told(uri, [[]], Batch("p", 3), schema=schema)], 3)
+        commit([*late, *told(uri, [[]], MicroBatch("p", 3), schema=schema)], 3)
     assert Table.open(uri).version == 1
 
 
@@ -159,7 +159,7 @@ def test_a_value_that_does_not_fit(tmp_path: Path) -> None:
 def test_it_is_judged_by_what_happened_since_the_batch_began(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     table = Table.create(uri, rows(0, 1), durable=False)
-    answers = told(uri, [rows(1, 2).to_batches()], Batch("q", 0), schema=rows(0, 1).schema)
+    answers = told(uri, [rows(1, 2).to_batches()], MicroBatch("q", 0), schema=rows(0, 1).schema)
     table.overwrite(pa.table({"other": ["x"]}))
     with pytest.raises(ConflictError):
         commit(answers, 0)
@@ -170,7 +170,7 @@ def test_what_travels_has_no_secret(tmp_path: Path) -> None:
     write = StreamedWrite.begin(
         str(tmp_path / "t"), rows(0, 1).schema, replaces=False, limits=FileLimits(), storage_options=options
     )
-    answer = write.written(iter(rows(0, 3).to_batches()), Batch("q", 0))
+    answer = write.written(iter(rows(0, 3).to_batches()), MicroBatch("q", 0))
     assert b"hush" not in pickle.dumps(answer)
     assert "hush" not in repr(write)
     done = commit([pickle.loads(pickle.dumps(answer))], 0, storage_options=options)
@@ -181,7 +181,7 @@ def test_what_travels_has_no_secret(tmp_path: Path) -> None:
 def test_who_was_found_and_is_gone_is_not_written_by_half(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     brought(uri, rows(0, 3), 0)
-    answers = told(uri, [rows(0, 3).to_batches()], Batch("q", 0), schema=rows(0, 1).schema)
+    answers = told(uri, [rows(0, 3).to_batches()], MicroBatch("q", 0), schema=rows(0, 1).schema)
     assert all(each.landed for each in answers)
     for record in (tmp_path / "t" / "_lance_assets" / "intents").iterdir():
         record.unlink()

@@ -11,7 +11,7 @@ import pytest
 from lance_core import InvalidInput, Table
 from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.format.operations import Update, UpdateMode
-from lance_core.tasks.driver import How, Where
+from lance_core.tasks.driver import TableRef, WriteOptions
 from lance_core.tasks.update import update
 from tests.lance_core.dml.twins import LINEAGE, Twins, twins
 from tests.lance_core.tasks.loop import Loop
@@ -33,12 +33,12 @@ UNEVEN = ({"x": "1.0"}, "id < 4 or id = 39")
 Asked = tuple[Mapping[str, str], str | None]
 
 
-def where(uri: str) -> Where:
-    return Where(uri, durable=False)
+def where(uri: str) -> TableRef:
+    return TableRef(uri, durable=False)
 
 
 def run(uri: str, asked: Asked, loop: Loop) -> Update:
-    committed = update(where(uri), *asked, limits=LIMITS, how=How(), runner=loop)
+    committed = update(where(uri), *asked, limits=LIMITS, how=WriteOptions(), runner=loop)
     return operation_of(committed.table)
 
 
@@ -138,7 +138,9 @@ class Late(Loop):
 def test_what_nobody_touched_meanwhile_is_not_done_again(tmp_path: Path, stable: bool) -> None:
     pair = twins(tmp_path, ROWS, stable=stable)
     loop = Late(pair, "id = 9")
-    made_by = update(where(pair.ours), {"s": "concat(s, '!')"}, "id % 4 = 1", limits=LIMITS, how=How(), runner=loop)
+    made_by = update(
+        where(pair.ours), {"s": "concat(s, '!')"}, "id % 4 = 1", limits=LIMITS, how=WriteOptions(), runner=loop
+    )
     assert made_by.version == 3
     assert loop.jobs == [10, 5, 2, 2]
     rows = {row["id"]: row["s"] for row in lance.dataset(pair.ours).to_table().to_pylist()}

@@ -15,13 +15,13 @@ import pytest
 from lance_core import Committed, InvalidInput, Table
 from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.dml import upsert_join
-from lance_core.dml.upsert import Rules
+from lance_core.dml.upsert import UpsertRules
 from lance_core.errors import SchemaMismatch
 from lance_core.format.fragment import DataFile
 from lance_core.format.operations import Update, UpdateMode
 from lance_core.tasks import staged
 from lance_core.tasks import upsert as upserting
-from lance_core.tasks.driver import How, Where
+from lance_core.tasks.driver import TableRef, WriteOptions
 from lance_core.tasks.partitioning import Task
 from lance_core.tasks.upsert import upsert
 from lance_core.tasks.write import WriteTask
@@ -59,9 +59,9 @@ class Rows:
         )
 
 
-def rules(on: str | list[str] = "id", **options: Any) -> Rules:
+def rules(on: str | list[str] = "id", **options: Any) -> UpsertRules:
     asked = {"matched": "update", "matched_if": None, "insert": True, "delete_unmatched": False, **options}
-    return Rules.of(on, **asked)
+    return UpsertRules.of(on, **asked)
 
 
 def run(
@@ -71,15 +71,15 @@ def run(
     *,
     on: str | list[str] = "id",
     loop: Loop | None = None,
-    how: How | None = None,
+    how: WriteOptions | None = None,
 ) -> Committed:
     return upsert(
-        Where(uri, durable=False),
+        TableRef(uri, durable=False),
         rows.table.schema,
         rows.stage,
         rules(on, **options),
         limits=FileLimits(),
-        how=how or How(),
+        how=how or WriteOptions(),
         runner=loop or Loop(slots=2, lost=frozenset({1})),
     )
 
@@ -373,9 +373,9 @@ def test_a_column_that_changed_meanwhile_ends_it(tmp_path: Path) -> None:
 
 def test_an_intent_runs_once(tmp_path: Path) -> None:
     pair, rows = twins(tmp_path, ROWS, stable=False), Rows(WHOLE)
-    first = run(pair.ours, rows, {}, how=How(intent="x"))
-    again = run(pair.ours, rows, {}, how=How(intent="x"))
-    assert (again.version, again.landed_before, rows.staged) == (first.version, True, 1)
+    first = run(pair.ours, rows, {}, how=WriteOptions(intent="x"))
+    again = run(pair.ours, rows, {}, how=WriteOptions(intent="x"))
+    assert (again.version, again.already_committed, rows.staged) == (first.version, True, 1)
 
 
 def test_large_rows_are_read_by_their_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,7 @@ def test_an_intent_that_landed_is_answered_before_any_work(tmp_path: Path) -> No
     first = plan.finish(work(plan))
     again = begin_append(uri, ROWS.schema, create=True, intent="day 1", limits=FileLimits())
     assert isinstance(again, Committed)
-    assert (again.version, again.landed_before, again.rows_added) == (first.version, True, 3)
+    assert (again.version, again.already_committed, again.rows_added) == (first.version, True, 3)
 
 
 def test_an_intent_left_behind_goes_on_under_its_uuid(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_an_intent_left_behind_goes_on_under_its_uuid(tmp_path: Path) -> None:
     landed = second.finish(work(second))
     late = first.finish(work(first))  # the first driver was only asleep
     assert landed.version == late.version == 3
-    assert late.landed_before
+    assert late.already_committed
     assert Table.open(uri).count_rows() == 9
 
 
@@ -158,7 +158,7 @@ def test_an_intent_that_found_no_rows_may_find_some_later(tmp_path: Path) -> Non
     Table.open(uri).append(ROWS)
     plan = planned(uri, intent="day 2")
     committed = plan.finish(work(plan))
-    assert (committed.version, committed.rows_added, committed.landed_before) == (3, 3, False)
+    assert (committed.version, committed.rows_added, committed.already_committed) == (3, 3, False)
 
 
 def test_an_intent_is_one_change(tmp_path: Path) -> None:

@@ -9,18 +9,18 @@ import pytest
 from lance_core import ConflictError, SchemaMismatch, Table
 from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.tasks.write import PlannedWrite, begin_append, begin_overwrite
-from lance_core.tasks.write_handle import HandedOn, results
+from lance_core.tasks.write_handle import WriteHandle, results
 
 ROWS = pa.table({"id": pa.array(range(10), pa.int64())})
 
 
-def handed(uri: str, *, replaces: bool = False, intent: str | None = None) -> HandedOn:
+def handed(uri: str, *, replaces: bool = False, intent: str | None = None) -> WriteHandle:
     if replaces:
         planned = begin_overwrite(uri, ROWS.schema, replace_schema=False, intent=intent, limits=FileLimits())
     else:
         planned = begin_append(uri, ROWS.schema, create=True, intent=intent, limits=FileLimits())
     assert isinstance(planned, PlannedWrite)
-    found: HandedOn = pickle.loads(pickle.dumps(HandedOn.of(planned)))
+    found: WriteHandle = pickle.loads(pickle.dumps(WriteHandle.of(planned)))
     return found
 
 
@@ -43,7 +43,7 @@ def test_finished_twice_it_is_one_version(tmp_path: Path) -> None:
     first = write.planned().finish(results(pieces))
     Table.open(uri).append(ROWS)
     again = write.planned().finish(results(pieces))
-    assert (first.version, again.version, again.landed_before) == (2, 2, True)
+    assert (first.version, again.version, again.already_committed) == (2, 2, True)
     assert Table.open(uri).count_rows() == 30
 
 
@@ -66,7 +66,7 @@ def test_an_overwrite_with_an_intent(tmp_path: Path) -> None:
     assert (done.version, done.table.count_rows()) == (2, 7)
     begun = begin_overwrite(uri, ROWS.schema, replace_schema=False, intent="monday", limits=FileLimits())
     assert not isinstance(begun, PlannedWrite)
-    assert (begun.version, begun.landed_before) == (2, True)
+    assert (begun.version, begun.already_committed) == (2, True)
 
 
 def test_a_refusal_is_told_where_it_is_finished(tmp_path: Path) -> None:

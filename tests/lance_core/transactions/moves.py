@@ -14,11 +14,11 @@ from pyroaring import BitMap
 from lance_core import Table
 from lance_core.datafiles.conform import Conversion
 from lance_core.datafiles.fragment_writer import FileLimits, write_columns, write_fragments
-from lance_core.datafiles.inputs import incoming
+from lance_core.datafiles.inputs import as_input
 from lance_core.dml import new_columns, schema_evolution, settings
 from lance_core.dml.delete import delete
 from lance_core.dml.update import update
-from lance_core.dml.upsert import Rules, upsert
+from lance_core.dml.upsert import UpsertRules, upsert
 from lance_core.format import index_metadata
 from lance_core.format import operations as op
 from lance_core.format.base_path import BasePath
@@ -28,7 +28,7 @@ from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.operations import MapUpdate, Operation
 from lance_core.format.rowids import RowIdSequence
 from lance_core.format.schema import TableSchema
-from lance_core.runtime import SYSTEM
+from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.versions.snapshot import Snapshot, load_latest
 
 ROWS = 4
@@ -66,25 +66,25 @@ def fragments(base: Snapshot, data: pa.Table) -> tuple[Fragment, ...]:
         version=base.manifest.storage_version,
         limits=LIMITS,
         conversion=Conversion.EXACT,
-        new_uuid=SYSTEM.new_uuid,
+        new_uuid=SYSTEM_RUNTIME.new_uuid,
         what="moves",
     )
 
 
 def deleting(predicate: str) -> Plan:
-    return lambda base: delete(base, predicate, ports=SYSTEM)
+    return lambda base: delete(base, predicate, ports=SYSTEM_RUNTIME)
 
 
 def updating(values: dict[str, str], where: str) -> Plan:
-    return lambda base: update(base, values, where, limits=LIMITS, ports=SYSTEM)
+    return lambda base: update(base, values, where, limits=LIMITS, ports=SYSTEM_RUNTIME)
 
 
 def upserting(*keys: int, on: str = "id", insert: bool = True) -> Plan:
     data = pa.concat_tables([rows(key, 1) for key in keys])
-    rules = Rules.of(on, matched="update", matched_if=None, insert=insert, delete_unmatched=False)
+    rules = UpsertRules.of(on, matched="update", matched_if=None, insert=insert, delete_unmatched=False)
 
     def plan(base: Snapshot) -> Operation:
-        found = upsert(base, incoming(data), rules, limits=LIMITS, ports=SYSTEM)
+        found = upsert(base, as_input(data), rules, limits=LIMITS, ports=SYSTEM_RUNTIME)
         assert found is not None
         return found
 
@@ -169,16 +169,18 @@ def adding_segment(base: Snapshot) -> Operation:
 
 
 def adding(*fields: pa.Field) -> Plan:
-    return lambda base: new_columns.add_columns(base, list(fields), schema=None, read_columns=None, ports=SYSTEM)
+    return lambda base: new_columns.add_columns(
+        base, list(fields), schema=None, read_columns=None, ports=SYSTEM_RUNTIME
+    )
 
 
 def computing(expressions: dict[str, str]) -> Plan:
-    return lambda base: new_columns.add_columns(base, expressions, schema=None, read_columns=None, ports=SYSTEM)
+    return lambda base: new_columns.add_columns(base, expressions, schema=None, read_columns=None, ports=SYSTEM_RUNTIME)
 
 
 def altering(name: str, *, rename: str | None = None, nullable: bool | None = None) -> Plan:
     return lambda base: schema_evolution.alter_column(
-        base, name, rename=rename, type=None, nullable=nullable, ports=SYSTEM
+        base, name, rename=rename, type=None, nullable=nullable, ports=SYSTEM_RUNTIME
     )  # fmt: skip
 
 
@@ -198,7 +200,7 @@ def replacing(column: str, *fragment_ids: int) -> Plan:
                 version=base.manifest.storage_version,
                 rows=ROWS,
                 conversion=Conversion.EXACT,
-                new_uuid=SYSTEM.new_uuid,
+                new_uuid=SYSTEM_RUNTIME.new_uuid,
                 what="moves",
             )
             made.append((FragmentId(fragment_id), file))
@@ -258,7 +260,7 @@ MOVES: dict[str, Plan] = {
     "Merge adds nulls": adding(pa.field("z", pa.int32())),
     "Merge adds values": computing({"z": "id * 2"}),
     "Merge adds mandatory": lambda base: _mandatory(computing({"z": "id * 2"})(base)),
-    "Project drops v": lambda base: schema_evolution.drop_columns(base, ["v"], ports=SYSTEM),
+    "Project drops v": lambda base: schema_evolution.drop_columns(base, ["v"], ports=SYSTEM_RUNTIME),
     "Project renames v": altering("v", rename="v2"),
     "Project makes v mandatory": altering("v", nullable=False),
     "Restore": lambda _base: op.Restore(Version(1)),

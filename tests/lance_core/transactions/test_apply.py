@@ -14,12 +14,12 @@ from lance_core.format.naming import NamingScheme
 from lance_core.format.operations import Append, Operation, Overwrite
 from lance_core.format.schema import TableSchema
 from lance_core.format.transaction import INLINE_BYTES_MAX, Transaction
-from lance_core.transactions.apply import Birth, Occasion, apply
+from lance_core.transactions.apply import CommitContext, NewTable, apply
 
 V22 = StorageVersion(2, 2)
 SCHEMA = TableSchema.from_arrow(pa.schema([("a", pa.int8())]))
 OTHER = TableSchema.from_arrow(pa.schema([("z", pa.string())]))
-NOW = Occasion(now_ns=10**18, library_version="1.2.3", transaction_file="0-x.txn")
+NOW = CommitContext(now_ns=10**18, library_version="1.2.3", transaction_file="0-x.txn")
 
 
 def fresh(name: str, rows: int = 1) -> Fragment:
@@ -27,13 +27,13 @@ def fresh(name: str, rows: int = 1) -> Fragment:
     return Fragment.of(files=[file], physical_rows=rows)
 
 
-def after(head: Manifest | Birth, operation: Operation, *, properties: dict[str, str] | None = None) -> Manifest:
-    read_version = Version(0) if isinstance(head, Birth) else head.version
+def after(head: Manifest | NewTable, operation: Operation, *, properties: dict[str, str] | None = None) -> Manifest:
+    read_version = Version(0) if isinstance(head, NewTable) else head.version
     return apply(head, Transaction(read_version, "uuid", operation, properties or {}), NOW)
 
 
 def born(*fragments: Fragment) -> Manifest:
-    return after(Birth(V22), Overwrite(fragments, SCHEMA))
+    return after(NewTable(V22), Overwrite(fragments, SCHEMA))
 
 
 def paths(manifest: Manifest) -> list[tuple[int, str]]:
@@ -55,7 +55,7 @@ def test_overwrite_replaces_all_and_ids_go_on() -> None:
 
 
 def test_overwrite_keeps_the_storage_version() -> None:
-    old = after(Birth(StorageVersion(2, 0)), Overwrite((), SCHEMA))
+    old = after(NewTable(StorageVersion(2, 0)), Overwrite((), SCHEMA))
     assert str(after(old, Overwrite((), OTHER)).storage_version) == "2.0"
 
 

@@ -44,7 +44,7 @@ from lance_core.format.operations import (
 from lance_core.format.schema import TableSchema
 from lance_core.format.transaction import Transaction
 from lance_core.transactions import conflicts
-from lance_core.transactions.committed_transaction import Landed
+from lance_core.transactions.committed_transaction import CommittedTransaction
 from lance_core.transactions.conflicts import KINDS, RULES, judge
 from lance_core.transactions.verdicts import Verdict
 from tools.conflicts import grid
@@ -370,9 +370,9 @@ CASES: dict[str, tuple[Operation, Operation, str, str]] = {
 }  # fmt: skip
 
 
-def landed(version: int, operation: Operation | None) -> Landed:
+def landed(version: int, operation: Operation | None) -> CommittedTransaction:
     transaction = None if operation is None else Transaction(Version(version - 1), f"theirs-{version}", operation)
-    return Landed(Version(version), transaction)
+    return CommittedTransaction(Version(version), transaction)
 
 
 def ours(operation: Operation) -> Transaction:

@@ -11,7 +11,7 @@ from lance_core.format.ids import Version
 from lance_core.format.operations import Append, Delete
 from lance_core.format.transaction import Transaction
 from lance_core.storage.memory import MemoryStore
-from lance_core.transactions.fold import PARTS_MAX, TOGETHER, Shared, can_fold, fold, found_in, parts_of, uuids_of
+from lance_core.transactions.fold import PARTS_MAX, TOGETHER, Shared, can_fold, fold, part_with_uuid, parts_of, uuids_of
 from tests.lance_core.world import fragment
 
 
@@ -36,11 +36,11 @@ def test_each_is_found_again_after_a_way_through_bytes() -> None:
     landed = Transaction.decode(FOLDED.encode(), path="x")
     assert uuids_of(landed) == ("both", "one", "two")
     for ours in (ONE, TWO):
-        found = found_in(landed, ours.uuid)
+        found = part_with_uuid(landed, ours.uuid)
         assert found is not None
         assert found.encode() == replace(ours, read_version=Version(3)).encode()
-    assert found_in(landed, "both") == landed
-    assert found_in(landed, "three") is None
+    assert part_with_uuid(landed, "both") == landed
+    assert part_with_uuid(landed, "three") is None
 
 
 def a_file_of(*rows: int) -> Shared:
@@ -112,7 +112,7 @@ def test_as_many_as_may_go_together_are_found() -> None:
 def test_one_that_came_alone_has_no_parts() -> None:
     assert parts_of(ONE) == ()
     assert uuids_of(ONE) == ("one",)
-    assert found_in(ONE, "one") == ONE
+    assert part_with_uuid(ONE, "one") == ONE
 
 
 @pytest.mark.parametrize(
@@ -144,8 +144,8 @@ def test_what_does_not_add_up_says_nothing(told: str) -> None:
     """It is somebody else's, who used our name for something."""
     strange = replace(FOLDED, properties={TOGETHER: told})
     assert parts_of(strange) == ()
-    assert found_in(strange, "both") == strange
-    assert found_in(strange, "one") is None
+    assert part_with_uuid(strange, "both") == strange
+    assert part_with_uuid(strange, "one") is None
 
 
 def test_only_appends_have_parts() -> None:

@@ -10,7 +10,7 @@ from lance_core.format.manifest import Manifest
 from lance_core.format.operations import Append, Operation, Overwrite
 from lance_core.format.schema import Field, TableSchema
 from lance_core.format.transaction import Transaction
-from lance_core.transactions.apply import Birth, Occasion, apply
+from lance_core.transactions.apply import CommitContext, NewTable, apply
 
 V22 = StorageVersion(2, 2)
 INNER = pa.struct([pa.field("x", pa.int8()), pa.field("y", pa.int8())])
@@ -18,7 +18,7 @@ SCHEMA = TableSchema.from_arrow(
     pa.schema([pa.field("id", pa.int64()), pa.field("k", INNER, nullable=False), pa.field("z", pa.int8())])
 )
 """Ids: id 0, k 1 with x 2 and y 3, z 4."""
-NOW = Occasion(now_ns=10**18, library_version="1.2.3", transaction_file="0-x.txn")
+NOW = CommitContext(now_ns=10**18, library_version="1.2.3", transaction_file="0-x.txn")
 
 
 def part(*files: tuple[str, list[int]]) -> Fragment:
@@ -31,11 +31,11 @@ def part(*files: tuple[str, list[int]]) -> Fragment:
     )
 
 
-def after(head: Manifest | Birth, operation: Operation) -> Manifest:
+def after(head: Manifest | NewTable, operation: Operation) -> Manifest:
     return apply(head, Transaction(Version(1), "uuid", operation), NOW)
 
 
-HEAD = after(Birth(V22), Overwrite((part(("first", [0, 2, 3, 4])),), SCHEMA))
+HEAD = after(NewTable(V22), Overwrite((part(("first", [0, 2, 3, 4])),), SCHEMA))
 
 
 @pytest.mark.parametrize("ids", [[2], [1], [0, 2, 3, 4], [-2, 3]], ids=str)

@@ -9,16 +9,16 @@ from pyroaring import BitMap
 
 from lance_core.format._pb import table_pb2
 from lance_core.format.fragment import Fragment
-from lance_core.format.fragment_reuse import FragmentReuse, Reused
+from lance_core.format.fragment_reuse import FragmentReuse, FragmentRewrite
 from lance_core.format.ids import FragmentId, Version
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.operations import CreateIndex, Rewrite, RewriteGroup, Update, UpdateMode
 from lance_core.format.rowids import RowIdSequence
 from lance_core.format.schema import TableSchema
 from lance_core.format.transaction import Transaction
-from lance_core.transactions.committed_transaction import Landed
+from lance_core.transactions.committed_transaction import CommittedTransaction
 from lance_core.transactions.conflicts import judge
-from lance_core.transactions.index_coverage import Alive, grown, retained, without_fragments
+from lance_core.transactions.index_coverage import LiveFragments, grown, retained, without_fragments
 from lance_core.transactions.verdicts import Verdict
 
 SCHEMA = TableSchema.from_arrow(
@@ -53,7 +53,7 @@ def of(number: int, rows: int) -> Fragment:
 def noted(*groups: tuple[Sequence[int], Sequence[int]], rows: int = 10, far_away: bool = False) -> IndexMetadata:
     reuse = FragmentReuse.empty()
     for old, new in groups:
-        told = Reused(tuple(of(id, rows) for id in old), (None,) * len(old), tuple(of(id, rows) for id in new))
+        told = FragmentRewrite(tuple(of(id, rows) for id in old), (None,) * len(old), tuple(of(id, rows) for id in new))
         reuse = reuse.followed_by(Version(5), [told])
     entry = reuse.as_index(uuid.uuid4(), dataset_version=Version(5), created_ms=1)
     if far_away:
@@ -79,7 +79,7 @@ def test_values_changed_in_place(
 ) -> None:
     index = segment(covers)
     entries = [noted(*notes)] if notes else []
-    here = Alive.of([index, *entries], alive)
+    here = LiveFragments.of([index, *entries], alive)
     numbers = [FragmentId(number) for number in gone]
     (after,) = without_fragments([index], numbers, here, on_fields=frozenset({A}))
     assert list(after.covers or ()) == left
@@ -88,7 +88,7 @@ def test_values_changed_in_place(
 
 def test_notes_that_nobody_opens_cost_coverage_and_no_answer() -> None:
     index = segment([0, 1, 9])
-    here = Alive.of([index, noted(([0, 1], [4]), far_away=True)], [4, 9, 10])
+    here = LiveFragments.of([index, noted(([0, 1], [4]), far_away=True)], [4, 9, 10])
     (after,) = without_fragments([index], [FragmentId(9)], here, on_fields=frozenset({A}))
     assert list(after.covers or ()) == []
     assert here.has_any(segment([0, 1]))
@@ -100,7 +100,7 @@ def test_notes_that_nobody_opens_cost_coverage_and_no_answer() -> None:
 def test_which_segments_are_of_use() -> None:
     dead, alive, led = segment([0, 1]), segment([7]), segment([2, 3])
     unknown, gone_field = segment(None), segment([7], field_id=77, name="other")
-    here = Alive.of([noted(([2, 3], [4]))], [4, 7])
+    here = LiveFragments.of([noted(([2, 3], [4]))], [4, 7])
     fields = frozenset({A, S, X, Y})
     assert retained([dead, alive, led, unknown, gone_field], here, field_ids=fields) == (alive, led, unknown)
     assert retained([dead], here, field_ids=fields) == (dead,)
@@ -162,7 +162,7 @@ def test_two_that_write_one_index_anew_are_not_both_right() -> None:
         return Transaction(Version(1), f"{number}", Rewrite((group,), rewritten_indices=rewritten), {})
 
     def judged(ours: Transaction, theirs: Transaction) -> Verdict:
-        return judge(ours, [Landed(Version(2), theirs)]).verdict
+        return judge(ours, [CommittedTransaction(Version(2), theirs)]).verdict
 
     assert judged(rewrite(0, one), rewrite(1, one)) is Verdict.RETRY
     assert judged(rewrite(0, one), rewrite(1, other)) is Verdict.COMPATIBLE

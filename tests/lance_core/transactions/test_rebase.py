@@ -1,5 +1,5 @@
 """How changes are made to fit what came before them, each looked at alone. That the tables are right in the end is
-`test_attempts.py`'s and the histories' to show.
+`lance_core/dml/test_retry.py`'s and the histories' to show.
 """
 
 import shutil
@@ -13,7 +13,7 @@ import pytest
 from pyroaring import BitMap
 
 from lance_core import RetryableConflict, Table
-from lance_core.commit.loop import fetch
+from lance_core.commit.loop import fetch_inputs
 from lance_core.format import mem_wal
 from lance_core.format import operations as op
 from lance_core.format.fragment import TOMBSTONE
@@ -21,8 +21,8 @@ from lance_core.format.ids import Version
 from lance_core.format.index_metadata import MEM_WAL
 from lance_core.format.operations import Operation
 from lance_core.format.transaction import Transaction
-from lance_core.runtime import SYSTEM
-from lance_core.transactions.rebase import Fetched, Rebased, needs, rebase
+from lance_core.runtime import SYSTEM_RUNTIME
+from lance_core.transactions.rebase import FetchedInputs, Rebased, rebase, required_inputs
 from lance_core.versions.snapshot import Snapshot, history_since, load_at, load_latest
 from tests.lance_core.transactions.moves import MOVES, entries, fragments, rows, table
 
@@ -44,8 +44,8 @@ def following(made: Table, ours: Operation) -> Rebased:
     transaction = Transaction(base.version, str(uuid.uuid4()), ours)
     history = history_since(head.location, base.version)
     assert history is not None
-    wanted = needs(transaction, base.manifest, head.manifest)
-    fetched = fetch(head.location, wanted, SYSTEM)
+    wanted = required_inputs(transaction, base.manifest, head.manifest)
+    fetched = fetch_inputs(head.location, wanted, SYSTEM_RUNTIME)
     return rebase(transaction, base.manifest, head.manifest, history.others, fetched)
 
 
@@ -53,7 +53,7 @@ def following(made: Table, ours: Operation) -> Rebased:
 def test_nothing_in_between_changes_nothing(made: Table, name: str) -> None:
     base = at(made)
     ours = Transaction(base.version, "u", MOVES[name](base))
-    assert rebase(ours, base.manifest, base.manifest, (), Fetched()) == Rebased(ours)
+    assert rebase(ours, base.manifest, base.manifest, (), FetchedInputs()) == Rebased(ours)
 
 
 @pytest.mark.parametrize("name", MOVES)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import AlreadyExists, Corrupt, InvalidInput, NotFound, StorageError, Table
-from lance_core.runtime import SYSTEM
+from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.versions.refs import created
 from tests.lance_core.world import Fault, FaultyStore, calling
 
@@ -135,4 +135,4 @@ def test_times_come_from_the_committers_clock(table: Table) -> None:
     table.tags.create("v1")
     made = table.tags.list()["v1"].created_at
     assert made is not None
-    assert abs(made - datetime.fromtimestamp(SYSTEM.now_ns() / 1e9, UTC)) < timedelta(minutes=1)
+    assert abs(made - datetime.fromtimestamp(SYSTEM_RUNTIME.now_ns() / 1e9, UTC)) < timedelta(minutes=1)

@@ -107,8 +107,8 @@ class SteppedStore:
     def delete(self, path: str) -> None:
         self.steps.other(f"delete {path}", lambda: self.inner.delete(path))
 
-    def settle(self, paths: Sequence[str]) -> None:
-        self.inner.settle(paths)
+    def ensure_durable(self, paths: Sequence[str]) -> None:
+        self.inner.ensure_durable(paths)
 
 
 @dataclass(eq=False)

@@ -13,7 +13,7 @@ from lance_core import Table
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.operations import Append, BasePath
-from lance_core.storage.buckets.bucket import Page
+from lance_core.storage.buckets.bucket import ListingPage
 from lance_core.storage.buckets.s3 import S3Bucket
 from lance_core.storage.manifest_stores.dynamodb import DynamoDBManifestStore
 from tests.lance_core.world import cleaned
@@ -115,7 +115,7 @@ def test_an_intent_and_an_old_handle(shared: Shared) -> None:
     old = shared.create()
     first = old.append(rows(5), intent="five")
     again = shared.ours().append(rows(5), intent="five")
-    assert (first.version, again.version, again.landed_before) == (2, 2, True)
+    assert (first.version, again.version, again.already_committed) == (2, 2, True)
     assert old.delete("id = 1").version == 3
     shared.check(as_rows(2, 3, 4, 5))
 
@@ -184,7 +184,9 @@ def test_the_newest_version_is_found_by_one_entry_and_one_short_page(
     pages: list[int] = []
     page = S3Bucket.page
 
-    def counted(self: S3Bucket, prefix: str, *, deep: bool, after: str, following: str | None, limit: int) -> Page:
+    def counted(
+        self: S3Bucket, prefix: str, *, deep: bool, after: str, following: str | None, limit: int
+    ) -> ListingPage:
         if prefix.endswith(f"{naming.VERSIONS}/"):
             pages.append(limit)
         return page(self, prefix, deep=deep, after=after, following=following, limit=limit)

@@ -38,7 +38,7 @@ def test_a_store_that_ignores_conditions_holds_a_table_with_a_manifest_store(tmp
             Table.create(uri, ROWS, storage_options=options)
         table = Table.create(uri, ROWS, storage_options=options, manifest_store=given, intent="create")
         table = table.append(pa.table({"id": [4]}), intent="four").table
-        assert table.append(pa.table({"id": [4]}), intent="four").landed_before
+        assert table.append(pa.table({"id": [4]}), intent="four").already_committed
         table.tags.create("good", 2)
         table.tags.delete("good")
         table.tags.create("good", 1)

@@ -20,7 +20,7 @@ from lance_core.format.ids import Version
 from lance_core.storage.factory import open_store
 from lance_core.storage.manifest_stores.dynamodb import DynamoDBManifestStore
 from lance_core.storage.manifest_stores.manifest_store import Entry
-from lance_core.storage.manifest_stores.two_phase import PublishedStore
+from lance_core.storage.manifest_stores.two_phase import TwoPhaseStore
 from tests.histories.baton import Killed
 from tests.lance_core.storage.manifest_stores.stepping import SteppedManifests, SteppedStore, Steps
 from tests.lance_core.world import World, cleaned
@@ -210,7 +210,7 @@ class _World(World):
 
     def __init__(self, key: str, entries: DynamoDBManifestStore, aws: Mapping[str, str], steps: Steps) -> None:
         store = open_store(f"s3://{BUCKET}/{key}", storage_options=aws)
-        super().__init__(PublishedStore(SteppedStore(store, steps), SteppedManifests(entries, steps), key))
+        super().__init__(TwoPhaseStore(SteppedStore(store, steps), SteppedManifests(entries, steps), key))
 
 
 @pytest.mark.parametrize("next_one", ["us", "lance"])

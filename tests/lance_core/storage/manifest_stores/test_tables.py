@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lance_core import InvalidInput, MissingPiece, NotFound, StorageError, Table, Unsupported, operations
+from lance_core import InvalidInput, MissingDependency, NotFound, StorageError, Table, Unsupported, operations
 from lance_core.format import naming
 from lance_core.format.ids import FragmentId, Version
 from lance_core.storage.manifest_stores.factory import open_manifest_store, split_uri
@@ -42,7 +42,7 @@ def test_every_verb_works_as_without(tmp_path: Path, given: str, options: dict[s
     table = Table.create(place, ROWS, manifest_store=given, storage_options=options)
     assert Table.exists(place, options, manifest_store=given)
     table = table.append(pa.table({"id": [4]}), intent="four").table
-    assert table.append(pa.table({"id": [4]}), intent="four").landed_before
+    assert table.append(pa.table({"id": [4]}), intent="four").already_committed
     table = table.delete("id = 1").table
     table = table.update({"id": "id * 10"}, "id = 4").table
     table = table.compact().table
@@ -273,7 +273,7 @@ def test_no_error_says_a_secret(
 ) -> None:
     monkeypatch.setattr("lance_core.storage.manifest_stores.dynamodb._TRIES", 1)
     caplog.set_level(logging.INFO)
-    with pytest.raises((InvalidInput, StorageError, Unsupported, MissingPiece)) as raised:
+    with pytest.raises((InvalidInput, StorageError, Unsupported, MissingDependency)) as raised:
         Table.create(tmp_path / "orders", ROWS, manifest_store=manifest_store, storage_options=options)
     assert SECRET not in "".join(traceback.format_exception(raised.value))
     assert SECRET not in caplog.text

@@ -15,7 +15,7 @@ from lance_core.errors import CommitUndecided, Corrupt, LanceError, RetryableCon
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.storage.manifest_stores.manifest_store import Entry, ManifestStore
-from lance_core.storage.manifest_stores.two_phase import PublishedStore
+from lance_core.storage.manifest_stores.two_phase import TwoPhaseStore
 from lance_core.storage.memory import MemoryStore
 from lance_core.storage.store import Put
 from lance_core.versions.snapshot import exists, list_versions
@@ -39,9 +39,9 @@ class Place:
     def world(self, steps: Steps | None = None) -> World:
         """As a new process sees it."""
         if steps is None:
-            return World(PublishedStore(self.stored, self.manifests, KEY))
+            return World(TwoPhaseStore(self.stored, self.manifests, KEY))
         stepped = SteppedStore(self.stored, steps)
-        return World(PublishedStore(stepped, SteppedManifests(self.manifests, steps), KEY))
+        return World(TwoPhaseStore(stepped, SteppedManifests(self.manifests, steps), KEY))
 
     def names_in_versions(self) -> list[str]:
         return [info.path.rpartition("/")[2] for info in self.stored.list(naming.VERSIONS)]
@@ -53,9 +53,9 @@ def new_place() -> Place:
 
 class TestContract(StoreContract):
     @pytest.fixture
-    def store(self) -> PublishedStore:
+    def store(self) -> TwoPhaseStore:
         place = new_place()
-        return PublishedStore(place.stored, place.manifests, KEY)
+        return TwoPhaseStore(place.stored, place.manifests, KEY)
 
 
 def test_five_steps_and_nothing_is_left_over() -> None:
@@ -421,8 +421,8 @@ def careless() -> Place:
 
 class TestContractWithoutConditions(StoreContract):
     @pytest.fixture
-    def store(self, careless: Place) -> PublishedStore:
-        return PublishedStore(careless.stored, careless.manifests, KEY)
+    def store(self, careless: Place) -> TwoPhaseStore:
+        return TwoPhaseStore(careless.stored, careless.manifests, KEY)
 
 
 def test_where_the_store_has_no_conditions_everything_is_reserved(careless: Place) -> None:
