@@ -183,7 +183,7 @@ def test_what_is_not_there_is_said_so(s3_server: Server) -> None:
     options = s3_options("http://127.0.0.1:9")
     store = opened(Bucket("s3://bucket", options))
     for call in (lambda: store.read("x"), lambda: store.create("x", b""), lambda: store.put("x", b"")):
-        with pytest.raises(StorageError, match=r"the store was not reached.*look at the endpoint"):
+        with pytest.raises(StorageError, match=r"the store was not reached.*check the endpoint"):
             call()
 
 
