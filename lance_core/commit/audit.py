@@ -34,11 +34,11 @@ def run_audit(
     look: AuditFunction,
     *,
     begun: ClockReading | None,
-    ports: Runtime,
+    runtime: Runtime,
 ) -> Snapshot:
     """The version beside the line that was looked at. While it is, no cleanup takes it."""
-    beside = put_detached(location, base, ours, begun=begun, ports=ports).snapshot
-    held = acquire(location.own_store, Lease("its audit", beside.version), ports)
+    beside = put_detached(location, base, ours, begun=begun, runtime=runtime).snapshot
+    held = acquire(location.own_store, Lease("its audit", beside.version), runtime)
     try:
         look(beside, base if isinstance(base, Snapshot) else None)
     except StorageError as error:

@@ -45,10 +45,10 @@ class FileCapacity:
 
 
 def write_shared_file(
-    location: Location, first: BufferedRows, more: Callable[[], Sequence[BufferedRows]], ports: Runtime
+    location: Location, first: BufferedRows, more: Callable[[], Sequence[BufferedRows]], runtime: Runtime
 ) -> tuple[Fragment, ...]:
     """The rows of the first, and of those that come until the file is closed."""
-    writer = RollingWriter(location.codec, first.version, first.limits, ports.new_uuid)
+    writer = RollingWriter(location.codec, first.version, first.limits, runtime.new_uuid)
     writer.write_all(first)  # to open a file takes long, and others go on meanwhile
     while held := more():
         for each in held:
@@ -60,13 +60,13 @@ def register_files(
     location: Location,
     record: IntentRecord | None,
     files: Sequence[DataFile],
-    ports: Runtime,
+    runtime: Runtime,
     segments: Sequence[IndexMetadata] = (),
 ) -> None:
     """The intention learns of its files and index segments, which then have to be there."""
     if record:
         paths = sorted((*(file.path for file in files), *(segment.place for segment in segments)))
-        idempotency.heartbeat(location.store, record, files=paths, now_ns=ports.now_ns())
+        idempotency.heartbeat(location.store, record, files=paths, now_ns=runtime.now_ns())
     check_files(location, files)
     check_segments(location, segments)
 

@@ -28,17 +28,17 @@ from lance_core.versions.snapshot import Snapshot, load_at, load_transaction
 
 
 def commit_detached(
-    base: Snapshot, operation: Operation, *, properties: Mapping[str, str], ports: Runtime
+    base: Snapshot, operation: Operation, *, properties: Mapping[str, str], runtime: Runtime
 ) -> WriteResult:
     check_not_detached(base)
     location = base.location
     check_files(location, files_written(operation, base.manifest))
-    ours = Transaction(base.version, str(ports.new_uuid()), operation, properties)
-    outcome = put_detached(location, base, ours, begun=ClockReading.distant_past(), ports=ports)
-    return write_result(StartedWrite(location, base, ours.uuid, None, ports), outcome)
+    ours = Transaction(base.version, str(runtime.new_uuid()), operation, properties)
+    outcome = put_detached(location, base, ours, begun=ClockReading.distant_past(), runtime=runtime)
+    return write_result(StartedWrite(location, base, ours.uuid, None, runtime), outcome)
 
 
-def publish(location: Location, version: Version, *, attempts: int, ports: Runtime) -> WriteResult:
+def publish(location: Location, version: Version, *, attempts: int, runtime: Runtime) -> WriteResult:
     if not naming.is_detached(version):
         raise InvalidInput(f"version {version} is on the line already; a detached one is published")
     found = load_at(location, version)
@@ -51,7 +51,7 @@ def publish(location: Location, version: Version, *, attempts: int, ports: Runti
             "leave its changes behind. Make the changes of both anew, on a version of the table"
         )
     # Its files may be old, and a cleanup may be about to take it with them.
-    begun = StartedWrite(location, _base(location, found, ours), ours.uuid, None, ports, ClockReading.distant_past())
+    begun = StartedWrite(location, _base(location, found, ours), ours.uuid, None, runtime, ClockReading.distant_past())
     operation = _whole(ours.operation, found.manifest.schema)
     return finish(begun, operation, properties=ours.properties, attempts=attempts)
 

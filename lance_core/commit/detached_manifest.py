@@ -22,7 +22,7 @@ _CREATES_MAX = 5
 
 
 def put_detached(
-    location: Location, base: Snapshot | NewTable, ours: Transaction, *, begun: ClockReading | None, ports: Runtime
+    location: Location, base: Snapshot | NewTable, ours: Transaction, *, begun: ClockReading | None, runtime: Runtime
 ) -> CommitResult:
     """Also where there is no table yet, and there is none afterwards. `begun` is before its first file was written."""
     before = base.manifest if isinstance(base, Snapshot) else None
@@ -31,14 +31,14 @@ def put_detached(
     scheme = base.scheme if isinstance(base, Snapshot) else naming.NamingScheme.V2
     operation = ours.operation
     fetched = load_at(location, operation.version).manifest if isinstance(operation, Restore) else None
-    pace = Backoff(ports)
-    with CommitFence(location, ours.uuid, begun, ports) as watch:
+    pace = Backoff(runtime)
+    with CommitFence(location, ours.uuid, begun, runtime) as watch:
         for attempt in range(_CREATES_MAX):
             occasion = CommitContext(
-                now_ns=ports.now_ns(),
+                now_ns=runtime.now_ns(),
                 library_version=LIBRARY_VERSION,
-                transaction_file=naming.transaction_name(ours.read_version, str(ports.new_uuid())),
-                version=naming.detached_version(ports.new_uuid().int >> 65),
+                transaction_file=naming.transaction_name(ours.read_version, str(runtime.new_uuid())),
+                version=naming.detached_version(runtime.new_uuid().int >> 65),
             )
             manifest = apply(head, ours, occasion, fetched=fetched)
             transaction_file = f"{naming.TRANSACTIONS}/{occasion.transaction_file}"

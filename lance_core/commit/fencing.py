@@ -45,27 +45,27 @@ class ClockReading:
     now_ns: int
 
     @classmethod
-    def now(cls, ports: Runtime) -> "ClockReading":
-        return cls(ports.elapsed_ns(), ports.now_ns())
+    def now(cls, runtime: Runtime) -> "ClockReading":
+        return cls(runtime.elapsed_ns(), runtime.now_ns())
 
     @classmethod
     def distant_past(cls) -> "ClockReading":
         """Of files of which nobody here knows how old they are."""
         return cls(-_AGES_NS, -_AGES_NS)
 
-    def is_past(self, nanoseconds: int, ports: Runtime) -> bool:
-        return max(ports.elapsed_ns() - self.elapsed_ns, ports.now_ns() - self.now_ns) > nanoseconds
+    def is_past(self, nanoseconds: int, runtime: Runtime) -> bool:
+        return max(runtime.elapsed_ns() - self.elapsed_ns, runtime.now_ns() - self.now_ns) > nanoseconds
 
 
 class CommitFence:
     """Over one commit, from its first look to its end. `begun` is before the first of its files was written; None:
     just now. What it holds it lets go when it ends, unless a put of it may still land."""
 
-    def __init__(self, location: Location, uuid: str, begun: ClockReading | None, ports: Runtime) -> None:
+    def __init__(self, location: Location, uuid: str, begun: ClockReading | None, runtime: Runtime) -> None:
         self._location = location
         self._uuid = uuid
-        self._ports = ports
-        self._looked = ClockReading.now(ports)
+        self._runtime = runtime
+        self._looked = ClockReading.now(runtime)
         self._begun = begun or self._looked
         self._written: dict[str, ClockReading] = {}
         """By this commit itself, which is at work on it since then."""
@@ -85,8 +85,8 @@ class CommitFence:
 
     def begin_attempt(self) -> bool:
         """A turn begins. Whether the one before took so long that what it put may have been cleaned up."""
-        stood_still = self._looked.is_past(_AT_WORK_NS, self._ports)
-        self._looked = ClockReading.now(self._ports)
+        stood_still = self._looked.is_past(_AT_WORK_NS, self._runtime)
+        self._looked = ClockReading.now(self._runtime)
         return stood_still
 
     def before_put(self, manifest: Manifest, before: Manifest | None, written: Collection[str]) -> bool:
@@ -94,20 +94,20 @@ class CommitFence:
         in this turn. False if that had to be looked at, which is done once for each file: others may have gone on
         meanwhile."""
         self._written |= dict.fromkeys(written, self._looked)
-        if not self._begun.is_past(_YOUNG_NS, self._ports):
+        if not self._begun.is_past(_YOUNG_NS, self._runtime):
             return True
         named = references_of(manifest)
         added = named.own - (references_of(before).own if before else frozenset()) - self._assured
-        old = sorted(name for name in added if self._written.get(name, self._begun).is_past(_YOUNG_NS, self._ports))
+        old = sorted(name for name in added if self._written.get(name, self._begun).is_past(_YOUNG_NS, self._runtime))
         for part in Lease("this commit", files=tuple(old)).parts() if old else ():
-            self._held.append(leases.acquire(self._location.own_store, part, self._ports))
+            self._held.append(leases.acquire(self._location.own_store, part, self._runtime))
         self._check_files([name for name in old if name in named.there])
         self._assured.update(old)
         return not old
 
     def after_put(self, manifest: Manifest, scheme: NamingScheme) -> None:
         """The put was answered. Whether it stands is asked only if it is long ago that we looked."""
-        if self._looked.is_past(_AT_WORK_NS, self._ports):
+        if self._looked.is_past(_AT_WORK_NS, self._runtime):
             try:
                 wrong = find_commit_problem(self._location, manifest, scheme)
             except LanceError as error:

@@ -65,13 +65,13 @@ def commit_append(
     base: Snapshot | NewTable,
     since: Version,
     attempts: int,
-    ports: Runtime,
+    runtime: Runtime,
     begun: ClockReading | None = None,
     rows: BufferedRows | None = None,
     record: IntentRecord | None = None,
 ) -> CommitResult:
     """As `commit`, which see; of `ours`, or of `rows` that are still to be written for it, and for `record`."""
-    me = PendingAppend(location, ours, base, since, attempts, ports, begun, rows, record)
+    me = PendingAppend(location, ours, base, since, attempts, runtime, begun, rows, record)
     key = location.key
     company: list[PendingAppend] = []
     try:

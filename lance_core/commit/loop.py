@@ -72,7 +72,7 @@ def commit(
     base: Snapshot | NewTable | Fork,
     since: Version,
     attempts: int,
-    ports: Runtime,
+    runtime: Runtime,
     begun: ClockReading | None = None,
 ) -> CommitResult:
     """Put `ours` into exactly one version.
@@ -81,8 +81,8 @@ def commit(
     turn = store.commit_lock(naming.VERSIONS) if isinstance(store, SupportsCommitLock) else nullcontext()
     # What a restore names once more was written long ago, and perhaps by one whose version came too late to keep it.
     written = ClockReading.distant_past() if isinstance(ours.operation, Restore) else begun
-    with CommitFence(location, ours.uuid, written, ports) as watch, turn:
-        return _commit(location, ours, base, since, attempts, ports, watch)
+    with CommitFence(location, ours.uuid, written, runtime) as watch, turn:
+        return _commit(location, ours, base, since, attempts, runtime, watch)
 
 
 def _commit(
@@ -91,7 +91,7 @@ def _commit(
     base: Snapshot | NewTable | Fork,
     since: Version,
     attempts: int,
-    ports: Runtime,
+    runtime: Runtime,
     watch: CommitFence,
 ) -> CommitResult:
     loaded = base if isinstance(base, Snapshot) else None
@@ -102,7 +102,7 @@ def _commit(
     taken: Version | None = None  # where somebody was first just now
     new_keys = KeyConflicts(ours)
     noted = _TransactionFile()
-    pace = Backoff(ports)
+    pace = Backoff(runtime)
     attempt = 0
     while True:
         stood_still = watch.begin_attempt()
@@ -138,11 +138,11 @@ def _commit(
         head, scheme = _head(base, history)
         try:
             before = head if isinstance(head, Manifest) else None
-            fetched = fetch_inputs(location, required_inputs(ours, planned_on, before), ports)
+            fetched = fetch_inputs(location, required_inputs(ours, planned_on, before), runtime)
             rebased = rebase(ours, planned_on, before, others, fetched)
-            files = noted.files(rebased, head, ports)
+            files = noted.files(rebased, head, runtime)
             occasion = CommitContext(
-                now_ns=ports.now_ns(),
+                now_ns=runtime.now_ns(),
                 library_version=LIBRARY_VERSION,
                 transaction_file=noted.name,
                 scheme=scheme,
@@ -151,7 +151,7 @@ def _commit(
             for path, data in files.items():
                 location.store.put(path, data)
             if not watch.before_put(manifest, before, files):
-                taken, pace = None, Backoff(ports)
+                taken, pace = None, Backoff(runtime)
                 continue  # it took a while: who looks again now is not late with its put
             put = location.store.create(manifest.path, manifest.encode())
         except RetryableConflict as error:
@@ -200,17 +200,17 @@ class _TransactionFile:
     name = ""
     _record = b""
 
-    def files(self, rebased: Rebased, head: Manifest | NewTable | Fork, ports: Runtime) -> Mapping[str, bytes]:
+    def files(self, rebased: Rebased, head: Manifest | NewTable | Fork, runtime: Runtime) -> Mapping[str, bytes]:
         """What has to be written in this turn, before the version."""
         record = encode_transaction_file(head, rebased.transaction)
         if record == self._record:
             return rebased.files
         self._record = record
-        self.name = naming.transaction_name(rebased.transaction.read_version, str(ports.new_uuid()))
+        self.name = naming.transaction_name(rebased.transaction.read_version, str(runtime.new_uuid()))
         return {**rebased.files, f"{naming.TRANSACTIONS}/{self.name}": record}
 
 
-def fetch_inputs(location: Location, wanted: RequiredInputs, ports: Runtime) -> FetchedInputs:
+def fetch_inputs(location: Location, wanted: RequiredInputs, runtime: Runtime) -> FetchedInputs:
     """What a change has to be told before it can follow the head."""
     deletions = {}
     for fragment in wanted.deletions:
@@ -218,7 +218,7 @@ def fetch_inputs(location: Location, wanted: RequiredInputs, ports: Runtime) -> 
             deletions[fragment.id] = vector
     return FetchedInputs(
         deletions=deletions,
-        numbers={fragment_id: ports.new_uuid().int >> 64 for fragment_id in deletions},
+        numbers={fragment_id: runtime.new_uuid().int >> 64 for fragment_id in deletions},
         manifest=None if wanted.version is None else load_at(location, wanted.version).manifest,
     )
 

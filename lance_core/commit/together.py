@@ -51,7 +51,7 @@ class PendingAppend:
     base: Snapshot | NewTable
     since: Version
     attempts: int
-    ports: Runtime
+    runtime: Runtime
     begun: ClockReading | None
     rows: BufferedRows | None = None
     """Not written yet; what it is to commit has no fragments then."""
@@ -141,13 +141,13 @@ def _write(leader: PendingAppend, more: Callable[[], Sequence[PendingAppend]]) -
                 return brought
         return ()
 
-    return write_shared_file(leader.location, leader.rows, held, leader.ports)
+    return write_shared_file(leader.location, leader.rows, held, leader.runtime)
 
 
 def _folded(leader: PendingAppend, group: Sequence[PendingAppend], fragments: Sequence[Fragment]) -> Transaction:
     """No intention learns of a shared file: it is committed in the next moment, and those who repeat what was cut off
     there write another one."""
-    uuid = str(leader.ports.new_uuid())
+    uuid = str(leader.runtime.new_uuid())
     sharing = [each.rows.rows for each in group if each.rows]
     if len(sharing) > 1:
         (fragment,) = fragments
@@ -176,7 +176,7 @@ def _share(outcome: CommitResult, one: PendingAppend, append: Append) -> CommitR
 
 
 def commit_alone(one: PendingAppend) -> CommitResult:
-    fragments = one.rows.written(one.location.codec, one.ports.new_uuid) if one.rows else ()
+    fragments = one.rows.written(one.location.codec, one.runtime.new_uuid) if one.rows else ()
     return _commit_written(one, fragments)
 
 
@@ -189,11 +189,17 @@ def _ready(one: PendingAppend, fragments: Sequence[Fragment]) -> Transaction:
     if one.rows is None:
         return one.ours
     append = Append(tuple(fragments))
-    register_files(one.location, one.record, files_written(append, None), one.ports)
+    register_files(one.location, one.record, files_written(append, None), one.runtime)
     return replace(one.ours, operation=append)
 
 
 def _commit(one: PendingAppend) -> CommitResult:
     return commit(
-        one.location, one.ours, base=one.base, since=one.since, attempts=one.attempts, ports=one.ports, begun=one.begun
+        one.location,
+        one.ours,
+        base=one.base,
+        since=one.since,
+        attempts=one.attempts,
+        runtime=one.runtime,
+        begun=one.begun,
     )

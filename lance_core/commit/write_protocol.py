@@ -45,7 +45,7 @@ class StartedWrite:
     base: Snapshot | NewTable
     uuid: str
     record: IntentRecord | None
-    ports: Runtime
+    runtime: Runtime
     moment: ClockReading | None = None
     """Before the first of its files was written."""
 
@@ -73,20 +73,20 @@ class WriteResult:
 
 
 def begin(
-    location: Location, base: Snapshot | NewTable, *, verb: str, intent: str | None, ports: Runtime
+    location: Location, base: Snapshot | NewTable, *, verb: str, intent: str | None, runtime: Runtime
 ) -> StartedWrite | WriteResult:
     """Nothing is written before this returns, except the record of the intent itself. `verb` is what the caller is
     about to do: the same intent may not be two different things."""
     if isinstance(base, Snapshot):
         check_not_detached(base)
         check_manifest_store(location, base.manifest)
-    uuid = str(ports.new_uuid())
-    moment = ClockReading.now(ports)
+    uuid = str(runtime.new_uuid())
+    moment = ClockReading.now(runtime)
     if intent is None:
-        return StartedWrite(location, base, uuid, None, ports, moment)
+        return StartedWrite(location, base, uuid, None, runtime, moment)
     read_version = base.version if isinstance(base, Snapshot) else Version(0)
-    record = idempotency.claim(location.store, intent, verb=verb, base=read_version, uuid=uuid, now_ns=ports.now_ns())
-    begun = StartedWrite(location, base, record.transaction_uuid, record, ports, moment)
+    record = idempotency.claim(location.store, intent, verb=verb, base=read_version, uuid=uuid, now_ns=runtime.now_ns())
+    begun = StartedWrite(location, base, record.transaction_uuid, record, runtime, moment)
     if record.landing:
         return _remembered(location, record, record.landing)
     if record.transaction_uuid == uuid:
@@ -163,13 +163,13 @@ def finish(
 ) -> WriteResult:
     planned_on = begun.base.manifest if isinstance(begun.base, Snapshot) else None
     files, segments = files_written(operation, planned_on), segments_written(operation, planned_on)
-    data_files.register_files(begun.location, begun.record, files, begun.ports, segments)
+    data_files.register_files(begun.location, begun.record, files, begun.runtime, segments)
     ours = Transaction(begun.read_version, begun.uuid, operation, properties)
     beside = None
     if audit is not None:
         try:
             beside = audit_module.run_audit(
-                begun.location, begun.base, ours, audit, begun=begun.moment, ports=begun.ports
+                begun.location, begun.base, ours, audit, begun=begun.moment, runtime=begun.runtime
             )
         except AuditFailed:
             # Of two holders of one intention the other may have passed meanwhile.
@@ -177,14 +177,14 @@ def finish(
                 return landed
             raise
     land = commit_append if isinstance(operation, Append) and audit is None else commit
-    with restore_lease(begun.location, operation, begun.ports):
+    with restore_lease(begun.location, operation, begun.runtime):
         outcome = land(
             begun.location,
             ours,
             base=begun.base,
             since=begun.since,
             attempts=attempts,
-            ports=begun.ports,
+            runtime=begun.runtime,
             begun=begun.moment,
         )
     done = write_result(begun, outcome)
@@ -204,7 +204,7 @@ def finish_append(
     """Of rows that are not written yet: those of several who append at the same time go into one file, unless somebody
     wants to see them first."""
     if audit is not None:
-        append = Append(rows.written(begun.location.codec, begun.ports.new_uuid))
+        append = Append(rows.written(begun.location.codec, begun.runtime.new_uuid))
         return finish(begun, append, properties=properties, attempts=attempts, audit=audit)
     outcome = commit_append(
         begun.location,
@@ -212,7 +212,7 @@ def finish_append(
         base=begun.base,
         since=begun.since,
         attempts=attempts,
-        ports=begun.ports,
+        runtime=begun.runtime,
         begun=begun.moment,
         rows=rows,
         record=begun.record,
@@ -221,13 +221,13 @@ def finish_append(
 
 
 @contextmanager
-def restore_lease(location: Location, operation: Operation, ports: Runtime) -> Iterator[None]:
+def restore_lease(location: Location, operation: Operation, runtime: Runtime) -> Iterator[None]:
     """Files of an old version are to be named once more: no cleanup may take them meanwhile. Where it ends undecided a
     put may still be under way, and the hold is left to be forgotten."""
     if not isinstance(operation, Restore):
         yield
         return
-    held = acquire(location.own_store, Lease("restoring it", operation.version), ports)
+    held = acquire(location.own_store, Lease("restoring it", operation.version), runtime)
     try:
         yield
     except CommitUndecided:
@@ -298,7 +298,7 @@ def _note(begun: StartedWrite, landing: CommitSummary) -> None:
         return
     location = begun.location
     try:
-        idempotency.record_commit(location.store, begun.record, landing, now_ns=begun.ports.now_ns())
+        idempotency.record_commit(location.store, begun.record, landing, now_ns=begun.runtime.now_ns())
     except StorageError as error:
         raise CommitUndecided(
             f"{location.uri}: this {landing.operation} landed as version {landing.version}, but that could not be "

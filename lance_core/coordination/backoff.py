@@ -19,28 +19,28 @@ _AGAIN_FACTOR = 4
 class Backoff:
     """Of one piece of work and its repetitions."""
 
-    def __init__(self, ports: Runtime) -> None:
-        self._ports = ports
-        self._begun = self._turn_begun = ports.elapsed_ns()
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._begun = self._turn_begun = runtime.elapsed_ns()
         self._turns = 0
         self._longest = 0
         self._shortest = 0
 
     def wait(self) -> None:
         """A turn was for nothing: wait before the next one."""
-        took = self._ports.elapsed_ns() - self._turn_begun
+        took = self._runtime.elapsed_ns() - self._turn_begun
         self._longest = max(self._longest, took)
         self._shortest = min(self._shortest or took, took)  # a longer one was kept waiting itself
         turns = max(_TURNS_LEAST, _TURNS_FIRST / 2**self._turns)
         self._turns += 1
-        seconds = min(_WAIT_SECONDS_MAX, turns * self._shortest / 1e9) * self._ports.random()
+        seconds = min(_WAIT_SECONDS_MAX, turns * self._shortest / 1e9) * self._runtime.random()
         if seconds > 0:
-            self._ports.sleep(seconds)
-        self._turn_begun = self._ports.elapsed_ns()
+            self._runtime.sleep(seconds)
+        self._turn_begun = self._runtime.elapsed_ns()
 
     @property
     def is_expired(self) -> bool:
         """Whether repeating it all once more would take too long: asked after a turn, or before the next one."""
-        now = self._ports.elapsed_ns()
+        now = self._runtime.elapsed_ns()
         longest = max(self._longest, now - self._turn_begun)
         return now - self._begun > max(_AGAIN_SECONDS * 1e9, _AGAIN_FACTOR * longest)

@@ -62,10 +62,10 @@ def _pieces(count: int) -> Iterator[slice]:
     return (slice(start, start + _IN_ONE) for start in range(0, max(count, 1), _IN_ONE))
 
 
-def acquire(store: Store, wanted: Lease, ports: Runtime) -> str:
+def acquire(store: Store, wanted: Lease, runtime: Runtime) -> str:
     """The name of the hold, for `release`. Refused where a cleanup may be removing what is wanted: ask for it before
     looking whether it is there."""
-    path = f"{HOLDS}/{ports.new_uuid().hex}.json"
+    path = f"{HOLDS}/{runtime.new_uuid().hex}.json"
     store.put(path, json.dumps({"what": wanted.what, "version": wanted.version, "files": wanted.files}).encode())
     try:
         check_not_being_swept(store, wanted)
@@ -96,9 +96,9 @@ def read_lease(store: Store, path: str) -> Lease:
     return Lease(what, version, tuple(files))
 
 
-def announce_sweep(store: Store, notice: SweepNotice, ports: Runtime) -> str:
+def announce_sweep(store: Store, notice: SweepNotice, runtime: Runtime) -> str:
     """The name of the notice, for `release`."""
-    path = f"{NOTICES}/{ports.new_uuid().hex}.json"
+    path = f"{NOTICES}/{runtime.new_uuid().hex}.json"
     store.put(path, json.dumps({"versions": notice.versions, "files": notice.files}).encode())
     return path
 

@@ -53,7 +53,7 @@ def with_columns(
     columns: TableSchema,
     *,
     conversion: Conversion = Conversion.EXACT,
-    ports: Runtime,
+    runtime: Runtime,
 ) -> Fragment:
     """The fragment with one file more, which stores `columns`."""
     file = write_columns(
@@ -63,7 +63,7 @@ def with_columns(
         version=base.manifest.storage_version,
         rows=fragment.physical_rows,
         conversion=conversion,
-        new_uuid=ports.new_uuid,
+        new_uuid=runtime.new_uuid,
         what=base.location.uri,
     )
     return fragment.with_files([*fragment.files, file])

@@ -10,7 +10,7 @@ from lance_core.scan.selection import Selection
 from lance_core.versions.snapshot import Snapshot
 
 
-def delete(base: Snapshot, sql: str, *, ports: Runtime, selection: Selection | None = None) -> Delete:
+def delete(base: Snapshot, sql: str, *, runtime: Runtime, selection: Selection | None = None) -> Delete:
     """Fragments that lose all of their rows go as a whole, and get no deletion file. `selection` is what indices know,
     where they were asked before."""
     predicate = Predicate.parse(sql, conditional(base.manifest))
@@ -18,7 +18,7 @@ def delete(base: Snapshot, sql: str, *, ports: Runtime, selection: Selection | N
     updated, removed, affected = [], [], {}
     for fragment, offsets in matching(base, predicate, selection):
         affected[fragment.id] = rows_as_bitmap(offsets)
-        after = with_deleted(base.location, fragment, offsets, read_version=base.version, ports=ports)
+        after = with_deleted(base.location, fragment, offsets, read_version=base.version, runtime=runtime)
         if after is None:
             removed.append(fragment.id)
         else:

@@ -16,7 +16,7 @@ from lance_core.versions.location import Location
 
 
 def with_deleted(
-    location: Location, fragment: Fragment, offsets: npt.NDArray[np.int64], *, read_version: Version, ports: Runtime
+    location: Location, fragment: Fragment, offsets: npt.NDArray[np.int64], *, read_version: Version, runtime: Runtime
 ) -> Fragment | None:
     """The fragment without these live rows too; None where none is left, and then no file is written."""
     gone = DeletionVector.of(offsets)
@@ -26,7 +26,7 @@ def with_deleted(
         return None
     old = fragment.deletion_file
     as_bitmap = deleted.goes_on_as_bitmap(was_bitmap=None if old is None else old.is_bitmap)
-    number = ports.new_uuid().int >> 64
+    number = runtime.new_uuid().int >> 64
     after = fragment.with_deletion_file(
         is_bitmap=as_bitmap, read_version=read_version, number=number, rows=len(deleted)
     )

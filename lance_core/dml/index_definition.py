@@ -40,12 +40,12 @@ class IndexRequest:
             check_name(self.name)
 
 
-def create(base: Snapshot, asked: IndexRequest, *, ports: Runtime) -> CreateIndex:
+def create(base: Snapshot, asked: IndexRequest, *, runtime: Runtime) -> CreateIndex:
     """Of all fragments of the version, or of those that were named. When it returns, the files are written."""
     wanted, removed = planned(base, asked)
     fragments = chosen(base, asked.fragments)
     covers = BitMap(fragment.id for fragment in fragments)
-    return CreateIndex((build.build(base, wanted, fragments, covers=covers, ports=ports),), removed)
+    return CreateIndex((build.build(base, wanted, fragments, covers=covers, runtime=runtime),), removed)
 
 
 def planned(base: Snapshot, asked: IndexRequest) -> tuple[IndexSpec, tuple[IndexMetadata, ...]]:

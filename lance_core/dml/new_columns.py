@@ -42,21 +42,21 @@ def add_columns(
     *,
     schema: pa.Schema | None,
     read_columns: Sequence[str] | None,
-    ports: Runtime,
+    runtime: Runtime,
 ) -> Merge:
     schema = None if schema is None else validation.schema(schema, "schema")
     if isinstance(columns, Mapping):
-        return _by_sql(base, columns, ports)
+        return _by_sql(base, columns, runtime)
     if isinstance(columns, pa.Field):
         return _all_null(base, pa.schema([columns]))
     if callable(columns):
-        return _by_function(base, columns, schema, read_columns, ports)
+        return _by_function(base, columns, schema, read_columns, runtime)
     return _all_null(
         base, columns if isinstance(columns, pa.Schema) else pa.schema(validation.fields(columns, "columns"))
     )
 
 
-def merge_columns(base: Snapshot, data: InputRows, on: str | Sequence[str], *, ports: Runtime) -> Merge:
+def merge_columns(base: Snapshot, data: InputRows, on: str | Sequence[str], *, runtime: Runtime) -> Merge:
     """A left join: rows without a partner get null, and null keys have none. `data` is held in memory."""
     what, stored = base.location.uri, base.manifest.schema
     keys = validation.keys(on, "on")
@@ -86,11 +86,11 @@ def merge_columns(base: Snapshot, data: InputRows, on: str | Sequence[str], *, p
             joined.append((each, found[position : position + each.batch.num_rows]))
             position += each.batch.num_rows
         taken = (PositionedBatch(_taken(values, partners), each.offsets) for each, partners in joined)
-        fragments.append(with_columns(base, fragment, taken, new, ports=ports))
+        fragments.append(with_columns(base, fragment, taken, new, runtime=runtime))
     return merged(base, fragments, new.fields)
 
 
-def _by_sql(base: Snapshot, expressions: Mapping[str, str], ports: Runtime) -> Merge:
+def _by_sql(base: Snapshot, expressions: Mapping[str, str], runtime: Runtime) -> Merge:
     readable = with_metadata_columns(base.manifest.schema.arrow)
     projection = Projection.parse(expressions, readable)
     new = new_fields(base, projection.schema_over(readable))
@@ -99,12 +99,12 @@ def _by_sql(base: Snapshot, expressions: Mapping[str, str], ports: Runtime) -> M
         for rows in live_rows(base, fragment, projection.columns, base.manifest.schema):
             yield PositionedBatch(projection.evaluate(rows.batch), rows.offsets)
 
-    fragments = [with_columns(base, each, computed(each), new, ports=ports) for each in base.manifest.fragments]
+    fragments = [with_columns(base, each, computed(each), new, runtime=runtime) for each in base.manifest.fragments]
     return merged(base, fragments, new.fields)
 
 
 def _by_function(
-    base: Snapshot, compute: Compute, schema: pa.Schema | None, read_columns: Sequence[str] | None, ports: Runtime
+    base: Snapshot, compute: Compute, schema: pa.Schema | None, read_columns: Sequence[str] | None, runtime: Runtime
 ) -> Merge:
     stored = base.manifest.schema
     readable = with_metadata_columns(stored.arrow)
@@ -139,7 +139,7 @@ def _by_function(
             schema = _checked(compute(none), none, base, "no rows", None).schema
     new = new_fields(base, schema)
     written = [
-        with_columns(base, fragment, _alike(begun.get(number) or computed(fragment), new.arrow), new, ports=ports)
+        with_columns(base, fragment, _alike(begun.get(number) or computed(fragment), new.arrow), new, runtime=runtime)
         for number, fragment in enumerate(fragments)
     ]
     return merged(base, written, new.fields)

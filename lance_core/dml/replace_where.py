@@ -128,7 +128,7 @@ class ReplacementRows:
         )
 
 
-def plan_locally(rows: InputRows, sql: str, *, limits: FileLimits, ports: Runtime) -> Callable[[Snapshot], Update]:
+def plan_locally(rows: InputRows, sql: str, *, limits: FileLimits, runtime: Runtime) -> Callable[[Snapshot], Update]:
     """A plan, for as often as it is needed."""
     is_held = rows.bytes is not None
     rows = rows.materialized() if is_held else rows
@@ -155,13 +155,13 @@ def plan_locally(rows: InputRows, sql: str, *, limits: FileLimits, ports: Runtim
             version=base.manifest.storage_version,
             limits=limits,
             conversion=Conversion.EXACT,
-            new_uuid=ports.new_uuid,
+            new_uuid=runtime.new_uuid,
             what=what,
             look=its.looking(what),
         )
 
     its_rows = ReplacementRows(write, sql)
-    return lambda base: its_rows.plan(base, lambda: delete(base, sql, ports=ports))
+    return lambda base: its_rows.plan(base, lambda: delete(base, sql, runtime=runtime))
 
 
 def _still_fits(columns: TableSchema, schema: TableSchema) -> bool:

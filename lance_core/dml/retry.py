@@ -48,9 +48,9 @@ def commit_with_retry(
     intent: str | None,
     properties: Mapping[str, str],
     retries: int,
-    ports: Runtime,
+    runtime: Runtime,
 ) -> WriteResult:
-    begun = write_protocol.begin(base.location, base, verb=change.verb, intent=intent, ports=ports)
+    begun = write_protocol.begin(base.location, base, verb=change.verb, intent=intent, runtime=runtime)
     return begun if isinstance(begun, WriteResult) else resume(change, begun, properties=properties, retries=retries)
 
 
@@ -58,7 +58,7 @@ def resume(change: Change, begun: StartedWrite, *, properties: Mapping[str, str]
     """From a beginning that others may have made together with that of other changes."""
     if change.files_exist:
         begun = replace(begun, moment=ClockReading.distant_past())
-    pace = Backoff(begun.ports)
+    pace = Backoff(begun.runtime)
     for done_before in range(retries):
         try:
             written = _once(change, begun, properties, retries)

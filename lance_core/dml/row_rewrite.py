@@ -90,12 +90,12 @@ def move_rows(
     *,
     assigned: Iterable[int],
     limits: FileLimits,
-    ports: Runtime,
+    runtime: Runtime,
 ) -> Update:
     """Changed rows first, in the order of the table, then inserted ones, which get their row ids at commit. `removed`
     are rows that go without coming back."""
     base = changes.base
-    new = _moved(changes, inserted, limits=limits, ports=ports)
+    new = _moved(changes, inserted, limits=limits, runtime=runtime)
     gone = {part.fragment.id: part.offsets for part in changes.parts}
     for fragment_id, offsets in removed.items():
         gone[fragment_id] = np.concatenate([gone.get(fragment_id, np.empty(0, dtype=np.int64)), offsets])
@@ -103,7 +103,7 @@ def move_rows(
     for fragment in base.manifest.fragments if gone else ():
         if fragment.id not in gone:
             continue
-        after = with_deleted(base.location, fragment, gone[fragment.id], read_version=base.version, ports=ports)
+        after = with_deleted(base.location, fragment, gone[fragment.id], read_version=base.version, runtime=runtime)
         if after is None:
             removed_ids.append(fragment.id)
         else:
@@ -113,14 +113,14 @@ def move_rows(
 
 
 def rewrite_columns(
-    changes: RowRewrite, inserted: Sequence[pa.RecordBatch], *, limits: FileLimits, ports: Runtime
+    changes: RowRewrite, inserted: Sequence[pa.RecordBatch], *, limits: FileLimits, runtime: Runtime
 ) -> Update:
     """Every row stays where it is; the fragment's old files keep the columns, dead."""
     base = changes.base
     affected = {part.fragment.id: rows_as_bitmap(part.offsets) for part in changes.parts}
     return Update(
-        updated=tuple(_with_columns(changes, part, ports) for part in changes.parts),
-        new=write_rows(base, inserted, limits=limits, ports=ports),
+        updated=tuple(_with_columns(changes, part, runtime) for part in changes.parts),
+        new=write_rows(base, inserted, limits=limits, runtime=runtime),
         fields_modified=ids_of(changes.fields.fields),
         mode=UpdateMode.REWRITE_COLUMNS,
         updated_offsets={int(number): rows for number, rows in affected.items()}
@@ -131,7 +131,7 @@ def rewrite_columns(
 
 
 def write_rows(
-    base: Snapshot, batches: Iterable[pa.RecordBatch], *, limits: FileLimits, ports: Runtime
+    base: Snapshot, batches: Iterable[pa.RecordBatch], *, limits: FileLimits, runtime: Runtime
 ) -> tuple[Fragment, ...]:
     return write_fragments(
         base.location.codec,
@@ -140,7 +140,7 @@ def write_rows(
         version=base.manifest.storage_version,
         limits=limits,
         conversion=Conversion.EXACT,
-        new_uuid=ports.new_uuid,
+        new_uuid=runtime.new_uuid,
         what=base.location.uri,
     )
 
@@ -151,11 +151,11 @@ def ids_of(fields: Iterable[Field]) -> tuple[int, ...]:
 
 
 def _moved(
-    changes: RowRewrite, inserted: Sequence[pa.RecordBatch], *, limits: FileLimits, ports: Runtime
+    changes: RowRewrite, inserted: Sequence[pa.RecordBatch], *, limits: FileLimits, runtime: Runtime
 ) -> tuple[Fragment, ...]:
     base = changes.base
     if not changes.parts:
-        return write_rows(base, inserted, limits=limits, ports=ports)
+        return write_rows(base, inserted, limits=limits, runtime=runtime)
     ids: list[npt.NDArray[np.uint64]] = []
 
     def rows() -> Iterator[pa.RecordBatch]:
@@ -168,7 +168,7 @@ def _moved(
         for batch in inserted:
             yield _filled(batch, changes.schema.arrow)
 
-    fragments = write_rows(base, rows(), limits=limits, ports=ports)
+    fragments = write_rows(base, rows(), limits=limits, runtime=runtime)
     return _with_row_ids(fragments, np.concatenate(ids)) if ids else fragments
 
 
@@ -205,14 +205,14 @@ def _read(
             yield np.searchsorted(part.offsets, found.offsets[wanted]), found.batch.filter(pa.array(wanted))
 
 
-def _with_columns(changes: RowRewrite, part: FragmentChange, ports: Runtime) -> Fragment:
+def _with_columns(changes: RowRewrite, part: FragmentChange, runtime: Runtime) -> Fragment:
     dead = frozenset(ids_of(changes.fields.fields))
     old = [file.without_fields(dead) if dead & set(file.field_ids) else file for file in part.fragment.files]
     # A file of dead and dropped columns alone has nothing in common with the schema, and pylance refuses that.
     alive = set(ids_of(changes.schema.fields))
     living = [file for file in old if alive & set(file.field_ids)]
     stripped = part.fragment.with_files(living)
-    return with_columns(changes.base, stripped, _columns_of(changes, part), changes.fields, ports=ports)
+    return with_columns(changes.base, stripped, _columns_of(changes, part), changes.fields, runtime=runtime)
 
 
 def _columns_of(changes: RowRewrite, part: FragmentChange) -> Iterator[PositionedBatch]:

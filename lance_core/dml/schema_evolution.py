@@ -26,7 +26,7 @@ from lance_core.versions.snapshot import Snapshot
 _FIRST_WITH_LEAF_COLUMNS = StorageVersion(2, 1)
 
 
-def drop_columns(base: Snapshot, columns: Sequence[str], *, ports: Runtime) -> Project | Merge:
+def drop_columns(base: Snapshot, columns: Sequence[str], *, runtime: Runtime) -> Project | Merge:
     """A parent of which nothing is left goes too. Files keep what is in them until they are written anew."""
     schema = base.manifest.schema
     if not (paths := validation.names(columns, "columns")):
@@ -43,17 +43,17 @@ def drop_columns(base: Snapshot, columns: Sequence[str], *, ports: Runtime) -> P
     if all(any(not live.isdisjoint(file.fields) for file in each.files) for each in base.manifest.message.fragments):
         return Project(after, preserves_nullability=True)
     fragments = tuple(
-        _with_a_file(base, _with_dead(each, set(), live), after, ports) for each in base.manifest.fragments
+        _with_a_file(base, _with_dead(each, set(), live), after, runtime) for each in base.manifest.fragments
     )
     return Merge(fragments, after, preserves_nullability=True)
 
 
-def _with_a_file(base: Snapshot, fragment: Fragment, schema: TableSchema, ports: Runtime) -> Fragment:
+def _with_a_file(base: Snapshot, fragment: Fragment, schema: TableSchema, runtime: Runtime) -> Fragment:
     """One of nulls where there is none: we read rows without any file, other libraries refuse the table."""
     if fragment.files:
         return fragment
     cheapest = min((field for field in schema.fields if field.nullable), key=lambda field: len(field.children))
-    return with_columns(base, fragment, (), TableSchema((cheapest,), {}), ports=ports)
+    return with_columns(base, fragment, (), TableSchema((cheapest,), {}), runtime=runtime)
 
 
 def reorder_columns(base: Snapshot, columns: Sequence[str]) -> Project:
@@ -78,7 +78,7 @@ def alter_column(
     rename: str | None,
     type: pa.DataType | None,
     nullable: bool | None,
-    ports: Runtime,
+    runtime: Runtime,
 ) -> Project | Merge:
     if rename is None and type is None and nullable is None:
         raise InvalidInput(f"say what becomes of column {path!r}: rename=, type= or nullable=")
@@ -105,7 +105,7 @@ def alter_column(
     )
     if type is None:
         return Project(replaced(schema, chain, after), preserves_nullability=not tightened)
-    return _cast(base, chain, path, after, type, preserves_nullability=not tightened, ports=ports)
+    return _cast(base, chain, path, after, type, preserves_nullability=not tightened, runtime=runtime)
 
 
 def _cast(
@@ -116,7 +116,7 @@ def _cast(
     type: pa.DataType,
     *,
     preserves_nullability: bool,
-    ports: Runtime,
+    runtime: Runtime,
 ) -> Merge:
     manifest, version = base.manifest, base.manifest.storage_version
     _check_separable(chain, path, keeps_its_place=True)
@@ -142,7 +142,7 @@ def _cast(
         rows = live_rows(base, fragment, [read.name], source)
         kept = _with_dead(fragment, moved, live)
         try:
-            fragments.append(with_columns(base, kept, rows, stored, conversion=Conversion.ASKED_FOR, ports=ports))
+            fragments.append(with_columns(base, kept, rows, stored, conversion=Conversion.ASKED_FOR, runtime=runtime))
         except SchemaMismatch as error:
             raise SchemaMismatch(
                 f"{base.location.uri}: column {path!r} cannot become a {type}: {error}",

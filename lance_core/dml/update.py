@@ -63,7 +63,7 @@ def update(
     where: str | None,
     *,
     limits: FileLimits,
-    ports: Runtime,
+    runtime: Runtime,
     in_place: bool | None = None,
     selection: Selection | None = None,
 ) -> Update:
@@ -81,8 +81,8 @@ def update(
     parts = [FragmentChange(fragment, offsets, evaluated) for fragment, offsets in found if len(offsets)]
     changes = RowRewrite(base, asked.columns, projection.columns, tuple(parts))
     if is_cheaper_in_place(changes) if in_place is None else in_place:
-        return rewrite_columns(changes, (), limits=limits, ports=ports)
-    return move_rows(changes, {}, (), assigned=ids_of(changes.fields.fields), limits=limits, ports=ports)
+        return rewrite_columns(changes, (), limits=limits, runtime=runtime)
+    return move_rows(changes, {}, (), assigned=ids_of(changes.fields.fields), limits=limits, runtime=runtime)
 
 
 def _wanted(field: Field, arrow: pa.Field) -> pa.DataType:

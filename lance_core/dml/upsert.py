@@ -54,7 +54,7 @@ def upsert(
     rules: UpsertRules,
     *,
     limits: FileLimits,
-    ports: Runtime,
+    runtime: Runtime,
     seen: JoinCache | None = None,
 ) -> Update | None:
     """None where the rules change nothing at all. Another upsert makes a version even where it finds no row to change,
@@ -76,10 +76,10 @@ def upsert(
     ]
     changes = changes_of(base, source, found, rules)
     if may_stay(source.columns, schema) and not found.removed and is_cheaper_in_place(changes):
-        update = rewrite_columns(changes, inserted, limits=limits, ports=ports)
+        update = rewrite_columns(changes, inserted, limits=limits, runtime=runtime)
     else:
         assigned = ids_of(schema.fields)
-        update = move_rows(changes, found.removed, inserted, assigned=assigned, limits=limits, ports=ports)
+        update = move_rows(changes, found.removed, inserted, assigned=assigned, limits=limits, runtime=runtime)
     update = with_cache(update, source, rules, schema)
     if not rules.insert:
         return update

@@ -220,7 +220,7 @@ def _mended(acting: Location, identity: UUID, uncovered: BitMap | None) -> str:
             return f"segment {identity} says so no more"
         operation = CreateIndex((index.covering(covered - uncovered),))
     try:
-        begun = write_protocol.begin(base.location, base, verb="fsck", intent=None, ports=SYSTEM_RUNTIME)
+        begun = write_protocol.begin(base.location, base, verb="fsck", intent=None, runtime=SYSTEM_RUNTIME)
         assert isinstance(begun, write_protocol.StartedWrite)
         done = write_protocol.finish(begun, operation, properties={}, attempts=ATTEMPTS)
     except (ConflictError, Corrupt) as found:

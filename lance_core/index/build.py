@@ -84,7 +84,7 @@ def build(
     *,
     parts: Sequence[MergeInput] = (),
     covers: BitMap,
-    ports: Runtime,
+    runtime: Runtime,
 ) -> IndexMetadata:
     """A segment of the rows of these fragments, and of what the parts bring; `covers` is all that it covers."""
 
@@ -92,12 +92,14 @@ def build(
         rows = values(base, wanted.chain, fragments, addresses=addresses)
         return wanted.kind.write(files, column, rows, parts, wanted.options)
 
-    return write_segment(base, wanted, write, covers=covers, ports=ports)
+    return write_segment(base, wanted, write, covers=covers, runtime=runtime)
 
 
-def write_segment(base: Snapshot, wanted: IndexSpec, write: Write, *, covers: BitMap, ports: Runtime) -> IndexMetadata:
+def write_segment(
+    base: Snapshot, wanted: IndexSpec, write: Write, *, covers: BitMap, runtime: Runtime
+) -> IndexMetadata:
     """A segment whose files are written by `write`."""
-    segment = NewSegment(base.location, ports.new_uuid())
+    segment = NewSegment(base.location, runtime.new_uuid())
     empty = IndexMetadata.new(
         segment.identity,
         name=wanted.name,
@@ -107,7 +109,7 @@ def write_segment(base: Snapshot, wanted: IndexSpec, write: Write, *, covers: Bi
         type_url=wanted.kind.type_url,
         details=b"",
         index_version=wanted.kind.version(stable_row_ids=base.manifest.has_stable_row_ids),
-        created_ms=ports.now_ns() // 1_000_000,
+        created_ms=runtime.now_ns() // 1_000_000,
     )
     details = write(segment, arrow_of(base.manifest.schema, wanted.chain), empty.holds_addresses)
     return empty.filled(details, segment.files)

@@ -142,13 +142,13 @@ def expired_versions(base: Snapshot, retention: Retention, *, now: datetime) -> 
     return choose(modified, named, loaded=base.version, retention=retention, now=now)
 
 
-def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, ports: Runtime) -> CleanupReport:
+def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, runtime: Runtime) -> CleanupReport:
     """`base` is the version the caller has seen: it and whatever is newer stays."""
     dry_run, force = validation.flag(dry_run, "dry_run"), validation.flag(force, "force")
     check_manifest_store(base.location, base.manifest)
     line = branch_files_of(base)
     location = line.location
-    now = _store_time(location, ports)
+    now = _store_time(location, runtime)
     manifests = _manifests(location, now=now)
     versions = {version: manifest[1] for version, manifest in manifests.items()}
     named = _named_by_somebody(line, retention, now=now)
@@ -186,7 +186,7 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, p
     if report.versions or report.detached or report.orphans:
         keys = sorted({key for path in report.orphans if (key := file_key(path))})
         for part in SweepNotice((*report.versions, *report.detached), tuple(keys)).parts():
-            given_notice.append(announce_sweep(location.store, part, ports))
+            given_notice.append(announce_sweep(location.store, part, runtime))
     put_back = _remove_manifests(line, paths, now=now)
     # Whatever was committed, named or begun meanwhile, a restored version above all, keeps what it needs. Who is at
     # work is asked first: a hold goes when its version is there.
@@ -205,7 +205,7 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, p
     if removed:
         stayed = [(version, path) for version, (path, _age) in manifests.items() if path not in removed]
         post_cleanup_check.verify_readable(
-            location, stayed, {key for path in removed if (key := file_key(path))}, ports
+            location, stayed, {key for path in removed if (key := file_key(path))}, runtime
         )
     return replace(
         report,
@@ -248,15 +248,15 @@ def _sort_out(location: Location, staying: set[str], leaving: set[str], *, older
     return _SweepSet(tuple(gone), tuple(orphans), known)
 
 
-def _store_time(location: Location, ports: Runtime) -> datetime:
+def _store_time(location: Location, runtime: Runtime) -> datetime:
     """The store's own idea of now: when it last saw a file that was written a moment ago. Two clocks that differ by
     much mean that one of them is wrong; if it is the store's, all ages are."""
     store = location.store
-    probe = f"{naming.OWN}/clock/{ports.new_uuid().hex}"
+    probe = f"{naming.OWN}/clock/{runtime.new_uuid().hex}"
     store.put(probe, b"")
     try:
         found = store.head(probe)
-        here = datetime.fromtimestamp(ports.now_ns() / 1e9, UTC)
+        here = datetime.fromtimestamp(runtime.now_ns() / 1e9, UTC)
     finally:
         store.delete(probe)
     if found is None:

@@ -46,7 +46,7 @@ def compact(
     materialize_deletions: bool,
     remap: Remap | None,
     properties: Mapping[str, str],
-    ports: Runtime,
+    runtime: Runtime,
 ) -> Rewrite | None:
     """None where the table is in shape. When it returns, the files are written and the ids reserved, by a version that
     has the `properties` too.
@@ -58,8 +58,8 @@ def compact(
     if not groups:
         return None
     check(base, groups, remap)
-    done = [RewrittenGroup(group, written(base, group, target_rows, ports)) for group in groups]
-    return rewrite(base, done, remap, properties, ports)
+    done = [RewrittenGroup(group, written(base, group, target_rows, runtime)) for group in groups]
+    return rewrite(base, done, remap, properties, runtime)
 
 
 def planned(
@@ -89,20 +89,20 @@ def rewrite(
     groups: Sequence[RewrittenGroup],
     remap: Remap | None,
     properties: Mapping[str, str],
-    ports: Runtime,
+    runtime: Runtime,
     *,
     remap_bytes_max: int | None = None,
 ) -> Rewrite:
     """Of groups that are written. Their ids are reserved when it returns, and indices are written anew, those of at
     most so many bytes where that was not asked for."""
     what_becomes = fates(base, _moving([each.old for each in groups]), remap, bytes_max=remap_bytes_max)
-    reserved = _reserve(base, sum(len(each.new) for each in groups), properties, ports)
+    reserved = _reserve(base, sum(len(each.new) for each in groups), properties, runtime)
     numbered = list(_numbered(groups, reserved))
     reuse, entry = what_becomes.coverage.reuse, None
     moved = [FragmentRewrite(each.old, deleted_rows(base, each.old), each.new) for each in numbered]
-    anew = written_anew(base, what_becomes, moved, ports)
+    anew = written_anew(base, what_becomes, moved, runtime)
     if what_becomes.takes_note:
-        entry = _noted(base, reuse or FragmentReuse.empty(), moved, reserved.version, ports)
+        entry = _noted(base, reuse or FragmentReuse.empty(), moved, reserved.version, runtime)
     lasting = remap is None
     return Rewrite(
         tuple(RewriteGroup(each.old, each.new) for each in numbered),
@@ -127,11 +127,11 @@ def _check_ids(manifest: Manifest) -> None:
         raise not_given_out(highest, manifest.max_fragment_id, path=manifest.path)
 
 
-def _reserve(base: Snapshot, count: int, properties: Mapping[str, str], ports: Runtime) -> Snapshot:
+def _reserve(base: Snapshot, count: int, properties: Mapping[str, str], runtime: Runtime) -> Snapshot:
     """A commit of its own, so that nobody else gives these ids out; the rewrite is planned on the version before it."""
     if not count:
         return base
-    begun = write_protocol.begin(base.location, base, verb="compact", intent=None, ports=ports)
+    begun = write_protocol.begin(base.location, base, verb="compact", intent=None, runtime=runtime)
     assert isinstance(begun, write_protocol.StartedWrite)
     return write_protocol.finish(begun, ReserveFragments(count), properties=properties, attempts=ATTEMPTS).snapshot
 
@@ -147,10 +147,10 @@ def _numbered(groups: Sequence[RewrittenGroup], reserved: Snapshot) -> Iterator[
 
 
 def _noted(
-    base: Snapshot, before: FragmentReuse, groups: Sequence[FragmentRewrite], version: Version, ports: Runtime
+    base: Snapshot, before: FragmentReuse, groups: Sequence[FragmentRewrite], version: Version, runtime: Runtime
 ) -> IndexMetadata:
     reuse = before.followed_by(version, groups)
-    entry = reuse.as_index(ports.new_uuid(), dataset_version=version, created_ms=ports.now_ns() // 1_000_000)
+    entry = reuse.as_index(runtime.new_uuid(), dataset_version=version, created_ms=runtime.now_ns() // 1_000_000)
     content = content_of(entry)
     if isinstance(content, ExternalContent):
         base.location.store.put(f"{naming.INDICES}/{entry.uuid}/{content.name}", reuse.encode())

@@ -132,12 +132,12 @@ def _fate(
 
 
 def written_anew(
-    base: Snapshot, of: SegmentActions, groups: Sequence[FragmentRewrite], ports: Runtime
+    base: Snapshot, of: SegmentActions, groups: Sequence[FragmentRewrite], runtime: Runtime
 ) -> tuple[tuple[bytes, IndexMetadata], ...]:
     """The uuid of each segment that is written anew, and what takes its place. The new fragments have their numbers."""
     step = CompactionLog(FragmentReuse.empty().followed_by(base.version, groups), path=base.manifest.path)
     return tuple(
-        (standing.metadata.uuid.bytes, _anew(base, of, standing, groups, step, ports))
+        (standing.metadata.uuid.bytes, _anew(base, of, standing, groups, step, runtime))
         for standing, fate in of.by_segment
         if fate is SegmentAction.ANEW
     )
@@ -149,7 +149,7 @@ def _anew(
     standing: SegmentCoverage,
     groups: Sequence[FragmentRewrite],
     step: CompactionLog,
-    ports: Runtime,
+    runtime: Runtime,
 ) -> IndexMetadata:
     wanted = _wanted(base, of.coverage, standing)
     assert wanted is not None, "it was looked at before"
@@ -161,12 +161,12 @@ def _anew(
     try:
         if index.is_of_zones:
             parts = [MergeInput(segment, SameAddresses(stays))]
-            return build.build(_of(base, new), wanted, new, parts=parts, covers=covers, ports=ports)
+            return build.build(_of(base, new), wanted, new, parts=parts, covers=covers, runtime=runtime)
         moves = ComposedRemap(of.coverage.moves(standing), FollowCompactions(step, covers))
-        return build.build(base, wanted, (), parts=[MergeInput(segment, moves)], covers=covers, ports=ports)
+        return build.build(base, wanted, (), parts=[MergeInput(segment, moves)], covers=covers, runtime=runtime)
     except build.UNREADABLE:
         whole = [*(fragment for fragment in base.manifest.fragments if fragment.id in stays), *new]
-        return build.build(_of(base, whole), wanted, whole, covers=covers, ports=ports)
+        return build.build(_of(base, whole), wanted, whole, covers=covers, runtime=runtime)
 
 
 def _of(base: Snapshot, fragments: Sequence[Fragment]) -> Snapshot:

@@ -23,7 +23,7 @@ from lance_core.versions.snapshot import Snapshot
 Deleted = tuple[npt.NDArray[np.uint32] | None, ...]
 
 
-def written(base: Snapshot, group: Group, target_rows: int, ports: Runtime) -> tuple[Fragment, ...]:
+def written(base: Snapshot, group: Group, target_rows: int, runtime: Runtime) -> tuple[Fragment, ...]:
     """Of a group without a live row, none."""
     location, manifest = base.location, base.manifest
     deleted = deleted_rows(base, group)
@@ -39,7 +39,7 @@ def written(base: Snapshot, group: Group, target_rows: int, ports: Runtime) -> t
             version=manifest.storage_version,
             limits=FileLimits(rows_max=count),
             conversion=Conversion.EXACT,
-            new_uuid=ports.new_uuid,
+            new_uuid=runtime.new_uuid,
             what=location.uri,
         )
     assert sum(fragment.physical_rows for fragment in new) == alive, "every live row, and no other"

@@ -64,7 +64,7 @@ class Work:
     removed: tuple[IndexMetadata, ...]
 
 
-def optimize(base: Snapshot, names: Sequence[str] | None, merge: Merge, *, ports: Runtime) -> CreateIndex | None:
+def optimize(base: Snapshot, names: Sequence[str] | None, merge: Merge, *, runtime: Runtime) -> CreateIndex | None:
     """None where all is in shape. When it returns, the files are written."""
     coverage = Coverage(base)
     new: list[IndexMetadata] = []
@@ -72,11 +72,11 @@ def optimize(base: Snapshot, names: Sequence[str] | None, merge: Merge, *, ports
     for work in planned(base, coverage, names, merge):
         removed += work.removed
         if work.covers:
-            new.append(_done(base, coverage, work, ports))
+            new.append(_done(base, coverage, work, runtime))
     return CreateIndex(tuple(new), tuple(removed)) if new or removed else None
 
 
-def trim(base: Snapshot, fresh: Collection[IndexMetadata], *, ports: Runtime) -> CreateIndex | None:
+def trim(base: Snapshot, fresh: Collection[IndexMetadata], *, runtime: Runtime) -> CreateIndex | None:
     """Without the notes that no segment has to follow. `fresh` are segments of which this is known without a look into
     their files: they were written in the knowledge of all notes that there were. The entry itself stays, and says
     nothing in the end: somebody may be adding to it."""
@@ -95,7 +95,7 @@ def trim(base: Snapshot, fresh: Collection[IndexMetadata], *, ports: Runtime) ->
     if kept == coverage.reuse:
         return None
     replaced = kept.as_index(
-        ports.new_uuid(), dataset_version=entry.dataset_version, created_ms=ports.now_ns() // 1_000_000
+        runtime.new_uuid(), dataset_version=entry.dataset_version, created_ms=runtime.now_ns() // 1_000_000
     )
     if isinstance(content := content_of(replaced), ExternalContent):
         base.location.store.put(f"{naming.INDICES}/{replaced.uuid}/{content.name}", kept.encode())
@@ -184,15 +184,15 @@ def small_neighbours(gathered: int, sizes: Sequence[int]) -> list[int]:
     return chosen
 
 
-def _done(base: Snapshot, coverage: Coverage, work: Work, ports: Runtime) -> IndexMetadata:
+def _done(base: Snapshot, coverage: Coverage, work: Work, runtime: Runtime) -> IndexMetadata:
     parts = [part_of(base, coverage, each) for each in work.merged]
     try:
-        return build.build(base, work.wanted, work.fragments, parts=parts, covers=work.covers, ports=ports)
+        return build.build(base, work.wanted, work.fragments, parts=parts, covers=work.covers, runtime=runtime)
     except build.UNREADABLE:
         if not parts:
             raise
         fragments = [fragment for fragment in base.manifest.fragments if fragment.id in work.covers]
-        return build.build(base, work.wanted, fragments, covers=work.covers, ports=ports)
+        return build.build(base, work.wanted, fragments, covers=work.covers, runtime=runtime)
 
 
 def part_of(base: Snapshot, coverage: Coverage, standing: SegmentCoverage) -> MergeInput:

@@ -28,16 +28,16 @@ _READ = (naming.DATA, naming.DELETIONS, naming.INDICES)
 
 
 def verify_readable(
-    location: Location, versions: Sequence[tuple[Version, str]], removed: Set[str], ports: Runtime
+    location: Location, versions: Sequence[tuple[Version, str]], removed: Set[str], runtime: Runtime
 ) -> None:
     """`versions` that stayed, the newest last, with their manifests' paths; `removed` is what the cleanup took."""
-    for version, path in _some(versions, VERSIONS, ports):
+    for version, path in _some(versions, VERSIONS, runtime):
         try:
             manifest = Manifest.decode(read_whole(location.store, path, MANIFEST_BYTES), path=path)
         except NotFound:
             continue  # another cleanup was at it
         keys = sorted(key for key in references_of(manifest).there if key.startswith(_READ))
-        missing = [key for key in _some(keys, FILES, ports) if not file_exists(location.store, key)]
+        missing = [key for key in _some(keys, FILES, runtime) if not file_exists(location.store, key)]
         if missing and location.store.head(path) is not None:
             taken = [key for key in missing if key in removed]
             blame = "this cleanup removed it" if taken else "this cleanup did not remove it"
@@ -50,8 +50,8 @@ def verify_readable(
             )
 
 
-def _some(of: Sequence[_T], count: int, ports: Runtime) -> Sequence[_T]:
+def _some(of: Sequence[_T], count: int, runtime: Runtime) -> Sequence[_T]:
     """The last one always."""
     if len(of) <= count:
         return of
-    return [*(of[int(ports.random() * (len(of) - 1))] for _ in range(count - 1)), of[-1]]
+    return [*(of[int(runtime.random() * (len(of) - 1))] for _ in range(count - 1)), of[-1]]

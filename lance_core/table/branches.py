@@ -50,7 +50,7 @@ class Branches(Generic[T]):
     """
 
     _snapshot: Snapshot
-    _ports: Runtime
+    _runtime: Runtime
     _opened: Callable[[Snapshot], T]
 
     def list(self) -> dict[str, Branch]:
@@ -66,7 +66,7 @@ class Branches(Generic[T]):
             source = resolve_version(self._main, tag=tag)
         elif version is not None and (number := validation.version_number(version)) != source.version:
             source = load_at(source.location, number)
-        return self._opened(_branch(self._main, source, name, ports=self._ports))
+        return self._opened(_branch(self._main, source, name, runtime=self._runtime))
 
     def delete(self, name: str) -> None:
         """With all that was written to it. Refused while another branch began at it, or a tag stands for a version of
@@ -100,7 +100,7 @@ class Branches(Generic[T]):
         return self._snapshot.location.main_line(self._snapshot.manifest.branch)
 
 
-def clone(source: Snapshot, uri: str | os.PathLike[str], *, shallow: bool, ports: Runtime) -> Snapshot:
+def clone(source: Snapshot, uri: str | os.PathLike[str], *, shallow: bool, runtime: Runtime) -> Snapshot:
     """The table that begins as this version."""
     shallow = validation.flag(shallow, "shallow")
     places = source.location.places(source.manifest.branch)
@@ -114,7 +114,7 @@ def clone(source: Snapshot, uri: str | os.PathLike[str], *, shallow: bool, ports
         )
     check_not_detached(source)
     check_manifest_store(source.location, source.manifest)
-    uuid = str(ports.new_uuid())
+    uuid = str(runtime.new_uuid())
     if shallow:
         _tell_source(source, target.uri, uuid)
         check_not_being_swept(source.location.own_store, Lease("cloning it", source.version))
@@ -127,10 +127,10 @@ def clone(source: Snapshot, uri: str | os.PathLike[str], *, shallow: bool, ports
     config |= manifest_store_config(target)
     born = Fork(manifest, _base_of(source) if shallow else None, config=config)
     operation = Clone(shallow, manifest.branch if shallow else None, manifest.version, source.location.uri, None)
-    return _commit(target, Transaction(manifest.version, uuid, operation, {}), born, ports)
+    return _commit(target, Transaction(manifest.version, uuid, operation, {}), born, runtime)
 
 
-def _branch(main: Location, source: Snapshot, name: str, *, ports: Runtime) -> Snapshot:
+def _branch(main: Location, source: Snapshot, name: str, *, runtime: Runtime) -> Snapshot:
     path = refs.branch_path(name)
     if main.store.head(path) is not None:
         raise AlreadyExists(f"{main.uri} has a branch {name!r} already; delete it, or take another name")
@@ -139,22 +139,22 @@ def _branch(main: Location, source: Snapshot, name: str, *, ports: Runtime) -> S
     manifest = source.manifest
     parent = manifest.branch
     operation = Clone(True, parent, manifest.version, source.location.uri, name)
-    ours = Transaction(manifest.version, str(ports.new_uuid()), operation, {})
+    ours = Transaction(manifest.version, str(runtime.new_uuid()), operation, {})
     target = main.branch(name)
-    held = acquire(source.location.own_store, Lease("beginning a branch at it", manifest.version), ports)
+    held = acquire(source.location.own_store, Lease("beginning a branch at it", manifest.version), runtime)
     load_at(source.location, manifest.version)
     try:
-        begun = _commit(target, ours, Fork(manifest, _base_of(source), name), ports)
+        begun = _commit(target, ours, Fork(manifest, _base_of(source), name), runtime)
     except AlreadyExists:
         begun = _left_behind(target, operation)
     info = Branch(
         parent_branch=parent,
         parent_version=manifest.version,
         manifest_bytes=len(manifest.encode()),
-        created_seconds=ports.now_ns() // 1_000_000_000,
+        created_seconds=runtime.now_ns() // 1_000_000_000,
         lineage=(
             *(read_branch(main, parent).lineage if parent else ()),
-            (manifest.version, ports.new_uuid().hex),
+            (manifest.version, runtime.new_uuid().hex),
         ),
     )
     if not created(main.store, path, refs.encode_branch(info)):
@@ -177,9 +177,9 @@ def _left_behind(target: Location, operation: Clone) -> Snapshot:
     return found
 
 
-def _commit(target: Location, ours: Transaction, born: Fork, ports: Runtime) -> Snapshot:
+def _commit(target: Location, ours: Transaction, born: Fork, runtime: Runtime) -> Snapshot:
     since = Version(born.source.version - 1)
-    return commit(target, ours, base=born, since=since, attempts=ATTEMPTS, ports=ports).snapshot
+    return commit(target, ours, base=born, since=since, attempts=ATTEMPTS, runtime=runtime).snapshot
 
 
 def _base_of(source: Snapshot) -> BasePath:

@@ -107,7 +107,7 @@ class Table(TableUpkeep):
         properties, config = validation.properties(properties), validation.config(config)
         location = locate(uri, storage_options=storage_options, durable=durable, manifest_store=manifest_store)
         birth = NewTable(_storage_version(storage_version), validation.flag(stable_row_ids, "stable_row_ids"))
-        begun = write_protocol.begin(location, birth, verb="create", intent=intent, ports=SYSTEM_RUNTIME)
+        begun = write_protocol.begin(location, birth, verb="create", intent=intent, runtime=SYSTEM_RUNTIME)
         if isinstance(begun, WriteResult):
             return cls(begun.snapshot)
         if exists(location):
@@ -190,7 +190,7 @@ class Table(TableUpkeep):
             if settings:
                 raise InvalidInput("config= is set by an overwrite of all rows; with where=, use set_config()")
             validation.text(where, "where")
-            plan = edit_slices.plan_locally(as_input(data), where, limits=limits, ports=SYSTEM_RUNTIME)
+            plan = edit_slices.plan_locally(as_input(data), where, limits=limits, runtime=SYSTEM_RUNTIME)
             return self._changed(OVERWRITE_SLICE, plan, intent, properties, retries, audit=audit)
         return self._changed(
             "overwrite",
@@ -214,7 +214,7 @@ class Table(TableUpkeep):
         """Remove the rows that match, a condition in Lance's SQL. No data file is rewritten."""
         return self._changed(
             "delete",
-            lambda base: edit_delete.delete(base, predicate, ports=SYSTEM_RUNTIME),
+            lambda base: edit_delete.delete(base, predicate, runtime=SYSTEM_RUNTIME),
             intent,
             properties,
             retries,
@@ -237,7 +237,7 @@ class Table(TableUpkeep):
         limits = FileLimits(max_rows_per_file, max_bytes_per_file)
         return self._changed(
             "update",
-            lambda base: edit_update.update(base, values, where, limits=limits, ports=SYSTEM_RUNTIME),
+            lambda base: edit_update.update(base, values, where, limits=limits, runtime=SYSTEM_RUNTIME),
             intent,
             properties,
             retries,
@@ -270,7 +270,7 @@ class Table(TableUpkeep):
         seen = edit_upsert.JoinCache()
         return self._changed(
             "upsert",
-            lambda base: edit_upsert.upsert(base, rows, rules, limits=limits, ports=SYSTEM_RUNTIME, seen=seen),
+            lambda base: edit_upsert.upsert(base, rows, rules, limits=limits, runtime=SYSTEM_RUNTIME, seen=seen),
             intent,
             properties,
             retries,
@@ -294,7 +294,7 @@ class Table(TableUpkeep):
         return self._changed(
             "add_columns",
             lambda base: edit_columns.add_columns(
-                base, columns, schema=schema, read_columns=read_columns, ports=SYSTEM_RUNTIME
+                base, columns, schema=schema, read_columns=read_columns, runtime=SYSTEM_RUNTIME
             ),
             intent,
             properties,
@@ -317,7 +317,7 @@ class Table(TableUpkeep):
         rows = as_input(data).materialized()
         return self._changed(
             "merge_columns",
-            lambda base: edit_columns.merge_columns(base, rows, on, ports=SYSTEM_RUNTIME),
+            lambda base: edit_columns.merge_columns(base, rows, on, runtime=SYSTEM_RUNTIME),
             intent,
             properties,
             retries,
@@ -337,7 +337,7 @@ class Table(TableUpkeep):
         be left without any."""
         return self._changed(
             "drop_columns",
-            lambda base: schema_evolution.drop_columns(base, columns, ports=SYSTEM_RUNTIME),
+            lambda base: schema_evolution.drop_columns(base, columns, runtime=SYSTEM_RUNTIME),
             intent,
             properties,
             retries,
@@ -374,7 +374,7 @@ class Table(TableUpkeep):
         return self._changed(
             "alter_column",
             lambda base: schema_evolution.alter_column(
-                base, name, rename=rename, type=type, nullable=nullable, ports=SYSTEM_RUNTIME
+                base, name, rename=rename, type=type, nullable=nullable, runtime=SYSTEM_RUNTIME
             ),
             intent,
             properties,
@@ -476,7 +476,7 @@ class Table(TableUpkeep):
             if intent is not None:
                 raise InvalidInput("a detached version has no intent; it lands once when it is published")
             noted = validation.properties(properties)
-            return committed_of(commit_detached(base, operation, properties=noted, ports=SYSTEM_RUNTIME))
+            return committed_of(commit_detached(base, operation, properties=noted, runtime=SYSTEM_RUNTIME))
         return Table(base)._changed(
             f"commit {operation.name}",
             lambda _base: operation,
@@ -491,7 +491,9 @@ class Table(TableUpkeep):
     def publish(self, detached_version: int, *, retries: int = ATTEMPTS) -> Committed:
         """Commit what a detached version did, unless what was committed since is in its way."""
         return committed_of(
-            publish(self._location, validation.version_number(detached_version), attempts=retries, ports=SYSTEM_RUNTIME)
+            publish(
+                self._location, validation.version_number(detached_version), attempts=retries, runtime=SYSTEM_RUNTIME
+            )
         )
 
     def restore(
@@ -519,7 +521,7 @@ class Table(TableUpkeep):
     def clone(self, uri: str | os.PathLike[str], shallow: bool = True) -> "Table":
         """A table of its own that begins as this version. A shallow one goes on reading the files that are here, and
         is to be opened with `bases=[...]` later; `shallow=False` copies them."""
-        return Table(clone(self._snapshot, uri, shallow=shallow, ports=SYSTEM_RUNTIME))
+        return Table(clone(self._snapshot, uri, shallow=shallow, runtime=SYSTEM_RUNTIME))
 
     def add_bases(
         self,
@@ -560,7 +562,7 @@ class Table(TableUpkeep):
         change = retry.Change(verb, plan, operation or Append.name, again, brought, audit_of(audit))
         return committed_of(
             retry.commit_with_retry(
-                change, self._snapshot, intent=intent, properties=noted, retries=retries, ports=SYSTEM_RUNTIME
+                change, self._snapshot, intent=intent, properties=noted, retries=retries, runtime=SYSTEM_RUNTIME
             )
         )
 

@@ -74,7 +74,7 @@ class TableUpkeep(TableReader, ABC):
                 materialize_deletions=materialize_deletions,
                 remap=wanted,
                 properties=noted,
-                ports=SYSTEM_RUNTIME,
+                runtime=SYSTEM_RUNTIME,
             ),
             intent,
             properties,
@@ -102,7 +102,7 @@ class TableUpkeep(TableReader, ABC):
         self.manifest.check_writable()
         write_protocol.check_not_detached(self._snapshot)
         retention = Retention(older_than, keep, orphan_grace, protected or {})
-        return cleanup.clean(self._snapshot, retention, dry_run=dry_run, force=force, ports=SYSTEM_RUNTIME)
+        return cleanup.clean(self._snapshot, retention, dry_run=dry_run, force=force, runtime=SYSTEM_RUNTIME)
 
     def survey(
         self,
@@ -148,7 +148,7 @@ class TableUpkeep(TableReader, ABC):
         asked = edit_indices.IndexRequest(column, kind, name, replace, chosen, params)
         return self._changed(
             "create_index",
-            lambda base: edit_indices.create(base, asked, ports=SYSTEM_RUNTIME),
+            lambda base: edit_indices.create(base, asked, runtime=SYSTEM_RUNTIME),
             intent,
             properties,
             retries,
@@ -192,7 +192,7 @@ class TableUpkeep(TableReader, ABC):
         fresh: list[IndexMetadata] = []
 
         def plan(base: Snapshot) -> CreateIndex | None:
-            operation = index_maintenance.optimize(base, wanted, how, ports=SYSTEM_RUNTIME)
+            operation = index_maintenance.optimize(base, wanted, how, runtime=SYSTEM_RUNTIME)
             fresh[:] = operation.new if operation else ()
             return operation
 
@@ -200,7 +200,7 @@ class TableUpkeep(TableReader, ABC):
         try:
             trimmed = done.table._changed(
                 "optimize_indices",
-                lambda base: index_maintenance.trim(base, fresh, ports=SYSTEM_RUNTIME),
+                lambda base: index_maintenance.trim(base, fresh, runtime=SYSTEM_RUNTIME),
                 None,
                 properties,
                 retries,

@@ -52,7 +52,7 @@ def compact(
     groups = shape.groups(base)
     batches = [groups[start : start + batch] for start in range(0, len(groups), batch)] or [()]
     if len(batches) > 1:
-        begun = write_protocol.begin(base.location, base, verb=VERB, intent=how.intent, ports=SYSTEM_RUNTIME)
+        begun = write_protocol.begin(base.location, base, verb=VERB, intent=how.intent, runtime=SYSTEM_RUNTIME)
         if isinstance(begun, write_protocol.WriteResult):
             return committed_of(begun)
         compaction.check(base, groups, shape.remap)  # of all, before the first of them is committed

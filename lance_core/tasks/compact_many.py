@@ -93,7 +93,7 @@ def _begun(wanted: TableCompaction) -> _Planned | CompactionOutcome:
         base = wanted.where.newest()
         base.manifest.check_writable()
         groups = CompactionRequest(wanted.target_rows, materialize_deletions=True, remap=None).groups(base)
-        begun = write_protocol.begin(base.location, base, verb=VERB, intent=wanted.how.intent, ports=SYSTEM_RUNTIME)
+        begun = write_protocol.begin(base.location, base, verb=VERB, intent=wanted.how.intent, runtime=SYSTEM_RUNTIME)
         if isinstance(begun, write_protocol.WriteResult):
             return CompactionOutcome(committed_of(begun))
         if not groups:

@@ -35,6 +35,8 @@ class DeleteTask:
     sent: PushedSelection
 
     def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
-        planned = in_one_process.delete(part, self.predicate, ports=SYSTEM_RUNTIME, selection=self.sent.selection(part))
+        planned = in_one_process.delete(
+            part, self.predicate, runtime=SYSTEM_RUNTIME, selection=self.sent.selection(part)
+        )
         if planned.affected:
             yield operation_merge.encode(planned)

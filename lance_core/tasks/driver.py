@@ -76,7 +76,7 @@ def run_change(
     change = retry.Change(verb, plan, operation, again, audit=audit_of(how.audit))
     return committed_of(
         retry.commit_with_retry(
-            change, base, intent=how.intent, properties=noted, retries=how.retries, ports=SYSTEM_RUNTIME
+            change, base, intent=how.intent, properties=noted, retries=how.retries, runtime=SYSTEM_RUNTIME
         )
     )
 

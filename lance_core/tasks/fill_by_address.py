@@ -74,7 +74,7 @@ class FillTask:
         (fragment,) = part.manifest.fragments
         placed = self._placed(part, fragment, pieces)
         return with_columns(
-            part, fragment, placed, new_fields(part, self.columns), conversion=Conversion.CAST, ports=SYSTEM_RUNTIME
+            part, fragment, placed, new_fields(part, self.columns), conversion=Conversion.CAST, runtime=SYSTEM_RUNTIME
         )
 
     def _placed(

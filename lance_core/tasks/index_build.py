@@ -136,7 +136,7 @@ def optimize_indices(
             where,
             then,
             "optimize_indices",
-            lambda base: index_maintenance.trim(base, fresh, ports=SYSTEM_RUNTIME),
+            lambda base: index_maintenance.trim(base, fresh, runtime=SYSTEM_RUNTIME),
             operation=CreateIndex.name,
         )
     except RetryableConflict:

@@ -80,11 +80,11 @@ class BuildSegment:
         order, read = self.orders[number], BitMap.deserialize(self.read[number])
         covers, parts = BitMap.deserialize(order.covers), order.there.parts(part)
         try:
-            made = build.build(part, order.wanted, _of(part, read), parts=parts, covers=covers, ports=SYSTEM_RUNTIME)
+            made = build.build(part, order.wanted, _of(part, read), parts=parts, covers=covers, runtime=SYSTEM_RUNTIME)
         except build.UNREADABLE:
             if not parts:
                 raise
-            made = build.build(part, order.wanted, _of(part, covers), covers=covers, ports=SYSTEM_RUNTIME)
+            made = build.build(part, order.wanted, _of(part, covers), covers=covers, runtime=SYSTEM_RUNTIME)
         yield made.encode()
 
 
@@ -98,7 +98,7 @@ class BuildPiece:
     def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
         fragments = tuple(part.manifest.fragments)
         covers = BitMap(fragment.id for fragment in fragments)
-        made = build.build(for_now(part), self.wanted, fragments, covers=covers, ports=SYSTEM_RUNTIME)
+        made = build.build(for_now(part), self.wanted, fragments, covers=covers, runtime=SYSTEM_RUNTIME)
         yield made.encode()
         if is_in_order(self.wanted):
             cuts = btree_runs.cuts_of(Coverage(part).segment(made), self.every)
@@ -131,7 +131,7 @@ class WriteRange:
             return b""
 
         covers = BitMap.deserialize(self.order.covers)
-        yield build.write_segment(base, self.order.wanted, write, covers=covers, ports=SYSTEM_RUNTIME).encode()
+        yield build.write_segment(base, self.order.wanted, write, covers=covers, runtime=SYSTEM_RUNTIME).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class JoinRanges:
             return b""
 
         covers = BitMap.deserialize(self.order.covers)
-        yield build.write_segment(part, self.order.wanted, write, covers=covers, ports=SYSTEM_RUNTIME).encode()
+        yield build.write_segment(part, self.order.wanted, write, covers=covers, runtime=SYSTEM_RUNTIME).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class JoinPieces:
     def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
         parts = [*fresh_segments(part, self.pieces), *self.order.there.parts(part)]
         covers = BitMap.deserialize(self.order.covers)
-        yield build.build(part, self.order.wanted, (), parts=parts, covers=covers, ports=SYSTEM_RUNTIME).encode()
+        yield build.build(part, self.order.wanted, (), parts=parts, covers=covers, runtime=SYSTEM_RUNTIME).encode()
 
 
 def _of(base: Snapshot, fragments: BitMap) -> list[Fragment]:

@@ -200,7 +200,7 @@ class _ComputeTask:
 
     def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
         filled = add_columns(
-            part, self.compute, schema=self.schema, read_columns=list(self.read_columns), ports=SYSTEM_RUNTIME
+            part, self.compute, schema=self.schema, read_columns=list(self.read_columns), runtime=SYSTEM_RUNTIME
         ).fragments
         for each in filled:
             if self.directory is not None:

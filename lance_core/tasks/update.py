@@ -108,7 +108,7 @@ class _UpdateTask:
             dict(self.values),
             self.condition,
             limits=self.limits,
-            ports=SYSTEM_RUNTIME,
+            runtime=SYSTEM_RUNTIME,
             in_place=self.in_place,
             selection=self.sent.selection(part),
         )

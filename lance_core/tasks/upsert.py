@@ -256,10 +256,10 @@ class _Join:
         elif rules.matched is Matched.FAIL and found.met.any():
             return  # it will be refused
         elif self.in_place and changes.parts:
-            yield operation_merge.encode(rewrite_columns(changes, (), limits=self.limits, ports=SYSTEM_RUNTIME))
+            yield operation_merge.encode(rewrite_columns(changes, (), limits=self.limits, runtime=SYSTEM_RUNTIME))
         elif changes.parts or found.removed:
             assigned: Sequence[int] = ids_of(part.manifest.schema.fields)
-            moved = move_rows(changes, found.removed, (), assigned=assigned, limits=self.limits, ports=SYSTEM_RUNTIME)
+            moved = move_rows(changes, found.removed, (), assigned=assigned, limits=self.limits, runtime=SYSTEM_RUNTIME)
             yield operation_merge.encode(moved)
 
 
@@ -286,7 +286,7 @@ class _Insert:
                         keys.append(rows.batch.select(on))
                         yield rows.batch
 
-        new = write_rows(part, new_rows(), limits=self.limits, ports=SYSTEM_RUNTIME)
+        new = write_rows(part, new_rows(), limits=self.limits, runtime=SYSTEM_RUNTIME)
         if new:
             filtered = keys_of(pa.Table.from_batches(keys), self.rules, schema)
             yield operation_merge.encode(Update(new=new, inserted_keys=filtered))

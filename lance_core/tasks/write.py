@@ -244,7 +244,7 @@ def _begin(
     version = _storage_version(base)
     check_storable(schema, version)
     verb = OVERWRITE_SLICE if only else "overwrite" if replaces else "append"
-    begun = write_protocol.begin(location, base, verb=verb, intent=intent, ports=SYSTEM_RUNTIME)
+    begun = write_protocol.begin(location, base, verb=verb, intent=intent, runtime=SYSTEM_RUNTIME)
     if isinstance(begun, WriteResult):
         return committed_of(begun)
     plan = WritePlan(

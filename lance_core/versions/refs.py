@@ -102,7 +102,7 @@ class Tags:
     """
 
     _snapshot: Snapshot
-    _ports: Runtime
+    _runtime: Runtime
 
     def list(self) -> dict[str, Tag]:
         return read_tags(self._main.store)
@@ -163,7 +163,7 @@ class Tags:
             branch=meant.manifest.branch,
             version=meant.version,
             manifest_bytes=len(meant.manifest.encode()),
-            updated=refs.timestamp(self._ports.now_ns()),
+            updated=refs.timestamp(self._runtime.now_ns()),
         )
 
 

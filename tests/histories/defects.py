@@ -151,8 +151,8 @@ def _one_file_for_all_deletions(monkeypatch: pytest.MonkeyPatch) -> None:
     """The joined rows go where somebody's already are."""
     real = loop.fetch_inputs
 
-    def fetch(location: Location, wanted: RequiredInputs, ports: Runtime) -> FetchedInputs:
-        fetched = real(location, wanted, ports)
+    def fetch(location: Location, wanted: RequiredInputs, runtime: Runtime) -> FetchedInputs:
+        fetched = real(location, wanted, runtime)
         return replace(fetched, numbers=dict.fromkeys(fetched.numbers, 7))
 
     monkeypatch.setattr(loop, "fetch_inputs", fetch)
@@ -188,7 +188,7 @@ def _planned_again_under_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
     def once(
         change: Change, begun: StartedWrite, properties: Mapping[str, str], retries: int
     ) -> write_protocol.WriteResult:
-        return real(change, replace(begun, uuid=str(begun.ports.new_uuid())), properties, retries)
+        return real(change, replace(begun, uuid=str(begun.runtime.new_uuid())), properties, retries)
 
     monkeypatch.setattr(retry, "_once", once)
 

@@ -42,8 +42,8 @@ def in_a_crowd(seed: int) -> Upkeep:
 def _ages_by_our_own_clock(patch: pytest.MonkeyPatch) -> None:
     """Which is two days ahead."""
 
-    def now(location: Location, ports: Runtime) -> datetime:
-        return datetime.fromtimestamp(ports.now_ns() / 1e9, UTC) + timedelta(days=2)
+    def now(location: Location, runtime: Runtime) -> datetime:
+        return datetime.fromtimestamp(runtime.now_ns() / 1e9, UTC) + timedelta(days=2)
 
     patch.setattr(cleanup, "_store_time", now)
 
@@ -116,7 +116,7 @@ def _no_grace(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_notice(patch: pytest.MonkeyPatch) -> None:
-    def nobody_told(store: Store, notice: SweepNotice, ports: Runtime) -> str:
+    def nobody_told(store: Store, notice: SweepNotice, runtime: Runtime) -> str:
         return ""
 
     patch.setattr(cleanup, "announce_sweep", nobody_told)
@@ -182,14 +182,14 @@ def _tags_not_looked_at_again(patch: pytest.MonkeyPatch) -> None:
 
 def _restored_without_a_hold(patch: pytest.MonkeyPatch) -> None:
     @contextmanager
-    def nothing(location: Location, operation: object, ports: Runtime) -> Iterator[None]:
+    def nothing(location: Location, operation: object, runtime: Runtime) -> Iterator[None]:
         yield
 
     patch.setattr(write_protocol, "restore_lease", nothing)
 
 
 def _branched_without_a_hold(patch: pytest.MonkeyPatch) -> None:
-    def nothing(store: Store, wanted: Lease, ports: Runtime) -> str:
+    def nothing(store: Store, wanted: Lease, runtime: Runtime) -> str:
         return "_lance_assets/holds/none"
 
     patch.setattr(branches, "acquire", nothing)

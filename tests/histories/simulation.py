@@ -34,7 +34,7 @@ from tests.histories.network import HARD, Odds
 from tests.histories.network import KINDS as KINDS_OF_STORES
 from tests.histories.stored import BEGINNING, Clock, Eye, Stored
 from tests.histories.verbs import MARKS, SCHEMA, WORK, Disk, State, Verb
-from tests.lance_core.world import VERSION, World, ports
+from tests.lance_core.world import VERSION, World, runtime
 
 ATTEMPTS = 8
 UNDER_WAY_MAX = timedelta(minutes=1)
@@ -110,9 +110,9 @@ class Simulation:
         return self
 
     def create(self) -> None:
-        location, given = World(self.stored).location(), ports(0)
+        location, given = World(self.stored).location(), runtime(0)
         parts = [self.disk.fragment(location, given, ROOTS[at:end]) for at, end in ((0, 2), (2, 8))]
-        begun = begin(location, NewTable(VERSION, self._stable), verb="create", intent=None, ports=given)
+        begun = begin(location, NewTable(VERSION, self._stable), verb="create", intent=None, runtime=given)
         assert isinstance(begun, StartedWrite)
         finish(begun, Overwrite(tuple(parts), SCHEMA), properties={}, attempts=1)
 
@@ -158,11 +158,11 @@ class Simulation:
         else:
             self.stored.create(path, data)
 
-    def ports(self, process: int) -> Runtime:
+    def runtime(self, process: int) -> Runtime:
         """Of a process, whose clock is wrong by up to two days."""
         skew = (process * 7919 % 97 - 48) * 3600 * 10**9
         return replace(
-            ports(process),
+            runtime(process),
             now_ns=lambda: int(BEGINNING.timestamp()) * 10**9 + self.clock.elapsed_ns + skew,
             elapsed_ns=lambda: self.clock.elapsed_ns,
         )
@@ -211,13 +211,13 @@ class Simulation:
                 return
 
     def _try(self, work: Work, *, process: int) -> Answer:
-        given, verb = self.ports(process), work.verb
+        given, verb = self.runtime(process), work.verb
         try:
             base = load_latest(self.location())
             change = Change(verb.kind, verb.planning(self.disk, given), "nothing", verb.again)
             properties = {WORK: verb.work}
             written = commit_with_retry(
-                change, base, intent=work.intent, properties=properties, retries=ATTEMPTS, ports=given
+                change, base, intent=work.intent, properties=properties, retries=ATTEMPTS, runtime=given
             )
         except (CommitUndecided, ConflictError, InvalidInput, NotFound, StorageError) as error:
             if isinstance(error, CommitUndecided):

@@ -53,11 +53,11 @@ def test_who_names_files_too_early_is_noticed(monkeypatch: pytest.MonkeyPatch) -
     """A branch that is seen before it has a version."""
     commit_branch = branches._commit
 
-    def backwards(target: Location, ours: Transaction, born: Fork, ports: Runtime) -> Snapshot:
+    def backwards(target: Location, ours: Transaction, born: Fork, runtime: Runtime) -> Snapshot:
         main = target.main_line(born.branch)
         info = Branch(born.source.branch, born.source.version, 0, 0, ())
         created(main.store, refs.branch_path(born.branch or ""), refs.encode_branch(info))
-        return commit_branch(target, ours, born, ports)
+        return commit_branch(target, ours, born, runtime)
 
     monkeypatch.setattr(branches, "_commit", backwards)
     monkeypatch.setattr(branches, "created", lambda store, path, data: True)

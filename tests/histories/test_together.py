@@ -68,12 +68,12 @@ def _the_last_rows_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of those who share a file."""
 
     def write(
-        location: Location, first: BufferedRows, more: Callable[[], Sequence[BufferedRows]], ports: Runtime
+        location: Location, first: BufferedRows, more: Callable[[], Sequence[BufferedRows]], runtime: Runtime
     ) -> tuple[Fragment, ...]:
         came = [first]
         while held := more():
             came += held
-        writer = RollingWriter(location.codec, first.version, first.limits, ports.new_uuid)
+        writer = RollingWriter(location.codec, first.version, first.limits, runtime.new_uuid)
         for each in came[:-1] or came:
             writer.write_all(each)
         (made,) = writer.finish()
@@ -87,9 +87,9 @@ def _a_shared_file_is_kept_by_those_who_go_on_alone(monkeypatch: pytest.MonkeyPa
     shared: list[tuple[Fragment, ...]] = []
 
     def write(
-        location: Location, first: BufferedRows, more: Callable[[], Sequence[BufferedRows]], ports: Runtime
+        location: Location, first: BufferedRows, more: Callable[[], Sequence[BufferedRows]], runtime: Runtime
     ) -> tuple[Fragment, ...]:
-        shared.append(write_shared_file(location, first, more, ports))
+        shared.append(write_shared_file(location, first, more, runtime))
         return shared[-1]
 
     def alone(one: PendingAppend) -> CommitResult:

@@ -66,12 +66,12 @@ class Together(Simulation):
         return act
 
     def _together(self, crowd: list[Work], *, process: int) -> None:
-        given = self.ports(process)
+        given = self.runtime(process)
         group: list[_Member] = []
         for work in crowd:
             try:
                 base = load_latest(self.location())
-                begun = begin(self.location(), base, verb="append", intent=work.intent, ports=given)
+                begun = begin(self.location(), base, verb="append", intent=work.intent, runtime=given)
                 if not isinstance(begun, StartedWrite):
                     work.versions.append(begun.landing.version)
                     work.answers.append(Answer.ACKNOWLEDGED)

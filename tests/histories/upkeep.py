@@ -144,15 +144,15 @@ class Upkeep(Simulation):
             for _ in range(times):
                 self._processes += 1
                 try:
-                    do(self.ports(self._processes))
+                    do(self.runtime(self._processes))
                 except (Killed, AlreadyExists, CommitUndecided, ConflictError, InvalidInput, NotFound, StorageError):
                     continue
 
         return act
 
-    def ports(self, process: int) -> Runtime:
+    def runtime(self, process: int) -> Runtime:
         """Every other cleaner has the right time; the others are told that theirs is wrong."""
-        given = super().ports(process)
+        given = super().runtime(process)
         if not self.baton.current.startswith("cleaner") or process % 4 == 0:
             return given
         return replace(given, now_ns=lambda: int(self.clock.now.timestamp() * 1e9))
@@ -178,7 +178,7 @@ class Upkeep(Simulation):
         self.pass_time(chance.choice((timedelta(0), timedelta(minutes=2), timedelta(hours=1, minutes=1))))
         base = load_latest(self.location())
         try:
-            report = cleanup.clean(base, retention, dry_run=False, force=True, ports=given)
+            report = cleanup.clean(base, retention, dry_run=False, force=True, runtime=given)
         except Corrupt as error:
             self.misses.append((error.path, f"a cleanup tells: {error}"))
             return
@@ -233,10 +233,10 @@ class Upkeep(Simulation):
     def _check_that_it_can_be_finished(self, here: Location) -> None:
         """Whatever was killed half way, a cleanup of later days leaves what is named, and nothing else."""
         self.clock.move(40 * DAY)
-        given = replace(super().ports(0), now_ns=lambda: int(self.clock.now.timestamp() * 1e9))
+        given = replace(super().runtime(0), now_ns=lambda: int(self.clock.now.timestamp() * 1e9))
         before = len(self.eye.broken)
         try:
-            cleanup.clean(load_latest(here), Retention(timedelta(0), 1), dry_run=False, force=True, ports=given)
+            cleanup.clean(load_latest(here), Retention(timedelta(0), 1), dry_run=False, force=True, runtime=given)
         except Corrupt as error:
             if error.path not in self._known_to_be_lost():
                 raise AssertionError(f"the last cleanup tells: {error}") from error

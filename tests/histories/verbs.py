@@ -64,8 +64,8 @@ class Disk:
     """For files and deletions of changes: the version that they were planned on."""
     _at_rest: dict[bytes, dict[int, str]] = field(default_factory=dict)
 
-    def write(self, location: Location, ports: Runtime, values: Mapping[int, list[str]]) -> DataFile:
-        path = f"{ports.new_uuid().hex}.lance"
+    def write(self, location: Location, runtime: Runtime, values: Mapping[int, list[str]]) -> DataFile:
+        path = f"{runtime.new_uuid().hex}.lance"
         self.files[path] = dict(values)
         fields = sorted(values)
         batch = pa.record_batch({NAMES[field]: values[field] for field in fields})
@@ -77,11 +77,11 @@ class Disk:
         )  # fmt: skip
 
     def fragment(
-        self, location: Location, ports: Runtime, rows: Iterable[str], ids: Sequence[int] | None = None
+        self, location: Location, runtime: Runtime, rows: Iterable[str], ids: Sequence[int] | None = None
     ) -> Fragment:
         """`ids` are the stable ones of rows that have some; the rows behind those get theirs at commit."""
         names, done = zip(*(row.partition(".")[::2] for row in rows), strict=True)
-        file = self.write(location, ports, {NAME: list(names), DONE: list(done)})
+        file = self.write(location, runtime, {NAME: list(names), DONE: list(done)})
         made = Fragment.of(files=[file], physical_rows=len(names))
         return made.with_lineage(row_ids=RowIdSequence.of(np.array(ids, dtype=np.uint64)).encode()) if ids else made
 
@@ -194,21 +194,21 @@ class Verb:
             return (min(self.roots),)
         return tuple(f"{self.work}-{number}" for number in range(2))
 
-    def planning(self, disk: Disk, ports: Runtime) -> Plan:
+    def planning(self, disk: Disk, runtime: Runtime) -> Plan:
         def plan(base: Snapshot) -> Operation | None:
             match self.kind:
                 case "append" | "append a key":
-                    return op.Append((disk.fragment(base.location, ports, self.brought()),))
+                    return op.Append((disk.fragment(base.location, runtime, self.brought()),))
                 case "overwrite":
-                    return op.Overwrite((disk.fragment(base.location, ports, self.brought()),), SCHEMA)
+                    return op.Overwrite((disk.fragment(base.location, runtime, self.brought()),), SCHEMA)
                 case "delete":
-                    return self._delete(base, disk, ports)
+                    return self._delete(base, disk, runtime)
                 case "move" | "upsert":
-                    return self._move(base, disk, ports)
+                    return self._move(base, disk, runtime)
                 case "rewrite column":
-                    return self._rewrite_column(base, disk, ports)
+                    return self._rewrite_column(base, disk, runtime)
                 case "compact":
-                    return self._compact(base, disk, ports)
+                    return self._compact(base, disk, runtime)
                 case "restore":
                     return op.Restore(Version(self.version))
                 case "config":
@@ -227,24 +227,24 @@ class Verb:
         return found
 
     def _without(
-        self, base: Snapshot, meant: Meant, ports: Runtime
+        self, base: Snapshot, meant: Meant, runtime: Runtime
     ) -> tuple[tuple[Fragment, ...], tuple[FragmentId, ...], dict[FragmentId, bytes]]:
         updated, removed, affected = [], [], {}
         for fragment, rows in meant:
             offsets = np.array(sorted(rows))
             affected[fragment.id] = rows_as_bitmap(offsets)
-            after = with_deleted(base.location, fragment, offsets, read_version=base.version, ports=ports)
+            after = with_deleted(base.location, fragment, offsets, read_version=base.version, runtime=runtime)
             if after is None:
                 removed.append(fragment.id)
             else:
                 updated.append(after)
         return tuple(updated), tuple(removed), affected
 
-    def _delete(self, base: Snapshot, disk: Disk, ports: Runtime) -> Operation:
-        updated, removed, affected = self._without(base, self._meant(base, disk), ports)
+    def _delete(self, base: Snapshot, disk: Disk, runtime: Runtime) -> Operation:
+        updated, removed, affected = self._without(base, self._meant(base, disk), runtime)
         return op.Delete(updated, removed, str(base.version), affected)
 
-    def _move(self, base: Snapshot, disk: Disk, ports: Runtime) -> Operation | None:
+    def _move(self, base: Snapshot, disk: Disk, runtime: Runtime) -> Operation | None:
         meant = self._meant(base, disk)
         after = [f"{row}.{self.work}" for _fragment, rows in meant for row in rows.values()]
         ids = [disk.ids(fragment)[at] for fragment, rows in meant for at in rows if fragment.row_ids]
@@ -256,8 +256,8 @@ class Verb:
             after += [f"{root}.{self.work}" for root in new]
         if not after:
             return None
-        updated, removed, affected = self._without(base, meant, ports)
-        new_rows = (disk.fragment(base.location, ports, after, ids),)
+        updated, removed, affected = self._without(base, meant, runtime)
+        new_rows = (disk.fragment(base.location, runtime, after, ids),)
         disk.planned[new_rows[0].files[0].path] = base.version
         brought = SourceKeySet(
             (NAME,), InMemorySource(pa.table({"name": sorted(self.roots)}), ["name"], what="the simulation")
@@ -267,7 +267,7 @@ class Verb:
             keys_brought=brought if self.kind == "upsert" else None,
         )  # fmt: skip
 
-    def _rewrite_column(self, base: Snapshot, disk: Disk, ports: Runtime) -> Operation | None:
+    def _rewrite_column(self, base: Snapshot, disk: Disk, runtime: Runtime) -> Operation | None:
         meant = self._meant(base, disk)
         updated, affected = [], {}
         for fragment, rows in meant:
@@ -277,7 +277,7 @@ class Verb:
                 done[at] = f"{done[at]}.{self.work}".strip(".")
             files = [file.without_fields({DONE}) if file == old else file for file in fragment.files]
             living = [file for file in files if set(file.field_ids) != {TOMBSTONE}]
-            new = disk.write(base.location, ports, {DONE: done})
+            new = disk.write(base.location, runtime, {DONE: done})
             disk.planned[new.path] = base.version
             updated.append(fragment.with_files([*living, new]))
             affected[fragment.id] = rows_as_bitmap(np.array(sorted(rows)))
@@ -287,14 +287,14 @@ class Verb:
             updated=tuple(updated), fields_modified=(DONE,), mode=UpdateMode.REWRITE_COLUMNS, affected=affected
         )  # fmt: skip
 
-    def _compact(self, base: Snapshot, disk: Disk, ports: Runtime) -> Operation | None:
+    def _compact(self, base: Snapshot, disk: Disk, runtime: Runtime) -> Operation | None:
         old = base.manifest.fragments[:3]
         rows = [row for fragment in old for row in disk.rows(base, fragment).values()]
         if len(old) < 2 or not rows:
             return None
         ids = [disk.ids(fragment)[at] for fragment in old for at in disk.rows(base, fragment) if fragment.row_ids]
-        new = disk.fragment(base.location, ports, rows, ids)
-        begun = write_protocol.begin(base.location, base, verb="compact", intent=None, ports=ports)
+        new = disk.fragment(base.location, runtime, rows, ids)
+        begun = write_protocol.begin(base.location, base, verb="compact", intent=None, runtime=runtime)
         assert isinstance(begun, write_protocol.StartedWrite)
         reserved = write_protocol.finish(begun, op.ReserveFragments(1), properties={}, attempts=20).snapshot
         group = op.RewriteGroup(tuple(old), (new.with_id(reserved.manifest.max_fragment_id),))

@@ -35,7 +35,7 @@ from lance_core.format.transaction import Transaction
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.transactions.fold import parts_of
 from lance_core.versions.snapshot import Snapshot, load_transaction
-from tests.lance_core.world import SCHEMA, VERSION, Fault, FaultyStore, World, creating, fragment, ports
+from tests.lance_core.world import SCHEMA, VERSION, Fault, FaultyStore, World, creating, fragment, runtime
 
 NO_LIMITS = FileLimits()
 EVERY_MANIFEST = creating(naming.VERSIONS + "/")
@@ -93,7 +93,7 @@ class Meeting:
             at = base or self.table.at(1)
             location = self.table.location()
             location = replace(location, access=replace(location.access, bases=bases))
-            begun = begin(location, at, verb=Append.name, intent=intent, ports=ports(number))
+            begun = begin(location, at, verb=Append.name, intent=intent, runtime=runtime(number))
             if isinstance(begun, WriteResult):
                 return begun
             if begun_ago:
@@ -233,7 +233,7 @@ def landed_together(
             conversion=Conversion.EXACT,
             what="rows",
         )
-        begun = begin(table._location, table._snapshot, verb="append", intent=name, ports=SYSTEM_RUNTIME)
+        begun = begin(table._location, table._snapshot, verb="append", intent=name, runtime=SYSTEM_RUNTIME)
         if isinstance(begun, WriteResult):
             done.append(begun)
             continue

@@ -24,7 +24,7 @@ from lance_core.format.field_ids import NOTED
 from lance_core.format.schema import TableSchema
 from lance_core.operations import Append, MapUpdate, Merge, Overwrite, UpdateConfig
 from lance_core.operations import Update as UpdateOperation
-from tests.lance_core.world import BIRTH, VERSION, FaultyStore, World, ports
+from tests.lance_core.world import BIRTH, VERSION, FaultyStore, World, runtime
 
 POINT = pa.struct([("x", pa.int8()), ("inner", pa.struct([("y", pa.string())]))])
 ROWS = pa.table(
@@ -474,7 +474,7 @@ def in_memory() -> tuple[FaultyStore, Table]:
         version=VERSION,
         limits=FileLimits(2, 10**9),
         conversion=Conversion.EXACT,
-        new_uuid=ports(7).new_uuid,
+        new_uuid=runtime(7).new_uuid,
         what="t",
     )
     born = type(BIRTH)(VERSION, stable_row_ids=True)

@@ -35,7 +35,7 @@ VERSION = StorageVersion(2, 2)
 BIRTH = NewTable(VERSION)
 
 
-def ports(seed: int = 0) -> Runtime:
+def runtime(seed: int = 0) -> Runtime:
     """Each call gives the next moment and the next uuid."""
     ticks = iter(range(seed * 10**6, (seed + 1) * 10**6))
     ids = iter(range(seed * 10**6, (seed + 1) * 10**6))
@@ -90,7 +90,7 @@ class World:
         intent: str | None = None,
         attempts: int = ATTEMPTS,
     ) -> WriteResult:
-        begun = begin(self.location(), base, verb=operation.name, intent=intent, ports=ports(writer))
+        begun = begin(self.location(), base, verb=operation.name, intent=intent, runtime=runtime(writer))
         if isinstance(begun, WriteResult):
             return begun
         return finish(begun, operation, properties={}, attempts=attempts)

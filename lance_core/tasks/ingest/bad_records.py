@@ -136,7 +136,7 @@ def settle(location: Location, segment: str) -> None:
 
 def _landed(location: Location, fragments: tuple[Fragment, ...], intent: str) -> WriteResult:
     base = base_of(location)
-    begun = write_protocol.begin(location, base, verb="ingest", intent=intent, ports=SYSTEM_RUNTIME)
+    begun = write_protocol.begin(location, base, verb="ingest", intent=intent, runtime=SYSTEM_RUNTIME)
     if isinstance(begun, WriteResult):
         return begun
     schema = schema_of(base)

@@ -121,7 +121,7 @@ class _Ingest:
 
     def run(self) -> WriteResult:
         location, how = self._location, self._how
-        begun = write_protocol.begin(location, self._base, verb=_VERB, intent=how.intent, ports=SYSTEM_RUNTIME)
+        begun = write_protocol.begin(location, self._base, verb=_VERB, intent=how.intent, runtime=SYSTEM_RUNTIME)
         if isinstance(begun, WriteResult):
             self._settle()
             return begun

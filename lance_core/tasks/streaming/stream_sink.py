@@ -168,7 +168,7 @@ def _finished(
 ) -> Committed:
     location, base = planned.begun.location, planned.begun.base
     verb = "overwrite" if planned.replaces else "append"
-    begun = write_protocol.begin(location, base, verb=verb, intent=batch.intent, ports=SYSTEM_RUNTIME)
+    begun = write_protocol.begin(location, base, verb=verb, intent=batch.intent, runtime=SYSTEM_RUNTIME)
     if isinstance(begun, WriteResult):
         return committed_of(begun)
     if landed:

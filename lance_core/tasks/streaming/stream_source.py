@@ -69,7 +69,7 @@ class Stream:
         on_change: OnChange = OnChange.FAIL,
         limits: Limits | None = None,
         poll_seconds: float | None = None,
-        ports: Runtime = SYSTEM_RUNTIME,
+        runtime: Runtime = SYSTEM_RUNTIME,
     ) -> None:
         """`poll_seconds` is how long what was seen of the table may be taken for its end; None: not at all on a disk,
         and a second elsewhere."""
@@ -92,7 +92,7 @@ class Stream:
         self._until: int | None = None
         costs = not isinstance(head.location.own_store, ReportsLastChange)
         self._poll_ns = int(1e9 * ((_POLL_SECONDS if costs else 0) if poll_seconds is None else poll_seconds))
-        self._ports, self._looked_ns = ports, ports.elapsed_ns()
+        self._runtime, self._looked_ns = runtime, runtime.elapsed_ns()
         self._snapshots: dict[int, Snapshot] = {int(head.version): head}
         self._brought: dict[tuple[int, bool], AddedRows] = {}
 
@@ -214,11 +214,11 @@ class Stream:
 
     @property
     def _has_just_looked(self) -> bool:
-        return self._ports.elapsed_ns() - self._looked_ns < self._poll_ns
+        return self._runtime.elapsed_ns() - self._looked_ns < self._poll_ns
 
     def _newest(self) -> int:
         """One glance, unless something happened."""
-        self._looked_ns = self._ports.elapsed_ns()
+        self._looked_ns = self._runtime.elapsed_ns()
         probed = version_hint.find_newest(self._location.own_store)
         numbers = (probed[0],) if probed else list_versions(self._location).numbers
         if not numbers or numbers[-1] != self._seen:

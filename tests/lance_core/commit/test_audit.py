@@ -37,7 +37,7 @@ from lance_core.transactions.fold import parts_of
 from lance_core.versions.snapshot import load_transaction
 from tests.lance_core.maintenance.test_cleanup import DAY, age
 from tests.lance_core.meeting import meeting
-from tests.lance_core.world import BIRTH, SCHEMA, Fault, FaultyStore, World, ports
+from tests.lance_core.world import BIRTH, SCHEMA, Fault, FaultyStore, World, runtime
 
 Verb = Callable[..., Committed]
 
@@ -325,7 +325,7 @@ def test_who_passed_lands_beside_those_in_line(monkeypatch: pytest.MonkeyPatch) 
         for name in ("a", "b"):
             held.append(name)
         world = World(held.store.inner)
-        begun = begin(held.table.location(), held.table.at(1), verb="append", intent=None, ports=ports(77))
+        begun = begin(held.table.location(), held.table.at(1), verb="append", intent=None, runtime=runtime(77))
         assert isinstance(begun, StartedWrite)
         append = Append(world.fragments("mine"))
         done.append(finish(begun, append, properties={}, attempts=9, audit=lambda _beside, _base: None))
@@ -347,7 +347,11 @@ def _number(table: Table) -> int:
 def audited(world: World, *, is_new: bool, shown: list[int]) -> WriteResult:
     """As a process that starts again does it: with other uuids each time."""
     begun = begin(
-        world.location(), BIRTH if is_new else world.at(1), verb="write", intent="daily", ports=ports(5 + len(shown))
+        world.location(),
+        BIRTH if is_new else world.at(1),
+        verb="write",
+        intent="daily",
+        runtime=runtime(5 + len(shown)),
     )
     if isinstance(begun, WriteResult):
         return begun

@@ -13,7 +13,7 @@ from lance_core.format.ids import Version
 from lance_core.format.naming import NamingScheme
 from lance_core.format.operations import Append
 from lance_core.storage.memory import MemoryStore
-from tests.lance_core.world import Fault, FaultyStore, World, creating, ports
+from tests.lance_core.world import Fault, FaultyStore, World, creating, runtime
 
 
 class Paused:
@@ -36,9 +36,9 @@ class Paused:
     ) -> FaultyStore:
         """`before_the_put` happens as often as `lost` says."""
         store = FaultyStore(self.stored, [Fault(creating(naming.VERSIONS), outcome, before_the_put)] * lost)
-        given = replace(ports(5), elapsed_ns=lambda: int(self.now.timestamp() * 1e9), now_ns=lambda: 0)
+        given = replace(runtime(5), elapsed_ns=lambda: int(self.now.timestamp() * 1e9), now_ns=lambda: 0)
         mine = World(store)
-        begun = begin(mine.location(), mine.at(), verb="append", intent=None, ports=given)
+        begun = begin(mine.location(), mine.at(), verb="append", intent=None, runtime=given)
         assert isinstance(begun, StartedWrite)
         operation = Append(mine.fragments("late"))
         self.now += begun_ago

@@ -28,7 +28,7 @@ from tests.lance_core.meeting import (
     raising,
     second_version,
 )
-from tests.lance_core.world import Fault, FaultyStore, World, ports
+from tests.lance_core.world import Fault, FaultyStore, World, runtime
 
 
 def test_those_who_come_meanwhile_share_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def test_one_planned_before_an_overwrite_takes_nobody_along(first: str, monkeypa
 def test_one_that_was_begun_earlier_goes_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have landed where the others need not look."""
     with meeting(monkeypatch, 2) as held:
-        begin(held.table.location(), held.table.at(1), verb="Append", intent="cut off", ports=ports(8))
+        begin(held.table.location(), held.table.at(1), verb="Append", intent="cut off", runtime=runtime(8))
         other = World(held.store.inner)
         other.append("theirs", writer=7)
         held.append("a", base=other.at(2))

@@ -26,7 +26,7 @@ from lance_core.format.ids import Version
 from lance_core.format.operations import Append, Overwrite
 from lance_core.format.transaction import Transaction
 from lance_core.versions.snapshot import list_versions, load_transaction
-from tests.lance_core.world import SCHEMA, Condition, Fault, FaultyStore, World, calling, creating, fragment, ports
+from tests.lance_core.world import SCHEMA, Condition, Fault, FaultyStore, World, calling, creating, fragment, runtime
 
 MANIFESTS = naming.VERSIONS + "/"
 EVERY_MANIFEST = creating(MANIFESTS)
@@ -393,7 +393,7 @@ def test_the_time_is_over_before_the_attempts_are() -> None:
         table.at(),
         verb="append",
         intent=None,
-        ports=replace(ports(1), elapsed_ns=lambda: next(hours)),
+        runtime=replace(runtime(1), elapsed_ns=lambda: next(hours)),
     )
     assert isinstance(begun, StartedWrite)
     with pytest.raises(RetryableConflict, match="lost the race for the next version") as caught:

@@ -19,7 +19,7 @@ from lance_core.format.fragment import StorageVersion
 from lance_core.transactions.fold import parts_of
 from lance_core.versions.snapshot import load_transaction
 from tests.lance_core.meeting import fails_from_now_on, held_rows, landed_together, meeting, raising, second_version
-from tests.lance_core.world import Fault, FaultyStore, World, calling, creating, ports
+from tests.lance_core.world import Fault, FaultyStore, World, calling, creating, runtime
 
 
 def test_those_who_bring_rows_share_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def test_only_rows_of_one_storage_version_share_a_file() -> None:
 def test_those_who_come_while_others_are_written_come_into_the_file_too() -> None:
     waves = iter([[held_rows({"id": [2, 3]})], [held_rows({"id": [4]}), held_rows({"id": [5]})], []])
     location = World().location()
-    (made,) = data_files.write_shared_file(location, held_rows({"id": [1]}), lambda: next(waves), ports())
+    (made,) = data_files.write_shared_file(location, held_rows({"id": [1]}), lambda: next(waves), runtime())
     assert IpcCodec(location.store).open(made.files[0].place).table["id"].to_pylist() == [1, 2, 3, 4, 5]
     assert made.physical_rows == 5
 
@@ -198,7 +198,7 @@ def test_who_writes_for_itself_tells_its_intention_of_the_file() -> None:
     store = FaultyStore()
     table = World(store)
     table.create("first")
-    begun = begin(table.location(), table.at(), verb="append", intent="a", ports=ports(1))
+    begun = begin(table.location(), table.at(), verb="append", intent="a", runtime=runtime(1))
     store.faults.append(Fault(creating(naming.VERSIONS), "fails"))
     assert isinstance(begun, StartedWrite)
     with pytest.raises(StorageError):
@@ -211,7 +211,7 @@ def test_one_that_is_alone_is_written_once() -> None:
     store = FaultyStore()
     table = World(store)
     table.create("first")
-    begun = begin(table.location(), table.at(), verb="append", intent=None, ports=ports(1))
+    begun = begin(table.location(), table.at(), verb="append", intent=None, runtime=runtime(1))
     store.faults.append(Fault(calling("put", naming.DATA), "fails"))
     assert isinstance(begun, StartedWrite)
     with pytest.raises(StorageError):

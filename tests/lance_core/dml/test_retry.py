@@ -28,7 +28,7 @@ from lance_core.dml.retry import Change, commit_with_retry
 from lance_core.format.operations import Append, Delete, MapUpdate, Merge, Operation, Update, UpdateConfig, UpdateMode
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.versions.snapshot import Snapshot
-from tests.lance_core.world import World, cleaned, ports
+from tests.lance_core.world import World, cleaned, runtime
 
 Verb = Callable[[Table], Committed]
 ROWS = pa.table({
@@ -290,7 +290,7 @@ def test_as_often_as_was_asked(tmp_path: Path) -> None:
     plans: list[int] = []
     change = Change("add_columns", in_the_way(table, plans), "Merge", True)
     with pytest.raises(RetryableConflict, match="rule metadata_of_columns"):
-        commit_with_retry(change, table.at(), intent=None, properties={}, retries=3, ports=ports(1))
+        commit_with_retry(change, table.at(), intent=None, properties={}, retries=3, runtime=runtime(1))
     assert plans == [1, 2, 3]
 
 
@@ -307,7 +307,7 @@ def test_until_the_deadline(seconds: int, times: int) -> None:
         clock[0] += seconds * 10**9
         return in_time(base)
 
-    given = replace(ports(1), elapsed_ns=lambda: clock[0])
+    given = replace(runtime(1), elapsed_ns=lambda: clock[0])
     with pytest.raises(RetryableConflict):
         commit_with_retry(
             Change("add_columns", slow, "Merge", True),
@@ -315,7 +315,7 @@ def test_until_the_deadline(seconds: int, times: int) -> None:
             intent=None,
             properties={},
             retries=1000,
-            ports=given,
+            runtime=given,
         )
     assert plans == list(range(1, times + 1))
 
@@ -326,7 +326,7 @@ def test_what_cannot_be_repeated_is_not() -> None:
     plans: list[int] = []
     change = Change("append", in_the_way(table, plans), "Merge", False)
     with pytest.raises(RetryableConflict):
-        commit_with_retry(change, table.at(), intent=None, properties={}, retries=20, ports=ports(1))
+        commit_with_retry(change, table.at(), intent=None, properties={}, retries=20, runtime=runtime(1))
     assert plans == [1]
 
 

@@ -64,9 +64,9 @@ def test_every_type(case: TypeCase, version: StorageName, in_place: bool, column
         new = pa.table({"x": pa.array(range(len(which)), pa.int8())})
     work = changes(uri, (column,), new, which)
     operation = (
-        rewrite_columns(work, (), limits=LIMITS, ports=SYSTEM_RUNTIME)
+        rewrite_columns(work, (), limits=LIMITS, runtime=SYSTEM_RUNTIME)
         if in_place
-        else move_rows(work, {}, (), assigned=(), limits=LIMITS, ports=SYSTEM_RUNTIME)
+        else move_rows(work, {}, (), assigned=(), limits=LIMITS, runtime=SYSTEM_RUNTIME)
     )
     after = table.commit(operation).table
 

@@ -371,7 +371,7 @@ def clean(place: str, fault: Fault, *, keep: int) -> CleanupReport:
     local = LocalStore(Path(place))
     location = Location(place, FaultyStore(local, [fault]), LanceCodec(local))
     retention = Retention(timedelta(days=14), keep)
-    return cleanup.clean(load_latest(location), retention, dry_run=False, force=True, ports=SYSTEM_RUNTIME)
+    return cleanup.clean(load_latest(location), retention, dry_run=False, force=True, runtime=SYSTEM_RUNTIME)
 
 
 @pytest.mark.parametrize("calls", range(1, 30, 2))
@@ -487,7 +487,7 @@ def test_two_clocks_that_differ_are_refused(place: str, hours: int) -> None:
     with pytest.raises(StorageError, match=r"by the clock of the store.*nothing was removed"):
         cleanup.clean(
             load_latest(Location(place, local, LanceCodec(local))),
-            Retention(NOTHING, 1), dry_run=False, force=True, ports=wrong,
+            Retention(NOTHING, 1), dry_run=False, force=True, runtime=wrong,
         )  # fmt: skip
     assert files(place) == before
 
@@ -513,7 +513,7 @@ def test_a_listing_that_misses_the_newest_harms_nothing(place: str) -> None:
     base = load_at(Location(place, local, LanceCodec(local)), Version(6))
     location = Location(place, stale, LanceCodec(local))
     cleanup.clean(
-        replace(base, location=location), Retention(NOTHING, 1), dry_run=False, force=True, ports=SYSTEM_RUNTIME
+        replace(base, location=location), Retention(NOTHING, 1), dry_run=False, force=True, runtime=SYSTEM_RUNTIME
     )
     assert versions(place) == [6, 7]
     assert f"data/{stay}" in files(place)
@@ -617,7 +617,7 @@ def test_a_hold_that_goes_because_its_version_came_is_no_gap(place: str) -> None
         message.path = Path(name).name
         made = Fragment.of(files=[DataFile(message)], physical_rows=part.physical_rows)
         mine = Location(place, local, LanceCodec(local))
-        begun = begin(mine, load_latest(mine), verb="append", intent=None, ports=SYSTEM_RUNTIME)
+        begun = begin(mine, load_latest(mine), verb="append", intent=None, runtime=SYSTEM_RUNTIME)
         assert isinstance(begun, StartedWrite)
         finish(begun, Append((made,)), properties={}, attempts=10)
         release(local, held[0])
@@ -625,7 +625,7 @@ def test_a_hold_that_goes_because_its_version_came_is_no_gap(place: str) -> None
     faults = [Fault(calling("walk", "data"), "", begins), Fault(calling("read", leases.HOLDS), "", lands)]
     location = Location(place, FaultyStore(local, faults), LanceCodec(local))
     report = cleanup.clean(
-        load_latest(location), Retention(14 * DAY, 10), dry_run=False, force=True, ports=SYSTEM_RUNTIME
+        load_latest(location), Retention(14 * DAY, 10), dry_run=False, force=True, runtime=SYSTEM_RUNTIME
     )
     assert held
     assert report.orphans == ()

@@ -200,7 +200,7 @@ def test_notes_are_not_dropped_for_what_only_says_that_it_is_up_to_date(tmp_path
     dataset.create_scalar_index("at.y", "BTREE")
     table = table.refresh()
     assert version < table.version
-    assert index_maintenance.trim(table._snapshot, (), ports=SYSTEM_RUNTIME) is None
+    assert index_maintenance.trim(table._snapshot, (), runtime=SYSTEM_RUNTIME) is None
     table = table.optimize_indices().table
     assert notes(table) == 0
     check_answers(table, [*FILTERS, "at.y = 7"])
@@ -212,7 +212,7 @@ def test_a_note_stays_for_what_was_written_just_before_it(tmp_path: Path) -> Non
     table = Table.open(str(tmp_path / "t")).create_index("id", "BTREE").table
     fresh = table.indices
     table = table.compact(remap="reuse", target_rows=20).table
-    assert index_maintenance.trim(table._snapshot, fresh, ports=SYSTEM_RUNTIME) is None
+    assert index_maintenance.trim(table._snapshot, fresh, runtime=SYSTEM_RUNTIME) is None
 
 
 @pytest.mark.parametrize("compacted", [False, True])

@@ -200,8 +200,8 @@ def test_columns_and_filter(table: Table) -> None:
 def test_a_store_is_asked_no_more_often_than_is_worth_it(table: Table) -> None:
     """A trigger without an interval asks a hundred times a second, and of a bucket each look is paid for."""
     seconds, looks = 0.0, 0
-    ports = replace(SYSTEM_RUNTIME, elapsed_ns=lambda: int(seconds * 1e9))
-    source = Stream(VersionRef(table.uri), transport=lambda schema: schema, poll_seconds=0.5, ports=ports)
+    runtime = replace(SYSTEM_RUNTIME, elapsed_ns=lambda: int(seconds * 1e9))
+    source = Stream(VersionRef(table.uri), transport=lambda schema: schema, poll_seconds=0.5, runtime=runtime)
     newest = source._newest
 
     def looked() -> int:

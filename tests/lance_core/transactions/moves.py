@@ -72,11 +72,11 @@ def fragments(base: Snapshot, data: pa.Table) -> tuple[Fragment, ...]:
 
 
 def deleting(predicate: str) -> Plan:
-    return lambda base: delete(base, predicate, ports=SYSTEM_RUNTIME)
+    return lambda base: delete(base, predicate, runtime=SYSTEM_RUNTIME)
 
 
 def updating(values: dict[str, str], where: str) -> Plan:
-    return lambda base: update(base, values, where, limits=LIMITS, ports=SYSTEM_RUNTIME)
+    return lambda base: update(base, values, where, limits=LIMITS, runtime=SYSTEM_RUNTIME)
 
 
 def upserting(*keys: int, on: str = "id", insert: bool = True) -> Plan:
@@ -84,7 +84,7 @@ def upserting(*keys: int, on: str = "id", insert: bool = True) -> Plan:
     rules = UpsertRules.of(on, matched="update", matched_if=None, insert=insert, delete_unmatched=False)
 
     def plan(base: Snapshot) -> Operation:
-        found = upsert(base, as_input(data), rules, limits=LIMITS, ports=SYSTEM_RUNTIME)
+        found = upsert(base, as_input(data), rules, limits=LIMITS, runtime=SYSTEM_RUNTIME)
         assert found is not None
         return found
 
@@ -170,17 +170,19 @@ def adding_segment(base: Snapshot) -> Operation:
 
 def adding(*fields: pa.Field) -> Plan:
     return lambda base: new_columns.add_columns(
-        base, list(fields), schema=None, read_columns=None, ports=SYSTEM_RUNTIME
+        base, list(fields), schema=None, read_columns=None, runtime=SYSTEM_RUNTIME
     )
 
 
 def computing(expressions: dict[str, str]) -> Plan:
-    return lambda base: new_columns.add_columns(base, expressions, schema=None, read_columns=None, ports=SYSTEM_RUNTIME)
+    return lambda base: new_columns.add_columns(
+        base, expressions, schema=None, read_columns=None, runtime=SYSTEM_RUNTIME
+    )
 
 
 def altering(name: str, *, rename: str | None = None, nullable: bool | None = None) -> Plan:
     return lambda base: schema_evolution.alter_column(
-        base, name, rename=rename, type=None, nullable=nullable, ports=SYSTEM_RUNTIME
+        base, name, rename=rename, type=None, nullable=nullable, runtime=SYSTEM_RUNTIME
     )  # fmt: skip
 
 
@@ -260,7 +262,7 @@ MOVES: dict[str, Plan] = {
     "Merge adds nulls": adding(pa.field("z", pa.int32())),
     "Merge adds values": computing({"z": "id * 2"}),
     "Merge adds mandatory": lambda base: _mandatory(computing({"z": "id * 2"})(base)),
-    "Project drops v": lambda base: schema_evolution.drop_columns(base, ["v"], ports=SYSTEM_RUNTIME),
+    "Project drops v": lambda base: schema_evolution.drop_columns(base, ["v"], runtime=SYSTEM_RUNTIME),
     "Project renames v": altering("v", rename="v2"),
     "Project makes v mandatory": altering("v", nullable=False),
     "Restore": lambda _base: op.Restore(Version(1)),
