@@ -6,7 +6,7 @@ Here is what has to be done for them before a commit; how a batch becomes a file
 and who shares a file with whom is decided in `group_commit.py`. Start with `check_files`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 
 from lance_core.commit.fencing import map_concurrently
 from lance_core.coordination import idempotency
@@ -23,15 +23,16 @@ SHARED_BYTES_MAX = 16 * 1024**2
 
 
 class FileCapacity:
-    """What more rows a file can hold, of those that can be in one with the first."""
+    """Room that is left for more rows in a file. Its first rows decide which others may share it."""
 
-    def __init__(self, first: BufferedRows) -> None:
+    def __init__(self, first: BufferedRows, *others: BufferedRows) -> None:
+        """`others` have been reserved already."""
         self._first = first
-        self._rows = first.rows
-        self._bytes = first.bytes
+        self._rows = first.rows + sum(rows.rows for rows in others)
+        self._bytes = first.bytes + sum(rows.bytes for rows in others)
 
     def try_reserve(self, rows: BufferedRows) -> bool:
-        """And has less from then on."""
+        """Reserve room for these rows; False if they do not fit or may not share the file."""
         limits = self._first.limits
         fits = (
             self._rows + rows.rows <= limits.rows_max
@@ -45,14 +46,13 @@ class FileCapacity:
 
 
 def write_shared_file(
-    location: Location, first: BufferedRows, more: Callable[[], Sequence[BufferedRows]], runtime: Runtime
+    location: Location, first: BufferedRows, others: Iterable[BufferedRows], runtime: Runtime
 ) -> tuple[Fragment, ...]:
-    """The rows of the first, and of those that come until the file is closed."""
+    """Write the first rows, then the others. `others` may be collected while the first are written."""
     writer = RollingWriter(location.codec, first.version, first.limits, runtime.new_uuid)
-    writer.write_all(first)  # to open a file takes long, and others go on meanwhile
-    while held := more():
-        for each in held:
-            writer.write_all(each)
+    writer.write_all(first)  # opening a file takes long enough for other appends to arrive
+    for rows in others:
+        writer.write_all(rows)
     return writer.finish()
 
 

@@ -1,15 +1,15 @@
 """Folded appends in seeded histories, and proof that they notice when folding is broken."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import pytest
 
 from lance_core import LanceError
-from lance_core.commit import loop, together
+from lance_core.commit import group_commit, loop, write_protocol
 from lance_core.commit.data_files import write_shared_file
+from lance_core.commit.group_commit import PendingAppend
 from lance_core.commit.loop import CommitResult
-from lance_core.commit.together import PendingAppend
 from lance_core.datafiles.fragment_writer import BufferedRows, RollingWriter
 from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Append
@@ -46,40 +46,37 @@ def _everybody_has_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     def found_in(transaction: Transaction, uuid: str) -> Transaction | None:
         return transaction if transaction.uuid == uuid else None
 
-    for room in ("commit", "writes"):
-        monkeypatch.setattr(f"lance_core.{room}.found_in", found_in)
+    for module in (loop, write_protocol):
+        monkeypatch.setattr(module, "part_with_uuid", found_in)
 
 
 def _a_fragment_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what was put together."""
-    real = together._commit
+    real = group_commit._commit
 
-    def commit(one: PendingAppend) -> CommitResult:
-        operation = one.ours.operation
-        assert isinstance(operation, Append)
-        if len(operation.fragments) > 1:
-            one = replace(one, ours=replace(one.ours, operation=Append(operation.fragments[1:])))
-        return real(one)
+    def commit(one: PendingAppend, ours: Transaction) -> CommitResult:
+        assert isinstance(ours.operation, Append)
+        if len(ours.operation.fragments) > 1:
+            ours = replace(ours, operation=Append(ours.operation.fragments[1:]))
+        return real(one, ours)
 
-    monkeypatch.setattr(together, "_commit", commit)
+    monkeypatch.setattr(group_commit, "_commit", commit)
 
 
 def _the_last_rows_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of those who share a file."""
 
     def write(
-        location: Location, first: BufferedRows, more: Callable[[], Sequence[BufferedRows]], runtime: Runtime
+        location: Location, first: BufferedRows, others: Iterable[BufferedRows], runtime: Runtime
     ) -> tuple[Fragment, ...]:
-        came = [first]
-        while held := more():
-            came += held
+        came = [first, *others]
         writer = RollingWriter(location.codec, first.version, first.limits, runtime.new_uuid)
         for each in came[:-1] or came:
             writer.write_all(each)
         (made,) = writer.finish()
         return (Fragment.of(files=made.files, physical_rows=sum(each.rows for each in came)),)
 
-    monkeypatch.setattr(together, "write_shared_file", write)
+    monkeypatch.setattr(group_commit, "write_shared_file", write)
 
 
 def _a_shared_file_is_kept_by_those_who_go_on_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,16 +84,16 @@ def _a_shared_file_is_kept_by_those_who_go_on_alone(monkeypatch: pytest.MonkeyPa
     shared: list[tuple[Fragment, ...]] = []
 
     def write(
-        location: Location, first: BufferedRows, more: Callable[[], Sequence[BufferedRows]], runtime: Runtime
+        location: Location, first: BufferedRows, others: Iterable[BufferedRows], runtime: Runtime
     ) -> tuple[Fragment, ...]:
-        shared.append(write_shared_file(location, first, more, runtime))
+        shared.append(write_shared_file(location, first, others, runtime))
         return shared[-1]
 
     def alone(one: PendingAppend) -> CommitResult:
-        return together._commit_written(one, shared[-1] if shared else ())
+        return group_commit._commit(one, group_commit._with_files(one, shared[-1] if shared else ()))
 
-    monkeypatch.setattr(together, "write_shared_file", write)
-    monkeypatch.setattr(together, "commit_alone", alone)
+    monkeypatch.setattr(group_commit, "write_shared_file", write)
+    monkeypatch.setattr(group_commit, "commit_alone", alone)
 
 
 @pytest.mark.parametrize(

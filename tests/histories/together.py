@@ -13,10 +13,9 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 
 from lance_core import CommitUndecided, LanceError
-from lance_core.commit import together
 from lance_core.commit.data_files import FileCapacity, check_files
+from lance_core.commit.group_commit import PendingAppend, commit_group
 from lance_core.commit.loop import CommitResult
-from lance_core.commit.together import PendingAppend
 from lance_core.commit.write_protocol import StartedWrite, begin, write_result
 from lance_core.datafiles.conform import Conversion
 from lance_core.datafiles.fragment_writer import BufferedRows, FileLimits, buffer_rows
@@ -95,7 +94,7 @@ class Together(Simulation):
             self._lead((work, begun, leader), company)
             group = [each for each in others if each[2].answer is None]
             for _, _, waiting in company:
-                waiting.alone = waiting.answer is None
+                waiting.is_alone = waiting.answer is None
 
     def _held(self, work: Work) -> BufferedRows | None:
         """Of those who bring rows that are to be written when they are committed."""
@@ -122,7 +121,7 @@ class Together(Simulation):
             return newcomers
 
         try:
-            leader.answer = together.commit_group(leader, came, more)
+            leader.answer = commit_group(leader, came, more)
         except LanceError as error:
             leader.answer = error
         group = [first, *company]

@@ -21,8 +21,8 @@ from lance_core import Table
 from lance_core.commit import group_commit
 from lance_core.commit.data_files import FileCapacity
 from lance_core.commit.fencing import ClockReading
+from lance_core.commit.group_commit import PendingAppend, commit_alone, commit_group
 from lance_core.commit.loop import ATTEMPTS
-from lance_core.commit.together import PendingAppend, commit_alone, commit_group
 from lance_core.commit.write_protocol import StartedWrite, WriteResult, begin, finish, finish_append, write_result
 from lance_core.datafiles.conform import Conversion
 from lance_core.datafiles.fragment_writer import BufferedRows, FileLimits, buffer_rows
@@ -136,16 +136,8 @@ def held_rows(columns: dict[str, Sequence[int]], limits: FileLimits = NO_LIMITS)
 def meeting(monkeypatch: pytest.MonkeyPatch, others: int) -> Iterator[Meeting]:
     waiting = threading.Semaphore(0)
     there, arrived = threading.Event(), threading.Event()
-    real = PendingAppend
-
-    def told(*args: Any) -> object:
-        made = real(*args)
-        made.called = _Told(waiting, stops=bool(held) and held[0].stopped)
-        return made
-
     held: list[Meeting] = []
-
-    monkeypatch.setattr("lance_core.commit.group_commit.PendingAppend", told)
+    monkeypatch.setattr(group_commit, "Event", lambda: _Told(waiting, stops=bool(held) and held[0].stopped))
 
     def stop_there() -> None:
         there.set()
@@ -166,7 +158,7 @@ def meeting(monkeypatch: pytest.MonkeyPatch, others: int) -> Iterator[Meeting]:
             arrived.set()
         for answer in made.answers:
             answer.exception(60)
-    assert not group_commit._gates
+    assert not group_commit._queues
 
 
 def raising(error: BaseException) -> Callable[[], None]:

@@ -15,7 +15,7 @@ import pytest
 
 from lance_core import CommitUndecided, IncompatibleConflict, LanceError, Table
 from lance_core.commit import group_commit
-from lance_core.commit.together import PendingAppend
+from lance_core.commit.group_commit import PendingAppend
 from lance_core.commit.write_protocol import begin
 from lance_core.coordination.leases import HOLDS
 from lance_core.transactions.invariants import InvariantViolation
@@ -158,17 +158,18 @@ def test_who_was_stopped_after_it_was_taken_along_never_leads(monkeypatch: pytes
 
     def let_go(stopped: PendingAppend) -> None:
         stopped.answer = CommitUndecided("nobody reads this", uuid="", version=0)
-        stopped.called.set()
+        assert stopped.turn
+        stopped.turn.set()
 
     def stop() -> None:
-        (key,) = group_commit._gates
+        (key,) = group_commit._queues
         group_commit._hand_over(key, taken[0], ())
 
     with meeting(monkeypatch, 3) as held:
         held.append("a")
         held.append("b")
-        (gate,) = group_commit._gates.values()
-        taken.append(gate.waiting[1])
+        (queue,) = group_commit._queues.values()
+        taken.append(queue.waiting[1])
         held.append("c")
         held.store.faults.append(Fault(second_version(held.store), "fails", stop))
         held.answers.pop(2)  # its thread is let go when all is over, since it was not stopped in earnest
@@ -293,7 +294,7 @@ def test_who_is_stopped_while_it_waits_leaves_the_line(monkeypatch: pytest.Monke
     assert held.table.names() == ["first", "alone", "b"]
 
 
-@pytest.mark.parametrize("where", ["_enter", "_leave"])
+@pytest.mark.parametrize("where", ["_enter", "_hand_over"])
 def test_who_is_stopped_at_the_gate_leaves_it_open(where: str) -> None:
     """Wherever in it: otherwise all who come later would wait for somebody who is gone."""
     table, line, stopped = World(FaultyStore()), 0, True
@@ -304,7 +305,7 @@ def test_who_is_stopped_at_the_gate_leaves_it_open(where: str) -> None:
             with suppress(KeyboardInterrupt):
                 table.append(f"{line}", writer=line + 1)
             stopped = bool(told)
-        assert not group_commit._gates
+        assert not group_commit._queues
         line += 1
     assert line > 5
 
@@ -316,7 +317,7 @@ def test_who_is_stopped_on_its_way_out_passes_the_lead_on(leaves: int, lands: bo
     line, stopped = 0, True
     while stopped:
         with pytest.MonkeyPatch.context() as patch:
-            told = interrupted(patch, "_leave", call=leaves, line=line)
+            told = interrupted(patch, "_hand_over", call=leaves, line=line)
             with meeting(patch, 3) as held:
                 for name in ("a", "b", "c"):
                     held.append(name)
@@ -334,7 +335,7 @@ def test_who_is_stopped_while_it_gathers_leaves_everybody_in_the_line() -> None:
     line, stopped = 0, True
     while stopped:
         with pytest.MonkeyPatch.context() as patch:
-            told = interrupted(patch, "_gather", call=1, line=line)
+            told = interrupted(patch, "_collect_followers", call=0, line=line)
             with meeting(patch, 3) as held:
                 for name in ("a", "b", "c"):
                     held.append(name)

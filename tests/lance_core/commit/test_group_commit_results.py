@@ -96,9 +96,9 @@ def test_only_rows_of_one_storage_version_share_a_file() -> None:
 
 
 def test_those_who_come_while_others_are_written_come_into_the_file_too() -> None:
-    waves = iter([[held_rows({"id": [2, 3]})], [held_rows({"id": [4]}), held_rows({"id": [5]})], []])
+    others = (held_rows({"id": rows}) for rows in ([2, 3], [4], [5]))
     location = World().location()
-    (made,) = data_files.write_shared_file(location, held_rows({"id": [1]}), lambda: next(waves), runtime())
+    (made,) = data_files.write_shared_file(location, held_rows({"id": [1]}), others, runtime())
     assert IpcCodec(location.store).open(made.files[0].place).table["id"].to_pylist() == [1, 2, 3, 4, 5]
     assert made.physical_rows == 5
 
