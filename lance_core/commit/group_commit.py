@@ -84,6 +84,10 @@ class PendingAppend:
             raise self.answer
         return self.answer
 
+    @property
+    def needs_answer(self) -> bool:
+        return self.answer is None and not self.is_abandoned
+
     def can_join(self, other: "PendingAppend") -> bool:
         """Tell whether the two appends may share a version. The repetition of an earlier attempt commits by itself,
         since it searches a longer history; so do appends whose locations may read different base paths."""

@@ -6,7 +6,7 @@ Every turn begins with a look for our own transaction, and the loop ends with a 
 and "no answer" may both mean that our own earlier put landed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 
@@ -81,116 +81,209 @@ def commit(
     turn = store.commit_lock(naming.VERSIONS) if isinstance(store, SupportsCommitLock) else nullcontext()
     # What a restore names once more was written long ago, and perhaps by one whose version came too late to keep it.
     written = ClockReading.distant_past() if isinstance(ours.operation, Restore) else begun
-    with CommitFence(location, ours.uuid, written, runtime) as watch, turn:
-        return _commit(location, ours, base, since, attempts, runtime, watch)
+    with CommitFence(location, ours.uuid, written, runtime) as fence, turn:
+        return _CommitLoop(location, ours, base, since, attempts, runtime, fence).run()
 
 
-def _commit(
-    location: Location,
-    ours: Transaction,
-    base: Snapshot | NewTable | Fork,
-    since: Version,
-    attempts: int,
-    runtime: Runtime,
-    watch: CommitFence,
-) -> CommitResult:
-    loaded = base if isinstance(base, Snapshot) else None
-    planned_on = loaded.manifest if loaded else None
-    there = ours.operation.reserved_in if isinstance(ours.operation, Rewrite) else None
-    known: Sequence[CommittedTransaction] = ()
-    slot: Version | None = None  # where a put of ours may still land
-    taken: Version | None = None  # where somebody was first just now
-    new_keys = KeyConflicts(ours)
-    noted = _TransactionFile()
-    pace = Backoff(runtime)
-    attempt = 0
-    while True:
-        stood_still = watch.begin_attempt()
+class _CommitLoop:
+    """The attempts of one commit. Each attempt starts from the original transaction and base."""
+
+    def __init__(
+        self,
+        location: Location,
+        ours: Transaction,
+        base: Snapshot | NewTable | Fork,
+        since: Version,
+        attempts_max: int,
+        runtime: Runtime,
+        fence: CommitFence,
+    ) -> None:
+        self._location, self._ours, self._base, self._since = location, ours, base, since
+        self._attempts_max, self._runtime, self._fence = attempts_max, runtime, fence
+        self._opened = base if isinstance(base, Snapshot) else None
+        self._attempts = 0
+        self._known: Sequence[CommittedTransaction] = ()
+        self._open_put: Version | None = None
+        """Version that an unanswered put of ours may still create."""
+        self._taken: Version | None = None
+        """Version that another writer created just now: the next attempt reads on from there at once."""
+        self._key_conflicts = KeyConflicts(ours)
+        self._transaction_file = _TransactionFile()
+        self._backoff = Backoff(runtime)
+
+    def run(self) -> CommitResult:
+        while True:
+            has_stalled = self._fence.begin_attempt()
+            history = self._read_history()
+            if committed := self._find_own():
+                return self._already_committed(committed, may_be_late=has_stalled or not self._attempts)
+            self._check_may_put(history, has_stalled=has_stalled)
+            others = self._check_conflicts(history)
+            try:
+                version = self._write_files(history, others)
+                if not self._fence.before_put(version.manifest, version.before, version.files):
+                    self._taken, self._backoff = None, Backoff(self._runtime)
+                    continue  # the checks took a while: read the history again, so that the put is not late
+                put = self._location.store.create(version.manifest.path, version.manifest.encode())
+            except RetryableConflict as error:
+                raise _conflict_in_rebase(self._location, self._ours, error) from error
+            except LanceError as error:
+                if self._open_put is None:
+                    raise
+                raise self._undecided(f"repeating the put failed: {error}") from error
+            if put is Put.CREATED:
+                return self._committed(version, others)
+            self._wait_after(put, version.manifest.version)
+
+    def _read_history(self) -> History | None:
+        """Read the transactions since `since`; None if there is no table."""
+        operation = self._ours.operation
+        reserved_in = operation.reserved_in if isinstance(operation, Rewrite) else None
         try:
-            history = _look(location, since, loaded, known, taken, there)
+            history = _history(self._location, self._since, self._opened, self._known, self._taken, reserved_in)
         except LanceError as error:
-            if slot is None:
+            if self._open_put is None:
                 raise
-            raise _undecided(location, ours, slot, f"looking for it failed: {error}") from error
-        known = history.others if history else ()
-        if landed := _with_uuid(known, ours.uuid):
-            return _found(location, landed, known, ours, attempt, late=stood_still or not attempt)
-        for part in parts_of(ours):
-            if landed := _with_uuid(known, part.uuid):
+            raise self._undecided(f"reading the history failed: {error}") from error
+        self._known = history.others if history else ()
+        return history
+
+    def _find_own(self) -> CommittedTransaction | None:
+        """Find the version with our transaction, which an earlier put created whose answer was lost."""
+        if committed := _with_uuid(self._known, self._ours.uuid):
+            return committed
+        for part in parts_of(self._ours):
+            if committed := _with_uuid(self._known, part.uuid):
                 raise PartAlreadyCommitted(
-                    f"{location.uri}: the append {part.uuid} is in version {landed.version} already"
+                    f"{self._location.uri}: version {committed.version} contains the append {part.uuid} already"
                 )
-        if history and slot and history.head.version >= slot:
-            if slot in history.gone or (stood_still and find_overtaking_version(location, history.head.scheme, slot)):
-                raise _undecided(location, ours, slot, "a cleanup removed that version, whoever's it was")
-            slot = None  # somebody else's version is there now, so ours can never be
-        if attempt == attempts or (attempt and pace.is_expired):
-            if slot is not None:
-                raise _undecided(location, ours, slot, f"{attempt} puts were not answered")
-            raise _exhausted(location, ours, known, attempt)
-        if history and loaded is None:
-            raise AlreadyExists(f"there is a table at {location.uri} already, at version {history.head.version}")
-        others = [landed for landed in known if landed.version > ours.read_version]
-        others = new_keys.annotate(others, history.head if history else None)
-        finding = judge(ours, others)
-        if finding.blocks:
-            raise _conflict(location, ours, finding)
-        head, scheme = _head(base, history)
+        return None
+
+    def _check_may_put(self, history: History | None, *, has_stalled: bool) -> None:
+        """Raise if there is no attempt left, or if the outcome of an earlier put can no longer be known."""
+        open_put = self._open_put
+        if history and open_put and history.head.version >= open_put:
+            if open_put in history.gone or (
+                has_stalled and find_overtaking_version(self._location, history.head.scheme, open_put)
+            ):
+                raise self._undecided("a cleanup removed that version, whichever transaction it held")
+            self._open_put = None  # another writer's version is there now, so ours can never be
+        if self._attempts == self._attempts_max or (self._attempts and self._backoff.is_expired):
+            if self._open_put is not None:
+                raise self._undecided(f"{self._attempts} puts were not answered")
+            raise _exhausted(self._location, self._ours, self._known, self._attempts)
+        if history and self._opened is None:
+            raise AlreadyExists(f"there is a table at {self._location.uri} already, at version {history.head.version}")
+
+    def _check_conflicts(self, history: History | None) -> Sequence[CommittedTransaction]:
+        """Judge our transaction against those committed since its base and return them; raise if one blocks it."""
+        others = [committed for committed in self._known if committed.version > self._ours.read_version]
+        others = self._key_conflicts.annotate(others, history.head if history else None)
+        result = judge(self._ours, others)
+        if result.blocks:
+            raise _conflict(self._location, self._ours, result)
+        return others
+
+    def _write_files(self, history: History | None, others: Sequence[CommittedTransaction]) -> "_NextVersion":
+        """Rebase our transaction onto the newest version, apply it, and write all files but the manifest."""
+        base, location, runtime = self._base, self._location, self._runtime
+        head: Manifest | NewTable | Fork
+        if isinstance(base, Snapshot):
+            assert history is not None, "a table that was opened has versions"
+            head, scheme, planned_on = history.head.manifest, history.head.scheme, base.manifest
+        else:
+            head, scheme, planned_on = base, NamingScheme.V2, None
+        before = head if isinstance(head, Manifest) else None
+        inputs = fetch_inputs(location, required_inputs(self._ours, planned_on, before), runtime)
+        rebased = rebase(self._ours, planned_on, before, others, inputs)
+        files = self._transaction_file.files(rebased, head, runtime)
+        context = CommitContext(
+            now_ns=runtime.now_ns(),
+            library_version=LIBRARY_VERSION,
+            transaction_file=self._transaction_file.name,
+            scheme=scheme,
+        )
+        manifest = apply(head, rebased.transaction, context, fetched=inputs.manifest)
+        for path, data in files.items():
+            location.store.put(path, data)
+        return _NextVersion(manifest, scheme, before, rebased.transaction.operation, files)
+
+    def _committed(self, version: "_NextVersion", others: Sequence[CommittedTransaction]) -> CommitResult:
+        manifest = version.manifest
+        self._fence.after_put(manifest, version.scheme)
+        version_hint.write_hint(self._location.own_store, manifest.version)
+        return CommitResult(
+            snapshot=Snapshot(self._location.of(manifest), manifest, version.scheme),
+            operation=version.operation,
+            before=version.before,
+            attempts=self._attempts + 1,
+            rebased_over=tuple(committed.version for committed in others),
+        )
+
+    def _already_committed(self, committed: CommittedTransaction, *, may_be_late: bool) -> CommitResult:
+        """Return the version that holds our transaction. `may_be_late`: its put may have succeeded long after the
+        history was read for it, so that a cleanup in between did not know of it."""
+        location, ours = self._location, self._ours
+        made = part_with_uuid(committed.transaction, ours.uuid) if committed.transaction else None
+        assert made is not None
         try:
-            before = head if isinstance(head, Manifest) else None
-            fetched = fetch_inputs(location, required_inputs(ours, planned_on, before), runtime)
-            rebased = rebase(ours, planned_on, before, others, fetched)
-            files = noted.files(rebased, head, runtime)
-            occasion = CommitContext(
-                now_ns=runtime.now_ns(),
-                library_version=LIBRARY_VERSION,
-                transaction_file=noted.name,
-                scheme=scheme,
-            )
-            manifest = apply(head, rebased.transaction, occasion, fetched=fetched.manifest)
-            for path, data in files.items():
-                location.store.put(path, data)
-            if not watch.before_put(manifest, before, files):
-                taken, pace = None, Backoff(runtime)
-                continue  # it took a while: who looks again now is not late with its put
-            put = location.store.create(manifest.path, manifest.encode())
-        except RetryableConflict as error:
-            raise _met(location, ours, error) from error
+            snapshot = load_at(location, committed.version)
+            problem = find_commit_problem(location, snapshot.manifest, snapshot.scheme) if may_be_late else ""
+            location.store.ensure_durable([snapshot.manifest.path])
         except LanceError as error:
-            if slot is None:
-                raise
-            raise _undecided(location, ours, slot, f"putting it again failed: {error}") from error
-        if put is Put.CREATED:
-            watch.after_put(manifest, scheme)
-            version_hint.write_hint(location.own_store, manifest.version)
-            return CommitResult(
-                snapshot=Snapshot(location.of(manifest), manifest, scheme),
-                operation=rebased.transaction.operation,
-                before=before,
-                attempts=attempt + 1,
-                rebased_over=tuple(landed.version for landed in others),
-            )
-        # The first to come after a lost race goes on from there at once: whoever made the version is not yet back.
-        at_once = put is Put.EXISTS and taken is None
-        taken = manifest.version if at_once else None
-        slot = manifest.version
+            why = f"it exists, but reading it back failed: {error}"
+            raise _undecided(location, ours, committed.version, why) from error
+        if problem:
+            raise _undecided(location, ours, committed.version, problem)
+        return CommitResult(
+            snapshot=snapshot,
+            operation=made.operation,
+            before=None,
+            attempts=self._attempts,
+            rebased_over=tuple(
+                other.version for other in self._known if ours.read_version < other.version < committed.version
+            ),
+        )
+
+    def _wait_after(self, put: Put, version: Version) -> None:
+        """Back off before the next attempt. After the first lost race there is no wait: its winner has not returned
+        yet, and does not compete for the next version."""
+        at_once = put is Put.EXISTS and self._taken is None
+        self._taken = version if at_once else None
+        self._open_put = version
         if not at_once:
-            pace.wait()
-        attempt += 1
+            self._backoff.wait()
+        self._attempts += 1
+
+    def _undecided(self, why: str) -> CommitUndecided:
+        assert self._open_put is not None
+        return _undecided(self._location, self._ours, self._open_put, why)
 
 
-def _look(
+@dataclass(frozen=True, slots=True)
+class _NextVersion:
+    """The version that one attempt tries to create."""
+
+    manifest: Manifest
+    scheme: NamingScheme
+    before: Manifest | None
+    operation: Operation
+    files: Collection[str]
+    """Paths of the files that were written for it in this attempt."""
+
+
+def _history(
     location: Location,
     since: Version,
     base: Snapshot | None,
     known: Sequence[CommittedTransaction],
     taken: Version | None,
-    there: Version | None,
+    reserved_in: Version | None,
 ) -> History | None:
     if taken is not None:
-        with suppress(NotFound):  # some stores say that a name is taken before they show what is there
+        with suppress(NotFound):  # some stores report that a name is taken before they serve the object
             return history_since(location, since, base=base, known=known, there=taken, look=False)
-    return history_since(location, since, base=base, known=known, there=there)
+    return history_since(location, since, base=base, known=known, there=reserved_in)
 
 
 class _TransactionFile:
@@ -223,45 +316,8 @@ def fetch_inputs(location: Location, wanted: RequiredInputs, runtime: Runtime) -
     )
 
 
-def _head(base: Snapshot | NewTable | Fork, history: History | None) -> tuple[Manifest | NewTable | Fork, NamingScheme]:
-    if not isinstance(base, Snapshot):
-        return base, NamingScheme.V2
-    assert history is not None, "a table that was opened has versions"
-    return history.head.manifest, history.head.scheme
-
-
 def _with_uuid(others: Sequence[CommittedTransaction], uuid: str) -> CommittedTransaction | None:
     return next((landed for landed in others if landed.transaction and part_with_uuid(landed.transaction, uuid)), None)
-
-
-def _found(
-    location: Location,
-    landed: CommittedTransaction,
-    known: Sequence[CommittedTransaction],
-    ours: Transaction,
-    attempts: int,
-    *,
-    late: bool,
-) -> CommitResult:
-    """`late`: the put may have come long after the look before it."""
-    made = part_with_uuid(landed.transaction, ours.uuid) if landed.transaction else None
-    assert made is not None
-    try:
-        snapshot = load_at(location, landed.version)
-        wrong = find_commit_problem(location, snapshot.manifest, snapshot.scheme) if late else ""
-        location.store.ensure_durable([snapshot.manifest.path])
-    except LanceError as error:
-        why = f"it is there, but reading it back failed: {error}"
-        raise _undecided(location, ours, landed.version, why) from error
-    if wrong:
-        raise _undecided(location, ours, landed.version, wrong)
-    return CommitResult(
-        snapshot=snapshot,
-        operation=made.operation,
-        before=None,
-        attempts=attempts,
-        rebased_over=tuple(other.version for other in known if ours.read_version < other.version < landed.version),
-    )
 
 
 def _conflict(location: Location, ours: Transaction, finding: ConflictResult) -> ConflictError:
@@ -284,7 +340,7 @@ def _conflict(location: Location, ours: Transaction, finding: ConflictResult) ->
     )
 
 
-def _met(location: Location, ours: Transaction, error: RetryableConflict) -> RetryableConflict:
+def _conflict_in_rebase(location: Location, ours: Transaction, error: RetryableConflict) -> RetryableConflict:
     """What was found out only when the change was made to fit."""
     return RetryableConflict(
         f"{location.uri}: {error}",

@@ -202,14 +202,14 @@ def _a_slot_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
         base: Snapshot | None,
         known: Sequence[CommittedTransaction],
         taken: Version | None,
-        there: Version | None,
+        reserved_in: Version | None,
     ) -> History | None:
-        history = history_since(location, since, base=base, known=known, there=there)
+        history = history_since(location, since, base=base, known=known, there=reserved_in)
         if history is None or taken is None:
             return history
         return replace(history, others=[landed for landed in history.others if landed.version != taken])
 
-    monkeypatch.setattr(loop, "_look", look)
+    monkeypatch.setattr(loop, "_history", look)
 
 
 def _no_answer_taken_for_done(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,7 +190,7 @@ def test_a_failure_after_an_unanswered_put_is_undecided(then: Condition) -> None
 def test_our_version_that_cannot_be_read_back_is_undecided() -> None:
     table, store = world(Fault(EVERY_MANIFEST, "lost"))
     store.faults.append(Fault(calling("settle"), "fails"))
-    with pytest.raises(CommitUndecided, match="it is there, but reading it back failed"):
+    with pytest.raises(CommitUndecided, match="it exists, but reading it back failed"):
         table.append("mine")
 
 
