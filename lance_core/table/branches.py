@@ -64,7 +64,7 @@ class Branches(Generic[T]):
         source = self._snapshot
         if tag is not None:
             source = resolve_version(self._main, tag=tag)
-        elif version is not None and (number := validation.version_number(version)) != source.version:
+        elif version is not None and (number := validation.check_version_number(version)) != source.version:
             source = load_at(source.location, number)
         return self._opened(_branch(self._main, source, name, runtime=self._runtime))
 
@@ -102,9 +102,9 @@ class Branches(Generic[T]):
 
 def clone(source: Snapshot, uri: str | os.PathLike[str], *, shallow: bool, runtime: Runtime) -> Snapshot:
     """The table that begins as this version."""
-    shallow = validation.flag(shallow, "shallow")
+    shallow = validation.check_flag(shallow, "shallow")
     places = source.location.places(source.manifest.branch)
-    target = source.location.elsewhere(validation.uri(uri), bases=places if shallow else ())
+    target = source.location.elsewhere(validation.check_uri(uri), bases=places if shallow else ())
     if exists(target):
         raise AlreadyExists(f"there is a table at {target.uri} already; clone to a place without one")
     if any(is_at_or_below(target.uri, place) for place in places):
