@@ -99,7 +99,9 @@ class RowWrites(TableBase):
 
             table.overwrite(day, where="day = date '2026-01-02'")
         """
-        validation.check_stable_row_ids_unchanged(stable_row_ids, self._snapshot.manifest.has_stable_row_ids, table=self._location.address)
+        validation.check_stable_row_ids_unchanged(
+            stable_row_ids, self._snapshot.manifest.has_stable_row_ids, table=self._location.address
+        )
         limits = FileLimits(max_rows_per_file, max_bytes_per_file)
         entries = validation.check_config(config)
         if where is not None:
