@@ -167,7 +167,7 @@ class _SparkSource:
         try:
             return _fill_fragments(joined.select(_ADDRESS, *(f"value_{at}" for at in range(len(values)))), task)
         except PySparkException as error:
-            if refused := remote_errors.in_traceback(str(error)):
+            if refused := remote_errors.error_in_traceback(str(error)):
                 raise refused from None
             if (key := _duplicate_key_in(error)) is None:
                 raise

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from lance_core import InvalidInput
-from lance_core.tasks.credentials import storage_options
+from lance_core.tasks.credentials import parse_storage_options
 
 _PROPERTY = "property."
 _FLAGS = {"true": True, "false": False}
@@ -39,7 +39,7 @@ class FormatOptions:
 
     @property
     def storage(self) -> dict[str, str]:
-        return storage_options(self.raw)
+        return parse_storage_options(self.raw)
 
     @property
     def properties(self) -> dict[str, str]:

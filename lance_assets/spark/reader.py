@@ -15,7 +15,7 @@ from lance_assets.spark.types import spark_schema, transport_schema
 from lance_assets.spark.worker_setup import WorkerTask
 from lance_core.tasks import aggregate as aggregating
 from lance_core.tasks import read as plans
-from lance_core.tasks.read import FewRows, ManifestStore, ReadTask, VersionRef, read_few
+from lance_core.tasks.read import FetchedRows, ManifestStore, ReadTask, VersionRef, fetch_or_plan
 
 
 def read(
@@ -40,7 +40,7 @@ def read(
     Where indices say which few rows can match, those are read at once, by the driver, and are the DataFrame: to look
     up rows by their key takes no job."""
     base = VersionRef(uri, version, tag, branch, storage_options, manifest_store, tuple(bases)).snapshot()
-    plan = read_few(
+    plan = fetch_or_plan(
         base,
         columns=columns,
         filter=filter,
@@ -49,16 +49,16 @@ def read(
         transport=transport_schema,
         slots=count_task_slots(spark),
     )
-    if isinstance(plan, FewRows):
+    if isinstance(plan, FetchedRows):
         schema = spark_schema(plan.arrow)
         return spark.createDataFrame(plan.rows, schema) if plan.rows.num_rows else _empty_frame(spark, schema)
     if not plan.arrow.names:
         # Rows without columns do not travel as Arrow; how many there are is a number.
         return spark.range(plans.count_rows(base, filter, runner=lambda: SparkRunner(spark))).select()
     schema = spark_schema(plan.arrow)
-    if not plan.parts:
+    if not plan.partitions:
         return _empty_frame(spark, schema)
-    return partition_numbers(spark, len(plan.parts), plan.memory_bytes).mapInArrow(WorkerTask(ReadTask(plan)), schema)
+    return partition_numbers(spark, len(plan.partitions), plan.memory_bytes).mapInArrow(WorkerTask(ReadTask(plan)), schema)
 
 
 def _empty_frame(spark: SparkSession, schema: StructType) -> DataFrame:

@@ -164,7 +164,7 @@ class LanceReader(ds.DataSourceReader):
         self._plan = plan
 
     def partitions(self) -> list[ds.InputPartition]:
-        return [LancePartition(part) for part in self._plan.parts]
+        return [LancePartition(part) for part in self._plan.partitions]
 
     def read(self, partition: ds.InputPartition | None) -> "Iterator[pa.RecordBatch]":
         """Where there is nothing to read, Spark asks for one partition all the same."""
@@ -175,11 +175,11 @@ class LanceReader(ds.DataSourceReader):
         if not isinstance(partition, LancePartition):
             return iter(())
         set_up_worker()
-        return self._plan.work.rows(partition.part, to_arrow_schema(self._schema, timezone="UTC"))
+        return self._plan.work.read(partition.part, to_arrow_schema(self._schema, timezone="UTC"))
 
     def __getstate__(self) -> dict[str, object]:
         """Workers are given their parts one by one."""
-        return {"_schema": self._schema, "_plan": self._plan.without_parts()}
+        return {"_schema": self._schema, "_plan": self._plan.without_partitions()}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
@@ -201,18 +201,18 @@ class LanceWriter(ds.DataSourceArrowWriter):
         from lance_assets.spark.worker_setup import set_up_worker
 
         set_up_worker()
-        return LanceMessage(self._handed.written(iterator) if self._handed else b"")
+        return LanceMessage(self._handed.write_batches(iterator) if self._handed else b"")
 
     def commit(self, messages: list[ds.WriterCommitMessage | None]) -> None:
         from lance_core import StorageError
-        from lance_core.tasks.write_handle import results
+        from lance_core.tasks.write_handle import combine_results
 
         if self._handed is None:
             return
         if not all(isinstance(message, LanceMessage) for message in messages):
             raise StorageError(f"{self._handed.plan.uri}: Spark gave back less than its tasks wrote; write again")
         written = [message.encoded_result for message in messages if isinstance(message, LanceMessage)]
-        self._handed.planned().finish(results(written), properties=self._properties)
+        self._handed.to_planned_write().finish(combine_results(written), properties=self._properties)
 
     def abort(self, messages: list[ds.WriterCommitMessage | None]) -> None:
         """Nothing. Spark asks for it after a commit that failed too, which may have landed: its files may be in use.

@@ -18,7 +18,14 @@ from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.table.committed import Committed
 from lance_core.table.table import audit_of, committed_of
 from lance_core.table.write_options import Audit, WriteOptions
-from lance_core.tasks.partitioning import PartitionTask, Runner, VersionHeader, PartitionFunction, partition_fragments, collect_results
+from lance_core.tasks.partitioning import (
+    PartitionFunction,
+    PartitionTask,
+    Runner,
+    VersionHeader,
+    collect_results,
+    partition_fragments,
+)
 from lance_core.versions.location import locate
 from lance_core.versions.refs import resolve_version
 from lance_core.versions.snapshot import Snapshot, load_latest

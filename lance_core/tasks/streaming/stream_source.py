@@ -30,7 +30,7 @@ from lance_core.tasks.streaming.stream_partitions import (
     grouped,
     remaining,
 )
-from lance_core.validation import moment
+from lance_core.validation import check_timestamp
 from lance_core.versions import version_hint
 from lance_core.versions.snapshot import Snapshot, list_versions, load_at, load_latest, load_transaction, ranges
 from lance_core.versions.table_id import table_id
@@ -85,7 +85,7 @@ class Stream:
         plan = plan_read(head, transport=transport, slots=1, columns=columns, filter=filter)
         self.arrow = plan.arrow
         """What the columns are, as the table stores them."""
-        self._followed = StreamedColumns(plan.work.wanted.columns, head.manifest.schema, filter)
+        self._followed = StreamedColumns(plan.work.scan_spec.columns, head.manifest.schema, filter)
         self._start, self._on_change, self.limits = start or Start(), on_change, limits or Limits()
         self._location, self._branch = head.location, head.manifest.branch
         self._seen, self._table = int(head.version), table_id(head)
@@ -174,7 +174,7 @@ class Stream:
     def _first_after(self, start: Start) -> int:
         """Clocks of committers may run backwards: the newest version of that time or before is what counts."""
         assert start.timestamp is not None
-        time = moment(start.timestamp, "starting_timestamp")
+        time = check_timestamp(start.timestamp, "starting_timestamp")
         numbers = list_versions(self._location).numbers
         for number in reversed(numbers):
             if self._snapshot(number).manifest.timestamp <= time:
