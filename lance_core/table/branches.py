@@ -63,7 +63,7 @@ class Branches(Generic[T]):
         the table at its first version."""
         refs.check_new_branch_name(name)
         if version is not None and tag is not None:
-            raise InvalidInput("a branch starts at a version or at a tag; pass one of them")
+            raise InvalidInput("a branch starts at a version or at a tag; pass only one of them")
         source = self._snapshot
         if tag is not None:
             source = resolve_version(self._main, tag=tag)
