@@ -40,7 +40,7 @@ from lance_core.transactions.rebase import FetchedInputs, Rebased, RequiredInput
 from lance_core.transactions.verdicts import Verdict
 from lance_core.versions import version_hint
 from lance_core.versions.location import Location
-from lance_core.versions.snapshot import History, Snapshot, history_since, load_at
+from lance_core.versions.snapshot import History, Snapshot, read_history, load_at
 
 ATTEMPTS = 100
 """Puts until it is given up; before that, usually, the time is over (`coordination/backoff.py`). To lose a race costs
@@ -121,7 +121,7 @@ def _commit(
                     f"{location.uri}: the append {part.uuid} is in version {landed.version} already"
                 )
         if history and slot and history.head.version >= slot:
-            if slot in history.gone or (stood_still and find_overtaking_version(location, history.head.scheme, slot)):
+            if slot in history.missing or (stood_still and find_overtaking_version(location, history.head.scheme, slot)):
                 raise _undecided(location, ours, slot, "a cleanup removed that version, whoever's it was")
             slot = None  # somebody else's version is there now, so ours can never be
         if attempt == attempts or (attempt and pace.is_expired):
@@ -164,7 +164,7 @@ def _commit(
             watch.after_put(manifest, scheme)
             version_hint.write_hint(location.own_store, manifest.version)
             return CommitResult(
-                snapshot=Snapshot(location.of(manifest), manifest, scheme),
+                snapshot=Snapshot(location.for_manifest(manifest), manifest, scheme),
                 operation=rebased.transaction.operation,
                 before=before,
                 attempts=attempt + 1,
@@ -189,8 +189,8 @@ def _look(
 ) -> History | None:
     if taken is not None:
         with suppress(NotFound):  # some stores say that a name is taken before they show what is there
-            return history_since(location, since, base=base, known=known, there=taken, look=False)
-    return history_since(location, since, base=base, known=known, there=there)
+            return read_history(location, since, base=base, known=known, existing=taken, list_newest=False)
+    return read_history(location, since, base=base, known=known, existing=there)
 
 
 class _TransactionFile:

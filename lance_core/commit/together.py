@@ -171,7 +171,7 @@ def _interrupted(one: PendingAppend, uuid: str) -> CommitUndecided:
 def _share(outcome: CommitResult, one: PendingAppend, append: Append) -> CommitResult:
     """As if it had come alone: by its own way to the table, and with what came between for it."""
     over = tuple(version for version in outcome.rebased_over if version > one.ours.read_version)
-    snapshot = replace(outcome.snapshot, location=one.location.of(outcome.snapshot.manifest))
+    snapshot = replace(outcome.snapshot, location=one.location.for_manifest(outcome.snapshot.manifest))
     return replace(outcome, snapshot=snapshot, operation=append, rebased_over=over)
 
 

@@ -31,8 +31,8 @@ from lance_core.storage.factory import is_at_or_below
 from lance_core.storage.tree_operations import copy_file, remove_empty_directories, remove_tree
 from lance_core.transactions.apply import Fork
 from lance_core.versions.location import Location, check_manifest_store, manifest_store_config
-from lance_core.versions.refs import created, read_branch, read_branches, read_tags, resolve_version
-from lance_core.versions.snapshot import Snapshot, exists, list_versions, load_at, load_latest, load_transaction
+from lance_core.versions.refs import create_reference, read_branch, read_branches, read_tags, resolve_version
+from lance_core.versions.snapshot import Snapshot, table_exists, list_versions, load_at, load_latest, load_transaction
 from lance_core.versions.table_id import TABLE_ID
 
 T = TypeVar("T")
@@ -100,15 +100,15 @@ class Branches(Generic[T]):
 
     @property
     def _main(self) -> Location:
-        return self._snapshot.location.main_line(self._snapshot.manifest.branch)
+        return self._snapshot.location.locate_main_branch(self._snapshot.manifest.branch)
 
 
 def clone(source: Snapshot, uri: str | os.PathLike[str], *, shallow: bool, runtime: Runtime) -> Snapshot:
     """Create the table that starts as this version and return its snapshot."""
     shallow = validation.check_flag(shallow, "shallow")
-    places = source.location.places(source.manifest.branch)
-    target = source.location.elsewhere(validation.check_uri(uri), bases=places if shallow else ())
-    if exists(target):
+    places = source.location.own_uris(source.manifest.branch)
+    target = source.location.locate_other(validation.check_uri(uri), bases=places if shallow else ())
+    if table_exists(target):
         raise AlreadyExists(f"a table already exists at {target.uri}; clone to a location without one")
     if any(is_at_or_below(target.uri, place) for place in places):
         raise InvalidInput(
@@ -143,7 +143,7 @@ def _branch(main: Location, source: Snapshot, name: str, *, runtime: Runtime) ->
     parent = manifest.branch
     operation = Clone(True, parent, manifest.version, source.location.uri, name)
     ours = Transaction(manifest.version, str(runtime.new_uuid()), operation, {})
-    target = main.branch(name)
+    target = main.locate_branch(name)
     lease = acquire(source.location.own_store, Lease("creating a branch at it", manifest.version), runtime)
     load_at(source.location, manifest.version)
     try:
@@ -160,7 +160,7 @@ def _branch(main: Location, source: Snapshot, name: str, *, runtime: Runtime) ->
             (manifest.version, runtime.new_uuid().hex),
         ),
     )
-    if not created(main.store, path, refs.encode_branch(info)):
+    if not create_reference(main.store, path, refs.encode_branch(info)):
         raise AlreadyExists(
             f"{main.uri} has a branch {name!r} that another writer has just created; use it or choose another name"
         )
@@ -197,7 +197,7 @@ def _record_clone_in_source(source: Snapshot, uri: str, uuid: str) -> None:
     """Record the clone in the source table, so that cleanup there keeps the version. A source without write permission
     is cloned all the same."""
     record = json.dumps({"version": source.version, "uri": uri}).encode()
-    store, _path = source.location.resolved(refs.CLONES)
+    store, _path = source.location.resolve(refs.CLONES)
     with suppress(StorageError):
         store.put(f"{refs.CLONES}/{uuid}.json", record)
 
@@ -213,7 +213,7 @@ def _copy_files(source: Snapshot, target: Location) -> None:
                 "clone would keep one of them. Make a shallow clone and compact it"
             )
     for own, place in places.items():
-        origin, path = source.location.resolved(place)
+        origin, path = source.location.resolve(place)
         copy_file(origin, path, target.store, own)
 
 
@@ -221,7 +221,7 @@ def _copy_ingest_records(source: Snapshot, target: Location) -> None:
     """Copy the ingest records, since the clone has the rows of the ingested files. A record that is missing is reported
     when the clone ingests."""
     manifest = source.manifest
-    main = source.location.main_line(manifest.branch)
+    main = source.location.locate_main_branch(manifest.branch)
     for segment in ingest_records.segments_of(manifest.config, path=f"{source.location.uri}/{manifest.path}"):
         with suppress(NotFound):
             copy_file(main.own_store, segment.path, target.store, segment.path)

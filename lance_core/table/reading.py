@@ -18,7 +18,7 @@ from lance_core.format.transaction import Transaction
 from lance_core.fsck import Extent, Report, examine
 from lance_core.index import explain as explain_module
 from lance_core.index import lookup
-from lance_core.index.statistics import IndexStatistics, statistics
+from lance_core.index.statistics import IndexStatistics, index_statistics
 from lance_core.scan import take as scan_take
 from lance_core.scan.blobs import BlobFile, blobs
 from lance_core.scan.changes import changes
@@ -34,7 +34,7 @@ from lance_core.table.base import TableBase
 from lance_core.versions.history import VersionInfo, version_info, version_infos
 from lance_core.versions.location import Location, locate
 from lance_core.versions.refs import resolve_version
-from lance_core.versions.snapshot import exists, list_versions, load_at, load_latest, load_transaction
+from lance_core.versions.snapshot import table_exists, list_versions, load_at, load_latest, load_transaction
 from lance_core.versions.table_id import table_id
 
 
@@ -88,7 +88,7 @@ class TableReading(TableBase):
         manifest_store: ManifestStore | str | None = None,
     ) -> bool:
         """Return whether a table exists at `uri`: a directory without a committed version is not a table."""
-        return exists(locate(uri, storage_options=storage_options, manifest_store=manifest_store))
+        return table_exists(locate(uri, storage_options=storage_options, manifest_store=manifest_store))
 
     def at(self, version: int | None = None, *, tag: str | None = None, timestamp: datetime | None = None) -> Self:
         """Open another version: of this branch, or of the branch of `tag`."""
@@ -97,7 +97,7 @@ class TableReading(TableBase):
         number = None if version is None else validation.check_version_number(version)
         if tag is None:
             return self._at(resolve_version(self._location, version=number, timestamp=timestamp))
-        main = self._location.main_line(self.branch)
+        main = self._location.locate_main_branch(self.branch)
         return self._at(resolve_version(main, version=number, tag=tag, timestamp=timestamp))
 
     def refresh(self) -> Self:
@@ -130,7 +130,7 @@ class TableReading(TableBase):
     def index_statistics(self) -> tuple[IndexStatistics, ...]:
         """Return the statistics of each index: coverage, size, age and whether queries use it. No index file is
         opened."""
-        return statistics(self._snapshot)
+        return index_statistics(self._snapshot)
 
     @property
     def config(self) -> Mapping[str, str]:
@@ -323,7 +323,7 @@ class TableReading(TableBase):
             with_row_id=with_row_id,
             with_row_address=with_row_address,
         )
-        indices = explain_module.explained(
+        indices = explain_module.explain_indices(
             self._snapshot, plan.predicate, use_indices=validation.check_flag(use_indices, "use_indices")
         )
         return explained(self._location, plan, indices)
@@ -368,7 +368,7 @@ class TableReading(TableBase):
         return _examined(location, versions)
 
     def _select(self, use_indices: bool) -> Select | None:
-        return lookup.select(self._snapshot) if validation.check_flag(use_indices, "use_indices") else None
+        return lookup.selector_of(self._snapshot) if validation.check_flag(use_indices, "use_indices") else None
 
 
 def _examined(location: Location, versions: str) -> Report:

@@ -32,7 +32,7 @@ from lance_core.table.upkeep import Upkeep
 from lance_core.table.write_options import Audit, WriteOptions
 from lance_core.transactions.apply import NewTable
 from lance_core.versions.location import locate, manifest_store_config
-from lance_core.versions.snapshot import exists, load_at
+from lance_core.versions.snapshot import table_exists, load_at
 from lance_core.versions.table_id import TABLE_ID
 
 STORAGE_VERSION = "2.2"
@@ -81,7 +81,7 @@ class Table(TableReading, RowWrites, SchemaWrites, IndexWrites, Upkeep, Referenc
         started = write_protocol.begin(location, new_table, verb="create", intent=intent, runtime=cls._runtime)
         if isinstance(started, WriteResult):
             return cls(started.snapshot)
-        if exists(location):
+        if table_exists(location):
             raise AlreadyExists(f"a table already exists at {location.uri}; open it or overwrite it")
         limits = FileLimits(max_rows_per_file, max_bytes_per_file)
         config_entries = {TABLE_ID: started.uuid, **config, **manifest_store_config(location)}

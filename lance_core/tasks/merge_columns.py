@@ -42,7 +42,7 @@ from lance_core.tasks.fill_by_address import FillTask, KeysTask, Missing, lackin
 from lance_core.tasks.partitioning import Task, VersionHeader, collect_results, partition_fragments
 from lance_core.tasks.staged import StagedFiles
 from lance_core.tasks.write import WriteTask, fragments_of
-from lance_core.versions.snapshot import Snapshot, history_since, load_at
+from lance_core.versions.snapshot import Snapshot, read_history, load_at
 
 _TASKS_PER_SLOT = 4
 _TOLD_FACTOR = 4
@@ -204,7 +204,7 @@ class _ByAddress:
         """That what was filled is still what the rows are, and that no others came who have a right to a value."""
         if base.version == pinned.version:
             return
-        history = history_since(base.location, pinned.version, base=base)
+        history = read_history(base.location, pinned.version, base=base)
         for landed in history.others if history else ():
             made = landed.transaction.operation if landed.transaction else None
             if landed.version <= base.version and _moves_rows(made):

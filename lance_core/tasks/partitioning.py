@@ -95,7 +95,7 @@ class VersionHeader:
 
     def snapshot_with(self, fragments: Iterable[bytes]) -> Snapshot:
         manifest = Manifest.decode(self.manifest_header, path=self.path).with_fragments(map(Fragment.decode, fragments))
-        return Snapshot(self.location().of(manifest), manifest, self.scheme)
+        return Snapshot(self.location().for_manifest(manifest), manifest, self.scheme)
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,7 @@ class _Ingest:
         self._source_options: Mapping[str, str] = options
         self._side = None
         if what.on_bad_record != "fail":
-            self._side = self._location.elsewhere(what.on_bad_record)
+            self._side = self._location.locate_other(what.on_bad_record)
             if self._side.uri == self._location.uri:
                 raise InvalidInput(f"on_bad_record= is the table itself, {self._side.uri}; name another place")
         self._done: dict[bytes, list[bytes]] = {}
@@ -255,7 +255,7 @@ class _Ingest:
         base = self._base if isinstance(self._base, Snapshot) else None
         if base is None:
             return
-        main = self._location.main_line(base.manifest.branch)
+        main = self._location.locate_main_branch(base.manifest.branch)
         if waiting := bad_records.pending(main):
             newest = _base(self._where)[1]
             assert isinstance(newest, Snapshot)

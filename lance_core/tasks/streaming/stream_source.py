@@ -32,7 +32,7 @@ from lance_core.tasks.streaming.stream_partitions import (
 )
 from lance_core.validation import check_timestamp
 from lance_core.versions import version_hint
-from lance_core.versions.snapshot import Snapshot, list_versions, load_at, load_latest, load_transaction, ranges
+from lance_core.versions.snapshot import Snapshot, list_versions, load_at, load_latest, load_transaction, format_ranges
 from lance_core.versions.table_id import table_id
 
 _VERSIONS_KEPT, _SNAPSHOTS_KEPT = 1024, 2
@@ -249,7 +249,7 @@ class Stream:
         numbers = list_versions(self._location).numbers
         return NotFound(
             f"{self._location.uri}: version {number}, which is to be sent next, was cleaned up; there is "
-            f"{ranges(numbers) or 'none'}. What it added cannot be told any more: begin anew, with a new "
+            f"{format_ranges(numbers) or 'none'}. What it added cannot be told any more: begin anew, with a new "
             "checkpointLocation and all rows, or with the option starting_version and one that is there. Let cleanup "
             "keep versions for longer than a stream is behind (older_than), or tag them"
         )
