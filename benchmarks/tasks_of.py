@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from lance_assets.spark import SparkSettings, open_session
 from lance_assets.spark.java import ensure_java
-from lance_assets.spark.worker_setup import InWorker
+from lance_assets.spark.worker_setup import WorkerTask
 
 _ROOT = Path(__file__).parents[1]
 OURS, BARE = "ours", "bare"
@@ -77,7 +77,7 @@ def main() -> None:
     os.dup2(2, 1)
     whose = sys.argv[1]
     spark = _session(whose)
-    task = InWorker(_as_it_came) if whose == OURS else _as_it_came
+    task = WorkerTask(_as_it_came) if whose == OURS else _as_it_came
     for line in sys.stdin:
         tasks = int(line)
         start = time.perf_counter()

@@ -99,7 +99,7 @@ __all__ = [
     "lance_write",
 ]
 
-_HOMES = {
+_MODULES = {
     "Check": "lance_assets.checks",
     "CheckContext": "lance_assets.checks",
     "CheckResult": "lance_assets.checks",
@@ -147,9 +147,9 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"lance_assets has no {name!r}; it has {', '.join(__all__)}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

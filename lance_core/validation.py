@@ -1,9 +1,8 @@
-"""The one home of argument checks: whatever callers hand in beside rows is looked at here, whichever verb takes it,
-before anything is written. An error after the files would come too late, and one of Python's own says too little.
+"""Argument validation: checks of everything a caller passes besides rows, before any file is written.
 
-A check returns the argument as the work goes on with it, or raises an `InvalidInput` that names the argument (`what`),
-shows what it was and says what it may be. Nothing here looks at a table: whether there is such a column or version is
-asked where the table is at hand. SQL is judged in `expressions/`, the names of tags and branches in `format/refs.py`.
+A check returns the normalized argument, or raises an `InvalidInput` that names the argument, shows its value and says
+what is accepted. No check reads a table: whether a column or a version exists is checked where the table is open. SQL is
+checked in `expressions/`, names of tags and branches in `format/refs.py`. Start at `check_integer` or `check_names`.
 """
 
 import operator
@@ -23,243 +22,255 @@ from lance_core.format.hash_chain import PARENT
 from lance_core.format.ids import Version
 from lance_core.format.ingest_records import FOLLOWS, INGESTED
 
-NOT_TURNED_ON = (
-    "the table has none: they are given out from the first version on, and are not turned on later. Create a new table "
-    "with stable_row_ids=True from this one's rows: Table.create(uri, table.to_batches(), stable_row_ids=True)"
+STABLE_ROW_IDS_ADVICE = (
+    "the table has none: row ids are assigned from the first version on and cannot be turned on later. Create a new table "
+    "with stable_row_ids=True from the rows of this one: Table.create(uri, table.to_batches(), stable_row_ids=True)"
 )
-_SHOWN_MAX = 80
-Kind = TypeVar("Kind", bound=Enum)
+_DISPLAY_CHARACTERS_MAX = 80
+EnumType = TypeVar("EnumType", bound=Enum)
 
 
-# Numbers
+# Numbers and times
 
 
-def version_number(number: int) -> Version:
-    if (version := _whole(number)) is None:
-        raise InvalidInput(f"versions are whole numbers, not {_shown(number)}")
+def check_version_number(value: int) -> Version:
+    if (version := _as_integer(value)) is None:
+        raise InvalidInput(f"a version must be an integer, not {_display(value)}")
     if version < 1:
         raise InvalidInput(f"versions count from 1; there is no version {version}")
     return Version(version)
 
 
-def whole_number(number: int, what: str, *, at_least: int, too_small: str) -> int:
-    """`too_small` says why it cannot be less."""
-    if (whole := _whole(number)) is None:
-        raise InvalidInput(f"{what}={_shown(number)}: it is a whole number")
-    if whole < at_least:
-        raise InvalidInput(f"{what}={whole}: {too_small}")
-    return whole
+def check_integer(value: int, argument: str, *, at_least: int, too_small: str) -> int:
+    """Return the integer. `too_small` is the explanation for a value below `at_least`."""
+    if (number := _as_integer(value)) is None:
+        raise InvalidInput(f"{argument} must be an integer, not {_display(value)}")
+    if number < at_least:
+        raise InvalidInput(f"{argument}={number}: {too_small}")
+    return number
 
 
-def numbers(given: Iterable[int], what: str) -> tuple[int, ...]:
-    """Ids of fragments, each once."""
-    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        raise InvalidInput(f"{what}={_shown(given)}: it is several whole numbers")
-    found = [whole_number(number, what, at_least=0, too_small="they count from 0") for number in given]
-    return tuple(dict.fromkeys(found))
+def check_fragment_ids(value: Iterable[int], argument: str) -> tuple[int, ...]:
+    """Return the ids without duplicates."""
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise InvalidInput(f"{argument} must be a list of integers, not {_display(value)}")
+    ids = [check_integer(number, argument, at_least=0, too_small="fragment ids count from 0") for number in value]
+    return tuple(dict.fromkeys(ids))
 
 
-def file_limits(rows_max: int, bytes_max: int) -> None:
-    for number, what in ((rows_max, "max_rows_per_file"), (bytes_max, "max_bytes_per_file")):
-        whole_number(
-            number, what, at_least=1, too_small="max_rows_per_file= and max_bytes_per_file= must both be positive"
+def check_file_limits(rows_max: int, bytes_max: int) -> None:
+    for number, argument in ((rows_max, "max_rows_per_file"), (bytes_max, "max_bytes_per_file")):
+        check_integer(
+            number, argument, at_least=1, too_small="max_rows_per_file= and max_bytes_per_file= must both be positive"
         )
 
 
-def duration(length: timedelta, what: str) -> timedelta:
-    if not isinstance(length, timedelta):
-        raise InvalidInput(f"{what}={_shown(length)}: it is a datetime.timedelta, such as timedelta(days=14)")
-    return length
+def check_duration(value: timedelta, argument: str) -> timedelta:
+    if not isinstance(value, timedelta):
+        raise InvalidInput(
+            f"{argument} must be a datetime.timedelta, such as timedelta(days=14), not {_display(value)}"
+        )
+    return value
 
 
-def moment(time: datetime, what: str) -> datetime:
-    if not isinstance(time, datetime):
-        raise InvalidInput(f"{what}={_shown(time)}: it is a datetime.datetime with its time zone")
-    if time.tzinfo is None:
-        raise InvalidInput(f"{time} has no time zone; say which one it is in, for UTC with tzinfo=timezone.utc")
-    return time
+def check_timestamp(value: datetime, argument: str) -> datetime:
+    if not isinstance(value, datetime):
+        raise InvalidInput(f"{argument} must be a datetime.datetime with a time zone, not {_display(value)}")
+    if value.tzinfo is None:
+        raise InvalidInput(f"{argument}={value} has no time zone; add one, for UTC with tzinfo=timezone.utc")
+    return value
 
 
-# Words
+# Strings, flags and types
 
 
-def flag(value: bool, what: str) -> bool:
+def check_flag(value: bool, argument: str) -> bool:
     if not isinstance(value, bool | np.bool_):
-        raise InvalidInput(f"{what}={_shown(value)}: it is True or False")
+        raise InvalidInput(f"{argument} must be True or False, not {_display(value)}")
     return bool(value)
 
 
-def text(value: str, what: str) -> str:
+def check_text(value: str, argument: str) -> str:
     if not is_text(value):
-        raise InvalidInput(f"{what}={_shown(value)}: it is a text")
+        raise InvalidInput(f"{argument} must be a string that UTF-8 can encode, not {_display(value)}")
     return value
 
 
-def choice(kind: type[Kind], value: object, what: str) -> Kind:
-    """By the value of one of them."""
-    for each in kind:
-        if isinstance(value, str) and each.value == value:
-            return each
-    known = ", ".join(str(each.value) for each in kind)
-    raise InvalidInput(f"{what}={_shown(value)}: choose one of {known}")
+def check_choice(enum_type: type[EnumType], value: object, argument: str) -> EnumType:
+    """Return the member of the enumeration that has this value."""
+    for member in enum_type:
+        if isinstance(value, str) and member.value == value:
+            return member
+    known = ", ".join(str(member.value) for member in enum_type)
+    raise InvalidInput(f"{argument} must be one of {known}, not {_display(value)}")
 
 
-def data_type(value: pa.DataType, what: str) -> pa.DataType:
+def check_data_type(value: pa.DataType, argument: str) -> pa.DataType:
     if not isinstance(value, pa.DataType):
-        raise InvalidInput(f"{what}={_shown(value)}: it is a pyarrow type, such as pa.int64()")
+        raise InvalidInput(f"{argument} must be a pyarrow type, such as pa.int64(), not {_display(value)}")
     return value
 
 
-def schema(value: pa.Schema, what: str) -> pa.Schema:
+def check_schema(value: pa.Schema, argument: str) -> pa.Schema:
     if not isinstance(value, pa.Schema):
-        raise InvalidInput(f"{what}={_shown(value)}: it is a pyarrow schema")
+        raise InvalidInput(f"{argument} must be a pyarrow schema, not {_display(value)}")
     return value
 
 
-def uri(place: str | os.PathLike[str]) -> str:
-    """What is in it is judged when it is opened."""
+def check_uri(value: str | os.PathLike[str]) -> str:
+    """Return the URI as a string. Its contents are checked when the table is opened."""
     try:
-        found: object = os.fspath(place)
+        text: object = os.fspath(value)
     except TypeError:
-        found = None
-    if not isinstance(found, str):
-        raise InvalidInput(f"the URI of a table is a text or a path, not a {type(place).__name__}")
-    return found
+        text = None
+    if not isinstance(text, str):
+        raise InvalidInput(f"the URI of a table must be a string or a path, not {type(value).__name__}")
+    return text
 
 
-# Several
+# Collections
 
 
-def names(given: object, what: str) -> tuple[str, ...]:
-    """A text alone is refused, since its letters would be taken for names."""
-    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Collection):
-        raise InvalidInput(f"{what}={_shown(given)}: it is a list of names")
-    return tuple(text(name, f"a name in {what}") for name in given)
+def check_names(value: object, argument: str) -> tuple[str, ...]:
+    """Return the names. A single string is rejected, because iterating it would yield its letters as names."""
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Collection):
+        raise InvalidInput(f"{argument} must be a list of names, not {_display(value)}")
+    return tuple(check_text(name, f"a name in {argument}") for name in value)
 
 
-def keys(given: object, what: str) -> tuple[str, ...]:
-    """One name may come alone."""
-    return (given,) if isinstance(given, str) else names(given, what)
+def check_key_columns(value: object, argument: str) -> tuple[str, ...]:
+    """Return the names of the key columns. A single string is one name."""
+    return (value,) if isinstance(value, str) else check_names(value, argument)
 
 
-def fields(given: object, what: str) -> list[pa.Field]:
-    if not isinstance(given, Collection) or not all(isinstance(each, pa.Field) for each in given):
-        raise InvalidInput(f"{what}={_shown(given)}: they are SQL by name, pyarrow fields, a schema or a function")
-    return list(given)
+def check_fields(value: object, argument: str) -> list[pa.Field]:
+    if not isinstance(value, Collection) or not all(isinstance(field, pa.Field) for field in value):
+        raise InvalidInput(
+            f"{argument} must be a mapping of names to SQL, pyarrow fields, a schema or a function, not {_display(value)}"
+        )
+    return list(value)
 
 
-def places(given: object, what: str) -> tuple[str, ...]:
-    """Directories that may be read; never a text alone, whose letters could be such, "/" among them."""
-    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Collection):
-        raise InvalidInput(f"{what}= is a list of places, each a text, and not a {type(given).__name__}")
-    for each in given:
-        if not is_text(each) or not each:
-            kind = "an empty text" if isinstance(each, str) else f"a {type(each).__name__}"
-            raise InvalidInput(f"{what}= is a list of places, each a text; one of these is {kind}")
-    return tuple(given)
+def check_locations(value: object, argument: str) -> tuple[str, ...]:
+    """Return the locations, directories that may be read. A single string is rejected: each of its letters, `/` among
+    them, could be a directory.
+    """
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Collection):
+        raise InvalidInput(f"{argument} must be a list of locations (strings), not {type(value).__name__}")
+    for location in value:
+        if not is_text(location) or not location:
+            actual = "an empty string" if isinstance(location, str) else type(location).__name__
+            raise InvalidInput(f"{argument} must be a list of locations (strings); one of them is {actual}")
+    return tuple(value)
 
 
-def bases(given: object) -> tuple[BasePath, ...]:
-    found = tuple(given) if isinstance(given, Iterable) else (given,)
-    for each in found:
-        if not isinstance(each, BasePath):
-            raise InvalidInput(f"bases are each a lance_core.operations.BasePath, not a {type(each).__name__}")
-    return found
+def check_bases(value: object) -> tuple[BasePath, ...]:
+    paths = tuple(value) if isinstance(value, Iterable) else (value,)
+    for path in paths:
+        if not isinstance(path, BasePath):
+            raise InvalidInput(f"bases must be lance_core.operations.BasePath values, not {type(path).__name__}")
+    return paths
 
 
-def mapping(given: object, what: str) -> None:
-    """Its values are not shown: they may be secrets."""
-    if not isinstance(given, Mapping):
-        raise InvalidInput(f"{what}= is a mapping, and not a {type(given).__name__}")
+def check_mapping(value: object, argument: str) -> None:
+    """Raise unless the argument is a mapping. The message omits its values, which may be secrets."""
+    if not isinstance(value, Mapping):
+        raise InvalidInput(f"{argument} must be a mapping, not {type(value).__name__}")
 
 
-def texts(given: Mapping[str, str] | None, what: str) -> dict[str, str]:
-    """None stands for none."""
-    if given is None:
+def check_text_mapping(value: Mapping[str, str] | None, argument: str) -> dict[str, str]:
+    """Return a copy of the mapping; an empty one for `None`."""
+    if value is None:
         return {}
-    if not isinstance(given, Mapping):
-        raise InvalidInput(f"{what}= maps texts to texts, and is not a {type(given).__name__}")
-    for key, value in given.items():
-        for each in (key, value):
-            if not is_text(each):
-                raise InvalidInput(f"{what}= maps texts to texts; of {_shown(key)}, {_shown(each)} is none")
-    return dict(given)
+    if not isinstance(value, Mapping):
+        raise InvalidInput(f"{argument} must map strings to strings, and is {type(value).__name__}")
+    for key, text in value.items():
+        for part in (key, text):
+            if not is_text(part):
+                raise InvalidInput(
+                    f"{argument} must map strings to strings; in the entry {_display(key)}, {_display(part)} is not a "
+                    "string that UTF-8 can encode"
+                )
+    return dict(value)
 
 
-def entries(given: Mapping[str, str | None], what: str) -> dict[str, str | None]:
-    """Of settings: a None deletes."""
-    if not isinstance(given, Mapping):
-        raise InvalidInput(f"{what} are a mapping of texts to texts, or to None to delete, not {_shown(given)}")
-    for key, value in given.items():
-        if not is_text(key) or not (value is None or is_text(value)):
+def check_setting_changes(value: Mapping[str, str | None], argument: str) -> dict[str, str | None]:
+    """Return a copy of the changed settings. A value of `None` deletes the setting."""
+    if not isinstance(value, Mapping):
+        raise InvalidInput(
+            f"{argument} must map strings to strings, or to None to delete an entry, not {_display(value)}"
+        )
+    for key, text in value.items():
+        if not is_text(key) or not (text is None or is_text(text)):
             raise InvalidInput(
-                f"the entry {_shown(key)}: {_shown(value)} is not of text; keys and values are, and None deletes"
+                f"the entry {_display(key)}: {_display(text)} is invalid; keys and values must be strings, and None "
+                "deletes an entry"
             )
         if not key:
             raise InvalidInput("an entry has an empty key; give it a name")
-    return dict(given)
+    return dict(value)
 
 
-# What verbs have in common
+# Arguments that all writers share
 
 
-def check(*, intent: str | None = None, retries: int = 1) -> None:
+def check_intent_and_retries(*, intent: str | None = None, retries: int = 1) -> None:
     if intent is not None and not is_text(intent):
-        raise InvalidInput(f"intent={_shown(intent)}: an intent is a text")
-    whole_number(retries, "retries", at_least=1, too_small="at least one attempt is needed")
+        raise InvalidInput(f"intent must be a string that UTF-8 can encode, not {_display(intent)}")
+    check_integer(retries, "retries", at_least=1, too_small="at least one attempt is needed")
 
 
-def same_row_ids(asked: bool | None, has: bool, *, what: str) -> None:
-    """Row ids are decided when a table is created."""
-    if asked is None or flag(asked, "stable_row_ids") == has:
+def check_stable_row_ids_unchanged(requested: bool | None, current: bool, *, table: str) -> None:
+    """Raise if the caller requests another setting of stable row ids than the table was created with."""
+    if requested is None or check_flag(requested, "stable_row_ids") == current:
         return
-    if asked:
-        raise InvalidInput(f"{what}: stable row ids were asked for, and {NOT_TURNED_ON}")
-    raise InvalidInput(f"{what} has stable row ids, which are not turned off; create a new table without them")
+    if requested:
+        raise InvalidInput(f"{table}: stable_row_ids=True was requested, but {STABLE_ROW_IDS_ADVICE}")
+    raise InvalidInput(f"{table} has stable row ids, which cannot be turned off; create a new table without them")
 
 
-def properties(given: Mapping[str, str] | None) -> dict[str, str]:
-    """What a caller notes of a commit."""
-    checked = texts(given, "properties")
-    if PARENT in checked:
-        raise InvalidInput(f"the property {PARENT} says upon which bytes a version was made; a commit sets it itself")
+def check_properties(value: Mapping[str, str] | None) -> dict[str, str]:
+    """Return a copy of the transaction properties, without any that the library sets itself."""
+    properties = check_text_mapping(value, "properties")
+    if PARENT in properties:
+        raise InvalidInput(f"the property {PARENT} is the hash of the parent manifest; only a commit sets it. Remove it")
     for name in (INGESTED, FOLLOWS):
-        if name in checked:
-            raise InvalidInput(f"the property {name} says which files were ingested; ingest sets it itself")
-    return checked
+        if name in properties:
+            raise InvalidInput(f"the property {name} records ingested files; only an ingest sets it. Remove it")
+    return properties
 
 
-def config(given: Mapping[str, str] | None) -> dict[str, str]:
-    """Entries for the config of a table."""
-    check_config_keys(checked := texts(given, "config"))
-    return checked
+def check_config(value: Mapping[str, str] | None) -> dict[str, str]:
+    """Return a copy of the table config, without any key that the library sets itself."""
+    check_config_keys(config := check_text_mapping(value, "config"))
+    return config
 
 
-def check_config_keys(given: Collection[str]) -> None:
-    """Without those that the library sets."""
+def check_config_keys(keys: Collection[str]) -> None:
+    """Raise if one of the keys is set by the library alone."""
     for key, why in SET_BY_THE_LIBRARY.items():
-        if key in given:
+        if key in keys:
             raise InvalidInput(f"the config key {key} {why}")
 
 
-def is_text(thing: object) -> bool:
-    """One that UTF-8 can hold."""
+def is_text(value: object) -> bool:
+    """Return whether the value is a string that UTF-8 can encode."""
     try:
-        return isinstance(thing, str) and thing.encode() is not None
+        return isinstance(value, str) and value.encode() is not None
     except UnicodeEncodeError:
         return False
 
 
-def _whole(number: object) -> int | None:
-    """None where it is none; True is no number here."""
-    if isinstance(number, bool | np.bool_):
+def _as_integer(value: object) -> int | None:
+    """Return the value as an integer, or `None` if it is not one. A boolean is not an integer here."""
+    if isinstance(value, bool | np.bool_):
         return None
     try:
-        return operator.index(number)  # type: ignore[arg-type]
+        return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         return None
 
 
-def _shown(thing: object) -> str:
-    shown = repr(thing)
-    return shown if len(shown) <= _SHOWN_MAX else f"{shown[:_SHOWN_MAX]}…"
+def _display(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _DISPLAY_CHARACTERS_MAX else f"{text[:_DISPLAY_CHARACTERS_MAX]}…"

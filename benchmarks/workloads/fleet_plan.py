@@ -14,8 +14,8 @@ from pathlib import Path
 from benchmarks.appending import row
 from benchmarks.harness import Case, Entrant, Runner, Scale, Side, Stage
 from benchmarks.report import Facts
-from lance_assets.maintenance.maintenance_actions import surveyed
-from lance_assets.maintenance.plan import plan
+from lance_assets.maintenance.maintenance_actions import survey_table
+from lance_assets.maintenance.plan import plan_maintenance
 from lance_assets.maintenance.policy import Maintenance
 from lance_core import Table, find_tables
 
@@ -86,8 +86,8 @@ def _planned(lake: Path, count: int) -> Case:
     now = datetime.now(UTC) + timedelta(days=2)
 
     def survey(uri: str) -> int:
-        found = surveyed(Table.open(uri), _POLICY, now)
-        due = plan(found, _POLICY)
+        found = survey_table(Table.open(uri), _POLICY, now)
+        due = plan_maintenance(found, _POLICY)
         assert due.compact, "one row in a fragment"
         return found.fragments
 

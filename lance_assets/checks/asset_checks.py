@@ -16,7 +16,7 @@ def asset_checks(ledger: Ledger, checks: Sequence[Check]) -> dg.AssetChecksDefin
     """One step for those that are launched together."""
     specs = {
         f"check_{check.name}": dg.AssetCheckSpec(
-            check.name, asset=ledger.key, description=check.says, metadata=_metadata(check)
+            check.name, asset=ledger.key, description=check.description, metadata=_metadata(check)
         )
         for check in checks
     }
@@ -35,9 +35,9 @@ def asset_checks(ledger: Ledger, checks: Sequence[Check]) -> dg.AssetChecksDefin
             yield dg.AssetCheckResult(
                 asset_key=ledger.key,
                 check_name=each.check.name,
-                passed=each.finding.passed,
+                passed=each.result.passed,
                 severity=severity_of(each.check),
-                description=each.finding.description,
+                description=each.result.description,
                 metadata=metadata_of(each, None),
             )
 

@@ -51,18 +51,18 @@ class CheckResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Common:
+class CheckSettings:
     severity: Severity = Severity.ERROR
 
 
 @dataclass(frozen=True, slots=True)
-class Check(Common, ABC):
+class Check(CheckSettings, ABC):
     name: str
 
     def __post_init__(self) -> None:
         check_word(self.name, what="a check's name")
         if not isinstance(self.severity, Severity):
-            raise self.wrong(f"severity is Severity.ERROR or Severity.WARN, not {self.severity!r}")
+            raise self.declaration_error(f"severity is Severity.ERROR or Severity.WARN, not {self.severity!r}")
         self.check()
 
     def check(self) -> None:
@@ -75,12 +75,12 @@ class Check(Common, ABC):
         return False
 
     @property
-    def says(self) -> str:
+    def description(self) -> str:
         """What it asks for, in a sentence for a page of Dagster."""
         return f"{type(self).__name__}, asked about each version."
 
     @abstractmethod
-    def judge(self, seen: CheckContext) -> CheckResult: ...
+    def judge(self, context: CheckContext) -> CheckResult: ...
 
-    def wrong(self, why: str) -> InvalidInput:
-        return InvalidInput(f"{type(self).__name__}({self.name!r}): {why}")
+    def declaration_error(self, reason: str) -> InvalidInput:
+        return InvalidInput(f"{type(self).__name__}({self.name!r}): {reason}")

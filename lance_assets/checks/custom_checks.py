@@ -12,7 +12,7 @@ from lance_core import InvalidInput
 
 _ROWS_SHOWN = 5
 _VALUE_SHOWN = 200
-Judge = Callable[[CheckContext], "CheckResult | bool"]
+CheckFunction = Callable[[CheckContext], "CheckResult | bool"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,33 +31,33 @@ class SqlCheck(Check):
     def check(self) -> None:
         sql: object = self.sql
         if not isinstance(sql, str) or not sql.strip():
-            raise self.wrong("sql= is a query, such as 'select id from dataset where amount < 0'")
+            raise self.declaration_error("sql= is a query, such as 'select id from dataset where amount < 0'")
         if self.expect not in ("no rows", "true"):
-            raise self.wrong(f"expect= is 'no rows' or 'true', not {self.expect!r}")
+            raise self.declaration_error(f"expect= is 'no rows' or 'true', not {self.expect!r}")
 
     @property
     def reads_data(self) -> bool:
         return True
 
     @property
-    def says(self) -> str:
+    def description(self) -> str:
         wanted = "returns no rows" if self.expect == "no rows" else "is true"
         return f"`{' '.join(self.sql.split())}` {wanted}."
 
-    def judge(self, seen: CheckContext) -> CheckResult:
-        answer = seen.table.query(self.sql, limit=_ROWS_SHOWN + 1)
-        return self._is_true(answer) if self.expect == "true" else self._has_no_rows(answer)
+    def judge(self, context: CheckContext) -> CheckResult:
+        answer = context.table.query(self.sql, limit=_ROWS_SHOWN + 1)
+        return self._expect_true(answer) if self.expect == "true" else self._expect_no_rows(answer)
 
-    def _is_true(self, answer: pa.Table) -> CheckResult:
+    def _expect_true(self, answer: pa.Table) -> CheckResult:
         if answer.shape != (1, 1) or not pa.types.is_boolean(answer.schema.field(0).type):
             raise InvalidInput(
-                f"with expect='true' the query returns one boolean, and it returned {_shape(answer)}; leave expect= "
+                f"with expect='true' the query returns one boolean, and it returned {_describe_shape(answer)}; leave expect= "
                 "out where its rows are what is wrong"
             )
         value = answer.column(0)[0].as_py()
-        return CheckResult(value is True, f"the query says {_sql(value)}")
+        return CheckResult(value is True, f"the query says {_value_text(value)}")
 
-    def _has_no_rows(self, answer: pa.Table) -> CheckResult:
+    def _expect_no_rows(self, answer: pa.Table) -> CheckResult:
         if not answer.num_rows:
             return CheckResult(True, "the query returned no rows")
         more = answer.num_rows > _ROWS_SHOWN
@@ -66,7 +66,9 @@ class SqlCheck(Check):
         one = answer.shape == (1, 1) and pa.types.is_boolean(answer.schema.field(0).type)
         hint = "; if its value is meant to be true, give expect='true'" if one else ""
         return CheckResult(
-            False, f"the query returned {count}, the first: {_row(rows)}{hint}", {"lance/rows": table_of(rows)}
+            False,
+            f"the query returned {count}, the first: {_row_text(rows)}{hint}",
+            {"lance/rows": metadata_table(rows)},
         )
 
 
@@ -78,41 +80,41 @@ class FunctionCheck(Check):
         FunctionCheck("has_index", lambda seen: bool(seen.table.indices), reads_rows=False)
     """
 
-    fn: Judge
+    fn: CheckFunction
     reads_rows: bool = True
 
     def check(self) -> None:
         if not callable(self.fn):
-            raise self.wrong("fn= must be a function of what is seen: fn(seen) -> CheckResult or bool")
+            raise self.declaration_error("fn= must be a function of what is seen: fn(seen) -> CheckResult or bool")
 
     @property
     def reads_data(self) -> bool:
         return self.reads_rows
 
     @property
-    def says(self) -> str:
+    def description(self) -> str:
         own = (getattr(self.fn, "__doc__", None) or "").strip().partition("\n")[0]
         return own or f"{getattr(self.fn, '__qualname__', type(self.fn).__name__)}() agrees to it."
 
-    def judge(self, seen: CheckContext) -> CheckResult:
-        found = self.fn(seen)
+    def judge(self, context: CheckContext) -> CheckResult:
+        found = self.fn(context)
         if isinstance(found, CheckResult):
             return found
         if isinstance(found, bool):
-            return CheckResult(found, self.says if found else f"{self.name}() says no: {self.says}")
+            return CheckResult(found, self.description if found else f"{self.name}() says no: {self.description}")
         raise InvalidInput(f"the function of {self.name} must return a CheckResult, True or False, not {found!r:.200}")
 
 
 def lance_check(
     name: str | None = None, *, severity: Severity = Severity.ERROR, reads_rows: bool = True
-) -> Callable[[Judge], FunctionCheck]:
+) -> Callable[[CheckFunction], FunctionCheck]:
     """Makes a check of a function, under its name.
 
     @lance_check(severity=Severity.WARN)
     def has_index(seen: Seen) -> bool: ...
     """
 
-    def decorate(fn: Judge) -> FunctionCheck:
+    def decorate(fn: CheckFunction) -> FunctionCheck:
         own = getattr(fn, "__name__", "check")
         return FunctionCheck(name or own, fn, reads_rows, severity=severity)
 
@@ -121,25 +123,25 @@ def lance_check(
     return decorate
 
 
-def table_of(rows: pa.Table) -> dg.MetadataValue:
+def metadata_table(rows: pa.Table) -> dg.MetadataValue:
     """As Dagster shows tables, of texts that are not too long."""
     columns = [dg.TableColumn(name) for name in rows.column_names]
-    records = [dg.TableRecord({name: _sql(value) for name, value in row.items()}) for row in rows.to_pylist()]
+    records = [dg.TableRecord({name: _value_text(value) for name, value in row.items()}) for row in rows.to_pylist()]
     return dg.MetadataValue.table(records=records, schema=dg.TableSchema(columns=columns))
 
 
-def _row(rows: pa.Table) -> str:
+def _row_text(rows: pa.Table) -> str:
     first = rows.slice(0, 1).to_pylist()[0]
-    return ", ".join(f"{name}={_sql(value)}" for name, value in list(first.items())[:_ROWS_SHOWN])
+    return ", ".join(f"{name}={_value_text(value)}" for name, value in list(first.items())[:_ROWS_SHOWN])
 
 
-def _shape(answer: pa.Table) -> str:
+def _describe_shape(answer: pa.Table) -> str:
     if answer.num_rows > _ROWS_SHOWN:
         return f"more than {_ROWS_SHOWN} rows of {answer.num_columns} columns"
     types = ", ".join(str(field.type) for field in answer.schema)
     return f"{answer.num_rows} row(s) of {answer.num_columns} column(s) ({types})"
 
 
-def _sql(value: object) -> str:
+def _value_text(value: object) -> str:
     text = "null" if value is None else value if isinstance(value, str) else repr(value)
     return text if len(text) <= _VALUE_SHOWN else text[:_VALUE_SHOWN] + "…"

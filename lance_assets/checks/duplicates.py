@@ -23,13 +23,13 @@ import pyarrow as pa
 from lance_core import InvalidInput
 
 _BUCKETS = 64
-_HELD_MAX = 1 << 22
+_BUFFERED_MAX = 1 << 22
 """Fingerprints in memory: 32 MiB of them, and as much for one bucket of 250 million rows."""
-_SUSPECTS_AT_ONCE = 10_000
+_SUSPECTS_PER_PASS = 10_000
 _SECRET_LENGTH = 16
 
 Fingerprints = npt.NDArray[np.uint64]
-Read = Callable[[], Iterable[pa.RecordBatch]]
+ReadBatches = Callable[[], Iterable[pa.RecordBatch]]
 """The key columns, from the beginning each time."""
 
 
@@ -42,7 +42,7 @@ class Duplicates:
     """The first of those that are there more than once."""
 
 
-def duplicates(read: Read, *, shown_max: int) -> Duplicates:
+def find_duplicates(read: ReadBatches, *, shown_max: int) -> Duplicates:
     secret = secrets.token_hex(_SECRET_LENGTH // 2)  # nobody can prepare keys that share a fingerprint
     rows = with_null = 0
     with tempfile.TemporaryDirectory(prefix="lance-keys-") as folder:
@@ -54,7 +54,7 @@ def duplicates(read: Read, *, shown_max: int) -> Duplicates:
             buckets.add(fingerprints)
         found: list[tuple[object, ...]] = []
         for suspects in buckets.suspects():
-            found += _confirmed(read(), suspects, secret, shown_max - len(found))
+            found += _confirm_duplicates(read(), suspects, secret, shown_max - len(found))
             if len(found) >= shown_max:
                 break
     return Duplicates(rows, with_null, tuple(found))
@@ -66,13 +66,13 @@ class _Buckets:
     def __init__(self, folder: Path) -> None:
         self._files = [folder / str(number) for number in range(_BUCKETS)]
         self._is_spilled = False
-        self._held: list[Fingerprints] = []
+        self._buffered: list[Fingerprints] = []
         self._count = 0
 
     def add(self, fingerprints: Fingerprints) -> None:
-        self._held.append(fingerprints)
+        self._buffered.append(fingerprints)
         self._count += len(fingerprints)
-        if self._count > _HELD_MAX:
+        if self._count > _BUFFERED_MAX:
             self._spill()
 
     def suspects(self) -> Iterator[Fingerprints]:
@@ -82,15 +82,15 @@ class _Buckets:
             bucket.sort()
             twice = np.unique(bucket[1:][bucket[1:] == bucket[:-1]])
             waiting = np.concatenate([waiting, twice])
-            while len(waiting) >= _SUSPECTS_AT_ONCE:
-                yield np.sort(waiting[:_SUSPECTS_AT_ONCE])
-                waiting = waiting[_SUSPECTS_AT_ONCE:]
+            while len(waiting) >= _SUSPECTS_PER_PASS:
+                yield np.sort(waiting[:_SUSPECTS_PER_PASS])
+                waiting = waiting[_SUSPECTS_PER_PASS:]
         if len(waiting):
             yield np.sort(waiting)
 
     def _buckets(self) -> Iterator[Fingerprints]:
         if not self._is_spilled:
-            yield np.concatenate([np.empty(0, np.uint64), *self._held])
+            yield np.concatenate([np.empty(0, np.uint64), *self._buffered])
             return
         self._spill()
         for file in self._files:
@@ -98,8 +98,8 @@ class _Buckets:
 
     def _spill(self) -> None:
         self._is_spilled = True
-        together = np.concatenate([np.empty(0, np.uint64), *self._held])
-        self._held, self._count = [], 0
+        together = np.concatenate([np.empty(0, np.uint64), *self._buffered])
+        self._buffered, self._count = [], 0
         numbers = (together >> np.uint64(58)).astype(np.uint8)
         order = np.argsort(numbers, kind="stable")
         together, numbers = together[order], numbers[order]
@@ -109,7 +109,7 @@ class _Buckets:
                 bucket.write(together[start:stop].tobytes())
 
 
-def _confirmed(
+def _confirm_duplicates(
     batches: Iterable[pa.RecordBatch], suspects: Fingerprints, secret: str, most: int
 ) -> list[tuple[object, ...]]:
     """Keys that are there twice, in the order in which their second row comes."""
@@ -127,7 +127,7 @@ def _confirmed(
         picked = batch.take(pa.array(rows))
         shown = zip(*(column.to_pylist() for column in picked.columns), strict=True)
         proven = set()
-        each = zip(_comparable(picked), shown, fingerprints[is_suspect].tolist(), strict=True)
+        each = zip(_normalized_keys(picked), shown, fingerprints[is_suspect].tolist(), strict=True)
         for compared, key, fingerprint in each:
             seen[compared] = seen.get(compared, 0) + 1
             if seen[compared] == 2:
@@ -140,8 +140,8 @@ def _confirmed(
     return found
 
 
-def _comparable(batch: pa.RecordBatch) -> Iterator[tuple[object, ...]]:
-    columns = [_plain(column) for column in batch.columns]
+def _normalized_keys(batch: pa.RecordBatch) -> Iterator[tuple[object, ...]]:
+    columns = [_normalize(column) for column in batch.columns]
     return zip(*(each.to_pylist() for each in columns), strict=True)
 
 
@@ -154,36 +154,36 @@ def _fingerprints(batch: pa.RecordBatch, secret: str) -> tuple[Fingerprints, npt
     kept = batch if there.all() else batch.filter(pa.array(there))
     together = np.zeros(kept.num_rows, np.uint64)
     for column in kept.columns:
-        hashed = _hashed(_plain(column), secret)
-        together = _mixed(together * np.uint64(3) + hashed)
+        hashed = _hash_column(_normalize(column), secret)
+        together = _mix_bits(together * np.uint64(3) + hashed)
     return together, there
 
 
-def _hashed(column: pa.Array, secret: str) -> Fingerprints:
+def _hash_column(column: pa.Array, secret: str) -> Fingerprints:
     if pa.types.is_integer(column.type):
         numbers = column.cast(pa.uint64() if pa.types.is_unsigned_integer(column.type) else pa.int64())
         salt = np.uint64(int.from_bytes(secret[:8].encode()))
-        return _mixed(np.asarray(numbers).view(np.uint64) ^ salt)
+        return _mix_bits(np.asarray(numbers).view(np.uint64) ^ salt)
     values = np.asarray(column.to_pylist(), dtype=object)
     return np.asarray(pd.util.hash_array(values, hash_key=secret, categorize=False))
 
 
-def _mixed(numbers: Fingerprints) -> Fingerprints:
+def _mix_bits(numbers: Fingerprints) -> Fingerprints:
     """Each number to another, far from its neighbours: the finalizer of splitmix64, which loses nothing."""
     numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(numbers ^ (numbers >> np.uint64(31)), dtype=np.uint64)
 
 
-def _plain(column: pa.Array) -> pa.Array:
+def _normalize(column: pa.Array) -> pa.Array:
     """As whole numbers, or as bytes, that are equal where keys are."""
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     kind = column.type
     if pa.types.is_dictionary(kind):
-        return _plain(column.dictionary_decode())
+        return _normalize(column.dictionary_decode())
     if pa.types.is_floating(kind):
-        return _bits(column)
+        return _float_bits(column)
     if pa.types.is_boolean(kind):
         return column.cast(pa.uint8())
     if pa.types.is_date32(kind) or pa.types.is_time32(kind):
@@ -201,15 +201,15 @@ def _plain(column: pa.Array) -> pa.Array:
     raise InvalidInput(f"a column of type {kind} is no key; name columns of numbers, texts, dates or bytes")
 
 
-def _bits(floats: pa.Array) -> pa.Array:
+def _float_bits(floats: pa.Array) -> pa.Array:
     values = np.asarray(floats.cast(pa.float64() if pa.types.is_float64(floats.type) else pa.float32()).fill_null(0))
     alike = np.where(np.isnan(values), values.dtype.type(np.nan), values)
     bits = alike.view(np.uint64 if alike.dtype == np.float64 else np.uint32)
     return pa.array(bits, mask=np.asarray(floats.is_null()))
 
 
-def check_keys(schema: pa.Schema, names: Sequence[str]) -> None:
+def check_key_columns(schema: pa.Schema, names: Sequence[str]) -> None:
     """That these columns can be keys, before any is read."""
     for name in names:
         if name in schema.names:
-            _plain(pa.nulls(0, schema.field(name).type))
+            _normalize(pa.nulls(0, schema.field(name).type))

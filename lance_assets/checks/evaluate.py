@@ -28,22 +28,22 @@ _TEXT_MAX = 2_000
 @dataclass(frozen=True, slots=True)
 class EvaluatedCheck:
     check: Check
-    finding: CheckResult
+    result: CheckResult
     version: int
     seconds: float
 
     @property
-    def sentence(self) -> str:
-        verdict = "passed" if self.finding.passed else "failed"
-        return f"{self.check.name} {verdict} for version {self.version}: {self.finding.description}"
+    def summary(self) -> str:
+        verdict = "passed" if self.result.passed else "failed"
+        return f"{self.check.name} {verdict} for version {self.version}: {self.result.description}"
 
 
-def check_names(checks: Sequence[Check], label: str) -> None:
+def check_unique_names(checks: Sequence[Check], label: str) -> None:
     """That each has its own, under which its results are kept."""
     names = [check.name for check in checks]
     for check in checks:
         if names.count(check.name) > 1:
-            raise check.wrong(
+            raise check.declaration_error(
                 f"{names.count(check.name)} checks of the Lance table {label!r} are called so; give each its own name="
             )
 
@@ -68,35 +68,35 @@ def context_at(
     return CheckContext(table, parent, is_head, known, now)
 
 
-def evaluate(check: Check, seen: CheckContext, *, passing: tuple[type[LanceError], ...] = ()) -> EvaluatedCheck:
-    """A check that raises has failed; errors that are `passing` are the caller's."""
+def evaluate(check: Check, context: CheckContext, *, reraise: tuple[type[LanceError], ...] = ()) -> EvaluatedCheck:
+    """A check that raises has failed; errors that are `reraise` are the caller's."""
     started = time.monotonic()
     try:
-        finding = check.judge(seen)
-    except passing:
+        finding = check.judge(context)
+    except reraise:
         raise
     except LanceError as error:
-        finding = CheckResult(False, f"it could not be judged: {error}", _error(error))
+        finding = CheckResult(False, f"it could not be judged: {error}", _error_metadata(error))
     except Exception as error:  # noqa: BLE001  # a project's own function may raise anything
         said = f"{type(error).__name__}: {error}"[:_TEXT_MAX]
         where = "".join(traceback.format_exception(error)[-_TRACE_LINES:])[-_TEXT_MAX:]
         trace = {"lance/trace": dg.MetadataValue.text(where)}
-        finding = CheckResult(False, f"it could not be judged: {said}", {**_error(error), **trace})
-    return EvaluatedCheck(check, finding, seen.table.version, time.monotonic() - started)
+        finding = CheckResult(False, f"it could not be judged: {said}", {**_error_metadata(error), **trace})
+    return EvaluatedCheck(check, finding, context.table.version, time.monotonic() - started)
 
 
-def evaluate_all(checks: Iterable[Check], seen: CheckContext) -> list[EvaluatedCheck]:
-    return [evaluate(check, seen) for check in checks]
+def evaluate_all(checks: Iterable[Check], context: CheckContext) -> list[EvaluatedCheck]:
+    return [evaluate(check, context) for check in checks]
 
 
-def evaluation(ledger: Ledger, each: EvaluatedCheck, partition: str) -> dg.AssetCheckEvaluation:
+def evaluation_event(ledger: Ledger, each: EvaluatedCheck, partition: str) -> dg.AssetCheckEvaluation:
     """Of one version: under its partition, so that a run that makes several versions keeps what it found of each."""
     return dg.AssetCheckEvaluation(
         asset_key=ledger.key,
         check_name=each.check.name,
-        passed=each.finding.passed,
+        passed=each.result.passed,
         severity=SEVERITIES[each.check.severity],
-        description=each.finding.description,
+        description=each.result.description,
         metadata=metadata_of(each, partition),
         partition=partition,
     )
@@ -109,7 +109,7 @@ def metadata_of(each: EvaluatedCheck, partition: str | None) -> dict[str, dg.Met
     }
     if partition is not None:
         told["lance/partition"] = dg.MetadataValue.text(partition)
-    return {**told, **each.finding.metadata}
+    return {**told, **each.result.metadata}
 
 
 def evaluate_in_run(
@@ -125,14 +125,14 @@ def evaluate_in_run(
         context.log.warning(f"{ledger.label}: version {table.version} could not be looked at for its checks: {error}")
         return
     for each in evaluate_all(checks, seen):
-        context.log_event(evaluation(ledger, each, partition))
-        if not each.finding.passed:
-            context.log.warning(f"{ledger.label}: the check {each.sentence}")
+        context.log_event(evaluation_event(ledger, each, partition))
+        if not each.result.passed:
+            context.log.warning(f"{ledger.label}: the check {each.summary}")
 
 
 def severity_of(check: Check) -> dg.AssetCheckSeverity:
     return SEVERITIES[check.severity]
 
 
-def _error(error: Exception) -> dict[str, dg.MetadataValue]:
+def _error_metadata(error: Exception) -> dict[str, dg.MetadataValue]:
     return {"lance/error": dg.MetadataValue.text(type(error).__name__)}

@@ -32,18 +32,18 @@ class IndexCoverage(Check):
     def check(self) -> None:
         indices: object = self.indices
         if isinstance(indices, str) or "" in self.indices:
-            raise self.wrong(f"indices= is a list of names of indices, not {indices!r}")
+            raise self.declaration_error(f"indices= is a list of names of indices, not {indices!r}")
         share: object = self.at_least
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
-            raise self.wrong(f"at_least= is a share of the rows, above 0 and up to 1, not {share!r}")
+            raise self.declaration_error(f"at_least= is a share of the rows, above 0 and up to 1, not {share!r}")
 
     @property
-    def says(self) -> str:
+    def description(self) -> str:
         which = ", ".join(self.indices) or "Each index"
         return f"{which} covers at least {self.at_least:.2%} of the rows."
 
-    def judge(self, seen: CheckContext) -> CheckResult:
-        there = {each.name: each for each in seen.table.index_statistics()}
+    def judge(self, context: CheckContext) -> CheckResult:
+        there = {each.name: each for each in context.table.index_statistics()}
         asked = [there[name] for name in dict.fromkeys(self.indices) if name in there] or [
             each for each in there.values() if not self.indices
         ]
@@ -54,21 +54,21 @@ class IndexCoverage(Check):
             if not each.is_known:
                 (wrong if self.indices else unknown).append(f"{each.name!r} {each.why_unused}")
             elif each.live_coverage < self.at_least:
-                wrong.append(self._uncovered(each))
+                wrong.append(self._describe_uncovered(each))
             else:
                 fine.append(each)
-        told = {f"lance/index_coverage/{each.name}": _share(each) for each in asked if each.is_known}
-        left_out = f"; not judged: {_listed(unknown)}" if unknown else ""
+        told = {f"lance/index_coverage/{each.name}": _coverage_metadata(each) for each in asked if each.is_known}
+        left_out = f"; not judged: {_join_limited(unknown)}" if unknown else ""
         if wrong:
             more = f"; {count(len(fine), 'other')} {'is' if len(fine) == 1 else 'are'} covered well" if fine else ""
-            return CheckResult(False, f"{_listed(wrong)}{more}{left_out}", told)
+            return CheckResult(False, f"{_join_limited(wrong)}{more}{left_out}", told)
         if not fine:
             return CheckResult(True, f"there is no index to judge{left_out}", told)
         least = min(fine, key=lambda each: each.live_coverage)
         sentence = f"{count(len(fine), 'index', 'indices')} covered; the least is {least.name!r}, with "
         return CheckResult(True, f"{sentence}{least.live_coverage:.2%} of the rows{left_out}", told)
 
-    def _uncovered(self, each: IndexStatistics) -> str:
+    def _describe_uncovered(self, each: IndexStatistics) -> str:
         sentence = (
             f"{each.name!r} on {each.column or 'a column that is gone'} covers {each.live_coverage:.2%} of the rows, "
             f"and at least {self.at_least:.2%} should be: {count(each.uncovered_live_rows, 'row')} in "
@@ -79,10 +79,10 @@ class IndexCoverage(Check):
         return f"{sentence}; run SparkBuildIndex or SparkOptimizeIndices, or let the maintenance do it"
 
 
-def _share(found: IndexStatistics) -> dg.MetadataValue:
+def _coverage_metadata(found: IndexStatistics) -> dg.MetadataValue:
     return dg.MetadataValue.float(round(found.live_coverage, 6))
 
 
-def _listed(sentences: Sequence[str]) -> str:
+def _join_limited(sentences: Sequence[str]) -> str:
     more = len(sentences) - _NAMED_MAX
     return "; ".join(sentences[:_NAMED_MAX]) + (f"; and {more} more" if more > 0 else "")

@@ -12,7 +12,7 @@ from lance_assets.checks.check import Check, CheckContext, CheckResult, Severity
 from lance_assets.common.text import age
 from lance_assets.common.version_stats import VersionStats
 
-_CLOCKS_DIFFER = timedelta(minutes=1)
+_CLOCK_SKEW_MAX = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,14 +29,14 @@ class RowCount(Check):
     def check(self) -> None:
         _check_bounds(self, min=self.min, max=self.max)
         if self.min is not None and self.max is not None and self.min > self.max:
-            raise self.wrong(f"min={self.min} is more than max={self.max}")
+            raise self.declaration_error(f"min={self.min} is more than max={self.max}")
 
     @property
-    def says(self) -> str:
-        return f"There are {_between(self.min, self.max)} rows."
+    def description(self) -> str:
+        return f"There are {_bounds_text(self.min, self.max)} rows."
 
-    def judge(self, seen: CheckContext) -> CheckResult:
-        rows = seen.table.count_rows()
+    def judge(self, context: CheckContext) -> CheckResult:
+        rows = context.table.count_rows()
         told = {"dagster/row_count": dg.MetadataValue.int(rows)}
         if self.min is not None and rows < self.min:
             return CheckResult(False, f"{rows:,} rows, and at least {self.min:,} should be there", told)
@@ -64,21 +64,21 @@ class RowChange(Check):
                       max_gain_share=self.max_gain_share, max_loss_share=self.max_loss_share)  # fmt: skip
 
     @property
-    def says(self) -> str:
+    def description(self) -> str:
         return "The number of rows changes by no more than is allowed."
 
-    def judge(self, seen: CheckContext) -> CheckResult:
-        if seen.parent is None:
+    def judge(self, context: CheckContext) -> CheckResult:
+        if context.parent is None:
             return CheckResult(True, "there is no version before it to compare with")
-        before, rows = seen.parent.count_rows(), seen.table.count_rows()
+        before, rows = context.parent.count_rows(), context.table.count_rows()
         change = rows - before
         told = {"lance/row_change": dg.MetadataValue.int(change)}
         grown = change > 0
         most, share = (self.max_gain, self.max_gain_share) if grown else (self.max_loss, self.max_loss_share)
         sentence = (
-            f"{abs(change):,} rows {'more' if grown else 'fewer'} than the {before:,} of version {seen.parent.version}"
+            f"{abs(change):,} rows {'more' if grown else 'fewer'} than the {before:,} of version {context.parent.version}"
             if change
-            else f"{rows:,} rows, as in version {seen.parent.version}"
+            else f"{rows:,} rows, as in version {context.parent.version}"
         )
         if most is not None and abs(change) > most:
             return CheckResult(False, f"{sentence}, and at most {most:,} are allowed", told)
@@ -104,18 +104,18 @@ class Fresh(Check):
     def check(self) -> None:
         within: object = self.within
         if not isinstance(within, timedelta) or within <= timedelta(0):
-            raise self.wrong(f"within= is a timedelta above zero, not {self.within!r}")
+            raise self.declaration_error(f"within= is a timedelta above zero, not {self.within!r}")
 
     @property
-    def says(self) -> str:
+    def description(self) -> str:
         return f"The newest version is at most {age(self.within)} old."
 
-    def judge(self, seen: CheckContext) -> CheckResult:
-        if not seen.is_head:
+    def judge(self, context: CheckContext) -> CheckResult:
+        if not context.is_head:
             return CheckResult(True, "a newer version is there, of which this is asked instead")
-        old = seen.now - seen.table.timestamp
+        old = context.now - context.table.timestamp
         told = {"lance/age_seconds": dg.MetadataValue.float(round(old.total_seconds(), 1))}
-        if old < -_CLOCKS_DIFFER:
+        if old < -_CLOCK_SKEW_MAX:
             return CheckResult(
                 False, f"it was made {age(-old)} from now, by its writer's clock; set that clock right", told
             )
@@ -140,11 +140,11 @@ class SmallFiles(Check):
         _check_bounds(self, max_small=self.max_small)
 
     @property
-    def says(self) -> str:
+    def description(self) -> str:
         return f"At most {self.max_small:,} fragments are small."
 
-    def judge(self, seen: CheckContext) -> CheckResult:
-        layout = VersionStats.of(seen.table)
+    def judge(self, context: CheckContext) -> CheckResult:
+        layout = VersionStats.of(context.table)
         told = {
             "lance/small_fragments": dg.MetadataValue.int(layout.small),
             "lance/fragments": dg.MetadataValue.int(layout.fragments),
@@ -159,15 +159,15 @@ class SmallFiles(Check):
 
 def _check_bounds(check: Check, **bounds: float | None) -> None:
     if all(each is None for each in bounds.values()):
-        raise check.wrong(f"give a bound: {', '.join(f'{name}=' for name in bounds)}")
+        raise check.declaration_error(f"give a bound: {', '.join(f'{name}=' for name in bounds)}")
     for name, value in bounds.items():
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if value is not None and not (number and value >= 0 and (name.endswith("share") or isinstance(value, int))):
             kind = "a number" if name.endswith("share") else "a whole number"
-            raise check.wrong(f"{name}= is {kind} from 0 on, not {value!r}")
+            raise check.declaration_error(f"{name}= is {kind} from 0 on, not {value!r}")
 
 
-def _between(low: int | None, high: int | None) -> str:
+def _bounds_text(low: int | None, high: int | None) -> str:
     told = [f"at least {low:,}"] if low is not None else []
     return " and ".join([*told, *([f"at most {high:,}"] if high is not None else [])])
 

@@ -9,7 +9,7 @@ import dagster as dg
 import pyarrow as pa
 
 from lance_assets.checks.check import Check, CheckContext, CheckResult
-from lance_assets.checks.duplicates import check_keys, duplicates
+from lance_assets.checks.duplicates import check_key_columns, find_duplicates
 from lance_core import Table
 
 _SHOWN = 5
@@ -35,19 +35,19 @@ class KeysUnique(Check):
         return True
 
     @property
-    def says(self) -> str:
+    def description(self) -> str:
         return f"No two rows have the same {', '.join(self.columns)}."
 
-    def judge(self, seen: CheckContext) -> CheckResult:
-        check_keys(seen.table.schema, self.columns)
-        found = duplicates(lambda: seen.table.to_batches(list(self.columns)), shown_max=_SHOWN + 1)
+    def judge(self, context: CheckContext) -> CheckResult:
+        check_key_columns(context.table.schema, self.columns)
+        found = find_duplicates(lambda: context.table.to_batches(list(self.columns)), shown_max=_SHOWN + 1)
         nulls = f", {found.with_null:,} of them with a null and not compared" if found.with_null else ""
         rows = f"{found.rows:,} row{'' if found.rows == 1 else 's'}{nulls}"
         if not found.keys:
             return CheckResult(
                 True, f"no key is there twice in {rows}", {"lance/rows": dg.MetadataValue.int(found.rows)}
             )
-        shown = [self._key(key) for key in found.keys[:_SHOWN]]
+        shown = [self._key_text(key) for key in found.keys[:_SHOWN]]
         more = ", and more" if len(found.keys) > _SHOWN else ""
         return CheckResult(
             False,
@@ -56,8 +56,8 @@ class KeysUnique(Check):
             {"lance/rows": dg.MetadataValue.int(found.rows), "lance/keys": dg.MetadataValue.json(shown)},
         )
 
-    def _key(self, values: Sequence[object]) -> str:
-        return ", ".join(f"{name}={_shown(value)}" for name, value in zip(self.columns, values, strict=True))
+    def _key_text(self, values: Sequence[object]) -> str:
+        return ", ".join(f"{name}={_value_text(value)}" for name, value in zip(self.columns, values, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,20 +77,20 @@ class Nulls(Check):
         _check_columns(self, self.columns)
         share: object = self.max_share
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
-            raise self.wrong(f"max_share= is a share from 0 to below 1, not {share!r}")
+            raise self.declaration_error(f"max_share= is a share from 0 to below 1, not {share!r}")
 
     @property
     def reads_data(self) -> bool:
         return True
 
     @property
-    def says(self) -> str:
+    def description(self) -> str:
         most = "No value" if not self.max_share else f"At most {self.max_share:.2%} of the values"
         return f"{most} of {', '.join(self.columns)} is null."
 
-    def judge(self, seen: CheckContext) -> CheckResult:
-        rows = seen.table.count_rows()
-        counted = null_counts(seen.table, self.columns)
+    def judge(self, context: CheckContext) -> CheckResult:
+        rows = context.table.count_rows()
+        counted = count_nulls(context.table, self.columns)
         told = {f"lance/nulls/{name}": dg.MetadataValue.int(count) for name, count in counted.items()}
         bad = [name for name, count in counted.items() if count > self.max_share * rows]
         if bad:
@@ -101,7 +101,7 @@ class Nulls(Check):
         return CheckResult(True, f"{total:,} nulls in {rows:,} rows" if total else f"no nulls in {rows:,} rows", told)
 
 
-def null_counts(table: Table, columns: Sequence[str]) -> dict[str, int]:
+def count_nulls(table: Table, columns: Sequence[str]) -> dict[str, int]:
     """What the schema rules out is not read."""
     counts = dict.fromkeys(columns, 0)
     wanted = [name for name in columns if _may_be_null(table.schema, name)]
@@ -118,11 +118,11 @@ def _may_be_null(schema: pa.Schema, name: str) -> bool:
 
 def _check_columns(check: Check, columns: Sequence[object]) -> None:
     if isinstance(columns, str) or not columns or not all(isinstance(each, str) and each for each in columns):
-        raise check.wrong(f"columns= is a list of names, not {columns!r}")
+        raise check.declaration_error(f"columns= is a list of names, not {columns!r}")
     if len(set(columns)) < len(columns):
-        raise check.wrong(f"columns= names a column twice: {columns!r}")
+        raise check.declaration_error(f"columns= names a column twice: {columns!r}")
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     text = repr(value)
     return text if len(text) <= _VALUE_SHOWN else text[:_VALUE_SHOWN] + "…"

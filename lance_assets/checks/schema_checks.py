@@ -37,35 +37,39 @@ class SchemaStable(Check):
     def check(self) -> None:
         changes = get_args(Change)
         if isinstance(self.allow, str) or not set(self.allow) <= set(changes):
-            raise self.wrong(f"allow= is a list of what may happen, of {', '.join(changes)}; not {self.allow!r}")
+            raise self.declaration_error(
+                f"allow= is a list of what may happen, of {', '.join(changes)}; not {self.allow!r}"
+            )
 
     @property
-    def says(self) -> str:
+    def description(self) -> str:
         allowed = f", but for {', '.join(self.allow)}" if self.allow else ""
         return f"The columns are those of the version before{allowed}."
 
-    def judge(self, seen: CheckContext) -> CheckResult:
-        if seen.parent is None:
+    def judge(self, context: CheckContext) -> CheckResult:
+        if context.parent is None:
             return CheckResult(True, "there is no version before it to compare with")
-        found = list(_changes(seen.parent, seen.table))
+        found = list(_schema_changes(context.parent, context.table))
         refused = [sentence for change, sentence in found if change not in self.allow]
         told = {"lance/schema_changes": dg.MetadataValue.int(len(found))}
         if refused:
             return CheckResult(
                 False,
-                f"against version {seen.parent.version}: {_listed(refused)}. If readers can live with it, allow it by "
-                f"allow= of this check; if not, t.restore({seen.parent.version}) puts the columns back",
+                f"against version {context.parent.version}: {_join_limited(refused)}. If readers can live with it, allow it by "
+                f"allow= of this check; if not, t.restore({context.parent.version}) puts the columns back",
                 told,
             )
         if found:
             sentences = [sentence for _change, sentence in found]
-            return CheckResult(True, f"against version {seen.parent.version}, as allowed: {_listed(sentences)}", told)
-        return CheckResult(True, f"the same columns as in version {seen.parent.version}", told)
+            return CheckResult(
+                True, f"against version {context.parent.version}, as allowed: {_join_limited(sentences)}", told
+            )
+        return CheckResult(True, f"the same columns as in version {context.parent.version}", told)
 
 
-def _changes(before: Table, after: Table) -> Iterator[tuple[Change, str]]:
+def _schema_changes(before: Table, after: Table) -> Iterator[tuple[Change, str]]:
     """What is in a column that came, went or got another name is told with it."""
-    old, new = _columns(before.manifest.schema), _columns(after.manifest.schema)
+    old, new = _columns_by_path(before.manifest.schema), _columns_by_path(after.manifest.schema)
     came = _outermost(new.keys() - old.keys())
     went = _outermost(old.keys() - new.keys())
     path_of = {new[path].id: path for path in came}
@@ -89,7 +93,7 @@ def _changes(before: Table, after: Table) -> Iterator[tuple[Change, str]]:
             yield "additions", f"{path!r} of type {new[path].type} is new"
 
 
-def _columns(schema: TableSchema) -> dict[str, _ColumnSignature]:
+def _columns_by_path(schema: TableSchema) -> dict[str, _ColumnSignature]:
     """By path, in their order."""
     found: dict[str, _ColumnSignature] = {}
     waiting = [(field.name, field) for field in reversed(schema.fields)]
@@ -101,15 +105,15 @@ def _columns(schema: TableSchema) -> dict[str, _ColumnSignature]:
 
 
 def _outermost(paths: Set[str]) -> set[str]:
-    return {path for path in paths if not any(above in paths for above in _above(path))}
+    return {path for path in paths if not any(above in paths for above in _parent_paths(path))}
 
 
-def _above(path: str) -> Iterator[str]:
+def _parent_paths(path: str) -> Iterator[str]:
     while "." in path:
         path = path.rpartition(".")[0]
         yield path
 
 
-def _listed(sentences: Sequence[str]) -> str:
+def _join_limited(sentences: Sequence[str]) -> str:
     more = len(sentences) - _SHOWN_MAX
     return "; ".join([*sentences[:_SHOWN_MAX], *([f"and {more} more changes"] if more > 0 else [])])

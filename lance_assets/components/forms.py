@@ -12,7 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 import dagster as dg
 
 from lance_assets.components.source_position import SourcePosition
-from lance_assets.writes.write_list import check_options, nearest
+from lance_assets.writes.write_list import check_options, did_you_mean
 from lance_core import InvalidInput
 
 Schema = Mapping[str, Any]
@@ -61,7 +61,7 @@ def choice(words: Sequence[str]) -> Form:
     def read(raw: object, at: SourcePosition) -> object:
         value = at.value(raw)
         if value not in words:
-            raise at.wrong(f"{value!r} is none of {', '.join(words)}{nearest(value, dict.fromkeys(words))}")
+            raise at.wrong(f"{value!r} is none of {', '.join(words)}{did_you_mean(value, dict.fromkeys(words))}")
         return value
 
     return Form({"enum": list(words)}, read)
@@ -118,7 +118,7 @@ def record(make: Callable[..., object], forms: Mapping[str, Form], *, required: 
                 raise at.wrong(f'{what}: YAML takes a bare on for true; write it in quotes, as "on": [...]')
             if name not in forms:
                 known = ", ".join(sorted(forms))
-                raise at.below(str(name)).wrong(f"{what} has no {name!r}{nearest(name, forms)}; it has {known}")
+                raise at.below(str(name)).wrong(f"{what} has no {name!r}{did_you_mean(name, forms)}; it has {known}")
         for name in required:
             if value.get(name) is None:
                 raise at.wrong(f"{what}: {name} is missing")
@@ -148,7 +148,7 @@ def one_of(word: str, forms: Mapping[str, Form], *, what: str) -> Form:
             raise at.wrong(f"{word} is missing; it says which {what.removeprefix('a ')}: {', '.join(forms)}")
         chosen = at.below(word).value(value[word])
         if not isinstance(chosen, str) or chosen not in forms:
-            raise at.below(word).wrong(f"{chosen!r} is none of {', '.join(forms)}{nearest(chosen, forms)}")
+            raise at.below(word).wrong(f"{chosen!r} is none of {', '.join(forms)}{did_you_mean(chosen, forms)}")
         return forms[chosen].read({name: each for name, each in value.items() if name != word}, at)
 
     def with_word(chosen: str, form: Form) -> Schema:
@@ -175,7 +175,7 @@ def of_class(kind: type, known: Mapping[object, Form], *, what: str) -> Form:
     required = [name for name, each in options.items() if each.default is MISSING and each.default_factory is MISSING]
 
     def make(**given: object) -> object:
-        check_options(kind, given, shown=what)
+        check_options(kind, given, label=what)
         return kind(**given)
 
     return record(make, forms, required=required, what=what)

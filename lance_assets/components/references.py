@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from lance_assets.components.source_position import SourcePosition
-from lance_assets.writes.write_list import nearest
+from lance_assets.writes.write_list import did_you_mean
 
 
 def function(raw: object, at: SourcePosition) -> Callable[..., Any]:
@@ -37,5 +37,5 @@ def referred(text: str, at: SourcePosition) -> object:
     except Exception as error:  # whatever a module of the user's raises while it is imported
         raise at.wrong(f"the module {module_name} cannot be imported: {type(error).__name__}: {error}") from error
     if not hasattr(module, name):
-        raise at.wrong(f"the module {module_name} has no {name!r}{nearest(name, vars(module))}")
+        raise at.wrong(f"the module {module_name} has no {name!r}{did_you_mean(name, vars(module))}")
     return getattr(module, name)

@@ -25,7 +25,7 @@ from lance_assets.checks import (
     SmallFiles,
     SqlCheck,
 )
-from lance_assets.checks.custom_checks import Judge
+from lance_assets.checks.custom_checks import CheckFunction
 from lance_assets.components.forms import (
     NUMBER,
     TEXT,
@@ -86,7 +86,7 @@ _OF_CHECKS: Mapping[object, Form] = {
     timedelta: DURATION,
     Sequence[str]: TEXTS,
     Severity: worded({each.value: each for each in Severity}),
-    Judge: FUNCTION,
+    CheckFunction: FUNCTION,
 }
 CHECK = by_reference(
     Check,

@@ -16,7 +16,7 @@ from dagster_shared.libraries import DagsterLibraryRegistry
 
 from lance_assets.checks.asset_checks import asset_checks
 from lance_assets.checks.check import Check
-from lance_assets.checks.evaluate import check_names
+from lance_assets.checks.evaluate import check_unique_names
 from lance_assets.definitions.uniqueness import register_table
 from lance_assets.discovery.sensor import discovery_sensor
 from lance_assets.ledger.ledger import Ledger
@@ -31,7 +31,7 @@ from lance_assets.profiles import Profile, profile_asset, profile_key
 from lance_assets.profiles.profile_step import Automation
 from lance_assets.resources.lance import Access, LanceResource
 from lance_assets.writes import Write, Writes, write_asset, write_key
-from lance_assets.writes.dependencies import input_after
+from lance_assets.writes.dependencies import ordering_input
 from lance_core import InvalidInput
 from lance_core.tasks.version_stamp import VersionStamp
 
@@ -80,7 +80,7 @@ class LanceTable:
     @property
     def ins(self) -> dict[str, dg.AssetIn]:
         """The same for `ins=`, with nothing loaded: Dagster's `deps=` does not take the key of a branch."""
-        return input_after(self.dep)
+        return ordering_input(self.dep)
 
     def access(self) -> Access:
         """How to reach its store, looked up now."""
@@ -114,7 +114,7 @@ class LanceTable:
 
     def declare(self, write: Write) -> None:
         """One more write, as long as nobody has read `defs` or `spec`; `@lance_write` does it for a function."""
-        self.writes.check_open(write)
+        self.writes.check_accepts(write)
         self.ledger_of(write.branch)
         self.writes.add(write)
 
@@ -158,7 +158,7 @@ class LanceTable:
         ledgers = (self.ledger, *self.branches)
         writes = [
             write_asset(self.ledger_of(write.branch), write, group=self.group, checks=self.checks)
-            for write in self.writes.read()
+            for write in self.writes.freeze()
         ]
         profiles = [self._profile(ledger, self.profile) for ledger in ledgers] if self.profile else []
         name = f"lance_discover__{self.ledger.word}"
@@ -177,7 +177,7 @@ class LanceTable:
     def _upkeep(self) -> dg.Definitions:
         ledger, policy = self.ledger, self.maintenance
         assert policy is not None
-        writes = [write_key(ledger, write) for write in self.writes.read()]
+        writes = [write_key(ledger, write) for write in self.writes.freeze()]
         return dg.Definitions(
             assets=[maintenance_asset(ledger, policy, group=self.group, checks=self.checks)],
             sensors=[maintenance_sensor(ledger, policy, writes)] if policy.interval_s else [],
@@ -186,7 +186,7 @@ class LanceTable:
 
     def _spec(self, ledger: Ledger, shown_uri: str) -> dg.AssetSpec:
         about = self.description or _TABLE
-        writes = [write_key(self.ledger, write) for write in self.writes.read() if write.branch == ledger.branch]
+        writes = [write_key(self.ledger, write) for write in self.writes.freeze() if write.branch == ledger.branch]
         return dg.AssetSpec(
             key=ledger.key,
             deps=[*writes, *([self.maintenance_key] if self.maintenance and ledger.branch is None else [])],
@@ -257,7 +257,7 @@ def lance_table(
         taken[maintenance_key(ledger).path[-1]] = "the asset of its maintenance"
     table = LanceTable(
         ledger=ledger,
-        writes=Writes(ledger.label, writes, taken=taken),
+        writes=Writes(ledger.label, writes, reserved=taken),
         group=group or name,
         discover=discover,
         description=description,
@@ -304,7 +304,7 @@ def _checks(checks: Sequence[Check], label: str) -> tuple[Check, ...]:
                 f"the Lance table {label!r}: checks= are checks, such as RowCount(min=1), not {given!r:.100}; make one "
                 "of a function with @lance_check(), of SQL with SqlCheck(name, sql)"
             )
-    check_names(checks, label)
+    check_unique_names(checks, label)
     return tuple(checks)
 
 

@@ -12,7 +12,7 @@ from datetime import datetime
 import dagster as dg
 
 from lance_assets.checks.check import Check
-from lance_assets.checks.evaluate import context_at, evaluate_all, evaluation
+from lance_assets.checks.evaluate import context_at, evaluate_all, evaluation_event
 from lance_assets.discovery.leader import claim_tick, elect_leader, new_tick
 from lance_assets.discovery.pending_versions import TABLES_FAULT, PendingVersions, TickBudget, Watermark, read_pending
 from lance_assets.ledger.incarnations import incarnation_of
@@ -190,7 +190,7 @@ def _judged(
             seen = context_at(head.at(number), instance=instance, is_head=number == head.version, now=now)
         except TABLES_FAULT:  # it went, or is damaged; that is told where it is recorded
             continue
-        found += [evaluation(ledger, each, event.partition) for each in evaluate_all(cheap, seen)]
+        found += [evaluation_event(ledger, each, event.partition) for each in evaluate_all(cheap, seen)]
     return found
 
 

@@ -23,10 +23,16 @@ from pyspark.errors import PySparkException
 from lance_assets.checks.check import Check
 from lance_assets.fleet.report import Figures, FleetReport, TableOutcome, TableReport
 from lance_assets.ledger.ledger import Ledger
-from lance_assets.maintenance.active_runs import all_at_work
-from lance_assets.maintenance.downstream_pins import Needed, needed_by_ledgers, needed_of
-from lance_assets.maintenance.maintenance_actions import OF_INDICES, cleaned, record_own, retire, surveyed
-from lance_assets.maintenance.plan import Plan, plan
+from lance_assets.maintenance.active_runs import active_runs_by_asset
+from lance_assets.maintenance.downstream_pins import Pins, pins_from_ledgers, pins_of_table
+from lance_assets.maintenance.maintenance_actions import (
+    INDEX_INTENT_SUFFIX,
+    clean_up,
+    record_versions_of_run,
+    retire_partitions,
+    survey_table,
+)
+from lance_assets.maintenance.plan import Plan, plan_maintenance
 from lance_assets.maintenance.policy import Maintenance
 from lance_assets.resources.lance import Access
 from lance_core import StorageError, Survey, Table
@@ -75,7 +81,7 @@ class Member:
 
     def look(self, now: datetime) -> Survey:
         self.table = self.open()
-        return surveyed(self.table, self.policy, now)
+        return survey_table(self.table, self.policy, now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +106,7 @@ class FleetRun:
         jobs = self._compacted(wanted) + self._indexed(now)
         to_clean = [each for each in self.members if each.is_alive and each.policy.cleans and self._has_leftovers(each)]
         # Asked now: a compaction makes versions, beside which others are among the newest no more.
-        needed = needed_by_ledgers(self.context.instance) if to_clean else {}
+        needed = pins_from_ledgers(self.context.instance) if to_clean else {}
         side_by_side(lambda each: self._cleaned(each, needed), to_clean)
         worked = [each for each in self.members if each.report.has_changed]
         side_by_side(lambda each: _looked_again(each, now), worked)
@@ -112,13 +118,13 @@ class FleetRun:
     def _planned(self, now: datetime) -> None:
         side_by_side(lambda each: _surveyed(each, now), self.members)
         old = any(each.survey and each.survey.outlived for each in self.members)
-        needed = needed_by_ledgers(self.context.instance) if old else {}
-        busy = all_at_work(self.context.instance, besides=self.context.run.run_id)
+        needed = pins_from_ledgers(self.context.instance) if old else {}
+        busy = active_runs_by_asset(self.context.instance, excluding=self.context.run.run_id)
         for each in self.members:
             if each.survey is None or each.table is None:
                 continue
             others = needed.get(each.table.uri, {}).keys() | each.policy.pinned.keys()
-            each.due = plan(each.survey, each.policy, needed=others)
+            each.due = plan_maintenance(each.survey, each.policy, pinned=others)
             each.report.due = each.due.reasons
             writing = sorted(each.keys & busy.keys())
             if writing and not each.policy.beside_writes:
@@ -180,7 +186,10 @@ class FleetRun:
         return runner.jobs
 
     def _index(self, member: Member, runner: Runner) -> None:
-        where, how = TableRef(member.uri, **member.access), WriteOptions(self.intent + OF_INDICES, self.properties)
+        where, how = (
+            TableRef(member.uri, **member.access),
+            WriteOptions(self.intent + INDEX_INTENT_SUFFIX, self.properties),
+        )
         done = optimize_indices(where, None, "small", how=how, runner=runner)
         if done.attempts or done.already_committed:
             member.report.indexed = True
@@ -190,11 +199,11 @@ class FleetRun:
     def _has_leftovers(self, member: Member) -> bool:
         return self.orphans or bool(member.due and member.due.clean)
 
-    def _cleaned(self, member: Member, ledgers: Needed) -> None:
+    def _cleaned(self, member: Member, ledgers: Pins) -> None:
         report = member.report
         try:
             table = member.open()
-            done = cleaned(table, member.policy, needed_of(table, member.policy, ledgers))
+            done = clean_up(table, member.policy, pins_of_table(table, member.policy, ledgers))
         except TABLES_FAULT as error:
             report.failed(error)
             return
@@ -210,8 +219,8 @@ class FleetRun:
         if member.ledger is None or member.survey is None or member.table is None:
             return
         try:
-            record_own(self.context, member.ledger, member.checks, member.table, member.survey.version)
-            retire(self.context.instance, member.ledger, member.table)
+            record_versions_of_run(self.context, member.ledger, member.checks, member.table, member.survey.version)
+            retire_partitions(self.context.instance, member.ledger, member.table)
         except TABLES_FAULT as error:
             member.report.failed(error)
 
@@ -242,7 +251,7 @@ def _surveyed(member: Member, now: datetime) -> None:
 def _planned_anew(member: Member, now: datetime) -> None:
     """What is due for its indices, once it is compacted."""
     try:
-        index = plan(member.look(now), member.policy).index
+        index = plan_maintenance(member.look(now), member.policy).index
     except TABLES_FAULT as error:
         member.report.failed(error)
         return

@@ -24,10 +24,10 @@ from lance_core.operations import (
     files_written,
 )
 
-_NO_FILES = (CreateIndex, Project, ReserveFragments, Restore, UpdateBases, UpdateConfig)
+_NO_DATA_FILES = (CreateIndex, Project, ReserveFragments, Restore, UpdateBases, UpdateConfig)
 """No data files, that is."""
-_OWN_FILES = (Append, DataReplacement, Overwrite)
-_FILES_OF_BEFORE = (Delete, Merge, Rewrite, Update)
+_NAMES_NEW_FILES = (Append, DataReplacement, Overwrite)
+_NAMES_ALL_FILES = (Delete, Merge, Rewrite, Update)
 """They name the files that stay as well as those that they bring."""
 
 
@@ -40,23 +40,23 @@ class NewFiles:
     deletion_files: int | None = None
 
 
-def new_files_of(table: Table, made_by: Transaction | None) -> NewFiles:
+def new_files_of(table: Table, transaction: Transaction | None) -> NewFiles:
     """Some operations name the files that stay, too, so that it takes the version before to tell."""
-    operation = made_by.operation if made_by else None
-    if isinstance(operation, _NO_FILES):
+    operation = transaction.operation if transaction else None
+    if isinstance(operation, _NO_DATA_FILES):
         return NewFiles(0, 0)
-    if not isinstance(operation, (*_OWN_FILES, *_FILES_OF_BEFORE)):
+    if not isinstance(operation, (*_NAMES_NEW_FILES, *_NAMES_ALL_FILES)):
         return NewFiles()
-    at_before = _before(table) if isinstance(operation, _FILES_OF_BEFORE) else None
+    at_before = _previous_version(table) if isinstance(operation, _NAMES_ALL_FILES) else None
     before = at_before.manifest if at_before else None
     sets = deletion_files_written(operation, before) if isinstance(operation, Delete | Update) else None
-    if before is None and not isinstance(operation, _OWN_FILES):
+    if before is None and not isinstance(operation, _NAMES_NEW_FILES):
         return NewFiles(deletion_files=sets)
     sizes = [file.size for file in files_written(operation, before)]
     return NewFiles(len(sizes), None if None in sizes else sum(filter(None, sizes)), sets)
 
 
-def _before(table: Table) -> Table | None:
+def _previous_version(table: Table) -> Table | None:
     """None where nobody can read it: what has landed is not called a failure for a count."""
     try:
         return table.at(table.version - 1) if table.version > 1 else None

@@ -14,8 +14,8 @@ import dagster as dg
 from lance_assets.ledger.dynamic_partitions import register_partition_keys
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.ledger.partition_keys import is_version_key
-from lance_assets.ledger.recording_claims import claim, release, wait_for_others
-from lance_assets.ledger.version_budget import advice, warning
+from lance_assets.ledger.recording_claims import claim_partitions, release_claims, wait_for_others
+from lance_assets.ledger.version_budget import retention_advice, growth_warning
 from lance_assets.ledger.version_metadata import VersionFacts, metadata_of, tags_of
 
 _DATA_VERSION = "dagster/data_version"
@@ -31,15 +31,15 @@ class RecordingState(Enum):
     """Its partition holds another version of the same number and the same table."""
 
 
-def recorded(instance: dg.DagsterInstance, ledger: Ledger, partitions: Collection[str]) -> Mapping[str, str]:
+def recorded_data_versions(instance: dg.DagsterInstance, ledger: Ledger, partitions: Collection[str]) -> Mapping[str, str]:
     """Of these partitions, those on the ledger, with the data version that is noted there."""
     wanted, found = list(partitions), dict[str, str]()
     for start in range(0, len(wanted), _PARTITIONS_PER_QUERY):
-        found |= _recorded(instance, ledger, wanted[start : start + _PARTITIONS_PER_QUERY])
+        found |= _query_data_versions(instance, ledger, wanted[start : start + _PARTITIONS_PER_QUERY])
     return found
 
 
-def _recorded(instance: dg.DagsterInstance, ledger: Ledger, partitions: Sequence[str]) -> dict[str, str]:
+def _query_data_versions(instance: dg.DagsterInstance, ledger: Ledger, partitions: Sequence[str]) -> dict[str, str]:
     wanted = dg.AssetRecordsFilter(asset_key=ledger.key, asset_partitions=partitions)
     found: dict[str, str] = {}
     cursor = None
@@ -54,26 +54,26 @@ def _recorded(instance: dg.DagsterInstance, ledger: Ledger, partitions: Sequence
         cursor = page.cursor
 
 
-def recording_state(facts: VersionFacts, known: Mapping[str, str]) -> RecordingState:
-    noted = known.get(facts.partition)
+def recording_state(facts: VersionFacts, recorded: Mapping[str, str]) -> RecordingState:
+    noted = recorded.get(facts.partition)
     if noted is None:
         return RecordingState.MISSING
     # Without a data version it was reported by hand, by somebody who saw the version.
     return RecordingState.RECORDED if noted in ("", facts.data_version) else RecordingState.TAKEN
 
 
-def materialization(
+def build_materialization(
     instance: dg.DagsterInstance, ledger: Ledger, facts: VersionFacts, *, retained: int = 0
 ) -> dg.AssetMaterialization:
     """`retained` is how many versions the ledger has with this one."""
     known = facts.run_id is not None and instance.has_run(facts.run_id)
     metadata = metadata_of(facts, run_is_known=known)
-    if said := advice(ledger, retained):
+    if said := retention_advice(ledger, retained):
         metadata |= {"lance/retained": dg.MetadataValue.int(retained), "lance/advice": dg.MetadataValue.text(said)}
     return dg.AssetMaterialization(
         asset_key=ledger.key,
         partition=facts.partition,
-        description=_sentence(facts),
+        description=_describe(facts),
         metadata=metadata,
         tags=tags_of(facts, run_is_known=known),
     )
@@ -86,25 +86,25 @@ def add_partitions(instance: dg.DagsterInstance, ledger: Ledger, partitions: Ite
 def record_in_run(context: dg.AssetExecutionContext, ledger: Ledger, facts: VersionFacts) -> RecordingState:
     """Record the version that this run made, or found landed; answers how it stood before."""
     instance, key, run_id = context.instance, facts.partition, context.run.run_id
-    found = recording_state(facts, recorded(instance, ledger, [key]))
+    found = recording_state(facts, recorded_data_versions(instance, ledger, [key]))
     if found is RecordingState.TAKEN:
         context.log.warning(already_recorded_message(ledger, key))
         return found
     add_partitions(instance, ledger, [key])
     if found is RecordingState.MISSING:
         retained = sum(map(is_version_key, instance.get_dynamic_partitions(ledger.partition_set)))
-        if said := warning(ledger, retained - 1, retained):
+        if said := growth_warning(ledger, retained - 1, retained):
             context.log.warning(said)
-        claimed = claim(instance, ledger, [key], run_id)
+        claimed = claim_partitions(instance, ledger, [key], run_id)
         if claimed.contested:
             wait_for_others(instance, ledger, key, run_id)
         if claimed.held:
             # Whoever held the claim before has recorded it in the meantime, or never will.
-            if recording_state(facts, recorded(instance, ledger, [key])) is RecordingState.MISSING:
-                context.log_event(materialization(instance, ledger, facts, retained=retained))
+            if recording_state(facts, recorded_data_versions(instance, ledger, [key])) is RecordingState.MISSING:
+                context.log_event(build_materialization(instance, ledger, facts, retained=retained))
         else:
             context.log.info(f"{ledger.label}: partition {key} is being recorded by another run, or by the sensor")
-        release(instance, ledger, run_id, [key])
+        release_claims(instance, ledger, run_id, [key])
     instance.add_run_tags(run_id, {ledger.run_tag: key})
     return found
 
@@ -118,7 +118,7 @@ def already_recorded_message(ledger: Ledger, partition: str) -> str:
     )
 
 
-def _sentence(facts: VersionFacts) -> str:
+def _describe(facts: VersionFacts) -> str:
     added = f", {facts.rows_added} rows added" if facts.rows_added else ""
     removed = f", {facts.rows_removed} removed" if facts.rows_removed else ""
     return f"version {facts.version}: {facts.operation}{added}{removed}"

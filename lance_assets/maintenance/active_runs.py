@@ -14,28 +14,28 @@ from lance_assets.ledger.recording_claims import UNFINISHED
 _DEAD_AFTER = timedelta(days=1)
 
 
-def at_work(
-    instance: dg.DagsterInstance, keys: Collection[dg.AssetKey], *, besides: str | None = None
+def find_active_run(
+    instance: dg.DagsterInstance, keys: Collection[dg.AssetKey], *, excluding: str | None = None
 ) -> tuple[str, dg.AssetKey] | None:
     """An unfinished run and which of these assets it materialises."""
-    for run_id, planned in _unfinished(instance):
-        if run_id != besides and (found := sorted(planned & set(keys))):
+    for run_id, planned in _unfinished_runs(instance):
+        if run_id != excluding and (found := sorted(planned & set(keys))):
             return run_id, found[0]
     return None
 
 
-def all_at_work(instance: dg.DagsterInstance, *, besides: str) -> Mapping[dg.AssetKey, str]:
+def active_runs_by_asset(instance: dg.DagsterInstance, *, excluding: str) -> Mapping[dg.AssetKey, str]:
     """Every asset that an unfinished run materialises, and one such run."""
-    return {key: run_id for run_id, planned in _unfinished(instance) if run_id != besides for key in planned}
+    return {key: run_id for run_id, planned in _unfinished_runs(instance) if run_id != excluding for key in planned}
 
 
-def _unfinished(instance: dg.DagsterInstance) -> Iterator[tuple[str, frozenset[dg.AssetKey]]]:
+def _unfinished_runs(instance: dg.DagsterInstance) -> Iterator[tuple[str, frozenset[dg.AssetKey]]]:
     recent = dg.RunsFilter(statuses=UNFINISHED, created_after=datetime.now(UTC) - _DEAD_AFTER)
     for run in instance.get_runs(filters=recent):
-        yield run.run_id, _planned(instance, run)
+        yield run.run_id, _planned_assets(instance, run)
 
 
-def _planned(instance: dg.DagsterInstance, run: dg.DagsterRun) -> frozenset[dg.AssetKey]:
+def _planned_assets(instance: dg.DagsterInstance, run: dg.DagsterRun) -> frozenset[dg.AssetKey]:
     """A run of a whole job does not say which assets it has; its log does, from its creation on."""
     if run.asset_selection is not None:
         return frozenset(run.asset_selection)

@@ -21,59 +21,59 @@ from lance_assets.resources.lance import LanceResource
 from lance_assets.writes.context import TableReference
 from lance_core import InvalidInput, LanceError, Table
 
-Needed = Mapping[str, Mapping[int, str]]
+Pins = Mapping[str, Mapping[int, str]]
 """By the URI of the table that was read, its versions, and for whom they stay."""
 
 _PAGE = 500
 _SET = "lance/"
-_FRESH_FOR = timedelta(minutes=1)
+_CACHED_FOR = timedelta(minutes=1)
 
 
 @dataclass(slots=True)
-class RecentlyNeeded:
+class PinCache:
     """What the ledgers need, read once for all the sensors that a process evaluates in the same minute: each has one
     table, and would read the ledgers of all. Whatever removes versions reads it anew."""
 
-    _of: object = None
+    _instance: object = None
     """The Dagster: a process has one."""
-    _at: datetime | None = None
-    _needed: Needed = field(default_factory=dict)
-    _turn: threading.Lock = field(default_factory=threading.Lock)
+    _read_at: datetime | None = None
+    _pins: Pins = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def read(self, context: dg.SensorEvaluationContext, now: datetime) -> Needed:
-        with self._turn:  # those who come at the same moment wait for the first
+    def read(self, context: dg.SensorEvaluationContext, now: datetime) -> Pins:
+        with self._lock:  # those who come at the same moment wait for the first
             of = context.instance_ref or context.instance
-            is_fresh = self._at is not None and timedelta(0) <= now - self._at < _FRESH_FOR
-            if not is_fresh or self._of != of:
-                self._needed, self._of, self._at = needed_by_ledgers(context.instance), of, now
-            return self._needed
+            is_fresh = self._read_at is not None and timedelta(0) <= now - self._read_at < _CACHED_FOR
+            if not is_fresh or self._instance != of:
+                self._pins, self._instance, self._read_at = pins_from_ledgers(context.instance), of, now
+            return self._pins
 
 
-def needed_by_ledgers(instance: dg.DagsterInstance) -> Needed:
+def pins_from_ledgers(instance: dg.DagsterInstance) -> Pins:
     """Of all tables at once."""
     needed: dict[str, dict[int, str]] = {}
     for key in instance.get_asset_keys():
         label = key.to_user_string()
         retained = [each for each in instance.get_dynamic_partitions(f"{_SET}{label}") if is_version_key(each)]
-        for partition, inputs in _inputs(instance, key, retained):
-            _note(needed, inputs, f"{label} {version_of(partition)} was made of it")
+        for partition, inputs in _recorded_inputs(instance, key, retained):
+            _add_pins(needed, inputs, f"{label} {version_of(partition)} was made of it")
         for inputs in () if retained else _inputs_without_ledger(instance, key):
-            _note(needed, inputs, f"{label} was made of it")
+            _add_pins(needed, inputs, f"{label} was made of it")
     return needed
 
 
-def needed_of(table: Table, policy: Maintenance, ledgers: Needed) -> Mapping[int, str]:
+def pins_of_table(table: Table, policy: Maintenance, ledgers: Pins) -> Mapping[int, str]:
     """What of this table is to stay besides what its own names keep."""
     needed: dict[str, dict[int, str]] = {table.uri: {**ledgers.get(table.uri, {}), **policy.pinned}}
     for reference in policy.downstream:
-        downstream = _opened(reference)
+        downstream = _open_downstream(reference)
         for info in downstream.versions():
             if text := info.properties.get(INPUTS):
-                _note(needed, text, f"{downstream.uri} {info.version} was made of it")
+                _add_pins(needed, text, f"{downstream.uri} {info.version} was made of it")
     return needed[table.uri]
 
 
-def _opened(reference: TableReference | str) -> Table:
+def _open_downstream(reference: TableReference | str) -> Table:
     """One that cannot be opened ends the cleanup: what it needs, nobody knows."""
     uri = reference if isinstance(reference, str) else reference.uri
     try:
@@ -85,7 +85,9 @@ def _opened(reference: TableReference | str) -> Table:
         ) from error
 
 
-def _inputs(instance: dg.DagsterInstance, key: dg.AssetKey, partitions: Sequence[str]) -> Iterator[tuple[str, object]]:
+def _recorded_inputs(
+    instance: dg.DagsterInstance, key: dg.AssetKey, partitions: Sequence[str]
+) -> Iterator[tuple[str, object]]:
     """What was noted for these partitions, some hundred at a time."""
     for start in range(0, len(partitions), _PAGE):
         wanted = dg.AssetRecordsFilter(asset_key=key, asset_partitions=partitions[start : start + _PAGE])
@@ -112,7 +114,7 @@ def _inputs_without_ledger(instance: dg.DagsterInstance, key: dg.AssetKey) -> It
             yield event.metadata["lance/inputs"].value
 
 
-def _note(needed: dict[str, dict[int, str]], inputs: object, why: str) -> None:
+def _add_pins(needed: dict[str, dict[int, str]], inputs: object, why: str) -> None:
     """Written by anyone, so it may be anything."""
     if isinstance(inputs, str):
         try:

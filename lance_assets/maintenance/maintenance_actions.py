@@ -16,11 +16,11 @@ from lance_assets.maintenance.policy import Maintenance
 from lance_assets.provenance.properties import RUN_ID
 from lance_core import CleanupReport, Survey, Table
 
-OF_INDICES = " of its indices"
+INDEX_INTENT_SUFFIX = " of its indices"
 """What the intention of an upkeep of indices ends with, beside that of the compaction in the same run."""
 
 
-def surveyed(table: Table, policy: Maintenance, now: datetime) -> Survey:
+def survey_table(table: Table, policy: Maintenance, now: datetime) -> Survey:
     return table.survey(
         target_rows=policy.target_rows,
         small_rows=policy.small_rows,
@@ -30,14 +30,14 @@ def surveyed(table: Table, policy: Maintenance, now: datetime) -> Survey:
     )
 
 
-def cleaned(table: Table, policy: Maintenance, needed: Mapping[int, str]) -> CleanupReport:
+def clean_up(table: Table, policy: Maintenance, pins: Mapping[int, str]) -> CleanupReport:
     """With leftovers of writes that were given up. Versions that came since `table` was opened stay in any case."""
     return table.cleanup(
-        older_than=policy.keep_for, keep=policy.keep_versions, orphan_grace=policy.orphan_grace, protected=needed
+        older_than=policy.keep_for, keep=policy.keep_versions, orphan_grace=policy.orphan_grace, protected=pins
     )
 
 
-def retire(instance: dg.DagsterInstance, ledger: Ledger, table: Table) -> int:
+def retire_partitions(instance: dg.DagsterInstance, ledger: Ledger, table: Table) -> int:
     """Partitions of versions that are gone, as the sensor does it by and by."""
     keys = set(instance.get_dynamic_partitions(ledger.partition_set))
     epoch = incarnation_of(instance, ledger, ledger.identity_of(table))
@@ -48,7 +48,7 @@ def retire(instance: dg.DagsterInstance, ledger: Ledger, table: Table) -> int:
     return len(gone)
 
 
-def record_own(
+def record_versions_of_run(
     context: dg.AssetExecutionContext, ledger: Ledger, checks: Sequence[Check], table: Table, since: int
 ) -> None:
     """The versions after `since` that this run has made. No rows are read for a check of one: they are as they were."""

@@ -15,9 +15,9 @@ from lance_assets.checks.check import Check
 from lance_assets.failures.error_translation import lance_errors
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.ledger.version_metadata import Metadata
-from lance_assets.maintenance.downstream_pins import needed_by_ledgers, needed_of
-from lance_assets.maintenance.maintenance_actions import OF_INDICES, cleaned, retire, surveyed
-from lance_assets.maintenance.plan import plan, shape
+from lance_assets.maintenance.downstream_pins import pins_from_ledgers, pins_of_table
+from lance_assets.maintenance.maintenance_actions import INDEX_INTENT_SUFFIX, clean_up, retire_partitions, survey_table
+from lance_assets.maintenance.plan import describe_shape, plan_maintenance
 from lance_assets.maintenance.policy import Maintenance
 from lance_assets.provenance.run_intents import logical_run_id
 from lance_assets.resources.spark import SPARK
@@ -47,12 +47,12 @@ def maintenance_asset(
     )
     def asset(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
         with lance_errors(ledger, retry_number=context.retry_number):
-            return _maintained(context, ledger, policy, checks)
+            return _maintain(context, ledger, policy, checks)
 
     return asset
 
 
-def _maintained(
+def _maintain(
     context: dg.AssetExecutionContext, ledger: Ledger, policy: Maintenance, checks: Sequence[Check]
 ) -> dg.MaterializeResult[None]:
     now = datetime.now(UTC)
@@ -61,23 +61,25 @@ def _maintained(
     except NotFound as error:
         context.log.info(f"{ledger.label}: nothing to maintain: {error}")
         return dg.MaterializeResult(metadata={"lance/found": dg.MetadataValue.text(str(error))})
-    before = surveyed(table, policy, now)
-    due = plan(before, policy)
+    before = survey_table(table, policy, now)
+    due = plan_maintenance(before, policy)
     if due.clean:
-        due = plan(before, policy, needed=needed_of(table, policy, needed_by_ledgers(context.instance)).keys())
-    context.log.info(f"{ledger.label}: {'; '.join(due.reasons) or shape(before)}")
+        due = plan_maintenance(
+            before, policy, pinned=pins_of_table(table, policy, pins_from_ledgers(context.instance)).keys()
+        )
+    context.log.info(f"{ledger.label}: {'; '.join(due.reasons) or describe_shape(before)}")
     result = dg.MaterializeResult[None](metadata={})
     # A try that goes on for another one looks whether that had landed, and records it.
-    if due.compact or (policy.compacts and _goes_on(context)):
+    if due.compact or (policy.compacts and _is_retry(context)):
         compaction = SparkCompact(maintenance_key(ledger).path[-1], policy.target_rows)
         result = write_in_step(context, ledger, compaction, checks)
         # Of a table without indices nothing is to be found out anew.
-        moved = surveyed(ledger.open(), policy, now) if before.indices else before
-        due = replace(due, index=plan(moved, policy).index)
-    if due.index or (policy.indexes and before.indices and _goes_on(context)):
+        moved = survey_table(ledger.open(), policy, now) if before.indices else before
+        due = replace(due, index=plan_maintenance(moved, policy).index)
+    if due.index or (policy.indexes and before.indices and _is_retry(context)):
         context.log.info(f"{ledger.label}: {'; '.join(due.index) or 'indices'}")
         upkeep = SparkOptimizeIndices(maintenance_key(ledger).path[-1])
-        done = write_in_step(context, ledger, upkeep, checks, part=OF_INDICES)
+        done = write_in_step(context, ledger, upkeep, checks, intent_suffix=INDEX_INTENT_SUFFIX)
         if done.data_version is not None:
             result = dg.MaterializeResult(
                 metadata={**(result.metadata or {}), **(done.metadata or {})}, data_version=done.data_version
@@ -85,22 +87,22 @@ def _maintained(
     metadata: Metadata = {}
     table = ledger.open()
     if policy.cleans:
-        needed = needed_of(table, policy, needed_by_ledgers(context.instance))
-        report = cleaned(table, policy, needed)
-        metadata |= _of_cleanup(report) | {
-            "lance/partitions_retired": dg.MetadataValue.int(retire(context.instance, ledger, table))
+        needed = pins_of_table(table, policy, pins_from_ledgers(context.instance))
+        report = clean_up(table, policy, needed)
+        metadata |= _cleanup_metadata(report) | {
+            "lance/partitions_retired": dg.MetadataValue.int(retire_partitions(context.instance, ledger, table))
         }
-    metadata |= _of_figures(before, surveyed(table, policy, now)) | {
-        "lance/due": dg.MetadataValue.md("\n".join(f"- {reason}" for reason in due.reasons) or shape(before))
+    metadata |= _survey_metadata(before, survey_table(table, policy, now)) | {
+        "lance/due": dg.MetadataValue.md("\n".join(f"- {reason}" for reason in due.reasons) or describe_shape(before))
     }
     return dg.MaterializeResult(metadata={**(result.metadata or {}), **metadata}, data_version=result.data_version)
 
 
-def _goes_on(context: dg.AssetExecutionContext) -> bool:
+def _is_retry(context: dg.AssetExecutionContext) -> bool:
     return context.retry_number > 0 or logical_run_id(context.instance, context.run) != context.run.run_id
 
 
-def _of_figures(before: Survey, after: Survey) -> Metadata:
+def _survey_metadata(before: Survey, after: Survey) -> Metadata:
     value = dg.MetadataValue.int
     return {
         "lance/fragments_before": value(before.fragments),
@@ -111,11 +113,15 @@ def _of_figures(before: Survey, after: Survey) -> Metadata:
         "lance/bytes_after": value(after.bytes),
         "lance/deleted_rows_before": value(before.deleted_rows),
         "lance/deleted_rows_after": value(after.deleted_rows),
-        **(_of_indices(before, "before") | _of_indices(after, "after") if before.indices or after.indices else {}),
+        **(
+            _index_metadata(before, "before") | _index_metadata(after, "after")
+            if before.indices or after.indices
+            else {}
+        ),
     }
 
 
-def _of_indices(found: Survey, when: str) -> Metadata:
+def _index_metadata(found: Survey, when: str) -> Metadata:
     """Sums over all indices."""
     value = dg.MetadataValue.int
     return {
@@ -124,7 +130,7 @@ def _of_indices(found: Survey, when: str) -> Metadata:
     }
 
 
-def _of_cleanup(report: CleanupReport) -> Metadata:
+def _cleanup_metadata(report: CleanupReport) -> Metadata:
     value = dg.MetadataValue
     kept = {str(version): list(why) for version, why in list(report.kept.items())[:_KEPT_MAX]}
     return {

@@ -33,49 +33,53 @@ class Plan:
         return self.compact + self.index + self.clean
 
 
-def plan(found: Survey, policy: Maintenance, *, needed: Collection[int] = ()) -> Plan:
-    """`needed` are versions that stay for others."""
-    going = [version for version in found.outlived if version not in needed]
-    compact, clean = tuple(_to_compact(found, policy)), tuple(_to_clean(going, policy))
-    index = tuple(_to_index(found, policy))
-    done = [*(["compact"] if compact else []), *(["index"] if index else []), *([f"clean{going[-1]}"] if clean else [])]
-    return Plan(compact, index, clean, "-".join([f"v{found.version}", *done]))
+def plan_maintenance(survey: Survey, policy: Maintenance, *, pinned: Collection[int] = ()) -> Plan:
+    """`pinned` are versions that stay for others."""
+    expired = [version for version in survey.outlived if version not in pinned]
+    compact, clean = tuple(_compaction_reasons(survey, policy)), tuple(_cleanup_reasons(expired, policy))
+    index = tuple(_index_reasons(survey, policy))
+    done = [
+        *(["compact"] if compact else []),
+        *(["index"] if index else []),
+        *([f"clean{expired[-1]}"] if clean else []),
+    ]
+    return Plan(compact, index, clean, "-".join([f"v{survey.version}", *done]))
 
 
-def shape(found: Survey) -> str:
+def describe_shape(survey: Survey) -> str:
     """In a sentence, for a table that nothing is due for."""
-    least = max(found.indices, key=lambda each: each.uncovered_rows, default=None)
+    least = max(survey.indices, key=lambda each: each.uncovered_rows, default=None)
     indices = f"; its index {least.name!r} leaves {_count(least.uncovered_rows, 'row')} uncovered" if least else ""
     return (
-        f"version {found.version} has {_count(found.rows, 'row')} in {_count(found.fragments, 'fragment')}, of which "
-        f"{found.small_fragments} could be joined{indices}; {_count(len(found.outlived), 'version')} could go"
+        f"version {survey.version} has {_count(survey.rows, 'row')} in {_count(survey.fragments, 'fragment')}, of which "
+        f"{survey.small_fragments} could be joined{indices}; {_count(len(survey.outlived), 'version')} could go"
     )
 
 
-def _to_compact(found: Survey, policy: Maintenance) -> list[str]:
+def _compaction_reasons(survey: Survey, policy: Maintenance) -> list[str]:
     reasons = []
     bound = policy.compact_when_small_files
     # A single one that is left over is nobody's neighbour.
-    if bound is not None and found.small_fragments >= max(bound, 2):
+    if bound is not None and survey.small_fragments >= max(bound, 2):
         reasons.append(
-            f"{found.small_fragments} fragments of fewer than {policy.small_rows:,} rows can be joined; the bound is "
+            f"{survey.small_fragments} fragments of fewer than {policy.small_rows:,} rows can be joined; the bound is "
             f"{bound}"
         )
-    stored = found.rows + found.deleted_rows
-    share = found.deleted_rows_compacted / stored if stored else 0.0
+    stored = survey.rows + survey.deleted_rows
+    share = survey.deleted_rows_compacted / stored if stored else 0.0
     if policy.compact_when_deleted is not None and share >= policy.compact_when_deleted:
         reasons.append(
-            f"{share:.0%} of the stored rows are deleted ({found.deleted_rows_compacted:,} of {stored:,}); the bound "
+            f"{share:.0%} of the stored rows are deleted ({survey.deleted_rows_compacted:,} of {stored:,}); the bound "
             f"is {policy.compact_when_deleted:.0%}"
         )
     return reasons
 
 
-def _to_index(found: Survey, policy: Maintenance) -> list[str]:
-    return [reason for each in found.indices if (reason := _why_index(each, policy))] if policy.indexes else []
+def _index_reasons(survey: Survey, policy: Maintenance) -> list[str]:
+    return [reason for each in survey.indices if (reason := _index_reason(each, policy))] if policy.indexes else []
 
 
-def _why_index(index: IndexSurvey, policy: Maintenance) -> str | None:
+def _index_reason(index: IndexSurvey, policy: Maintenance) -> str | None:
     """The first reason that there is for it."""
     name, rows = f"the index {index.name!r} on {index.column}", index.uncovered_rows
     share, most, segments = policy.index_when_uncovered, policy.index_when_uncovered_rows, policy.index_when_segments
@@ -92,15 +96,17 @@ def _why_index(index: IndexSurvey, policy: Maintenance) -> str | None:
     return None
 
 
-def _to_clean(going: Sequence[int], policy: Maintenance) -> list[str]:
+def _cleanup_reasons(expired: Sequence[int], policy: Maintenance) -> list[str]:
     bound = policy.clean_when_versions
-    if bound is None or len(going) < bound:
+    if bound is None or len(expired) < bound:
         return []
-    which = f"{_count(len(going), 'version')} (up to {going[-1]})"
-    return [f"{which} outlived {length(policy.keep_for)} and the newest {policy.keep_versions}; the bound is {bound}"]
+    which = f"{_count(len(expired), 'version')} (up to {expired[-1]})"
+    return [
+        f"{which} outlived {duration_text(policy.keep_for)} and the newest {policy.keep_versions}; the bound is {bound}"
+    ]
 
 
-def length(time: timedelta) -> str:
+def duration_text(time: timedelta) -> str:
     """
     >>> length(timedelta(days=14)), length(timedelta(hours=36)), length(timedelta(0))
     ('14 days', '1 day, 12:00:00', '0:00:00')

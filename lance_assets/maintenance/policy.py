@@ -68,23 +68,25 @@ class Maintenance:
         for name in ("target_rows", "keep_versions"):
             self._check_count(name, is_optional=False)
         if not (self.compacts or self.indexes or self.cleans):
-            raise _wrong("every bound is None, so that nothing would ever be due; leave maintenance= out instead")
+            raise _policy_error(
+                "every bound is None, so that nothing would ever be due; leave maintenance= out instead"
+            )
         if (self.small_file_rows or 0) > self.target_rows:
-            raise _wrong(
+            raise _policy_error(
                 f"small_file_rows={self.small_file_rows} is above target_rows={self.target_rows}: a compaction makes "
                 "fragments of target_rows, which would be small ones for ever"
             )
         for name in ("compact_when_deleted", "index_when_uncovered"):
             share = getattr(self, name)
             if share is not None and (type(share) not in (int, float) or not 0 < share <= 1):
-                raise _wrong(f"{name}={share!r}: a share of the rows, above 0 and up to 1")
+                raise _policy_error(f"{name}={share!r}: a share of the rows, above 0 and up to 1")
         for name, least in (("keep_for", timedelta(0)), ("orphan_grace", _GRACE_MIN)):
             value = getattr(self, name)
             if not isinstance(value, timedelta) or value < least:
-                raise _wrong(f"{name}={value!r}: a timedelta of at least {least}")
+                raise _policy_error(f"{name}={value!r}: a timedelta of at least {least}")
         for number in self.pins:
             if type(number) is not int or number < 1:
-                raise _wrong(f"pins has {number!r}, and versions are whole numbers from 1 on")
+                raise _policy_error(f"pins has {number!r}, and versions are whole numbers from 1 on")
         _check_cron(self.every, self.timezone)
 
     @property
@@ -115,7 +117,7 @@ class Maintenance:
         if value is None and is_optional:
             return
         if type(value) is not int or value < 1:
-            raise _wrong(f"{name}={value!r}: a whole number from 1 on{', or None' if is_optional else ''}")
+            raise _policy_error(f"{name}={value!r}: a whole number from 1 on{', or None' if is_optional else ''}")
 
 
 def _check_cron(every: str | None, timezone: str | None) -> None:
@@ -124,8 +126,8 @@ def _check_cron(every: str | None, timezone: str | None) -> None:
     try:
         dg.ScheduleDefinition(name="check", job_name="check", cron_schedule=every, execution_timezone=timezone)
     except dg.DagsterInvalidDefinitionError as error:
-        raise _wrong(f"every={every!r}: {error}") from error
+        raise _policy_error(f"every={every!r}: {error}") from error
 
 
-def _wrong(why: str) -> InvalidInput:
+def _policy_error(why: str) -> InvalidInput:
     return InvalidInput(f"Maintenance: {why}")

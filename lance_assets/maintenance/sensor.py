@@ -13,20 +13,20 @@ import dagster as dg
 import pyarrow as pa
 
 from lance_assets.ledger.ledger import Ledger
-from lance_assets.maintenance.active_runs import at_work
-from lance_assets.maintenance.downstream_pins import Needed, RecentlyNeeded, needed_of
-from lance_assets.maintenance.maintenance_actions import surveyed
+from lance_assets.maintenance.active_runs import find_active_run
+from lance_assets.maintenance.downstream_pins import PinCache, Pins, pins_of_table
+from lance_assets.maintenance.maintenance_actions import survey_table
 from lance_assets.maintenance.maintenance_step import maintenance_key
-from lance_assets.maintenance.plan import plan, shape
+from lance_assets.maintenance.plan import describe_shape, plan_maintenance
 from lance_assets.maintenance.policy import Maintenance
 from lance_core import LanceError, NotFound, Table
 
-PLAN = "lance/maintenance_plan"
-OF = "lance/maintenance_of"
-AFTER_A_FAILURE = timedelta(hours=1)
+PLAN_TAG = "lance/maintenance_plan"
+TABLE_TAG = "lance/maintenance_of"
+RETRY_DELAY = timedelta(hours=1)
 _UNSUCCESSFUL = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
-_TABLES_FAULT = (LanceError, pa.ArrowException, ArithmeticError, LookupError, OSError, RecursionError, ValueError)
-_NEEDED = RecentlyNeeded()
+_TABLE_ERRORS = (LanceError, pa.ArrowException, ArithmeticError, LookupError, OSError, RecursionError, ValueError)
+_PIN_CACHE = PinCache()
 
 
 def maintenance_sensor(
@@ -38,7 +38,7 @@ def maintenance_sensor(
 ) -> dg.SensorDefinition:
     def evaluate(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         at = now()
-        return decided(context.instance, ledger, policy, writes, at, lambda: _NEEDED.read(context, at))
+        return evaluate_tick(context.instance, ledger, policy, writes, at, lambda: _PIN_CACHE.read(context, at))
 
     return dg.SensorDefinition(
         name=f"lance_maintain__{ledger.word}",
@@ -52,7 +52,7 @@ def maintenance_sensor(
 
 def maintenance_schedule(ledger: Ledger, policy: Maintenance, writes: Collection[dg.AssetKey]) -> dg.ScheduleDefinition:
     def evaluate(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        why_not = _at_work(context.instance, ledger, policy, writes)
+        why_not = _active_run_reason(context.instance, ledger, policy, writes)
         return dg.SkipReason(why_not) if why_not else dg.RunRequest(tags=_tags(ledger))
 
     assert policy.every is not None, "a policy by the clock"
@@ -67,55 +67,57 @@ def maintenance_schedule(ledger: Ledger, policy: Maintenance, writes: Collection
     )
 
 
-def decided(
+def evaluate_tick(
     instance: dg.DagsterInstance,
     ledger: Ledger,
     policy: Maintenance,
     writes: Collection[dg.AssetKey],
     now: datetime,
-    ledgers: Callable[[], Needed],
+    ledgers: Callable[[], Pins],
 ) -> dg.RunRequest | dg.SkipReason:
     try:
         table = ledger.open()
-        found = surveyed(table, policy, now)
-        due = plan(found, policy)
-        why_not = _at_work(instance, ledger, policy, writes) if due.is_due else None
+        found = survey_table(table, policy, now)
+        due = plan_maintenance(found, policy)
+        why_not = _active_run_reason(instance, ledger, policy, writes) if due.is_due else None
         if due.clean and not why_not:  # who else needs a version is asked where one would go
-            due = plan(found, policy, needed=needed_of(table, policy, ledgers()).keys())
-        key = f"{due.key}-{_which(ledger, table)}"
+            due = plan_maintenance(found, policy, pinned=pins_of_table(table, policy, ledgers()).keys())
+        key = f"{due.key}-{_identity_digest(ledger, table)}"
     except NotFound:
         return dg.SkipReason(f"{ledger.label}: there is no {ledger.what} at {ledger.shown_uri} yet")
-    except _TABLES_FAULT as error:
+    except _TABLE_ERRORS as error:
         return dg.SkipReason(f"{ledger.label} is not maintained: {error}")
     if not due.is_due:
-        return dg.SkipReason(f"{ledger.label}: nothing is due; {shape(found)}")
-    same = instance.get_runs(dg.RunsFilter(tags={**_tags(ledger), PLAN: key}))
-    if why_not := why_not or _tried(instance, ledger, same, now):
+        return dg.SkipReason(f"{ledger.label}: nothing is due; {describe_shape(found)}")
+    same = instance.get_runs(dg.RunsFilter(tags={**_tags(ledger), PLAN_TAG: key}))
+    if why_not := why_not or _earlier_run_reason(instance, ledger, same, now):
         return dg.SkipReason(f"{why_not}. What is due: {'; '.join(due.reasons)}")
-    return dg.RunRequest(run_key=f"{key}-{len(same) + 1}", tags={**_tags(ledger), PLAN: key})
+    return dg.RunRequest(run_key=f"{key}-{len(same) + 1}", tags={**_tags(ledger), PLAN_TAG: key})
 
 
-def _which(ledger: Ledger, table: Table) -> str:
+def _identity_digest(ledger: Ledger, table: Table) -> str:
     """A table made anew at the same place is another one."""
     identity = ledger.identity_of(table) or ""
     return hashlib.sha256(identity.encode(errors="surrogatepass")).hexdigest()[:8]
 
 
-def _at_work(
+def _active_run_reason(
     instance: dg.DagsterInstance, ledger: Ledger, policy: Maintenance, writes: Collection[dg.AssetKey]
 ) -> str | None:
     own = maintenance_key(ledger)
-    if found := at_work(instance, [own] if policy.beside_writes else [own, *writes]):
+    if found := find_active_run(instance, [own] if policy.beside_writes else [own, *writes]):
         run_id, key = found
         what = "maintains it already" if key == own else f"is writing it ({key.to_user_string()})"
         return f"{ledger.label}: the run {run_id} {what}, and is not finished"
     return None
 
 
-def _tried(instance: dg.DagsterInstance, ledger: Ledger, same: Sequence[dg.DagsterRun], now: datetime) -> str | None:
+def _earlier_run_reason(
+    instance: dg.DagsterInstance, ledger: Ledger, same: Sequence[dg.DagsterRun], now: datetime
+) -> str | None:
     if done := [run for run in same if run.status is dg.DagsterRunStatus.SUCCESS]:
         return f"{ledger.label}: the run {done[0].run_id} was there for the same, and the table is as it was"
-    failed = dg.RunsFilter(tags=_tags(ledger), created_after=now - AFTER_A_FAILURE)
+    failed = dg.RunsFilter(tags=_tags(ledger), created_after=now - RETRY_DELAY)
     latest = instance.get_runs(failed, limit=1)
     if latest and latest[0].status in _UNSUCCESSFUL:
         return (
@@ -126,4 +128,4 @@ def _tried(instance: dg.DagsterInstance, ledger: Ledger, same: Sequence[dg.Dagst
 
 
 def _tags(ledger: Ledger) -> dict[str, str]:
-    return {OF: ledger.run_tag.removeprefix("lance/")}
+    return {TABLE_TAG: ledger.run_tag.removeprefix("lance/")}

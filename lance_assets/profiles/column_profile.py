@@ -17,13 +17,13 @@ import pyarrow.compute as pc
 from lance_assets.common.version_stats import VersionStats
 from lance_core import Table
 
-_STRETCHES = 16
-_VALUES_AT_ONCE = 1 << 22
+_SAMPLE_RANGES = 16
+_VALUES_PER_CHUNK = 1 << 22
 Floats = npt.NDArray[np.floating]
 
 
 @dataclass(slots=True)
-class Vectors:
+class VectorStats:
     """Of one column of vectors; lengths are of those that hold numbers only."""
 
     count: int = 0
@@ -60,7 +60,7 @@ class ColumnProfile:
     can_be_null: bool
     nulls: int = 0
     """Of the rows that were read. A field of a struct is null where the struct is."""
-    vectors: Vectors | None = None
+    vectors: VectorStats | None = None
 
     @property
     def name(self) -> str:
@@ -68,11 +68,11 @@ class ColumnProfile:
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class ContentProfile:
     rows: int
     rows_read: int
     columns: tuple[ColumnProfile, ...]
-    left_out: int = field(default=0)
+    columns_skipped: int = field(default=0)
     """Columns that are more than are looked at."""
 
     @property
@@ -80,33 +80,33 @@ class Contents:
         return self.rows_read < self.rows
 
 
-def read_contents(
+def profile_contents(
     table: Table, layout: VersionStats, *, columns: Sequence[str] | None, columns_max: int, bytes_max: int
-) -> Contents:
+) -> ContentProfile:
     """Of these columns, or of all. A name that is none of the table's is left out: an older version may not have it."""
     schema = table.schema
     names = [name for name in (schema.names if columns is None else columns) if name in schema.names]
-    found = [column for name in names for column in _columns(schema.field(name))]
+    found = [column for name in names for column in _column_profiles(schema.field(name))]
     kept = found[:columns_max]
     needed = sorted({each.path[0] for each in kept if each.can_be_null or each.vectors}, key=names.index)
     if not needed or not layout.rows:
-        return Contents(layout.rows, layout.rows, tuple(kept), len(found) - len(kept))
+        return ContentProfile(layout.rows, layout.rows, tuple(kept), len(found) - len(kept))
     rows_read = 0
-    for batch in _batches(table, needed, _rows_max(schema, layout, needed, bytes_max), layout.rows):
+    for batch in _sample_batches(table, needed, _rows_within(schema, layout, needed, bytes_max), layout.rows):
         rows_read += batch.num_rows
         for column in kept:
             if column.path[0] in needed:
-                _look(column, batch.column(column.path[0]))
-    return Contents(layout.rows, rows_read, tuple(kept), len(found) - len(kept))
+                _add_values(column, batch.column(column.path[0]))
+    return ContentProfile(layout.rows, rows_read, tuple(kept), len(found) - len(kept))
 
 
-def _columns(top: pa.Field) -> Iterator[ColumnProfile]:
+def _column_profiles(top: pa.Field) -> Iterator[ColumnProfile]:
     """A column, and the fields of its structs."""
     waiting: list[tuple[tuple[str, ...], pa.Field, bool]] = [((top.name,), top, False)]
     while waiting:
         path, field, above = waiting.pop()
         nullable = above or field.nullable
-        yield ColumnProfile(path, field.type, nullable, vectors=Vectors() if _is_vector(field.type) else None)
+        yield ColumnProfile(path, field.type, nullable, vectors=VectorStats() if _is_vector(field.type) else None)
         if pa.types.is_struct(field.type):
             waiting += [((*path, child.name), child, nullable) for child in reversed(list(field.type))]
 
@@ -115,7 +115,7 @@ def _is_vector(kind: pa.DataType) -> bool:
     return bool(pa.types.is_fixed_size_list(kind) and pa.types.is_floating(kind.value_type) and kind.list_size > 0)
 
 
-def _look(column: ColumnProfile, array: pa.Array) -> None:
+def _add_values(column: ColumnProfile, array: pa.Array) -> None:
     if len(column.path) > 1:
         array = pc.struct_field(array, list(column.path[1:]))
     column.nulls += array.null_count
@@ -126,7 +126,7 @@ def _look(column: ColumnProfile, array: pa.Array) -> None:
 
 def _norms(array: pa.FixedSizeListArray) -> Iterator[Floats]:
     size = array.type.list_size
-    step = max(1, _VALUES_AT_ONCE // size)
+    step = max(1, _VALUES_PER_CHUNK // size)
     present = array.drop_null() if array.null_count else array
     for start in range(0, len(present), step):
         values = present.slice(start, step).flatten()
@@ -139,11 +139,11 @@ def _norms(array: pa.FixedSizeListArray) -> Iterator[Floats]:
         yield norms
 
 
-def _batches(table: Table, columns: Sequence[str], rows_max: int, rows: int) -> Iterator[pa.RecordBatch]:
+def _sample_batches(table: Table, columns: Sequence[str], rows_max: int, rows: int) -> Iterator[pa.RecordBatch]:
     if rows <= rows_max:
         yield from table.to_batches(columns)
         return
-    stretches = min(_STRETCHES, rows_max)
+    stretches = min(_SAMPLE_RANGES, rows_max)
     long = rows_max // stretches
     for number in range(stretches):
         # The first begins with the first row, the last ends with the last one.
@@ -151,7 +151,7 @@ def _batches(table: Table, columns: Sequence[str], rows_max: int, rows: int) -> 
         yield from table.to_batches(columns, limit=long, offset=start)
 
 
-def _rows_max(schema: pa.Schema, layout: VersionStats, columns: Sequence[str], bytes_max: int) -> int:
+def _rows_within(schema: pa.Schema, layout: VersionStats, columns: Sequence[str], bytes_max: int) -> int:
     """How many rows fit into the bound, by the types whose values have one width, and the files' sizes for the rest."""
     own, own_open = _widths([schema.field(name).type for name in columns])
     whole, whole_open = _widths([field.type for field in schema])

@@ -14,45 +14,45 @@ _SHOWN_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Versions:
+class VersionLookup:
     """Those that there are now, of the table that is there now."""
 
     ledger: Ledger
     head: Table
-    epoch: int
+    incarnation: int
     numbers: frozenset[int]
 
     @classmethod
-    def of(cls, ledger: Ledger, head: Table, epoch: int) -> "Versions":
+    def of(cls, ledger: Ledger, head: Table, epoch: int) -> "VersionLookup":
         return cls(ledger, head, epoch, frozenset(head.version_numbers()))
 
-    def named(self, key: str) -> Table:
+    def open_partition(self, key: str) -> Table:
         """Raises `InvalidInput` or `NotFound`, whose text is for the person who asked."""
         try:
             version = version_of(key)
         except InvalidInput as error:
-            raise InvalidInput(f"{error}. {self._what_there_is()}. {_delete(self.ledger)}") from error
-        if version in self.numbers and partition_key(version, self.epoch) == key:
+            raise InvalidInput(f"{error}. {self._describe_versions()}. {_deletion_hint(self.ledger)}") from error
+        if version in self.numbers and partition_key(version, self.incarnation) == key:
             try:
                 return self.head.at(version)
             except NotFound:
                 pass  # cleanup took it since it was listed
-        if partition_key(version, self.epoch) != key:
+        if partition_key(version, self.incarnation) != key:
             raise NotFound(
                 f"version gone: {key} is of another table that was at {self.ledger.shown_uri} before; partitions of "
-                f"this one look like {partition_key(self.head.version, self.epoch)}. {_delete(self.ledger)}"
+                f"this one look like {partition_key(self.head.version, self.incarnation)}. {_deletion_hint(self.ledger)}"
             )
         if version > max(self.numbers, default=0):
             raise NotFound(
-                f"{key} names a version that is not there: {self._what_there_is()}. {_delete(self.ledger)}; versions "
+                f"{key} names a version that is not there: {self._describe_versions()}. {_deletion_hint(self.ledger)}; versions "
                 "get their partitions by themselves"
             )
         raise NotFound(
             f"version gone: cleanup has removed the version that {key} names, and nothing can be computed of it; "
-            f"{self._what_there_is()}. The sensor retires its partition at its next tick; or {_delete(self.ledger)}"
+            f"{self._describe_versions()}. The sensor retires its partition at its next tick; or {_deletion_hint(self.ledger)}"
         )
 
-    def _what_there_is(self) -> str:
+    def _describe_versions(self) -> str:
         """
         >>> _ranges([1, 2, 3, 7, 9, 10])
         '1-3, 7, 9-10'
@@ -75,5 +75,5 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ", ".join(told)
 
 
-def _delete(ledger: Ledger) -> str:
+def _deletion_hint(ledger: Ledger) -> str:
     return f"delete the key on the page of the asset {ledger.label}, under Partitions, or leave it"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lance_assets.common.version_stats import VersionStats
-from lance_assets.profiles.column_profile import Contents, read_contents
+from lance_assets.profiles.column_profile import ContentProfile, profile_contents
 from lance_core import IndexStatistics, InvalidInput, Table
 
 COLUMNS_MAX = 200
@@ -43,16 +43,18 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
-class Profiled:
+class VersionProfile:
     table: Table
-    layout: VersionStats
-    contents: Contents
+    stats: VersionStats
+    contents: ContentProfile
     indices: tuple[IndexStatistics, ...]
     seconds: float
 
 
-def profiled(table: Table, how: Profile) -> Profiled:
+def profile_version(table: Table, how: Profile) -> VersionProfile:
     started = time.monotonic()
     layout = VersionStats.of(table)
-    contents = read_contents(table, layout, columns=how.columns, columns_max=COLUMNS_MAX, bytes_max=how.read_bytes_max)
-    return Profiled(table, layout, contents, table.index_statistics(), time.monotonic() - started)
+    contents = profile_contents(
+        table, layout, columns=how.columns, columns_max=COLUMNS_MAX, bytes_max=how.read_bytes_max
+    )
+    return VersionProfile(table, layout, contents, table.index_statistics(), time.monotonic() - started)

@@ -13,16 +13,16 @@ from lance_assets.checks.evaluate import EvaluatedCheck
 from lance_assets.diagrams.fragment_map import fragment_map, fragment_strip
 from lance_assets.diagrams.version_graph import version_graph
 from lance_assets.ledger.index_metadata import metadata_of_indices
-from lance_assets.profiles.column_profile import ColumnProfile, Contents
-from lance_assets.profiles.profile import Profiled
+from lance_assets.profiles.column_profile import ColumnProfile, ContentProfile
+from lance_assets.profiles.profile import VersionProfile
 
 _PLOTTED_MAX = 20
 _LISTED_MAX = 60
 Metadata = dict[str, dg.MetadataValue]
 
 
-def metadata_of(profiled: Profiled, *, pictures: bool) -> Metadata:
-    layout, contents, table = profiled.layout, profiled.contents, profiled.table
+def metadata_of(profiled: VersionProfile, *, pictures: bool) -> Metadata:
+    layout, contents, table = profiled.stats, profiled.contents, profiled.table
     value = dg.MetadataValue
     made_by = table.transaction()
     shown: Metadata = {
@@ -44,7 +44,7 @@ def metadata_of(profiled: Profiled, *, pictures: bool) -> Metadata:
         "lance/data_files": value.int(layout.files),
         "lance/columns": value.int(len(table.schema)),
         "lance/rows_read": value.int(contents.rows_read),
-        "lance/read": value.text(_read(contents)),
+        "lance/read": value.text(_read_text(contents)),
         "lance/seconds": value.float(round(profiled.seconds, 3)),
     }
     if not layout.unsized:  # a sum of some of them would be a plot that jumps
@@ -53,12 +53,12 @@ def metadata_of(profiled: Profiled, *, pictures: bool) -> Metadata:
             shown["lance/bytes_per_row"] = value.float(round(layout.bytes / layout.rows, 1))
     shown |= metadata_of_indices(profiled.indices, datetime.now(UTC))
     if contents.columns:
-        shown["lance/columns_profile"] = _table(contents)
-    shown |= _plotted(contents)
+        shown["lance/columns_profile"] = _column_table(contents)
+    shown |= _plot_metadata(contents)
     return shown
 
 
-def checks_of(judged: Sequence[EvaluatedCheck]) -> Metadata:
+def metadata_of_checks(judged: Sequence[EvaluatedCheck]) -> Metadata:
     """What checks found of a version that nobody here made."""
     if not judged:
         return {}
@@ -66,19 +66,19 @@ def checks_of(judged: Sequence[EvaluatedCheck]) -> Metadata:
         dg.TableRecord(
             {
                 "check": each.check.name,
-                "result": "passed" if each.finding.passed else f"failed ({each.check.severity.value})",
-                "found": each.finding.description,
+                "result": "passed" if each.result.passed else f"failed ({each.check.severity.value})",
+                "found": each.result.description,
             }
         )
         for each in judged
     ]
     return {
         "lance/checks": dg.MetadataValue.table(records=records),
-        "lance/checks_failed": dg.MetadataValue.int(sum(not each.finding.passed for each in judged)),
+        "lance/checks_failed": dg.MetadataValue.int(sum(not each.result.passed for each in judged)),
     }
 
 
-def _plotted(contents: Contents) -> Metadata:
+def _plot_metadata(contents: ContentProfile) -> Metadata:
     shown: Metadata = {}
     value = dg.MetadataValue
     if not contents.rows_read:
@@ -104,13 +104,13 @@ def _plotted(contents: Contents) -> Metadata:
     return shown
 
 
-def _table(contents: Contents) -> dg.MetadataValue:
+def _column_table(contents: ContentProfile) -> dg.MetadataValue:
     names = ("column", "type", "nulls", "share", "vectors")
-    records = [_record(column, contents) for column in contents.columns[:_LISTED_MAX]]
+    records = [_column_row(column, contents) for column in contents.columns[:_LISTED_MAX]]
     return dg.MetadataValue.table(records=records, schema=dg.TableSchema(columns=[dg.TableColumn(n) for n in names]))
 
 
-def _record(column: ColumnProfile, contents: Contents) -> dg.TableRecord:
+def _column_row(column: ColumnProfile, contents: ContentProfile) -> dg.TableRecord:
     share = column.nulls / contents.rows_read if contents.rows_read else 0.0
     return dg.TableRecord(
         {
@@ -118,12 +118,12 @@ def _record(column: ColumnProfile, contents: Contents) -> dg.TableRecord:
             "type": _shortened(str(column.type)),
             "nulls": "none can be" if not column.can_be_null else f"{column.nulls:,}",
             "share": f"{share:.2%}" if column.can_be_null else "",
-            "vectors": _vectors(column),
+            "vectors": _vectors_text(column),
         }
     )
 
 
-def _vectors(column: ColumnProfile) -> str:
+def _vectors_text(column: ColumnProfile) -> str:
     vectors = column.vectors
     if vectors is None or not vectors.count:
         return ""
@@ -138,8 +138,8 @@ def _vectors(column: ColumnProfile) -> str:
     return ", ".join([lengths, *odd])
 
 
-def _read(contents: Contents) -> str:
-    more = f"; {contents.left_out:,} more columns were not looked at" if contents.left_out else ""
+def _read_text(contents: ContentProfile) -> str:
+    more = f"; {contents.columns_skipped:,} more columns were not looked at" if contents.columns_skipped else ""
     listed = len(contents.columns) - _LISTED_MAX
     more += f"; the table shows the first {_LISTED_MAX} columns" if listed > 0 else ""
     if not contents.is_sampled:

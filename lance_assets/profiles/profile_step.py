@@ -11,13 +11,13 @@ from typing import Literal
 import dagster as dg
 
 from lance_assets.checks.check import Check
-from lance_assets.checks.evaluate import EvaluatedCheck, context_at, evaluate_all, evaluation
+from lance_assets.checks.evaluate import EvaluatedCheck, context_at, evaluate_all, evaluation_event
 from lance_assets.failures.error_translation import lance_errors
 from lance_assets.ledger.incarnations import incarnation_of
 from lance_assets.ledger.ledger import Ledger
-from lance_assets.profiles.partition_lookup import Versions
-from lance_assets.profiles.profile import Profile, profiled
-from lance_assets.profiles.profile_metadata import Metadata, checks_of, metadata_of
+from lance_assets.profiles.partition_lookup import VersionLookup
+from lance_assets.profiles.profile import Profile, profile_version
+from lance_assets.profiles.profile_metadata import Metadata, metadata_of, metadata_of_checks
 from lance_assets.provenance.properties import RUN_ID
 from lance_core import InvalidInput, LanceError, StorageError, Table
 
@@ -48,7 +48,7 @@ def profile_asset(
     )
     def profile(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None] | dg.AssetMaterialization]:
         with lance_errors(ledger, retry_number=context.retry_number):
-            yield from _profiles(context, ledger, how, checks)
+            yield from _profile_partitions(context, ledger, how, checks)
 
     about = f"Figures of each version of the Lance table {ledger.label}; it writes nothing to the table."
     condition = dg.AutomationCondition.on_missing() if automation else None
@@ -69,28 +69,28 @@ def profile_asset(
         )
 
 
-def _profiles(
+def _profile_partitions(
     context: dg.AssetExecutionContext, ledger: Ledger, how: Profile, checks: Sequence[Check]
 ) -> Iterator[dg.MaterializeResult[None] | dg.AssetMaterialization]:
     key = profile_key(ledger)
     if not (context.has_partition_key or context.has_partition_key_range):
         raise InvalidInput(f"{key.to_user_string()} profiles versions, and this run names none; choose its partitions")
     head = ledger.open()
-    versions = Versions.of(ledger, head, incarnation_of(context.instance, ledger, ledger.identity_of(head)))
+    versions = VersionLookup.of(ledger, head, incarnation_of(context.instance, ledger, ledger.identity_of(head)))
     done: dict[str, Metadata] = {}
     wrong: dict[str, str] = {}
     for partition in context.partition_keys:
         try:
-            table = versions.named(partition)
-            found = metadata_of(profiled(table, how), pictures=how.pictures)
+            table = versions.open_partition(partition)
+            found = metadata_of(profile_version(table, how), pictures=how.pictures)
         except StorageError:
             raise
         except LanceError as error:
             wrong[partition] = str(error)
             context.log.warning(f"{ledger.label}: {partition} is not profiled: {error}")
             continue
-        judged = _judged(context, ledger, checks, table, partition, is_head=table.version == head.version)
-        done[partition] = {**found, **checks_of(judged)}
+        judged = _evaluate_if_foreign(context, ledger, checks, table, partition, is_head=table.version == head.version)
+        done[partition] = {**found, **metadata_of_checks(judged)}
     if wrong:
         # A result would mark every partition of the run. So these are told one by one, and the others are missing.
         for partition, metadata in done.items():
@@ -101,7 +101,7 @@ def _profiles(
     yield dg.MaterializeResult(asset_key=key)
 
 
-def _judged(
+def _evaluate_if_foreign(
     context: dg.AssetExecutionContext,
     ledger: Ledger,
     checks: Sequence[Check],
@@ -119,7 +119,7 @@ def _judged(
     judged = evaluate_all(checks, context_at(table, instance=context.instance, is_head=is_head))
     if is_head:
         for each in judged:
-            context.log_event(evaluation(ledger, each, partition))
+            context.log_event(evaluation_event(ledger, each, partition))
     return judged
 
 

@@ -14,7 +14,7 @@ import dagster as dg
 from pydantic import Field
 
 from lance_core import InvalidInput, Table
-from lance_core.tasks.credentials import has_password, is_an_id, is_reference, is_secret
+from lance_core.tasks.credentials import has_password, is_key_id, is_reference, is_secret
 
 
 class Access(TypedDict):
@@ -45,20 +45,20 @@ class LanceResource(dg.ConfigurableResource["LanceResource"]):
     def __init__(self, **data: object) -> None:
         options = data.get("storage_options")
         for name, value in options.items() if isinstance(options, Mapping) else ():
-            _check_option(str(name), value)
+            _check_storage_option(str(name), value)
         for name in ("manifest_store", "root"):
             value = data.get(name)
-            if is_written_out(value) and has_password(str(value)):
+            if is_literal(value) and has_password(str(value)):
                 raise InvalidInput(
                     f"{name}= of LanceResource has a password in it, and Dagster shows the configuration of resources; "
                     'give it as dagster.EnvVar("NAME") and set that variable where this code runs'
                 )
         super().__init__(**data)
 
-    def place(self, uri: str | os.PathLike[str]) -> str:
+    def resolve_uri(self, uri: str | os.PathLike[str]) -> str:
         """Below the root, where the place has no scheme and is not absolute."""
         uri = os.fspath(uri)
-        root = looked_up(self.root, "root=")
+        root = resolve_env_var(self.root, "root=")
         if root is None or "://" in uri or os.path.isabs(uri):
             return uri
         return f"{root.rstrip('/')}/{uri}"
@@ -66,11 +66,11 @@ class LanceResource(dg.ConfigurableResource["LanceResource"]):
     def access(self, branch: str | None = None) -> Access:
         """With the values of `EnvVar`s, looked up now."""
         options = {
-            name: str(looked_up(value, f"the storage option {name!r}")) for name, value in self.storage_options.items()
+            name: str(resolve_env_var(value, f"the storage option {name!r}")) for name, value in self.storage_options.items()
         }
         return Access(
             storage_options=options,
-            manifest_store=looked_up(self.manifest_store, "manifest_store="),
+            manifest_store=resolve_env_var(self.manifest_store, "manifest_store="),
             branch=branch,
         )
 
@@ -83,28 +83,28 @@ class LanceResource(dg.ConfigurableResource["LanceResource"]):
         branch: str | None = None,
         timestamp: datetime | None = None,
     ) -> Table:
-        return Table.open(self.place(uri), version=version, tag=tag, timestamp=timestamp, **self.access(branch))
+        return Table.open(self.resolve_uri(uri), version=version, tag=tag, timestamp=timestamp, **self.access(branch))
 
     def exists(self, uri: str | os.PathLike[str]) -> bool:
         access = self.access()
-        return Table.exists(self.place(uri), access["storage_options"], manifest_store=access["manifest_store"])
+        return Table.exists(self.resolve_uri(uri), access["storage_options"], manifest_store=access["manifest_store"])
 
 
-_named: set[str] = set()
+_env_var_names: set[str] = set()
 """Variables of the environment that an `EnvVar` has named in this process."""
 
 
-def is_written_out(value: object) -> bool:
+def is_literal(value: object) -> bool:
     """Whether Dagster would show it: it stands in the code, or the code has taken it out of the environment by itself.
     Dagster also makes a resource anew with what an `EnvVar` stands for; by the name that this had it is known again."""
     if isinstance(value, dg.EnvVar):
-        _named.add(value.env_var_name)
+        _env_var_names.add(value.env_var_name)
         return False
-    return isinstance(value, str) and all(value != os.environ.get(name) for name in _named)
+    return isinstance(value, str) and all(value != os.environ.get(name) for name in _env_var_names)
 
 
-def _check_option(name: str, value: object) -> None:
-    if is_secret(name) and not is_an_id(name) and is_written_out(value) and not is_reference(value):
+def _check_storage_option(name: str, value: object) -> None:
+    if is_secret(name) and not is_key_id(name) and is_literal(value) and not is_reference(value):
         raise InvalidInput(
             f"the storage option {name!r} is a secret that is written out, and Dagster shows the configuration of "
             f'resources; give it as dagster.EnvVar("NAME") or as "env:NAME", and set that variable where this code '
@@ -112,7 +112,7 @@ def _check_option(name: str, value: object) -> None:
         )
 
 
-def looked_up(value: str | None, what: str) -> str | None:
+def resolve_env_var(value: str | None, what: str) -> str | None:
     if not isinstance(value, dg.EnvVar):
         return value
     found = value.get_value()

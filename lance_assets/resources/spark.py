@@ -12,9 +12,9 @@ import dagster as dg
 from pydantic import Field, PrivateAttr
 
 from lance_assets.resources.lance import is_written_out
-from lance_assets.spark.cancellation import own_signals
+from lance_assets.spark.cancellation import keep_sigint_handler
 from lance_assets.spark.session import check_applied, is_session, live_session, open_session
-from lance_assets.spark.settings import SparkSettings, mask
+from lance_assets.spark.settings import SparkSettings, mask_secret
 from lance_core import InvalidInput
 
 if TYPE_CHECKING:
@@ -45,10 +45,10 @@ class SparkSessionResource(dg.ConfigurableResource["SparkSessionResource"]):
     def __init__(self, **data: object) -> None:
         conf = data.get("conf")
         for key, value in conf.items() if isinstance(conf, Mapping) else ():
-            if is_written_out(value) and mask(str(key), str(value)) != str(value):
+            if is_written_out(value) and mask_secret(str(key), str(value)) != str(value):
                 raise InvalidInput(_shown_message(f"conf[{key!r}]"))
         remote = data.get("remote")
-        if isinstance(remote, str) and is_written_out(remote) and mask("remote", remote) != remote:
+        if isinstance(remote, str) and is_written_out(remote) and mask_secret("remote", remote) != remote:
             raise InvalidInput(_shown_message("remote"))
         super().__init__(**data)
 
@@ -68,7 +68,7 @@ def session_of(resource: object) -> "SparkSession":
             f"the resource {SPARK!r} is a {type(resource).__name__} without .spark_session; give a "
             "SparkSessionResource, a PySparkResource of dagster-pyspark, a session, or an object that has one"
         )
-    with own_signals():
+    with keep_sigint_handler():
         session = live_session(cast("SparkSession", resource))
     asked = getattr(resource, "spark_config", None)  # of dagster-pyspark, whose resources drop in silence what is late
     if isinstance(asked, Mapping):

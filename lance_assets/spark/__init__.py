@@ -47,7 +47,7 @@ __all__ = [
     "upsert_batches",
 ]
 
-_HOMES = {
+_MODULES = {
     "CsvFormat": "lance_assets.spark.file_ingest",
     "build_index": "lance_assets.spark.index_ops",
     "optimize_indices": "lance_assets.spark.index_ops",
@@ -72,6 +72,6 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"lance_assets.spark has no {name!r}; it has {', '.join(__all__)}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from lance_assets.spark.session import classic_context
 
-_PATIENCE_S = 10.0
+_INTERRUPT_TIMEOUT_S = 10.0
 """For Spark to take the word; a driver that is told to end must not wait for one that hangs."""
 
 
@@ -38,16 +38,16 @@ def cancel_with_caller(spark: SparkSession) -> Iterator[None]:
     )
     add(tag)
     try:
-        with _told_at_once(lambda: _do(interrupt, tag)) as told:
+        with _interrupt_on_signal(lambda: _interrupt_with_timeout(interrupt, tag)) as told:
             yield
     except BaseException as error:
-        answers = _do(interrupt, tag)
+        answers = _interrupt_with_timeout(interrupt, tag)
         if isinstance(error, Exception) and not told:
             remove(tag)
             raise
-        _forget_connection(context)
+        _close_connection(context)
         if answers:
-            _make_active(spark, context)
+            _reactivate_session(spark, context)
         if told and error is not told[0]:  # what Spark said of its cancelled work came over it
             raise told[0] from error
         raise
@@ -55,7 +55,7 @@ def cancel_with_caller(spark: SparkSession) -> Iterator[None]:
 
 
 @contextmanager
-def _told_at_once(interrupt: Callable[[], object]) -> Iterator[list[BaseException]]:
+def _interrupt_on_signal(interrupt: Callable[[], object]) -> Iterator[list[BaseException]]:
     """Work is interrupted by the signal itself: while the exception passes, PySpark waits for the job that it left.
     Gives what the handlers that were there before have raised."""
     told: list[BaseException] = []
@@ -85,7 +85,7 @@ def _told_at_once(interrupt: Callable[[], object]) -> Iterator[list[BaseExceptio
 
 
 @contextmanager
-def own_signals() -> Iterator[None]:
+def keep_sigint_handler() -> Iterator[None]:
     """Around what may start Spark: PySpark takes SIGINT for itself, to cancel everybody's jobs. Whoever had asked to be
     told of it keeps it."""
     if threading.current_thread() is not threading.main_thread():
@@ -99,7 +99,7 @@ def own_signals() -> Iterator[None]:
             signal.signal(signal.SIGINT, before)
 
 
-def _forget_connection(context: SparkContext | None) -> None:
+def _close_connection(context: SparkContext | None) -> None:
     """This thread may have stopped reading in the middle of an answer of Java's, which must not be taken for the answer
     to its next question. Py4J does the same, for KeyboardInterrupt alone."""
     if context is None or context._gateway is None:
@@ -111,7 +111,7 @@ def _forget_connection(context: SparkContext | None) -> None:
         connection.close()
 
 
-def _make_active(spark: SparkSession, context: SparkContext | None) -> None:
+def _reactivate_session(spark: SparkSession, context: SparkContext | None) -> None:
     """A new connection is a new thread of Java's, which has no session: there Spark would know no data source of
     Python's any more, `format("lance")` for one."""
     if context is None:
@@ -122,7 +122,7 @@ def _make_active(spark: SparkSession, context: SparkContext | None) -> None:
         return
 
 
-def _do(interrupt: Callable[[str], object], tag: str) -> bool:
+def _interrupt_with_timeout(interrupt: Callable[[str], object], tag: str) -> bool:
     """From a thread of its own: this one's connection may be in use. Whether Spark took the word in time."""
 
     def tell() -> None:
@@ -133,5 +133,5 @@ def _do(interrupt: Callable[[str], object], tag: str) -> bool:
 
     telling = threading.Thread(target=tell, name="lance-interrupt", daemon=True)
     telling.start()
-    telling.join(_PATIENCE_S)
+    telling.join(_INTERRUPT_TIMEOUT_S)
     return not telling.is_alive()

@@ -16,10 +16,16 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from lance_assets.spark.arrow_bridge import map_in_arrow
-from lance_assets.spark.jobs import FRAGMENTS, PART_RESULTS, SparkRunner, numbers, slots
+from lance_assets.spark.jobs import (
+    FRAGMENT_RESULT_SCHEMA,
+    PARTITION_RESULT_SCHEMA,
+    SparkRunner,
+    partition_numbers,
+    count_task_slots,
+)
 from lance_assets.spark.session import classic_context
 from lance_assets.spark.types import spark_schema, stored_schema, transport_schema
-from lance_assets.spark.worker_setup import InWorker
+from lance_assets.spark.worker_setup import WorkerTask
 from lance_core import Committed, InvalidInput
 from lance_core.tasks import map_columns as mapping
 from lance_core.tasks import merge_columns as merging
@@ -65,7 +71,7 @@ def map_columns(
     """
     return mapping.map_columns(
         TableRef(uri, branch, storage_options, manifest_store),
-        mapping.Computation(fn, read_columns, _arrow(schema)),
+        mapping.Computation(fn, read_columns, _as_arrow_schema(schema)),
         resume_key=resume_key,
         progress=progress,
         how=WriteOptions(intent, properties, retries, audit),
@@ -101,14 +107,14 @@ def merge_columns(
     """
     return merging.merge_columns(
         TableRef(uri, branch, storage_options, manifest_store),
-        _SparkRows(df),
-        merging.MergeRequest.of(on, None if schema is None else _arrow(schema), missing, version),
+        _SparkSource(df),
+        merging.MergeRequest.of(on, None if schema is None else _as_arrow_schema(schema), missing, version),
         how=WriteOptions(intent, properties, retries, audit),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _SparkRows:
+class _SparkSource:
     df: DataFrame
 
     @property
@@ -117,7 +123,7 @@ class _SparkRows:
 
     @property
     def slots(self) -> int:
-        return slots(self.df.sparkSession)
+        return count_task_slots(self.df.sparkSession)
 
     def transport(self, schema: pa.Schema) -> pa.Schema:
         return transport_schema(schema)
@@ -134,36 +140,36 @@ class _SparkRows:
 
     def stage(self, keys: Sequence[str], values: Sequence[str], task: WriteTask) -> pa.Table:
         names = task.plan.schema.arrow.names
-        columns = [_named(name).alias(as_) for name, as_ in zip([*keys, *values], names, strict=True)]
-        return map_in_arrow(self.df.select(*columns), task, FRAGMENTS)
+        columns = [_column_named(name).alias(as_) for name, as_ in zip([*keys, *values], names, strict=True)]
+        return map_in_arrow(self.df.select(*columns), task, FRAGMENT_RESULT_SCHEMA)
 
     def by_address(self, values: Sequence[str], task: FillTask) -> pa.Table:
-        rows = self.df.select(_named(_ADDRESS).cast("bigint").alias(_ADDRESS), *map(_named, values))
-        return _filled(rows, task)
+        rows = self.df.select(_column_named(_ADDRESS).cast("bigint").alias(_ADDRESS), *map(_column_named, values))
+        return _fill_fragments(rows, task)
 
     def by_key(self, keys: Sequence[str], values: Sequence[str], there: KeysTask, task: FillTask) -> pa.Table:
-        parts = numbers(self.df.sparkSession, len(there.parts), there.memory_bytes)
-        found = parts.mapInArrow(InWorker(there), spark_schema(there.schema))
+        parts = partition_numbers(self.df.sparkSession, len(there.parts), there.memory_bytes)
+        found = parts.mapInArrow(WorkerTask(there), spark_schema(there.schema))
         ours = found.toDF(*(f"table_{place}" for place in range(len(keys))), _ADDRESS)
         kinds = [there.transport.field(place).type for place in range(len(keys))]
         ours = ours.withColumns(
-            {f"table_{at}": _comparable(F.col(f"table_{at}"), kind) for at, kind in enumerate(kinds)}
+            {f"table_{at}": _normalized_key(F.col(f"table_{at}"), kind) for at, kind in enumerate(kinds)}
         )
         theirs = self.df.select(
             *(
-                _comparable(_named(name), kind).alias(f"key_{at}")
+                _normalized_key(_column_named(name), kind).alias(f"key_{at}")
                 for at, (name, kind) in enumerate(zip(keys, kinds, strict=True))
             ),
-            *(_named(name).alias(f"value_{at}") for at, name in enumerate(values)),
+            *(_column_named(name).alias(f"value_{at}") for at, name in enumerate(values)),
         )
         equal = [ours[f"table_{at}"] == theirs[f"key_{at}"] for at in range(len(keys))]
-        joined = ours.join(_each_once(theirs, keys), equal, "inner")
+        joined = ours.join(_with_unique_keys(theirs, keys), equal, "inner")
         try:
-            return _filled(joined.select(_ADDRESS, *(f"value_{at}" for at in range(len(values)))), task)
+            return _fill_fragments(joined.select(_ADDRESS, *(f"value_{at}" for at in range(len(values)))), task)
         except PySparkException as error:
-            if refused := remote_errors.in_traceback(str(error)):
+            if refused := remote_errors.error_in_traceback(str(error)):
                 raise refused from None
-            if (key := _twice(error)) is None:
+            if (key := _duplicate_key_in(error)) is None:
                 raise
             raise InvalidInput(
                 f"{there.whole.uri}: the data has the key {key} more than once. Which of its rows is meant cannot be "
@@ -171,7 +177,7 @@ class _SparkRows:
             ) from None
 
 
-def _filled(rows: DataFrame, task: FillTask) -> pa.Table:
+def _fill_fragments(rows: DataFrame, task: FillTask) -> pa.Table:
     """All rows of a fragment in one partition, and by number where Spark's hash would put some together."""
     fragments = sorted(task.fragments)
     fragment = F.shiftrightunsigned(F.col(_ADDRESS), _FRAGMENT_BITS)
@@ -182,15 +188,15 @@ def _filled(rows: DataFrame, task: FillTask) -> pa.Table:
             place = F.when(fragment.between(first, last), fragment - (first - before)).otherwise(place)
     partition = F.coalesce(F.pmod(place, F.lit(len(fragments))), F.lit(0)).cast("int")
     ordered = rows.repartitionById(len(fragments), partition).sortWithinPartitions(_ADDRESS)
-    return map_in_arrow(ordered, task, PART_RESULTS)
+    return map_in_arrow(ordered, task, PARTITION_RESULT_SCHEMA)
 
 
-def _comparable(key: Column, kind: pa.DataType) -> Column:
+def _normalized_key(key: Column, kind: pa.DataType) -> Column:
     """What counts as equal is what Lance counts: to Spark the two zeros of floating point are one key."""
     return key.cast("double").cast("string") if pa.types.is_floating(kind) else key
 
 
-def _each_once(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
+def _with_unique_keys(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
     """The rows that have a key; the job fails where two have the same one, whether the table has it or not. The join
     wants them spread and sorted in the same way, so that this costs it no shuffle more."""
     columns = [F.col(f"key_{at}") for at in range(len(keys))]
@@ -202,7 +208,7 @@ def _each_once(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
     return rows.dropna(subset=[f"key_{at}" for at in range(len(keys))]).withColumn(_COUNT, count).where(once)
 
 
-def _twice(error: PySparkException) -> str | None:
+def _duplicate_key_in(error: PySparkException) -> str | None:
     """The key that a job failed about."""
     if error.getCondition() != "USER_RAISED_EXCEPTION":
         return None
@@ -210,10 +216,10 @@ def _twice(error: PySparkException) -> str | None:
     return told.removeprefix(_TWICE) if told.startswith(_TWICE) else None
 
 
-def _named(name: str) -> Column:
+def _column_named(name: str) -> Column:
     """A column of this name, dots and all."""
     return F.col(f"`{name.replace('`', '``')}`")
 
 
-def _arrow(schema: NewSchema) -> pa.Schema:
+def _as_arrow_schema(schema: NewSchema) -> pa.Schema:
     return stored_schema(schema) if isinstance(schema, T.StructType) else schema

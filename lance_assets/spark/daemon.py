@@ -8,16 +8,16 @@ import socket
 
 from pyspark import daemon
 
-_work = daemon.worker
-_LET_GO = 1
+_pyspark_worker = daemon.worker
+_RELEASED = 1
 
 
 def worker(sock: socket.socket, authenticated: bool) -> int:
     """Until its task is done. Whoever is not listened to any more has nobody to tell."""
     try:
-        return int(_work(sock, authenticated))
+        return int(_pyspark_worker(sock, authenticated))
     except BrokenPipeError:
-        return _LET_GO
+        return _RELEASED
 
 
 if __name__ == "__main__":

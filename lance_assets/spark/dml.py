@@ -10,7 +10,7 @@ from typing import Literal
 from pyspark.sql import DataFrame, SparkSession
 
 from lance_assets.spark.arrow_bridge import map_in_arrow
-from lance_assets.spark.jobs import FRAGMENTS, SparkRunner
+from lance_assets.spark.jobs import FRAGMENT_RESULT_SCHEMA, SparkRunner
 from lance_assets.spark.types import stored_schema
 from lance_core import Committed
 from lance_core.tasks import compact as compacting
@@ -103,7 +103,7 @@ def upsert(
     return upserting.upsert(
         TableRef(uri, branch, storage_options, manifest_store),
         stored_schema(df.schema),
-        lambda task: map_in_arrow(df, task, FRAGMENTS),
+        lambda task: map_in_arrow(df, task, FRAGMENT_RESULT_SCHEMA),
         rules,
         limits=FileLimits(max_rows_per_file, max_bytes_per_file),
         how=WriteOptions(intent, properties, retries, audit),

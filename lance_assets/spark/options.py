@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from lance_core import InvalidInput
-from lance_core.tasks.credentials import storage_options
+from lance_core.tasks.credentials import parse_storage_options
 
 _PROPERTY = "property."
 _FLAGS = {"true": True, "false": False}
@@ -19,11 +19,11 @@ _Default = TypeVar("_Default")
 
 @dataclass(frozen=True, slots=True)
 class FormatOptions:
-    given: Mapping[str, str] = field(repr=False)
+    raw: Mapping[str, str] = field(repr=False)
 
     @property
     def uri(self) -> str:
-        if uri := self.given.get("path"):
+        if uri := self.raw.get("path"):
             return uri
         raise InvalidInput(
             'the format "lance" is told no path: give one by load(uri), save(uri) or start(uri). A table of Spark\'s '
@@ -31,35 +31,35 @@ class FormatOptions:
             "OPTIONS (path '...')"
         )
 
-    def text(self, name: str) -> str | None:
-        both = {self.given.get(name), self.given.get(name.replace("_", ""))} - {None}
+    def get_text(self, name: str) -> str | None:
+        both = {self.raw.get(name), self.raw.get(name.replace("_", ""))} - {None}
         if len(both) > 1:
             raise InvalidInput(f"the option {name} is given twice, in two spellings; keep one")
         return next(iter(both), None)
 
     @property
     def storage(self) -> dict[str, str]:
-        return storage_options(self.given)
+        return parse_storage_options(self.raw)
 
     @property
     def properties(self) -> dict[str, str]:
-        named = {key: value for key, value in self.given.items() if key.startswith(_PROPERTY)}
+        named = {key: value for key, value in self.raw.items() if key.startswith(_PROPERTY)}
         return {key.removeprefix(_PROPERTY): value for key, value in named.items()}
 
-    def names(self, option: str) -> tuple[str, ...] | None:
-        given = self.text(option)
+    def get_names(self, option: str) -> tuple[str, ...] | None:
+        given = self.get_text(option)
         return None if given is None else tuple(name.strip() for name in given.split(",") if name.strip())
 
-    def flag(self, option: str, *, default: bool) -> bool:
-        given = self.text(option)
+    def get_flag(self, option: str, *, default: bool) -> bool:
+        given = self.get_text(option)
         if given is None:
             return default
         if given.lower() not in _FLAGS:
             raise InvalidInput(f"the option {option} is {given!r}: it is true or false")
         return _FLAGS[given.lower()]
 
-    def number(self, option: str, default: _Default) -> int | _Default:
-        given = self.text(option)
+    def get_number(self, option: str, default: _Default) -> int | _Default:
+        given = self.get_text(option)
         if given is None:
             return default
         try:
@@ -67,22 +67,22 @@ class FormatOptions:
         except ValueError:
             raise InvalidInput(f"the option {option} is {given!r}: it is a whole number") from None
 
-    def seconds(self, option: str) -> float | None:
-        given = self.text(option)
+    def get_seconds(self, option: str) -> float | None:
+        given = self.get_text(option)
         try:
             return None if given is None else float(given)
         except ValueError:
             raise InvalidInput(f"the option {option} is {given!r}: it is a number of seconds") from None
 
-    def without(self, why: Mapping[str, str]) -> None:
+    def refuse_for_streams(self, why: Mapping[str, str]) -> None:
         """Refuse options that mean something elsewhere."""
         for option, instead in why.items():
-            if self.text(option) is not None:
+            if self.get_text(option) is not None:
                 raise InvalidInput(f"the option {option} is not for streams: {instead}")
 
-    def without_audit(self, instead: str) -> None:
+    def refuse_audit(self, instead: str) -> None:
         """Without it the rows would be there for all to see, and nobody would have looked."""
-        if self.text("audit") is not None:
+        if self.get_text("audit") is not None:
             raise InvalidInput(
                 "the format takes no option audit: an audit is a function, and options are text. Nothing was written; "
                 f"use {instead}"

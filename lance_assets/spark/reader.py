@@ -10,12 +10,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from lance_assets.spark.jobs import SparkRunner, limited_driver_result, numbers, slots
+from lance_assets.spark.jobs import SparkRunner, limited_driver_result, partition_numbers, count_task_slots
 from lance_assets.spark.types import spark_schema, transport_schema
-from lance_assets.spark.worker_setup import InWorker
+from lance_assets.spark.worker_setup import WorkerTask
 from lance_core.tasks import aggregate as aggregating
 from lance_core.tasks import read as plans
-from lance_core.tasks.read import FewRows, ManifestStore, ReadTask, VersionRef, read_few
+from lance_core.tasks.read import FetchedRows, ManifestStore, ReadTask, VersionRef, fetch_or_plan
 
 
 def read(
@@ -40,28 +40,28 @@ def read(
     Where indices say which few rows can match, those are read at once, by the driver, and are the DataFrame: to look
     up rows by their key takes no job."""
     base = VersionRef(uri, version, tag, branch, storage_options, manifest_store, tuple(bases)).snapshot()
-    plan = read_few(
+    plan = fetch_or_plan(
         base,
         columns=columns,
         filter=filter,
         with_row_id=with_row_id,
         with_row_address=with_row_address,
         transport=transport_schema,
-        slots=slots(spark),
+        slots=count_task_slots(spark),
     )
-    if isinstance(plan, FewRows):
+    if isinstance(plan, FetchedRows):
         schema = spark_schema(plan.arrow)
-        return spark.createDataFrame(plan.rows, schema) if plan.rows.num_rows else _empty(spark, schema)
+        return spark.createDataFrame(plan.rows, schema) if plan.rows.num_rows else _empty_frame(spark, schema)
     if not plan.arrow.names:
         # Rows without columns do not travel as Arrow; how many there are is a number.
         return spark.range(plans.count_rows(base, filter, runner=lambda: SparkRunner(spark))).select()
     schema = spark_schema(plan.arrow)
-    if not plan.parts:
-        return _empty(spark, schema)
-    return numbers(spark, len(plan.parts), plan.memory_bytes).mapInArrow(InWorker(ReadTask(plan)), schema)
+    if not plan.partitions:
+        return _empty_frame(spark, schema)
+    return partition_numbers(spark, len(plan.partitions), plan.memory_bytes).mapInArrow(WorkerTask(ReadTask(plan)), schema)
 
 
-def _empty(spark: SparkSession, schema: StructType) -> DataFrame:
+def _empty_frame(spark: SparkSession, schema: StructType) -> DataFrame:
     """To look at which takes no job either: Spark sees that of none there is nothing to compute."""
     return spark.createDataFrame([], schema).limit(0)
 

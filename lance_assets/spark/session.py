@@ -26,7 +26,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from lance_assets.spark.java import ensure_java
-from lance_assets.spark.settings import LABELS, SparkSettings, as_text, mask, mebibytes
+from lance_assets.spark.settings import COSMETIC_KEYS, SparkSettings, as_text, mask_secret, parse_mebibytes
 from lance_core import InvalidInput, MissingDependency
 
 # Rows must not depend on the machine's zone, and mapInArrow must not swap columns in silence.
@@ -41,7 +41,7 @@ START_DEFAULTS: Mapping[str, str] = {
     "spark.python.worker.reuse": "true",
     "spark.ui.enabled": "false",
 }
-QUIET_SHELL = {"spark.ui.showConsoleProgress": "false"}  # Spark turns it on for what it takes for a shell
+CONSOLE_DEFAULTS = {"spark.ui.showConsoleProgress": "false"}  # Spark turns it on for what it takes for a shell
 LOOPBACK = "127.0.0.1"
 LOCAL_DEFAULTS: Mapping[str, str] = {"spark.driver.bindAddress": LOOPBACK, "spark.driver.host": LOOPBACK}
 
@@ -55,7 +55,7 @@ JVM_SETTINGS = (
     "spark.jars.packages",
 )
 # What Spark is given of these it adds to, or spells out.
-_ADDED_TO = (
+_EXTENDED_BY_SPARK = (
     "spark.archives",
     "spark.driver.extraJavaOptions",
     "spark.executor.extraJavaOptions",
@@ -79,7 +79,7 @@ CONNECT_PACKAGES = {
 
 
 _log = logging.getLogger(__name__)
-_opening = RLock()
+_open_lock = RLock()
 # By application id, what it was asked for: Spark adds to some settings, and every new session inherits the rest.
 _started_with: dict[str, dict[str, str]] = {}
 
@@ -98,19 +98,19 @@ def open_session(settings: SparkSettings | None = None) -> SparkSession:
     naming each setting that the running application cannot take any more.
     """
     asked = settings or SparkSettings()
-    with _opening:
+    with _open_lock:
         remote = asked.remote or (None if asked.master else os.environ.get("SPARK_REMOTE"))
         if remote:
-            return _connect(asked, remote)
+            return _connect_to_server(asked, remote)
         running = _running_context()
         if running is None:
-            running = _start(asked)
+            running = _start_application(asked)
             session = SparkSession(running)
         else:
             session = SparkSession.builder.getOrCreate()
             if asked.master and asked.master != running.master:
-                raise _ignored({"spark.master": (asked.master, running.master or "unset")}, session)
-        return _configured(session.newSession(), asked)
+                raise _ignored_settings_error({"spark.master": (asked.master, running.master or "unset")}, session)
+        return _configure(session.newSession(), asked)
 
 
 def live_session(source: SparkSession | HasSession) -> SparkSession:
@@ -129,21 +129,21 @@ def live_session(source: SparkSession | HasSession) -> SparkSession:
     return session
 
 
-def check_applied(session: SparkSession, asked: Mapping[str, object]) -> None:
+def check_applied(session: SparkSession, requested: Mapping[str, object]) -> None:
     """Refuse by name what was asked for and this session has otherwise: on an application that runs `getOrCreate` says
     nothing of settings that come too late."""
     ignored = {}
-    for key, value in asked.items():
+    for key, value in requested.items():
         wanted = as_text(value) if isinstance(value, str | int | float | bool) else None
-        live = _runs_with(session, key)
-        if wanted is None or key in LABELS or wanted == live or (live and key.startswith(_ADDED_TO)):
+        live = _effective_value(session, key)
+        if wanted is None or key in COSMETIC_KEYS or wanted == live or (live and key.startswith(_EXTENDED_BY_SPARK)):
             continue
         ignored[key] = (wanted, live if live is not None else "unset")
     if ignored:
-        raise _ignored(ignored, session)
+        raise _ignored_settings_error(ignored, session)
 
 
-def _runs_with(session: SparkSession, key: str) -> str | None:
+def _effective_value(session: SparkSession, key: str) -> str | None:
     """`getOrCreate` notes on a session also what its application cannot take any more."""
     context = classic_context(session)
     if context is None or key.startswith("spark.sql."):
@@ -165,7 +165,7 @@ def classic_context(session: SparkSession) -> SparkContext | None:
     return None if is_connect(session) else session.sparkContext
 
 
-def _start(asked: SparkSettings) -> SparkContext:
+def _start_application(asked: SparkSettings) -> SparkContext:
     """Start Java if it is not there, then the application.
 
     Java is started with what is no secret, since every user of the machine can read its command line; the
@@ -179,7 +179,7 @@ def _start(asked: SparkSettings) -> SparkContext:
     told = {"spark.app.name": asked.app_name, **asked.requested}
     if asked.master:
         told["spark.master"] = asked.master
-    if _java_runs():
+    if _is_java_running():
         SparkContext._ensure_initialized()
         conf = SparkConf()
         late = {
@@ -188,12 +188,12 @@ def _start(asked: SparkSettings) -> SparkContext:
             if key in told and told[key] != conf.get(key)
         }
         if late:
-            raise _ignored(late)
+            raise _ignored_settings_error(late)
     else:
         ensure_java()
-        public = {key for key, value in told.items() if key in JVM_SETTINGS or mask(key, value) == value}
-        with _environment(_for_java(asked)):
-            _launch(_quiet_shell(asked) | {key: told[key] for key in public})
+        public = {key for key, value in told.items() if key in JVM_SETTINGS or mask_secret(key, value) == value}
+        with _temporary_environment(_java_environment(asked)):
+            _launch_java(_console_settings(asked) | {key: told[key] for key in public})
         conf = SparkConf()
         told = {key: value for key, value in told.items() if key not in public}
     conf.setAll(list(told.items()))
@@ -201,18 +201,18 @@ def _start(asked: SparkSettings) -> SparkContext:
     defaults = {"spark.master": master, **START_DEFAULTS}
     if is_local(master):
         python = {"spark.pyspark.python": _local_python(), "spark.pyspark.driver.python": sys.executable}
-        defaults |= {**LOCAL_DEFAULTS, **python, **_sockets()}
+        defaults |= {**LOCAL_DEFAULTS, **python, **_socket_settings()}
     for key, value in defaults.items():
         conf.setIfMissing(key, value)
     # PySpark's Python side takes the workers' interpreter from the environment alone, whatever the setting says.
     workers = conf.get("spark.pyspark.python")
-    with _environment({"PYSPARK_PYTHON": workers} if workers else {}):
+    with _temporary_environment({"PYSPARK_PYTHON": workers} if workers else {}):
         context = SparkContext(conf=conf)
     _started_with[context.applicationId] = asked.requested
     return context
 
 
-def _launch(told: Mapping[str, str]) -> None:
+def _launch_java(told: Mapping[str, str]) -> None:
     if not shutil.which("bash"):
         raise MissingDependency("Spark's start scripts need bash, and there is none on the path: install it.")
     launch = SparkConf(loadDefaults=False).setAll(list(told.items()))
@@ -227,7 +227,7 @@ def _launch(told: Mapping[str, str]) -> None:
         ) from error
 
 
-def _connect(asked: SparkSettings, remote: str) -> SparkSession:
+def _connect_to_server(asked: SparkSettings, remote: str) -> SparkSession:
     if _running_context() is not None:
         raise InvalidInput(
             "This process runs a Spark application of its own, and cannot be a client of Spark Connect as "
@@ -243,10 +243,10 @@ def _connect(asked: SparkSettings, remote: str) -> SparkSession:
         session = SparkSession.builder.remote(remote).create()
     except PySparkImportError as error:  # one of them is too old
         raise MissingDependency(f'Spark Connect: {error}. Run: pip install "pyspark[connect]"') from error
-    return _configured(session, asked)
+    return _configure(session, asked)
 
 
-def _configured(session: SparkSession, asked: SparkSettings) -> SparkSession:
+def _configure(session: SparkSession, asked: SparkSettings) -> SparkSession:
     """Put the session's settings on it, and refuse what the application under it has otherwise."""
     requested = asked.requested
     context = classic_context(session)
@@ -266,15 +266,15 @@ def _configured(session: SparkSession, asked: SparkSettings) -> SparkSession:
         if value not in (live, brought.get(key)):  # Spark adds to some of what it is given
             ignored[key] = (value, live if live is not None else "unset")
     if ignored:
-        raise _ignored(ignored, session)
-    _warn_of(session.conf.get(PYTHON_MEMORY, None))
+        raise _ignored_settings_error(ignored, session)
+    _warn_of_low_memory_limit(session.conf.get(PYTHON_MEMORY, None))
     if context is not None:
         context.setLogLevel(asked.log_level)
     return session
 
 
-def _warn_of(limit: str | None) -> None:
-    if (mebibytes(limit) or PYTHON_MEMORY_MIN_MIB) < PYTHON_MEMORY_MIN_MIB:
+def _warn_of_low_memory_limit(limit: str | None) -> None:
+    if (parse_mebibytes(limit) or PYTHON_MEMORY_MIN_MIB) < PYTHON_MEMORY_MIN_MIB:
         _log.warning(
             "%s is %s: it bounds what Python workers map, and readers of Lance files map more than they use. Workers "
             "that end without a reason need 3g, or no such limit.",
@@ -290,10 +290,12 @@ def _is_installed(module: str) -> bool:
         return False
 
 
-def _ignored(settings: Mapping[str, tuple[str, str]], session: SparkSession | None = None) -> InvalidInput:
+def _ignored_settings_error(
+    settings: Mapping[str, tuple[str, str]], session: SparkSession | None = None
+) -> InvalidInput:
     """One line a setting: asked, and what runs."""
     lines = [
-        f"{key}: asked for {mask(key, asked)}, it runs with {mask(key, live)}"
+        f"{key}: asked for {mask_secret(key, asked)}, it runs with {mask_secret(key, live)}"
         for key, (asked, live) in settings.items()
     ]
     where = "Java process"
@@ -315,13 +317,13 @@ def _running_context() -> SparkContext | None:
     return SparkContext._active_spark_context
 
 
-def _java_runs() -> bool:
+def _is_java_running() -> bool:
     """Started by an earlier session of this process, perhaps stopped since, or by spark-submit."""
     return SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 @contextmanager
-def _environment(lent: Mapping[str, str]) -> Iterator[None]:
+def _temporary_environment(lent: Mapping[str, str]) -> Iterator[None]:
     """Lend Java and PySpark what they read from the environment while they start; put it back afterwards."""
     before = {key: os.environ.get(key) for key in lent}
     os.environ.update(lent)
@@ -335,9 +337,9 @@ def _environment(lent: Mapping[str, str]) -> Iterator[None]:
                 os.environ[key] = value
 
 
-def _for_java(asked: SparkSettings) -> dict[str, str]:
+def _java_environment(asked: SparkSettings) -> dict[str, str]:
     python = asked.settings.get("spark.pyspark.python")
-    if not _surely_local(asked):
+    if not _is_certainly_local(asked):
         return {"PYSPARK_PYTHON": python} if python else {}
     return {
         "PYSPARK_PYTHON": python or _local_python(),
@@ -345,15 +347,15 @@ def _for_java(asked: SparkSettings) -> dict[str, str]:
     }
 
 
-def _quiet_shell(asked: SparkSettings) -> dict[str, str]:
+def _console_settings(asked: SparkSettings) -> dict[str, str]:
     """What PySpark prints at its start tells a user of this package nothing. A configured log stays as it is."""
-    if not _surely_local(asked) or "SPARK_CONF_DIR" in os.environ:
-        return dict(QUIET_SHELL)
+    if not _is_certainly_local(asked) or "SPARK_CONF_DIR" in os.environ:
+        return dict(CONSOLE_DEFAULTS)
     log = Path(__file__).with_name("log4j2.properties").as_uri()
-    return QUIET_SHELL | {"spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={log}"}
+    return CONSOLE_DEFAULTS | {"spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={log}"}
 
 
-def _sockets() -> dict[str, str]:
+def _socket_settings() -> dict[str, str]:
     """Rows go to Python over sockets of the machine: over TCP each task waits 40 ms for an answer that the kernel holds
     back. Their names have to be short, which on other machines nobody knows (`004-python-task-overhead.md`)."""
     directory = tempfile.gettempdir()
@@ -370,7 +372,7 @@ def _local_python() -> str:
     return os.environ.get("PYSPARK_PYTHON") or sys.executable
 
 
-def _surely_local(asked: SparkSettings) -> bool:
+def _is_certainly_local(asked: SparkSettings) -> bool:
     """Before Java runs, nobody else has been asked; where a cluster may be configured we do not guess."""
     if asked.master:
         return is_local(asked.master)

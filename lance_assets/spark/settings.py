@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from lance_core import InvalidInput
 
-LABELS = ("spark.app.name",)  # on reuse the first one stays, and nobody is harmed
+COSMETIC_KEYS = ("spark.app.name",)  # on reuse the first one stays, and nobody is harmed
 LOG_LEVELS = ("ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF")
-SECRET = re.compile(r"passw|pwd|secret|token|key|credential|sas(?![a-z])|signature", re.IGNORECASE)
-NO_SECRETS = ("spark.sql.mapKeyDedupPolicy",)  # they only look like it
+SECRET_PATTERN = re.compile(r"passw|pwd|secret|token|key|credential|sas(?![a-z])|signature", re.IGNORECASE)
+NON_SECRET_KEYS = ("spark.sql.mapKeyDedupPolicy",)  # they only look like it
 MASKED = "***"
 
 
@@ -36,7 +36,7 @@ class SparkSettings:
         for name, key in (("master", "spark.master"), ("remote", "spark.remote")):
             ours, inside = getattr(self, name), self.settings.get(key)
             if ours == "" or (ours and inside and ours != inside):
-                here, there = mask(name, ours), mask(name, inside or "")
+                here, there = mask_secret(name, ours), mask_secret(name, inside or "")
                 raise InvalidInput(f"Spark's {name} is {here!r}, {key} in conf is {there!r}: give one of them.")
             object.__setattr__(self, name, ours or inside)
         if self.master and self.master.startswith("sc://") and self.remote in (None, self.master):
@@ -60,25 +60,27 @@ class SparkSettings:
     def requested(self) -> dict[str, str]:
         """Every setting the user asked for, less where Spark is and what it is called."""
         return {
-            key: value for key, value in self.settings.items() if key not in ("spark.master", "spark.remote", *LABELS)
+            key: value
+            for key, value in self.settings.items()
+            if key not in ("spark.master", "spark.remote", *COSMETIC_KEYS)
         }
 
     def __repr__(self) -> str:
-        shown = {key: mask(key, value) for key, value in self.settings.items()}
-        remote = mask("remote", self.remote) if self.remote else None
+        shown = {key: mask_secret(key, value) for key, value in self.settings.items()}
+        remote = mask_secret("remote", self.remote) if self.remote else None
         return (
             f"SparkSettings(master={self.master!r}, remote={remote!r}, app_name={self.app_name!r}, "
             f"conf={shown!r}, log_level={self.log_level!r})"
         )
 
 
-def mask(key: str, value: str) -> str:
+def mask_secret(key: str, value: str) -> str:
     """The value of a setting, fit to be shown: hidden if the key or the value itself speaks of a secret."""
-    if key in NO_SECRETS or value.lower() in ("true", "false"):
+    if key in NON_SECRET_KEYS or value.lower() in ("true", "false"):
         return value
-    if SECRET.search(key) or re.search(r"://[^/@\s]+@", value):
+    if SECRET_PATTERN.search(key) or re.search(r"://[^/@\s]+@", value):
         return MASKED
-    return MASKED if re.search(rf"({SECRET.pattern})[^\s=]*=", value, re.IGNORECASE) else value
+    return MASKED if re.search(rf"({SECRET_PATTERN.pattern})[^\s=]*=", value, re.IGNORECASE) else value
 
 
 def as_text(value: str | int | float | bool) -> str:
@@ -86,7 +88,7 @@ def as_text(value: str | int | float | bool) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def mebibytes(size: str | None) -> int | None:
+def parse_mebibytes(size: str | None) -> int | None:
     """A size of memory as Spark writes them, where a bare number counts mebibytes; None where it is no size."""
     found = re.fullmatch(r"(\d+)\s*([kmgt]?)i?b?", (size or "").strip().lower())
     if not found:

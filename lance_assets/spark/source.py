@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lance_core.tasks.read import ReadPlan, ScanPartition
     from lance_core.tasks.write_handle import WriteHandle
 
-_SLOTS = 8
+_ASSUMED_SLOTS = 8
 """How many tasks run at once is not known where Spark plans."""
 
 
@@ -72,18 +72,19 @@ class LanceDataSource(ds.DataSource):
         )
         from lance_core.tasks.write_handle import WriteHandle
 
-        said = self._said()
-        said.without_audit("append(df, uri, audit=) or overwrite(df, uri, audit=) of lance_assets.spark")
+        said = self._format_options()
+        said.refuse_audit("append(df, uri, audit=) or overwrite(df, uri, audit=) of lance_assets.spark")
         uri, incoming = said.uri, stored_schema(schema)
         limits = FileLimits(
-            said.number("max_rows_per_file", ROWS_PER_FILE_MAX), said.number("max_bytes_per_file", BYTES_PER_FILE_MAX)
+            said.get_number("max_rows_per_file", ROWS_PER_FILE_MAX),
+            said.get_number("max_bytes_per_file", BYTES_PER_FILE_MAX),
         )
-        intent, branch, store = map(said.text, ("intent", "branch", "manifest_store"))
+        intent, branch, store = map(said.get_text, ("intent", "branch", "manifest_store"))
         if overwrite:
             planned = begin_overwrite(
                 uri,
                 incoming,
-                replace_schema=said.flag("replace_schema", default=False),
+                replace_schema=said.get_flag("replace_schema", default=False),
                 intent=intent,
                 limits=limits,
                 storage_options=said.storage,
@@ -94,7 +95,7 @@ class LanceDataSource(ds.DataSource):
             planned = begin_append(
                 uri,
                 incoming,
-                create=said.flag("create", default=True),
+                create=said.get_flag("create", default=True),
                 intent=intent,
                 limits=limits,
                 storage_options=said.storage,
@@ -119,28 +120,28 @@ class LanceDataSource(ds.DataSource):
         from lance_assets.spark.types import spark_schema, transport_schema
         from lance_core.tasks.read import VersionRef, plan_read
 
-        said = self._said()
-        tag, branch, store = map(said.text, ("tag", "branch", "manifest_store"))
-        version = said.number("version", None)
+        said = self._format_options()
+        tag, branch, store = map(said.get_text, ("tag", "branch", "manifest_store"))
+        version = said.get_number("version", None)
         if self._pinned is not None:
             (version, branch), tag = self._pinned, None
-        bases = said.names("bases") or ()
+        bases = said.get_names("bases") or ()
         base = VersionRef(said.uri, version, tag, branch, said.storage, store, bases).snapshot()
         self._pinned = (int(base.version), base.manifest.branch)
         plan = plan_read(
             base,
             transport=transport_schema,
-            slots=_SLOTS,
-            columns=said.names("columns") if schema is None else schema.fieldNames(),
-            filter=said.text("filter"),
-            with_row_id=schema is None and said.flag("with_row_id", default=False),
-            with_row_address=schema is None and said.flag("with_row_address", default=False),
+            slots=_ASSUMED_SLOTS,
+            columns=said.get_names("columns") if schema is None else schema.fieldNames(),
+            filter=said.get_text("filter"),
+            with_row_id=schema is None and said.get_flag("with_row_id", default=False),
+            with_row_address=schema is None and said.get_flag("with_row_address", default=False),
         )
         if schema is not None:
-            check_same(spark_schema(plan.arrow), schema)
+            check_same_types(spark_schema(plan.arrow), schema)
         return plan
 
-    def _said(self) -> "FormatOptions":
+    def _format_options(self) -> "FormatOptions":
         from lance_assets.spark.options import FormatOptions
 
         return FormatOptions(self.options)
@@ -163,7 +164,7 @@ class LanceReader(ds.DataSourceReader):
         self._plan = plan
 
     def partitions(self) -> list[ds.InputPartition]:
-        return [LancePartition(part) for part in self._plan.parts]
+        return [LancePartition(part) for part in self._plan.partitions]
 
     def read(self, partition: ds.InputPartition | None) -> "Iterator[pa.RecordBatch]":
         """Where there is nothing to read, Spark asks for one partition all the same."""
@@ -174,11 +175,11 @@ class LanceReader(ds.DataSourceReader):
         if not isinstance(partition, LancePartition):
             return iter(())
         set_up_worker()
-        return self._plan.work.rows(partition.part, to_arrow_schema(self._schema, timezone="UTC"))
+        return self._plan.work.read(partition.part, to_arrow_schema(self._schema, timezone="UTC"))
 
     def __getstate__(self) -> dict[str, object]:
         """Workers are given their parts one by one."""
-        return {"_schema": self._schema, "_plan": self._plan.without_parts()}
+        return {"_schema": self._schema, "_plan": self._plan.without_partitions()}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
@@ -186,7 +187,7 @@ class LanceReader(ds.DataSourceReader):
 
 @dataclass(frozen=True, slots=True)
 class LanceMessage(ds.WriterCommitMessage):
-    written: bytes = field(repr=False)
+    encoded_result: bytes = field(repr=False)
 
 
 class LanceWriter(ds.DataSourceArrowWriter):
@@ -200,25 +201,25 @@ class LanceWriter(ds.DataSourceArrowWriter):
         from lance_assets.spark.worker_setup import set_up_worker
 
         set_up_worker()
-        return LanceMessage(self._handed.written(iterator) if self._handed else b"")
+        return LanceMessage(self._handed.write_batches(iterator) if self._handed else b"")
 
     def commit(self, messages: list[ds.WriterCommitMessage | None]) -> None:
         from lance_core import StorageError
-        from lance_core.tasks.write_handle import results
+        from lance_core.tasks.write_handle import combine_results
 
         if self._handed is None:
             return
         if not all(isinstance(message, LanceMessage) for message in messages):
             raise StorageError(f"{self._handed.plan.uri}: Spark gave back less than its tasks wrote; write again")
-        written = [message.written for message in messages if isinstance(message, LanceMessage)]
-        self._handed.planned().finish(results(written), properties=self._properties)
+        written = [message.encoded_result for message in messages if isinstance(message, LanceMessage)]
+        self._handed.to_planned_write().finish(combine_results(written), properties=self._properties)
 
     def abort(self, messages: list[ds.WriterCommitMessage | None]) -> None:
         """Nothing. Spark asks for it after a commit that failed too, which may have landed: its files may be in use.
         What no version names is cleaned up later."""
 
 
-def check_same(stored: StructType, asked: StructType) -> None:
+def check_same_types(stored: StructType, asked: StructType) -> None:
     """Of a schema that Spark was given for the columns: their names choose, their types must be what they are."""
     from lance_core import InvalidInput
 

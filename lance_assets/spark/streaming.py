@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from lance_assets.spark.options import FormatOptions
-from lance_assets.spark.source import check_same
+from lance_assets.spark.source import check_same_types
 from lance_assets.spark.types import spark_schema, transport_schema
 from lance_assets.spark.worker_setup import set_up_worker
 from lance_core import InvalidInput
@@ -33,32 +33,32 @@ from lance_core.tasks.streaming.offsets import Start
 from lance_core.tasks.streaming.stream_partitions import StreamPartition
 from lance_core.tasks.streaming.stream_source import Limits, Stream
 
-_SLOTS = 8
+_ASSUMED_SLOTS = 8
 """How many tasks run at once is not known where Spark plans."""
-_NO_END = (1 << 63) - 1
+_UNLIMITED_ROWS = (1 << 63) - 1
 _LATEST = "latest"
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> "LanceStreamReader":
     """Which options there are is told at `LanceDataSource`."""
     given = FormatOptions(options)
-    given.without(dict.fromkeys(("version", "tag"), "it begins where starting_version says, and goes on"))
-    branch, store, bases = given.text("branch"), given.text("manifest_store"), given.names("bases") or ()
+    given.refuse_for_streams(dict.fromkeys(("version", "tag"), "it begins where starting_version says, and goes on"))
+    branch, store, bases = given.get_text("branch"), given.get_text("manifest_store"), given.get_names("bases") or ()
     stream = Stream(
         VersionRef(given.uri, None, None, branch, given.storage, store, bases),
         transport=transport_schema,
         columns=schema.fieldNames(),
-        filter=given.text("filter"),
-        start=_start(given),
-        on_change=_on_change(given),
+        filter=given.get_text("filter"),
+        start=_start_position(given),
+        on_change=_change_mode(given),
         limits=Limits(
-            rows=given.number("max_rows_per_trigger", None),
-            files=given.number("max_files_per_trigger", None),
-            versions=given.number("max_versions_per_trigger", None),
+            rows=given.get_number("max_rows_per_trigger", None),
+            files=given.get_number("max_files_per_trigger", None),
+            versions=given.get_number("max_versions_per_trigger", None),
         ),
-        poll_seconds=given.seconds("poll_seconds"),
+        poll_seconds=given.get_seconds("poll_seconds"),
     )
-    check_same(spark_schema(stream.arrow), schema)
+    check_same_types(spark_schema(stream.arrow), schema)
     return LanceStreamReader(schema, stream)
 
 
@@ -91,7 +91,7 @@ class LanceStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadAllAvailable()
         if limits.rows is None and limits.files is not None:
             return ReadMaxFiles(limits.files)
-        return ReadMaxRows(limits.rows or _NO_END)
+        return ReadMaxRows(limits.rows or _UNLIMITED_ROWS)
 
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
         return self.stream.latest(start, limited=not isinstance(limit, ReadAllAvailable))
@@ -103,7 +103,7 @@ class LanceStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.stream.hold()
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[ds.InputPartition]:
-        return [LanceStreamPartition(part) for part in self.stream.parts(start, end, slots=_SLOTS)]
+        return [LanceStreamPartition(part) for part in self.stream.parts(start, end, slots=_ASSUMED_SLOTS)]
 
     def read(self, partition: ds.InputPartition | None) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, LanceStreamPartition):
@@ -119,14 +119,14 @@ class LanceStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.__dict__.update(state)
 
 
-def _start(given: FormatOptions) -> Start:
-    version, time = given.text("starting_version"), given.text("starting_timestamp")
+def _start_position(given: FormatOptions) -> Start:
+    version, time = given.get_text("starting_version"), given.get_text("starting_timestamp")
     if version is not None and version.lower() == _LATEST:
-        return Start(latest=True, timestamp=None if time is None else _moment(time))
-    return Start(given.number("starting_version", None), timestamp=None if time is None else _moment(time))
+        return Start(latest=True, timestamp=None if time is None else _parse_timestamp(time))
+    return Start(given.get_number("starting_version", None), timestamp=None if time is None else _parse_timestamp(time))
 
 
-def _moment(text: str) -> datetime:
+def _parse_timestamp(text: str) -> datetime:
     try:
         return datetime.fromisoformat(text)
     except ValueError:
@@ -135,8 +135,8 @@ def _moment(text: str) -> datetime:
         ) from None
 
 
-def _on_change(given: FormatOptions) -> OnChange:
-    text = given.text("on_change") or OnChange.FAIL.value
+def _change_mode(given: FormatOptions) -> OnChange:
+    text = given.get_text("on_change") or OnChange.FAIL.value
     if text not in {each.value for each in OnChange}:
         raise InvalidInput(f"the option on_change is {text!r}: it is {', '.join(each.value for each in OnChange)}")
     return OnChange(text)

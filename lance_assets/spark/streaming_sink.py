@@ -34,27 +34,28 @@ def stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: 
     """Which options there are is told at `LanceDataSource`. `overwrite` is what Spark makes of the output mode
     "complete"."""
     given = FormatOptions(options)
-    given.without({"intent": "each batch has one of its own"})
-    given.without_audit("foreachBatch with append(..., intent=, audit=), or upsert_batches(..., audit=)")
+    given.refuse_for_streams({"intent": "each batch has one of its own"})
+    given.refuse_audit("foreachBatch with append(..., intent=, audit=), or upsert_batches(..., audit=)")
     limits = FileLimits(
-        given.number("max_rows_per_file", ROWS_PER_FILE_MAX), given.number("max_bytes_per_file", BYTES_PER_FILE_MAX)
+        given.get_number("max_rows_per_file", ROWS_PER_FILE_MAX),
+        given.get_number("max_bytes_per_file", BYTES_PER_FILE_MAX),
     )
     write = StreamedWrite.begin(
         given.uri,
         stored_schema(schema),
         replaces=overwrite,
-        create=given.flag("create", default=True),
+        create=given.get_flag("create", default=True),
         limits=limits,
-        branch=given.text("branch"),
+        branch=given.get_text("branch"),
         storage_options=given.storage,
-        manifest_store=given.text("manifest_store"),
+        manifest_store=given.get_text("manifest_store"),
     )
     return LanceStreamWriter(write, given)
 
 
 @dataclass(frozen=True, slots=True)
 class LanceStreamMessage(ds.WriterCommitMessage):
-    told: SinkMessage
+    message: SinkMessage
 
 
 class LanceStreamWriter(ds.DataSourceStreamArrowWriter):
@@ -64,10 +65,10 @@ class LanceStreamWriter(ds.DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> LanceStreamMessage:
         set_up_worker()
-        return LanceStreamMessage(self._write.written(iterator, _batch()))
+        return LanceStreamMessage(self._write.written(iterator, _current_batch()))
 
     def commit(self, messages: list[ds.WriterCommitMessage | None], batchId: int) -> None:
-        told = [message.told for message in messages if isinstance(message, LanceStreamMessage)]
+        told = [message.message for message in messages if isinstance(message, LanceStreamMessage)]
         if len(told) < len(messages):
             raise StorageError(
                 f"{self._options.uri}: Spark gave back less than its tasks wrote in batch {batchId}; start the query "
@@ -77,9 +78,9 @@ class LanceStreamWriter(ds.DataSourceStreamArrowWriter):
             told,
             batchId,
             storage_options=self._options.storage,
-            manifest_store=self._options.text("manifest_store"),
+            manifest_store=self._options.get_text("manifest_store"),
             properties=self._options.properties,
-            retries=self._options.number("retries", ATTEMPTS),
+            retries=self._options.get_number("retries", ATTEMPTS),
         )
 
     def abort(self, messages: list[ds.WriterCommitMessage | None], batchId: int) -> None:
@@ -113,7 +114,7 @@ def upsert_batches(
     it meanwhile."""
 
     def bring(rows: DataFrame, number: int) -> None:
-        batch = _batch_of(rows, number, query_id)
+        batch = _batch_of_frame(rows, number, query_id)
         upsert(
             rows,
             uri,
@@ -136,14 +137,14 @@ def upsert_batches(
     return bring
 
 
-def _batch() -> MicroBatch | None:
+def _current_batch() -> MicroBatch | None:
     """Which one this task works for; None where Spark does not say."""
     context = TaskContext.get()
     query, number, run = (context.getLocalProperty(name) if context else None for name in (_QUERY, _BATCH, _RUN))
     return MicroBatch(query, int(number), run) if query and number else None
 
 
-def _batch_of(rows: DataFrame, number: int, query_id: str | None) -> MicroBatch:
+def _batch_of_frame(rows: DataFrame, number: int, query_id: str | None) -> MicroBatch:
     context = getattr(rows.sparkSession, "sparkContext", None)
     query, run = (context.getLocalProperty(name) if context else None for name in (_QUERY, _RUN))
     if not (found := query_id or query):

@@ -13,7 +13,7 @@ import pyspark.sql.types as T
 
 from lance_core import InvalidInput, Unsupported
 
-_PLAIN: tuple[tuple[T.DataType, pa.DataType], ...] = (
+_SCALAR_TYPES: tuple[tuple[T.DataType, pa.DataType], ...] = (
     (T.NullType(), pa.null()),
     (T.BooleanType(), pa.bool_()),
     (T.ByteType(), pa.int8()),
@@ -29,20 +29,20 @@ _PLAIN: tuple[tuple[T.DataType, pa.DataType], ...] = (
     (T.TimestampNTZType(), pa.timestamp("us")),
     (T.DayTimeIntervalType(), pa.duration("us")),
 )
-_UNSIGNED = {
+_UNSIGNED_TO_SIGNED = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),
     pa.uint32(): pa.int64(),
     pa.uint64(): pa.decimal128(20, 0),
 }
 _DECIMAL_PRECISION_MAX = 38
-FIXED_SIZE = "arrow.fixed-size-list.size"
+FIXED_SIZE_KEY = "arrow.fixed-size-list.size"
 """In the metadata of a Spark column of arrays: so long is each, and a new table stores them as vectors."""
-_NOT_SPARKS = ("ARROW:", "SPARK::", "lance-schema:")
+_STORAGE_KEY_PREFIXES = ("ARROW:", "SPARK::", "lance-schema:")
 """Metadata of a stored column that says what its type is, or what the table promises of it."""
-_OF_BLOBS = ("lance-encoding:blob", "lance-encoding:packed")
+_BLOB_KEY_PREFIXES = ("lance-encoding:blob", "lance-encoding:packed")
 """Said of bytes. Of a blob that is stored Spark is told where it is."""
-_WAYS_OUT: tuple[tuple[type[T.DataType], str], ...] = (
+_CONVERSION_ADVICE: tuple[tuple[type[T.DataType], str], ...] = (
     (T.VariantType, "make it a text with to_json()"),
     (T.TimeType, "cast it to string"),
     (T.YearMonthIntervalType, "store its months as a number"),
@@ -57,7 +57,7 @@ def spark_schema(arrow: pa.Schema) -> T.StructType:
 
 
 def transport_schema(arrow: pa.Schema) -> pa.Schema:
-    return pa.schema([pa.field(field.name, _transport(field.type, field.name), field.nullable) for field in arrow])
+    return pa.schema([pa.field(field.name, _transport_type(field.type, field.name), field.nullable) for field in arrow])
 
 
 def stored_schema(spark: T.StructType) -> pa.Schema:
@@ -69,43 +69,43 @@ def _spark_field(field: pa.Field) -> T.StructField:
     """With its metadata, so that a table made of the same rows has it too."""
     metadata: dict[str, object] = {}
     for name, value in (field.metadata or {}).items():
-        if name.isascii() and not name.decode().startswith((*_NOT_SPARKS, *_OF_BLOBS)):
+        if name.isascii() and not name.decode().startswith((*_STORAGE_KEY_PREFIXES, *_BLOB_KEY_PREFIXES)):
             metadata[name.decode()] = value.decode(errors="replace")
     if pa.types.is_fixed_size_list(field.type):
-        metadata[FIXED_SIZE] = field.type.list_size
-    return T.StructField(field.name, _to_spark(field.type, field.name), field.nullable, metadata)
+        metadata[FIXED_SIZE_KEY] = field.type.list_size
+    return T.StructField(field.name, _spark_type(field.type, field.name), field.nullable, metadata)
 
 
 def _stored_field(field: T.StructField, path: str) -> pa.Field:
     """What Spark knows of a column besides its type is kept where it is a text; the rest is Spark's own."""
     metadata: Mapping[str, object] = field.metadata or {}
-    arrow = _to_arrow(field.dataType, path)
-    if FIXED_SIZE in metadata:
-        arrow = _vector(arrow, metadata[FIXED_SIZE], path)
+    arrow = _arrow_type(field.dataType, path)
+    if FIXED_SIZE_KEY in metadata:
+        arrow = _vector_type(arrow, metadata[FIXED_SIZE_KEY], path)
     told = {
         name: value
         for name, value in metadata.items()
-        if isinstance(value, str) and name != FIXED_SIZE and not name.startswith((*_NOT_SPARKS, "__"))
+        if isinstance(value, str) and name != FIXED_SIZE_KEY and not name.startswith((*_STORAGE_KEY_PREFIXES, "__"))
     }
     return pa.field(field.name, arrow, metadata=told or None)
 
 
-def _vector(arrow: pa.DataType, size: object, path: str) -> pa.DataType:
+def _vector_type(arrow: pa.DataType, size: object, path: str) -> pa.DataType:
     length = int(size) if isinstance(size, int | str) and str(size).isdecimal() else 0
     if not pa.types.is_list(arrow) or not length:
         raise InvalidInput(
-            f"column {path!r} says in its metadata that it is of vectors ({FIXED_SIZE} = {size!r}): that is a whole "
+            f"column {path!r} says in its metadata that it is of vectors ({FIXED_SIZE_KEY} = {size!r}): that is a whole "
             f"number above 0, for an array, and this is {arrow}"
         )
     return pa.list_(arrow.value_field, length)
 
 
-def _transport(arrow: pa.DataType, path: str) -> pa.DataType:
+def _transport_type(arrow: pa.DataType, path: str) -> pa.DataType:
     """The Arrow type nearest to `arrow` that Spark takes."""
     if isinstance(arrow, pa.BaseExtensionType):
         arrow = arrow.storage_type
-    if arrow in _UNSIGNED:
-        return _UNSIGNED[arrow]
+    if arrow in _UNSIGNED_TO_SIGNED:
+        return _UNSIGNED_TO_SIGNED[arrow]
     if pa.types.is_float16(arrow):
         return pa.float32()
     if pa.types.is_timestamp(arrow):
@@ -119,21 +119,24 @@ def _transport(arrow: pa.DataType, path: str) -> pa.DataType:
     if pa.types.is_large_binary(arrow) or pa.types.is_fixed_size_binary(arrow):
         return pa.binary()
     if pa.types.is_dictionary(arrow):
-        return _transport(arrow.value_type, path)
+        return _transport_type(arrow.value_type, path)
     if pa.types.is_decimal(arrow) and arrow.precision - min(arrow.scale, 0) <= _DECIMAL_PRECISION_MAX:
         return pa.decimal128(arrow.precision - min(arrow.scale, 0), max(arrow.scale, 0))
     if pa.types.is_map(arrow):
-        key = _transport(arrow.key_type, f"{path}.key")
-        return pa.map_(key, _transport(arrow.item_type, f"{path}.value"))
+        key = _transport_type(arrow.key_type, f"{path}.key")
+        return pa.map_(key, _transport_type(arrow.item_type, f"{path}.value"))
     if pa.types.is_list(arrow) or pa.types.is_large_list(arrow) or pa.types.is_fixed_size_list(arrow):
         element = arrow.value_field
-        inner = _transport(element.type, f"{path}.{element.name}")
+        inner = _transport_type(element.type, f"{path}.{element.name}")
         return pa.list_(pa.field("element", inner, element.nullable))
     if pa.types.is_struct(arrow):
         return pa.struct(
-            [pa.field(child.name, _transport(child.type, f"{path}.{child.name}"), child.nullable) for child in arrow]
+            [
+                pa.field(child.name, _transport_type(child.type, f"{path}.{child.name}"), child.nullable)
+                for child in arrow
+            ]
         )
-    if any(arrow == known for _, known in _PLAIN):
+    if any(arrow == known for _, known in _SCALAR_TYPES):
         return arrow
     raise Unsupported(
         f"column {path!r} is stored as {arrow}, which Spark cannot hold; leave it out with columns=[...], or read it "
@@ -141,64 +144,64 @@ def _transport(arrow: pa.DataType, path: str) -> pa.DataType:
     )
 
 
-def _to_spark(arrow: pa.DataType, path: str) -> T.DataType:
-    arrow = _transport(arrow, path)
+def _spark_type(arrow: pa.DataType, path: str) -> T.DataType:
+    arrow = _transport_type(arrow, path)
     if pa.types.is_decimal(arrow):
         return T.DecimalType(arrow.precision, arrow.scale)
     if pa.types.is_map(arrow):
-        key, value = _to_spark(arrow.key_type, path), _to_spark(arrow.item_type, path)
+        key, value = _spark_type(arrow.key_type, path), _spark_type(arrow.item_type, path)
         return T.MapType(key, value, arrow.item_field.nullable)
     if pa.types.is_list(arrow):
-        return T.ArrayType(_to_spark(arrow.value_type, path), arrow.value_field.nullable)
+        return T.ArrayType(_spark_type(arrow.value_type, path), arrow.value_field.nullable)
     if pa.types.is_struct(arrow):
         return T.StructType(
             [
-                T.StructField(child.name, _to_spark(child.type, f"{path}.{child.name}"), child.nullable)
+                T.StructField(child.name, _spark_type(child.type, f"{path}.{child.name}"), child.nullable)
                 for child in arrow
             ]
         )
-    return next(spark for spark, known in _PLAIN if known == arrow)
+    return next(spark for spark, known in _SCALAR_TYPES if known == arrow)
 
 
-def _to_arrow(spark: T.DataType, path: str) -> pa.DataType:
-    for kind, convert in _NESTED.items():
+def _arrow_type(spark: T.DataType, path: str) -> pa.DataType:
+    for kind, convert in _NESTED_CONVERTERS.items():
         if isinstance(spark, kind):
             return convert(spark, path)
-    for known, arrow in _PLAIN:
+    for known, arrow in _SCALAR_TYPES:
         if type(known) is type(spark) or (isinstance(known, T.StringType) and isinstance(spark, T.StringType)):
             return arrow
     if isinstance(spark, T.CharType | T.VarcharType):
         return pa.string()
-    way_out = next((advice for kind, advice in _WAYS_OUT if isinstance(spark, kind)), "cast it")
+    way_out = next((advice for kind, advice in _CONVERSION_ADVICE if isinstance(spark, kind)), "cast it")
     raise Unsupported(
         f"column {path!r} has the Spark type {spark.simpleString()}, which a Lance table cannot store; {way_out}"
     )
 
 
-def _decimal(spark: T.DataType, path: str) -> pa.DataType:
+def _arrow_decimal(spark: T.DataType, path: str) -> pa.DataType:
     assert isinstance(spark, T.DecimalType)
     return pa.decimal128(spark.precision, spark.scale)
 
 
-def _list(spark: T.DataType, path: str) -> pa.DataType:
+def _arrow_list(spark: T.DataType, path: str) -> pa.DataType:
     assert isinstance(spark, T.ArrayType)
-    element = _to_arrow(spark.elementType, f"{path}.element")
+    element = _arrow_type(spark.elementType, f"{path}.element")
     return pa.list_(pa.field("item", element))
 
 
-def _map(spark: T.DataType, path: str) -> pa.DataType:
+def _arrow_map(spark: T.DataType, path: str) -> pa.DataType:
     assert isinstance(spark, T.MapType)
-    return pa.map_(_to_arrow(spark.keyType, f"{path}.key"), _to_arrow(spark.valueType, f"{path}.value"))
+    return pa.map_(_arrow_type(spark.keyType, f"{path}.key"), _arrow_type(spark.valueType, f"{path}.value"))
 
 
-def _struct(spark: T.DataType, path: str) -> pa.DataType:
+def _arrow_struct(spark: T.DataType, path: str) -> pa.DataType:
     assert isinstance(spark, T.StructType)
     return pa.struct([_stored_field(child, f"{path}.{child.name}") for child in spark])
 
 
-_NESTED: dict[type[T.DataType], Callable[[T.DataType, str], pa.DataType]] = {
-    T.DecimalType: _decimal,
-    T.ArrayType: _list,
-    T.MapType: _map,
-    T.StructType: _struct,
+_NESTED_CONVERTERS: dict[type[T.DataType], Callable[[T.DataType, str], pa.DataType]] = {
+    T.DecimalType: _arrow_decimal,
+    T.ArrayType: _arrow_list,
+    T.MapType: _arrow_map,
+    T.StructType: _arrow_struct,
 }

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-_TIMES = 2
+_FREEZES_MAX = 2
 """What is imported on first use is there when the second task begins."""
-_begun = 0
+_freezes = 0
 
 
 @dataclass(frozen=True, slots=True)
-class InWorker:
+class WorkerTask:
     """A task of ours in a worker of Spark's. Picklable as it is."""
 
     task: Task
@@ -35,7 +35,7 @@ class InWorker:
 
 def set_up_worker() -> None:
     """Between two tasks no garbage is left, so that nothing is kept that would go."""
-    global _begun
-    if _begun < _TIMES:
-        _begun += 1
+    global _freezes
+    if _freezes < _FREEZES_MAX:
+        _freezes += 1
         gc.freeze()

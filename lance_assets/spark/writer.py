@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from lance_assets.spark.arrow_bridge import map_in_arrow
-from lance_assets.spark.jobs import FRAGMENTS, SparkRunner
+from lance_assets.spark.jobs import FRAGMENT_RESULT_SCHEMA, SparkRunner
 from lance_assets.spark.types import stored_schema
 from lance_core import Committed, InvalidInput
 from lance_core.tasks.driver import Audit, TableRef, WriteOptions
@@ -94,7 +94,7 @@ def overwrite(
         return overwrite_slice(
             TableRef(uri, branch, storage_options, manifest_store),
             stored_schema(df.schema),
-            lambda task: map_in_arrow(ordered, task, FRAGMENTS),
+            lambda task: map_in_arrow(ordered, task, FRAGMENT_RESULT_SCHEMA),
             where,
             limits=FileLimits(max_rows_per_file, max_bytes_per_file),
             how=WriteOptions(intent, properties, retries, audit),
@@ -122,7 +122,7 @@ def _write(
 ) -> Committed:
     if isinstance(planned, Committed):
         return planned
-    written: pa.Table = map_in_arrow(df, WriteTask(planned.plan), FRAGMENTS)
+    written: pa.Table = map_in_arrow(df, WriteTask(planned.plan), FRAGMENT_RESULT_SCHEMA)
     return planned.finish(written, properties=properties, retries=retries, audit=audit)
 
 

@@ -24,22 +24,24 @@ class Audit:
     """Of one step. What was found the last time counts: what is planned again is looked at again."""
 
     checks: Sequence[Check]
-    findings: dict[str, CheckResult] = field(default_factory=dict)
+    check_results: dict[str, CheckResult] = field(default_factory=dict)
 
     def __call__(self, table: Table, parent: Table | None) -> None:
         """All of them are asked, so that whoever mends it sees everything at once."""
         seen = CheckContext(table, parent)
         # Where the store failed nothing was found, and another try may be able to look.
-        found = [evaluate(check, seen, passing=(StorageError,)) for check in self.checks]
-        self.findings = {each.check.name: each.finding for each in found}
+        found = [evaluate(check, seen, reraise=(StorageError,)) for check in self.checks]
+        self.check_results = {each.check.name: each.result for each in found}
         decisive = [check.name for check in self.checks if check.severity is Severity.ERROR]
-        if failed := {name: self.findings[name] for name in decisive if not self.findings[name].passed}:
+        if failed := {name: self.check_results[name] for name in decisive if not self.check_results[name].passed}:
             raise ChecksFailed(failed)
 
-    def results(self, otherwise: str, version: int | None) -> list[dg.AssetCheckResult]:
-        """One for each check, which Dagster asks for. `otherwise` says why none was asked."""
+    def asset_check_results(self, default_description: str, version: int | None) -> list[dg.AssetCheckResult]:
+        """One for each check, which Dagster asks for. `default_description` says why none was asked."""
         shown: dict[str, dg.MetadataValue] = {} if version is None else {"lance/version": dg.MetadataValue.int(version)}
-        found = {check: self.findings.get(check.name) or CheckResult(True, otherwise) for check in self.checks}
+        found = {
+            check: self.check_results.get(check.name) or CheckResult(True, default_description) for check in self.checks
+        }
         return [
             dg.AssetCheckResult(
                 check_name=check.name,
@@ -64,14 +66,14 @@ class Audit:
                 metadata={**where, **finding.metadata},
             )
             for check in self.checks
-            if (finding := self.findings.get(check.name)) is not None
+            if (finding := self.check_results.get(check.name)) is not None
         ]
 
     def warnings(self) -> list[str]:
         return [
-            f"check {check.name}: {self.findings[check.name].description}"
+            f"check {check.name}: {self.check_results[check.name].description}"
             for check in self.checks
-            if check.name in self.findings and not self.findings[check.name].passed
+            if check.name in self.check_results and not self.check_results[check.name].passed
         ]
 
 

@@ -26,13 +26,13 @@ class SparkMergeColumns(Write):
     summary: ClassVar[str] = "Merges columns into"
 
     def check(self) -> None:
-        self.check_function(self.fn, what="(spark, ctx) -> Spark DataFrame")
+        self.check_function(self.fn, signature="(spark, ctx) -> Spark DataFrame")
 
-    def change(self, ctx: WriteContext, how: Callable[[], SparkWriteOptions]) -> Committed:
-        rows = self.rows(self.fn, ctx)
+    def execute(self, ctx: WriteContext, make_options: Callable[[], SparkWriteOptions]) -> Committed:
+        rows = self.compute_rows(self.fn, ctx)
         version = ctx.version_read() if self.on == ROW_ADDRESS else None
         return merge_columns(
-            rows, ctx.table.uri, on=self.on, schema=self.schema, missing=self.missing, version=version, **how()
+            rows, ctx.table.uri, on=self.on, schema=self.schema, missing=self.missing, version=version, **make_options()
         )
 
 
@@ -48,12 +48,12 @@ class SparkMapColumns(Write):
     summary: ClassVar[str] = "Computes columns of"
 
     def check(self) -> None:
-        self.check_function(self.fn, what="(pyarrow.RecordBatch) -> pyarrow.RecordBatch")
+        self.check_function(self.fn, signature="(pyarrow.RecordBatch) -> pyarrow.RecordBatch")
         if self.schema is None or not len(self.schema):
-            raise self.wrong("schema= says which columns fn computes")
+            raise self.declaration_error("schema= says which columns fn computes")
 
-    def change(self, ctx: WriteContext, how: Callable[[], SparkWriteOptions]) -> Committed:
-        given = how()
+    def execute(self, ctx: WriteContext, make_options: Callable[[], SparkWriteOptions]) -> Committed:
+        given = make_options()
         return map_columns(
             ctx.spark,
             ctx.table.uri,

@@ -11,19 +11,19 @@ from typing import Any, Protocol, TypeVar
 
 from lance_assets.writes.row_writes import SparkIngest
 from lance_assets.writes.write import Write
-from lance_assets.writes.write_list import create_write, kind_of
+from lance_assets.writes.write_list import create_write, write_type_of
 from lance_core import InvalidInput
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class Declares(Protocol):
+class DeclaresWrites(Protocol):
     """A `LanceTable`."""
 
     def declare(self, write: Write) -> None: ...
 
 
-def lance_write(*, table: Declares, op: str, **options: Any) -> Callable[[Function], Function]:
+def lance_write(*, table: DeclaresWrites, op: str, **options: Any) -> Callable[[Function], Function]:
     """Declare a write of `table` whose function is the one below; `options` are those of that write.
 
         @lance_write(table=orders, op="upsert", on="order_id", partitions=days)
@@ -34,7 +34,7 @@ def lance_write(*, table: Declares, op: str, **options: Any) -> Callable[[Functi
     docstring. `op` is append, upsert, merge_columns, map_columns or any other write with a function; of an ingest the
     function gives the files, of the context alone. Read `table.defs` below: what is declared later is refused.
     """
-    kind = kind_of(op, what="op")
+    kind = write_type_of(op, what="op")
     takes = "files" if kind is SparkIngest else "fn"
     if takes not in {field.name for field in fields(kind)}:
         raise InvalidInput(

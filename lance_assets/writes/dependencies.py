@@ -8,7 +8,7 @@ from typing import TypeAlias
 import dagster as dg
 
 Dependency: TypeAlias = dg.AssetKey | dg.AssetDep | dg.AssetSpec | dg.AssetsDefinition | str | Sequence[str]
-_SIGN = "@"
+_BRANCH_SIGN = "@"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,26 +17,26 @@ class Dependencies:
     ins: dict[str, dg.AssetIn] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, wanted: Iterable[Dependency]) -> "Dependencies":
+    def of(cls, dependencies: Iterable[Dependency]) -> "Dependencies":
         deps: list[Dependency] = []
         ins: dict[str, dg.AssetIn] = {}
-        for each in wanted:
-            key = _key(each)
-            if key is not None and any(_SIGN in part for part in key.path):
-                ins |= input_after(each if isinstance(each, dg.AssetDep) else dg.AssetDep(key))
+        for each in dependencies:
+            key = _asset_key(each)
+            if key is not None and any(_BRANCH_SIGN in part for part in key.path):
+                ins |= ordering_input(each if isinstance(each, dg.AssetDep) else dg.AssetDep(key))
             else:
                 deps.append(each)
         return cls(tuple(deps), ins)
 
 
-def input_after(dep: dg.AssetDep) -> dict[str, dg.AssetIn]:
+def ordering_input(dep: dg.AssetDep) -> dict[str, dg.AssetIn]:
     """The same as an input, `@dg.asset(ins=...)`; the function of the asset gets nothing for it."""
     name = "after_" + "_".join(dep.asset_key.path)
     safe = "".join(sign if sign.isalnum() and sign.isascii() else "_" for sign in name)
     return {safe: dg.AssetIn(key=dep.asset_key, partition_mapping=dep.partition_mapping, dagster_type=dg.Nothing)}
 
 
-def _key(dependency: Dependency) -> dg.AssetKey | None:
+def _asset_key(dependency: Dependency) -> dg.AssetKey | None:
     match dependency:
         case dg.AssetDep():
             return dependency.asset_key

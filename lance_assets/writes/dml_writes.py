@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from lance_assets.spark import compact, delete, update
 from lance_assets.writes.context import WriteContext
-from lance_assets.writes.write import Parameters, SparkWriteOptions, Write, filled_in
+from lance_assets.writes.write import Parameters, SparkWriteOptions, Write, substitute_parameters
 from lance_core import Committed
 from lance_core.tasks.write import ROWS_PER_FILE_MAX
 
@@ -21,12 +21,12 @@ class SparkDelete(Write):
 
     def check(self) -> None:
         if not self.predicate:
-            raise self.wrong("predicate= says which rows go; it is 'true' for all of them")
+            raise self.declaration_error("predicate= says which rows go; it is 'true' for all of them")
         self.check_parameters(self.parameters, self.predicate)
 
-    def change(self, ctx: WriteContext, how: Callable[[], SparkWriteOptions]) -> Committed:
-        predicate = filled_in(self.predicate, self.parameters, ctx)
-        return delete(ctx.spark, ctx.table.uri, predicate, **how())
+    def execute(self, ctx: WriteContext, make_options: Callable[[], SparkWriteOptions]) -> Committed:
+        predicate = substitute_parameters(self.predicate, self.parameters, ctx)
+        return delete(ctx.spark, ctx.table.uri, predicate, **make_options())
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,13 @@ class SparkUpdate(Write):
 
     def check(self) -> None:
         if not self.set:
-            raise self.wrong("set= says which columns get which values")
+            raise self.declaration_error("set= says which columns get which values")
         self.check_parameters(self.parameters, self.where, *self.set.values())
 
-    def change(self, ctx: WriteContext, how: Callable[[], SparkWriteOptions]) -> Committed:
-        values = {name: filled_in(value, self.parameters, ctx) for name, value in self.set.items()}
-        where = None if self.where is None else filled_in(self.where, self.parameters, ctx)
-        return update(ctx.spark, ctx.table.uri, values, where, **how())
+    def execute(self, ctx: WriteContext, make_options: Callable[[], SparkWriteOptions]) -> Committed:
+        values = {name: substitute_parameters(value, self.parameters, ctx) for name, value in self.set.items()}
+        where = None if self.where is None else substitute_parameters(self.where, self.parameters, ctx)
+        return update(ctx.spark, ctx.table.uri, values, where, **make_options())
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +55,14 @@ class SparkCompact(Write):
 
     target_rows: int | None = None
     summary: ClassVar[str] = "Compacts"
-    makes_several: ClassVar[bool] = True
+    commits_several_versions: ClassVar[bool] = True
 
     def check(self) -> None:
         if self.target_rows is not None and self.target_rows < 1:
-            raise self.wrong(f"target_rows={self.target_rows}: a file has at least one row")
+            raise self.declaration_error(f"target_rows={self.target_rows}: a file has at least one row")
 
-    def change(self, ctx: WriteContext, how: Callable[[], SparkWriteOptions]) -> Committed:
-        asked = how()
+    def execute(self, ctx: WriteContext, make_options: Callable[[], SparkWriteOptions]) -> Committed:
+        asked = make_options()
         return compact(
             ctx.spark,
             ctx.table.uri,

@@ -13,7 +13,7 @@ from lance_core import Committed, InvalidInput, LanceError, Table
 from lance_core.tasks import index_build
 from lance_core.tasks.index_build import IndexRequest
 
-_NO_WORD = re.compile(r"\W+", re.ASCII)
+_NON_WORD = re.compile(r"\W+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,22 +43,22 @@ class SparkBuildIndex(Write):
 
     def check(self) -> None:
         if not self.column:
-            raise self.wrong(f"column= is the path of the column that is indexed, not {self.column!r}")
+            raise self.declaration_error(f"column= is the path of the column that is indexed, not {self.column!r}")
         params: object = self.params
         if not isinstance(params, Mapping):
-            raise self.wrong(f"params= are names with values, not {params!r:.100}")
+            raise self.declaration_error(f"params= are names with values, not {params!r:.100}")
         try:
-            index_build.check(self._asked)
+            index_build.check(self._request)
         except InvalidInput as error:
-            raise self.wrong(str(error)) from None
+            raise self.declaration_error(str(error)) from None
 
-    def of(self, table: str) -> "SparkBuildIndex":
+    def for_table(self, table: str) -> "SparkBuildIndex":
         if self.name:
             return self
-        return replace(self, name=_NO_WORD.sub("_", f"{table}_index_{self.column}").rstrip("_"))
+        return replace(self, name=_NON_WORD.sub("_", f"{table}_index_{self.column}").rstrip("_"))
 
-    def change(self, ctx: WriteContext, how: Callable[[], SparkWriteOptions]) -> Committed:
-        asked = self._asked
+    def execute(self, ctx: WriteContext, make_options: Callable[[], SparkWriteOptions]) -> Committed:
+        asked = self._request
         return build_index(
             ctx.spark,
             ctx.table.uri,
@@ -66,7 +66,7 @@ class SparkBuildIndex(Write):
             asked.kind,
             name=asked.name,
             only="needed",
-            **how(),
+            **make_options(),
             **asked.params,  # type: ignore[arg-type]  # which were looked at, and are none of the options above
         )
 
@@ -81,11 +81,11 @@ class SparkBuildIndex(Write):
     def index_name(self) -> str:
         return f"{self.column}_idx" if self.index is None else self.index
 
-    def wrong(self, why: str) -> InvalidInput:
-        return InvalidInput(f"SparkBuildIndex({(self.name or self.column)!r}): {why}")
+    def declaration_error(self, reason: str) -> InvalidInput:
+        return InvalidInput(f"SparkBuildIndex({(self.name or self.column)!r}): {reason}")
 
     @property
-    def _asked(self) -> IndexRequest:
+    def _request(self) -> IndexRequest:
         return IndexRequest(self.column, self.kind, self.index_name, params=dict(self.params))
 
 
@@ -97,16 +97,16 @@ class SparkOptimizeIndices(Write):
     indices: Sequence[str] | None = None
     merge: Literal["small", "all", "none"] = "small"
     summary: ClassVar[str] = "Keeps up the indices of"
-    makes_several: ClassVar[bool] = True
+    commits_several_versions: ClassVar[bool] = True
 
     def check(self) -> None:
         if isinstance(self.indices, str):
-            raise self.wrong(f"indices={self.indices!r} is one text; give a list of names, or none for all")
+            raise self.declaration_error(f"indices={self.indices!r} is one text; give a list of names, or none for all")
         if self.merge not in ("small", "all", "none"):
-            raise self.wrong(f"merge is 'small', 'all' or 'none', not {self.merge!r}")
+            raise self.declaration_error(f"merge is 'small', 'all' or 'none', not {self.merge!r}")
 
-    def change(self, ctx: WriteContext, how: Callable[[], SparkWriteOptions]) -> Committed:
-        asked = how()
+    def execute(self, ctx: WriteContext, make_options: Callable[[], SparkWriteOptions]) -> Committed:
+        asked = make_options()
         return optimize_indices(
             ctx.spark,
             ctx.table.uri,

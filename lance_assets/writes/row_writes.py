@@ -8,7 +8,7 @@ from typing import ClassVar
 from lance_assets.resources.lance import looked_up
 from lance_assets.spark import append, ingest, overwrite, upsert
 from lance_assets.writes.context import WriteContext
-from lance_assets.writes.write import Parameters, Rows, SparkWriteOptions, Write, filled_in
+from lance_assets.writes.write import Parameters, Rows, SparkWriteOptions, Write, substitute_parameters
 from lance_core import Committed
 
 Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -23,11 +23,11 @@ class SparkAppend(Write):
     summary: ClassVar[str] = "Appends rows to"
 
     def check(self) -> None:
-        self.check_function(self.fn, what=_FRAME)
+        self.check_function(self.fn, signature=_FRAME)
 
-    def change(self, ctx: WriteContext, how: Callable[[], SparkWriteOptions]) -> Committed:
-        rows = self.rows(self.fn, ctx)
-        return append(rows, ctx.table.uri, **how())
+    def execute(self, ctx: WriteContext, make_options: Callable[[], SparkWriteOptions]) -> Committed:
+        rows = self.compute_rows(self.fn, ctx)
+        return append(rows, ctx.table.uri, **make_options())
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +42,28 @@ class SparkOverwrite(Write):
     summary: ClassVar[str] = "Overwrites rows of"
 
     def check(self) -> None:
-        self.check_function(self.fn, what=_FRAME)
+        self.check_function(self.fn, signature=_FRAME)
         if self.where is not None and not self.where:
-            raise self.wrong("where= says which rows are overwritten; leave it out for all of them")
+            raise self.declaration_error("where= says which rows are overwritten; leave it out for all of them")
         if self.where and self.replace_schema:
-            raise self.wrong("replace_schema=True is for an overwrite of all rows; with where= the schema stays")
+            raise self.declaration_error(
+                "replace_schema=True is for an overwrite of all rows; with where= the schema stays"
+            )
         if self.where is None and self.partitions is not None:
-            raise self.wrong("each partition would overwrite all others; say its rows, where='day = :partition_key'")
+            raise self.declaration_error(
+                "each partition would overwrite all others; say its rows, where='day = :partition_key'"
+            )
         self.check_parameters(self.parameters, self.where)
-        if self.partitions is not None and not self.depends_on_the_partition(self.parameters, self.where):
-            raise self.wrong(
+        if self.partitions is not None and not self.depends_on_partition(self.parameters, self.where):
+            raise self.declaration_error(
                 f"each partition would overwrite the rows where {self.where}, which are those of all others too; say "
                 "its own, where='day = :partition_key', or by a parameter that is a function of the context"
             )
 
-    def change(self, ctx: WriteContext, how: Callable[[], SparkWriteOptions]) -> Committed:
-        where = None if self.where is None else filled_in(self.where, self.parameters, ctx)
-        rows = self.rows(self.fn, ctx)
-        return overwrite(rows, ctx.table.uri, where=where, replace_schema=self.replace_schema, **how())
+    def execute(self, ctx: WriteContext, make_options: Callable[[], SparkWriteOptions]) -> Committed:
+        where = None if self.where is None else substitute_parameters(self.where, self.parameters, ctx)
+        rows = self.compute_rows(self.fn, ctx)
+        return overwrite(rows, ctx.table.uri, where=where, replace_schema=self.replace_schema, **make_options())
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +79,12 @@ class SparkUpsert(Write):
     summary: ClassVar[str] = "Brings rows by key to"
 
     def check(self) -> None:
-        self.check_function(self.fn, what=_FRAME)
+        self.check_function(self.fn, signature=_FRAME)
         if not self.on:
-            raise self.wrong("on= names the key columns")
+            raise self.declaration_error("on= names the key columns")
 
-    def change(self, ctx: WriteContext, how: Callable[[], SparkWriteOptions]) -> Committed:
-        rows = self.rows(self.fn, ctx)
+    def execute(self, ctx: WriteContext, make_options: Callable[[], SparkWriteOptions]) -> Committed:
+        rows = self.compute_rows(self.fn, ctx)
         return upsert(
             rows,
             ctx.table.uri,
@@ -89,7 +93,7 @@ class SparkUpsert(Write):
             matched_if=self.matched_if,
             insert=self.insert,
             delete_unmatched=self.delete_unmatched,
-            **how(),
+            **make_options(),
         )
 
 
@@ -110,9 +114,9 @@ class SparkIngest(Write):
 
     def check(self) -> None:
         if not self.files:
-            raise self.wrong("files= names at least one file, directory or glob")
+            raise self.declaration_error("files= names at least one file, directory or glob")
 
-    def change(self, ctx: WriteContext, how: Callable[[], SparkWriteOptions]) -> Committed:
+    def execute(self, ctx: WriteContext, make_options: Callable[[], SparkWriteOptions]) -> Committed:
         files = self.files(ctx) if callable(self.files) else self.files
         return ingest(
             ctx.spark,
@@ -128,5 +132,5 @@ class SparkIngest(Write):
                 for name, value in self.source_options.items()
             }
             or None,
-            **how(),
+            **make_options(),
         )

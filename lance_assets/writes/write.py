@@ -26,7 +26,7 @@ Rows = Callable[["SparkSession", WriteContext], "DataFrame"]
 Parameters = Mapping[str, Value | Callable[[WriteContext], Value]]
 _PARAMETER = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|::|:(?P<name>[A-Za-z_]\w*)""")
 
-_NAME = re.compile(r"(?<![:\w]):(?P<name>[A-Za-z_]\w*)")
+_QUOTED_PARAMETER = re.compile(r"(?<![:\w]):(?P<name>[A-Za-z_]\w*)")
 
 
 class SparkWriteOptions(Access):
@@ -38,7 +38,7 @@ class SparkWriteOptions(Access):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Common:
+class WriteSettings:
     """`once_per="run"`: a retried run, or one executed again because it had failed, does not write again; a deliberate
     new one does. `once_per="partition"`: a partition is written once, ever; materialising it again reports the version
     that holds it."""
@@ -59,11 +59,11 @@ class Common:
 
 
 @dataclass(frozen=True, slots=True)
-class Write(Common, ABC):
+class Write(WriteSettings, ABC):
     name: str
     summary: ClassVar[str] = ""
     """What it does, for a page of Dagster that says nothing else."""
-    makes_several: ClassVar[bool] = False
+    commits_several_versions: ClassVar[bool] = False
     """Whether it may commit more than one version."""
     is_named_by_its_table: ClassVar[bool] = False
     """Whether it needs no name before it is one of a table's writes."""
@@ -72,9 +72,9 @@ class Write(Common, ABC):
         if self.name or not self.is_named_by_its_table:
             check_word(self.name, what="a write's name")
         if self.once_per not in ("run", "partition"):
-            raise self.wrong(f"once_per is 'run' or 'partition', not {self.once_per!r}")
+            raise self.declaration_error(f"once_per is 'run' or 'partition', not {self.once_per!r}")
         if self.once_per == "partition" and self.partitions is None:
-            raise self.wrong("once_per='partition' needs partitions=")
+            raise self.declaration_error("once_per='partition' needs partitions=")
         self._check_audit()
         self.check()
 
@@ -83,10 +83,10 @@ class Write(Common, ABC):
         """What can be known to be wrong when it is declared."""
 
     @abstractmethod
-    def change(self, ctx: WriteContext, how: Callable[[], SparkWriteOptions]) -> Committed:
-        """Do it. `how` is asked for last, when all that is read has been noted."""
+    def execute(self, ctx: WriteContext, make_options: Callable[[], SparkWriteOptions]) -> Committed:
+        """Do it. `make_options` is asked for last, when all that is read has been noted."""
 
-    def of(self, table: str) -> "Write":
+    def for_table(self, table: str) -> "Write":
         """As one of the writes of the table of this name."""
         return self
 
@@ -96,41 +96,45 @@ class Write(Common, ABC):
 
     def _check_audit(self) -> None:
         if isinstance(self.audit, Check) or not all(isinstance(each, Check) for each in self.audit):
-            raise self.wrong("audit= is a list of checks, such as those of lance_assets.checks")
+            raise self.declaration_error("audit= is a list of checks, such as those of lance_assets.checks")
         names = [each.name for each in self.audit]
         if twice := [name for name in names if names.count(name) > 1]:
-            raise self.wrong(f"audit= has two checks {twice[0]!r}; give each its own name")
-        if self.audit and self.makes_several:
-            raise self.wrong("audit= is for one version that changes rows; this makes several, of the same rows")
+            raise self.declaration_error(f"audit= has two checks {twice[0]!r}; give each its own name")
+        if self.audit and self.commits_several_versions:
+            raise self.declaration_error(
+                "audit= is for one version that changes rows; this makes several, of the same rows"
+            )
 
-    def wrong(self, why: str) -> InvalidInput:
-        return InvalidInput(f"{type(self).__name__}({self.name!r}): {why}")
+    def declaration_error(self, reason: str) -> InvalidInput:
+        return InvalidInput(f"{type(self).__name__}({self.name!r}): {reason}")
 
-    def check_function(self, fn: object, *, what: str) -> None:
+    def check_function(self, fn: object, *, signature: str) -> None:
         if not callable(fn):
-            raise self.wrong(f"fn must be a function {what}")
+            raise self.declaration_error(f"fn must be a function {signature}")
 
     def check_parameters(self, parameters: Parameters, *texts: str | None) -> None:
         """Every name that a text has is given, and every name that is given is in a text, outside of quotes."""
-        for quoted, name in _names_in_quotes(text for text in texts if text):
+        for quoted, name in _quoted_parameters(text for text in texts if text):
             if name in parameters or name == "partition_key":
-                raise self.wrong(
+                raise self.declaration_error(
                     f"{quoted} is that very text, for within quotes :{name} is no parameter; write :{name} without "
                     f"quotes, it becomes a literal with quotes of its own. More text is joined to it: 'day ' || :{name}"
                 )
-        used = {name for text in texts if text for name in _names(text)}
+        used = {name for text in texts if text for name in _parameter_names(text)}
         if "partition_key" in used and self.partitions is None:
-            raise self.wrong(":partition_key needs partitions=")
+            raise self.declaration_error(":partition_key needs partitions=")
         if unknown := sorted(used - {*parameters, "partition_key"}):
-            raise self.wrong(f"there is no parameter :{unknown[0]}; give parameters={{{unknown[0]!r}: ...}}")
+            raise self.declaration_error(
+                f"there is no parameter :{unknown[0]}; give parameters={{{unknown[0]!r}: ...}}"
+            )
         if unused := sorted(set(parameters) - used):
-            raise self.wrong(f"the parameter {unused[0]!r} is not used: nothing says :{unused[0]}")
+            raise self.declaration_error(f"the parameter {unused[0]!r} is not used: nothing says :{unused[0]}")
 
-    def depends_on_the_partition(self, parameters: Parameters, text: str | None) -> bool:
+    def depends_on_partition(self, parameters: Parameters, text: str | None) -> bool:
         """As far as can be told: what a function of the context does, only a run knows."""
-        return "partition_key" in _names(text or "") or any(map(callable, parameters.values()))
+        return "partition_key" in _parameter_names(text or "") or any(map(callable, parameters.values()))
 
-    def rows(self, fn: Rows, ctx: WriteContext) -> "DataFrame":
+    def compute_rows(self, fn: Rows, ctx: WriteContext) -> "DataFrame":
         """Classic and Spark Connect frames alike."""
         frame = fn(ctx.spark, ctx)
         if not (hasattr(frame, "mapInArrow") and hasattr(frame, "schema")):
@@ -138,7 +142,7 @@ class Write(Common, ABC):
         return frame
 
 
-def filled_in(text: str, parameters: Parameters, ctx: WriteContext) -> str:
+def substitute_parameters(text: str, parameters: Parameters, ctx: WriteContext) -> str:
     """A condition with its parameters as literals."""
 
     def literal(found: re.Match[str]) -> str:
@@ -151,13 +155,13 @@ def filled_in(text: str, parameters: Parameters, ctx: WriteContext) -> str:
     return _PARAMETER.sub(literal, text)
 
 
-def _names_in_quotes(texts: Iterable[str]) -> Iterator[tuple[str, str]]:
+def _quoted_parameters(texts: Iterable[str]) -> Iterator[tuple[str, str]]:
     """What looks like a parameter and is text."""
     for text in texts:
         for found in _PARAMETER.finditer(text):
             if found[0][0] in "'\"":
-                yield from ((found[0], each["name"]) for each in _NAME.finditer(found[0]))
+                yield from ((found[0], each["name"]) for each in _QUOTED_PARAMETER.finditer(found[0]))
 
 
-def _names(text: str) -> list[str]:
+def _parameter_names(text: str) -> list[str]:
     return [found["name"] for found in _PARAMETER.finditer(text) if found["name"]]

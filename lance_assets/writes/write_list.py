@@ -36,24 +36,24 @@ class Writes(Sequence[Write]):
     """In the order in which they were declared."""
 
     def __init__(
-        self, label: str, writes: Sequence[Write] = (), *, taken: Mapping[str, str] | None = None, view: bool = False
+        self, label: str, writes: Sequence[Write] = (), *, reserved: Mapping[str, str] | None = None, view: bool = False
     ) -> None:
-        """`taken` are names that no write may have, and whose they are. A view is declared elsewhere."""
+        """`reserved` are names that no write may have, and whose they are. A view is declared elsewhere."""
         self._label = label
-        self._taken = dict(taken or {})
+        self._reserved = dict(reserved or {})
         self._writes: list[Write] = []
-        self._view = view
-        self._read = False
+        self._is_view = view
+        self._is_frozen = False
         for write in writes:
             self.add(write)
 
     def add(self, write: Write) -> None:
-        self.check_open(write)
-        write = write.of(self._label.rpartition("/")[2])
-        if write.name in self._taken:
-            raise self._twice(f"{self._taken[write.name]} and a write", write.name)
+        self.check_accepts(write)
+        write = write.for_table(self._label.rpartition("/")[2])
+        if write.name in self._reserved:
+            raise self._duplicate_name(f"{self._reserved[write.name]} and a write", write.name)
         if any(each.name == write.name for each in self._writes):
-            raise self._twice("2 writes", write.name)
+            raise self._duplicate_name("2 writes", write.name)
         self._check_index(write)
         self._writes.append(write)
 
@@ -67,22 +67,22 @@ class Writes(Sequence[Write]):
                     f"{write.index_name!r}, and each would undo what the other does; give one of them index="
                 )
 
-    def check_open(self, write: Write) -> None:
-        if self._view:
+    def check_accepts(self, write: Write) -> None:
+        if self._is_view:
             raise InvalidInput(
                 f"the write {write.name!r} of {self._label!r}: what writes to a branch is declared with its table, and "
                 "says branch= itself"
             )
-        if self._read:
+        if self._is_frozen:
             raise InvalidInput(
                 f"the write {write.name!r} of the Lance table {self._label!r} is declared after the definitions of the "
                 "table were read, so that they lack it; read .defs where all writes are declared: below them in the "
                 "module, or in a module that imports those that declare"
             )
 
-    def read(self) -> tuple[Write, ...]:
+    def freeze(self) -> tuple[Write, ...]:
         """All of them; there can be no more from now on."""
-        self._read = True
+        self._is_frozen = True
         return tuple(self._writes)
 
     @overload
@@ -101,34 +101,34 @@ class Writes(Sequence[Write]):
     def __repr__(self) -> str:
         return repr(tuple(self._writes))
 
-    def _twice(self, what: str, name: str) -> InvalidInput:
+    def _duplicate_name(self, what: str, name: str) -> InvalidInput:
         return InvalidInput(f"the Lance table {self._label!r}: {what} are called {name!r}; give each its own name")
 
 
-def kind_of(word: object, *, what: str) -> type[Write]:
+def write_type_of(word: object, *, what: str) -> type[Write]:
     if isinstance(word, str) and word in WRITES:
         return WRITES[word]
-    raise InvalidInput(f"{what}={word!r}: a write is one of {', '.join(WRITES)}{nearest(word, WRITES)}")
+    raise InvalidInput(f"{what}={word!r}: a write is one of {', '.join(WRITES)}{did_you_mean(word, WRITES)}")
 
 
 def create_write(kind: type[Write], options: Mapping[str, object]) -> Write:
     """A write out of its options by name; what is missing or unknown is said by name."""
-    check_options(kind, options, shown=f"{kind.__name__}({options.get('name')!r})")
+    check_options(kind, options, label=f"{kind.__name__}({options.get('name')!r})")
     return kind(**options)  # type: ignore[arg-type]  # the names are looked at above, the values by the write
 
 
-def check_options(kind: type, options: Mapping[str, object], *, shown: str) -> None:
+def check_options(kind: type, options: Mapping[str, object], *, label: str) -> None:
     known = {field.name: field for field in fields(kind)}
     for name in options:
         if name not in known:
             raise InvalidInput(
-                f"{shown}: there is no {name!r}{nearest(name, known)}; it has {', '.join(sorted(known))}"
+                f"{label}: there is no {name!r}{did_you_mean(name, known)}; it has {', '.join(sorted(known))}"
             )
     for name, field in known.items():
         if field.default is MISSING and field.default_factory is MISSING and options.get(name) is None:
-            raise InvalidInput(f"{shown}: {name}= is missing")
+            raise InvalidInput(f"{label}: {name}= is missing")
 
 
-def nearest(word: object, known: Mapping[str, object]) -> str:
+def did_you_mean(word: object, known: Mapping[str, object]) -> str:
     found = difflib.get_close_matches(str(word), known, n=1)
     return f" (did you mean {found[0]!r}?)" if found else ""

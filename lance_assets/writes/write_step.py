@@ -55,16 +55,21 @@ def write_asset(ledger: Ledger, write: Write, *, group: str, checks: Sequence[Ch
     # Where there are checks, Dagster takes this annotation only.
     def asset(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
         with lance_errors(ledger, retry_number=context.retry_number):
-            return _Step(context, ledger, write, checks).done()
+            return _Step(context, ledger, write, checks).run()
 
     return asset
 
 
 def write_in_step(
-    context: dg.AssetExecutionContext, ledger: Ledger, write: Write, checks: Sequence[Check] = (), *, part: str = ""
+    context: dg.AssetExecutionContext,
+    ledger: Ledger,
+    write: Write,
+    checks: Sequence[Check] = (),
+    *,
+    intent_suffix: str = "",
 ) -> dg.MaterializeResult[None]:
-    """As the asset of the write would do it, in a step of another asset; `part` tells several of one step apart."""
-    return _Step(context, ledger, write, checks, part).done()
+    """As the asset of the write would do it, in a step of another asset; `intent_suffix` tells several of one step apart."""
+    return _Step(context, ledger, write, checks, intent_suffix).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +78,13 @@ class _Step:
     ledger: Ledger
     write: Write
     checks: Sequence[Check]
-    part: str = ""
+    intent_suffix: str = ""
     """Which intention of the run it is, where that has several."""
 
-    def done(self) -> dg.MaterializeResult[None]:
-        ledger, partition = self.ledger, _partition(self.context, self.write)
-        intent, key = self._intent(partition), write_key(ledger, self.write)
-        before = ledger.open().version if self.write.makes_several and ledger.exists() else 0
+    def run(self) -> dg.MaterializeResult[None]:
+        ledger, partition = self.ledger, _partition_key_of(self.context, self.write)
+        intent, key = self._intent_of(partition), write_key(ledger, self.write)
+        before = ledger.open().version if self.write.commits_several_versions and ledger.exists() else 0
         spark = session_of(getattr(self.context.resources, SPARK))
         writing = WriteContext(spark, self.context, partition, ledger)
         audit = Audit(self.write.audit) if self.write.audit else None
@@ -90,33 +95,33 @@ class _Step:
 
         try:
             with cancel_with_caller(spark):
-                committed = self.write.change(writing, how)
+                committed = self.write.execute(writing, how)
         except AuditFailed as error:
             for evaluation in audit.evaluations(key, error.detached_version) if audit else ():
                 self.context.log_event(evaluation)
             raise
-        if self.write.makes_several:
-            self._record_those_between(before, committed)
-        return self._recorded(committed, self._audited(audit, committed))
+        if self.write.commits_several_versions:
+            self._record_intermediate_versions(before, committed)
+        return self._record(committed, self._audit_results(audit, committed))
 
-    def _audited(self, audit: Audit | None, committed: Committed) -> list[dg.AssetCheckResult]:
+    def _audit_results(self, audit: Audit | None, committed: Committed) -> list[dg.AssetCheckResult]:
         if audit is None:
             return []
         if committed.already_committed:
-            return Audit(audit.checks).results(
+            return Audit(audit.checks).asset_check_results(
                 f"This had landed before, as version {committed.version}, and was not asked again.", committed.version
             )
         for warning in audit.warnings():
             self.context.log.warning(f"{self.ledger.label}: version {committed.version} was published; {warning}")
-        return audit.results("Nothing was written, so there was nothing to ask about.", committed.version)
+        return audit.asset_check_results("Nothing was written, so there was nothing to ask about.", committed.version)
 
-    def _intent(self, partition: str | None) -> str:
+    def _intent_of(self, partition: str | None) -> str:
         key = write_key(self.ledger, self.write)
         if self.write.once_per == "partition" and partition is not None:
             return partition_intent(key, partition)
-        return run_intent(self.context.instance, self.context.run, key, partition) + self.part
+        return run_intent(self.context.instance, self.context.run, key, partition) + self.intent_suffix
 
-    def _record_those_between(self, before: int, committed: Committed) -> None:
+    def _record_intermediate_versions(self, before: int, committed: Committed) -> None:
         """Versions of this run that were committed on the way."""
         epoch = incarnation_of(self.context.instance, self.ledger, self.ledger.identity_of(committed.table))
         for info in committed.table.versions(since=before):
@@ -128,27 +133,29 @@ class _Step:
                 cheap = [check for check in self.checks if not check.reads_data]
                 evaluate_in_run(self.context, self.ledger, cheap, table, facts.partition)
 
-    def _is_to_be_judged(self, facts: VersionFacts, stood: RecordingState) -> bool:
+    def _should_evaluate_checks(self, facts: VersionFacts, stood: RecordingState) -> bool:
         """Not one that landed long ago and is only told of again: what is found of it would stand as the newest."""
         if stood is RecordingState.MISSING or facts.run_id == self.context.run.run_id:
             return True
         return self.ledger.open().version == facts.version
 
-    def _recorded(self, committed: Committed, checked: list[dg.AssetCheckResult]) -> dg.MaterializeResult[None]:
+    def _record(self, committed: Committed, checked: list[dg.AssetCheckResult]) -> dg.MaterializeResult[None]:
         context, ledger = self.context, self.ledger
         if not committed.attempts and not committed.already_committed:
             context.log.info(f"{ledger.label}: there was nothing to write; it stays at version {committed.version}")
             told = self.write.metadata_of(committed.table)
-            return _unrecorded(committed.version, {"lance/rows_added": dg.MetadataValue.int(0), **told}, checked)
+            return _result_without_partition(
+                committed.version, {"lance/rows_added": dg.MetadataValue.int(0), **told}, checked
+            )
         if gone := metadata_of_retired(committed):
             context.log.warning(f"{ledger.label}: {gone['lance/gone'].value}. There is no partition to record")
-            return _unrecorded(committed.version, gone, checked)
+            return _result_without_partition(committed.version, gone, checked)
         facts = committed_facts(
             committed, incarnation_of(context.instance, ledger, ledger.identity_of(committed.table))
         )
         known = facts.run_id is not None and context.instance.has_run(facts.run_id)
         stood = record_in_run(context, ledger, facts)
-        if stood is not RecordingState.TAKEN and self._is_to_be_judged(facts, stood):
+        if stood is not RecordingState.TAKEN and self._should_evaluate_checks(facts, stood):
             evaluate_in_run(context, ledger, self.checks, committed.table, facts.partition)
         # Where the partition holds another version, this one has none.
         where = {} if stood is RecordingState.TAKEN else {"lance/partition": dg.MetadataValue.text(facts.partition)}
@@ -166,14 +173,14 @@ class _Step:
         )
 
 
-def _unrecorded(
+def _result_without_partition(
     version: int, metadata: Mapping[str, dg.MetadataValue], checked: list[dg.AssetCheckResult]
 ) -> dg.MaterializeResult[None]:
     shown = {"lance/version": dg.MetadataValue.int(version), **metadata}
     return dg.MaterializeResult(metadata=shown, check_results=checked)
 
 
-def _partition(context: dg.AssetExecutionContext, write: Write) -> str | None:
+def _partition_key_of(context: dg.AssetExecutionContext, write: Write) -> str | None:
     if write.partitions is None:
         return None
     if not context.has_partition_key:

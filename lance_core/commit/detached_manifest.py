@@ -48,7 +48,7 @@ def put_detached(
             # Not created: somebody has this number, or nobody knows. Another one is as good.
             if location.store.create(manifest.path, manifest.encode()) is Put.CREATED:
                 return CommitResult(
-                    Snapshot(location.of(manifest), manifest, scheme), operation, before, attempt + 1, ()
+                    Snapshot(location.for_manifest(manifest), manifest, scheme), operation, before, attempt + 1, ()
                 )
             pace.wait()
     raise StorageError(f"{location.uri}: a detached version was put {_CREATES_MAX} times, and no put was answered")

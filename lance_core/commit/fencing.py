@@ -23,7 +23,7 @@ from lance_core.format.manifest import Manifest
 from lance_core.format.naming import NamingScheme
 from lance_core.limits import MANIFEST_BYTES
 from lance_core.runtime import Runtime
-from lance_core.storage.store import read_whole, with_facts
+from lance_core.storage.store import load_details, read_whole
 from lance_core.versions.file_inventory import file_exists, references_of
 from lance_core.versions.location import Location
 
@@ -101,7 +101,7 @@ class CommitFence:
         old = sorted(name for name in added if self._written.get(name, self._begun).is_past(_YOUNG_NS, self._runtime))
         for part in Lease("this commit", files=tuple(old)).parts() if old else ():
             self._held.append(leases.acquire(self._location.own_store, part, self._runtime))
-        self._check_files([name for name in old if name in named.there])
+        self._check_files([name for name in old if name in named.required])
         self._assured.update(old)
         return not old
 
@@ -140,7 +140,7 @@ def find_commit_problem(location: Location, manifest: Manifest, scheme: NamingSc
     added = named.own - _named_before(location, manifest, scheme)
     # A cleanup that is under way may have looked for names before there was this one, and removes afterwards.
     leases.check_not_being_swept(location.own_store, Lease("relying on it", files=tuple(added)))
-    if missing := _missing(location, sorted(added & named.there)):
+    if missing := _missing(location, sorted(added & named.required)):
         return (
             f"a cleanup took {len(missing)} of its files, {missing[0]} for one, which no version had named for so "
             f"long. Restore version {manifest.version - 1}, then repeat the change, under another intent if it had one"
@@ -151,7 +151,7 @@ def find_commit_problem(location: Location, manifest: Manifest, scheme: NamingSc
 def find_overtaking_version(location: Location, scheme: NamingScheme, version: Version) -> Version | None:
     """A later version that was there before this one: it landed where another had been, which a cleanup removed."""
     mine = location.store.head(naming.manifest_path(version, scheme))
-    for listed in with_facts(location.store.list(naming.VERSIONS)) if mine else ():
+    for listed in load_details(location.store.list(naming.VERSIONS)) if mine else ():
         parsed = naming.parse_manifest_name(listed.path.rpartition("/")[2])
         if mine and parsed and parsed[0] > version and listed.modified < mine.modified:
             return parsed[0]

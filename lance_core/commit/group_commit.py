@@ -360,5 +360,5 @@ def _result_for(append: PendingAppend, result: CommitResult, part: Append) -> Co
     """The result of the group as if the append had been committed alone: with its own location, and with the versions
     that were committed since its own base."""
     over = tuple(version for version in result.rebased_over if version > append.transaction.read_version)
-    snapshot = replace(result.snapshot, location=append.location.of(result.snapshot.manifest))
+    snapshot = replace(result.snapshot, location=append.location.for_manifest(result.snapshot.manifest))
     return replace(result, snapshot=snapshot, operation=part, rebased_over=over)

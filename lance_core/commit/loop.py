@@ -40,7 +40,7 @@ from lance_core.transactions.rebase import FetchedInputs, Rebased, RequiredInput
 from lance_core.transactions.verdicts import Verdict
 from lance_core.versions import version_hint
 from lance_core.versions.location import Location
-from lance_core.versions.snapshot import History, Snapshot, history_since, load_at
+from lance_core.versions.snapshot import History, Snapshot, load_at, read_history
 
 ATTEMPTS = 100
 """Puts until it is given up; before that, usually, the time is over (`coordination/backoff.py`). To lose a race costs
@@ -163,7 +163,7 @@ class _CommitLoop:
         """Raise if there is no attempt left, or if the outcome of an earlier put can no longer be known."""
         open_put = self._open_put
         if history and open_put and history.head.version >= open_put:
-            if open_put in history.gone or (
+            if open_put in history.missing or (
                 has_stalled and find_overtaking_version(self._location, history.head.scheme, open_put)
             ):
                 raise self._undecided("a cleanup removed that version, whichever transaction it held")
@@ -213,7 +213,7 @@ class _CommitLoop:
         self._fence.after_put(manifest, version.scheme)
         version_hint.write_hint(self._location.own_store, manifest.version)
         return CommitResult(
-            snapshot=Snapshot(self._location.of(manifest), manifest, version.scheme),
+            snapshot=Snapshot(self._location.for_manifest(manifest), manifest, version.scheme),
             operation=version.operation,
             before=version.before,
             attempts=self._attempts + 1,
@@ -282,8 +282,8 @@ def _history(
 ) -> History | None:
     if taken is not None:
         with suppress(NotFound):  # some stores report that a name is taken before they serve the object
-            return history_since(location, since, base=base, known=known, there=taken, look=False)
-    return history_since(location, since, base=base, known=known, there=reserved_in)
+            return read_history(location, since, base=base, known=known, existing=taken, list_newest=False)
+    return read_history(location, since, base=base, known=known, existing=reserved_in)
 
 
 class _TransactionFile:

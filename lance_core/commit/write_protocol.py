@@ -34,7 +34,7 @@ from lance_core.transactions.apply import NewTable
 from lance_core.transactions.change_stats import RowsChanged, files_written, rows_changed, segments_written
 from lance_core.transactions.fold import part_with_uuid
 from lance_core.versions.location import Location, check_manifest_store
-from lance_core.versions.snapshot import Snapshot, history_since, load_at, load_latest, load_transaction
+from lance_core.versions.snapshot import Snapshot, load_at, load_latest, load_transaction, read_history
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def find_committed(begun: StartedWrite) -> WriteResult | None:
     location, record = begun.location, begun.record
     if record is None:
         return None
-    history = history_since(location, record.base, base=begun.base if isinstance(begun.base, Snapshot) else None)
+    history = read_history(location, record.base, base=begun.base if isinstance(begun.base, Snapshot) else None)
     for landed in history.others if history else ():
         if landed.transaction and (made := part_with_uuid(landed.transaction, record.transaction_uuid)):
             snapshot = load_at(location, landed.version)
@@ -107,12 +107,12 @@ def find_committed(begun: StartedWrite) -> WriteResult | None:
                 raise _unknown(location, record, landed.version, f"is in version {landed.version}, but {wrong}")
             location.store.ensure_durable([snapshot.manifest.path])
             return write_result(begun, CommitResult(snapshot, made.operation, None, 0, ()))
-    if history and history.gone:
+    if history and history.missing:
         raise _unknown(
             location,
             record,
-            history.gone[0],
-            f"was begun on version {record.base}; version {history.gone[0]} was cleaned up",
+            history.missing[0],
+            f"was begun on version {record.base}; version {history.missing[0]} was cleaned up",
         )
     return None
 

@@ -17,11 +17,11 @@ from lance_core.fsck.damaged_head import broken_head, load_whole, unreadable
 from lance_core.fsck.files import Files
 from lance_core.fsck.hash_chain import Link
 from lance_core.fsck.report import Finding, Report, Severity
-from lance_core.index.coverage import Coverage, combined, follow_reuse
+from lance_core.index.coverage import Coverage, combined_coverage, follow_reuse
 from lance_core.transactions.fold import parts_of, uuids_of
 from lance_core.versions.file_inventory import BranchFiles, list_files, references_of, references_of_other_branches
 from lance_core.versions.location import Location
-from lance_core.versions.snapshot import Snapshot, load_transaction, ranges
+from lance_core.versions.snapshot import Snapshot, format_ranges, load_transaction
 
 _WORST_FIRST = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 
@@ -106,7 +106,7 @@ class _Examination:
         except Corrupt:
             self.all_named = False  # the section of indices, which was found damaged above
         else:
-            self.names |= here.own | here.elsewhere
+            self.names |= here.own | here.in_other_bases
 
 
 def _of_the_newest(found: _Examination, extent: Extent | Version, acting: Location) -> Iterator[Finding]:
@@ -133,7 +133,7 @@ def _extent(location: Location, numbers: Sequence[Version], extent: Extent | Ver
     if isinstance(extent, Extent):
         return numbers if extent is Extent.ALL else numbers[-1:]
     if extent not in numbers:
-        raise NotFound(f"{location.uri} has no version {extent}; it has {ranges(numbers)}")
+        raise NotFound(f"{location.uri} has no version {extent}; it has {format_ranges(numbers)}")
     return [extent]
 
 
@@ -209,9 +209,9 @@ def _coverage(newest: Snapshot) -> Iterator[Finding]:
     manifest, coverage = newest.manifest, Coverage(newest)
     for name, segments in coverage.by_name.items():
         told = (follow_reuse(each.metadata, coverage.reuse) or BitMap() for each in segments if each.kind is None)
-        part = combined(segments) | (BitMap.union(BitMap(), *told) & coverage.live)
-        if part != coverage.live:
-            what = f"index {name!r} covers {len(part)} of {len(coverage.live)} fragments; the others are scanned"
+        part = combined_coverage(segments) | (BitMap.union(BitMap(), *told) & coverage.live_fragments)
+        if part != coverage.live_fragments:
+            what = f"index {name!r} covers {len(part)} of {len(coverage.live_fragments)} fragments; the others are scanned"
             repair = "Optimize the indices if queries are slow."
             yield Finding(Severity.INFO, "index_behind", manifest.path, what, repair, manifest.version)
 
@@ -219,7 +219,7 @@ def _coverage(newest: Snapshot) -> Iterator[Finding]:
 def _line(location: Location, manifest: Manifest) -> tuple[BranchFiles | None, Sequence[Finding]]:
     own = location.with_bases((), None, path=manifest.path)
     try:
-        return BranchFiles(own, own.main_line(manifest.branch).store, manifest.branch), ()
+        return BranchFiles(own, own.locate_main_branch(manifest.branch).store, manifest.branch), ()
     except LanceError as error:
         return None, [manifests.error(manifest, "branch", str(error), "Move it back to where it was.")]
 

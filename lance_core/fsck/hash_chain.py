@@ -129,11 +129,11 @@ def _source(snapshot: Snapshot, operation: Clone) -> Callable[[], ParentHash | N
 
     def found() -> ParentHash | None:
         location, branch = snapshot.location, snapshot.manifest.branch
-        if branch is None or location.main_uri(branch) is None:
+        if branch is None or location.main_branch_uri(branch) is None:
             return None
         try:
-            main = location.main_line(branch)
-            line = main.branch(operation.ref_name) if operation.ref_name else main
+            main = location.locate_main_branch(branch)
+            line = main.locate_branch(operation.ref_name) if operation.ref_name else main
             return load_at(line, operation.ref_version).manifest.as_parent
         except LanceError:
             return None

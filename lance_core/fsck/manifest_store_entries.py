@@ -16,7 +16,7 @@ from lance_core.storage.manifest_stores.manifest_store import Entry, checked
 from lance_core.storage.manifest_stores.two_phase import TwoPhaseStore
 from lance_core.storage.store import Put
 from lance_core.versions.location import Location
-from lance_core.versions.snapshot import ranges
+from lance_core.versions.snapshot import format_ranges
 
 _BY_READING = "Whoever reads or writes the table next finishes it."
 
@@ -134,7 +134,7 @@ def _without_entry(
     last, key = max(entries, default=Version(0)), published.key
     older = [version for version in sorted(paths.keys() - entries.keys()) if version < last]
     if older:
-        what = f"{_known(published)} has no entry of versions {ranges(older)}, which are found by their names"
+        what = f"{_known(published)} has no entry of versions {format_ranges(older)}, which are found by their names"
         yield _finding(Severity.INFO, "no_entry", naming.VERSIONS, what, "They were there before it, or lost theirs.")
     for version in sorted(version for version in paths if version > last):
         path = paths[version]
@@ -186,7 +186,7 @@ def _known(published: TwoPhaseStore) -> str:
 
 
 def _versions(entries: Sequence[Entry]) -> str:
-    return ranges([entry.version for entry in entries])
+    return format_ranges([entry.version for entry in entries])
 
 
 def _finding(

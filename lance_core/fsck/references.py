@@ -11,13 +11,13 @@ from lance_core.fsck.report import Finding, Repair, RepairKind, Severity
 from lance_core.limits import REFERENCE_BYTES
 from lance_core.storage.store import Store, read_whole
 from lance_core.versions.file_inventory import BranchFiles
-from lance_core.versions.refs import named, read_clone
+from lance_core.versions.refs import list_references, read_clone
 
 
 def of_line(line: BranchFiles) -> Iterator[Finding]:
     """Of all lines, when this is the main one; of a branch, those to itself."""
     versions: dict[str | None, set[Version]] = {}
-    for name, path in named(line.root, refs.TAGS):
+    for name, path in list_references(line.root, refs.TAGS):
         try:
             data = read_whole(line.root, path, REFERENCE_BYTES)
             tag = refs.decode_tag(data, path=path)
@@ -34,7 +34,7 @@ def of_line(line: BranchFiles) -> Iterator[Finding]:
             does = f"Delete the tag {name!r}, of version {tag.version}{on}."
             mend = Repair(RepairKind.TAGS, does, partial(_delete, line, path, data, tag))
             yield Finding(Severity.WARNING, "dangling_tag", path, what, "Delete the tag.", mend=mend)
-    for name, path in named(line.root, refs.BRANCHES):
+    for name, path in list_references(line.root, refs.BRANCHES):
         try:
             refs.decode_branch(read_whole(line.root, path, REFERENCE_BYTES), name=name, path=path)
         except LanceError as error:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lance_core.format.ids import Version
-from lance_core.versions.snapshot import ranges
+from lance_core.versions.snapshot import format_ranges
 
 
 class Severity(enum.Enum):
@@ -78,8 +78,8 @@ class Chain:
     """Versions that tell no parent: first ones, and those of other engines. That is no defect."""
 
     def __str__(self) -> str:
-        held = f"hashes hold for versions {ranges(self.verified)}" if self.verified else "no hash was there to check"
-        return f"{held}; the chain begins at {ranges(self.begins)}" if self.begins else held
+        held = f"hashes hold for versions {format_ranges(self.verified)}" if self.verified else "no hash was there to check"
+        return f"{held}; the chain begins at {format_ranges(self.begins)}" if self.begins else held
 
 
 @dataclass(frozen=True, slots=True)

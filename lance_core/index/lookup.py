@@ -10,13 +10,14 @@ says so once.
 
 import struct
 import warnings
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
 from pyroaring import BitMap
 
+from lance_core.coordination.lru_cache import LruCache
 from lance_core.errors import Corrupt, IndexIgnored, LanceError
 from lance_core.expressions import Predicate
 from lance_core.expressions.tree import Comparison, In, IsNull, Node, Op
@@ -34,7 +35,6 @@ from lance_core.index.access_path import (
 )
 from lance_core.index.coverage import Coverage, SegmentCoverage
 from lance_core.index.index_type import Certainty, Leaf, Searcher
-from lance_core.scan.reader_cache import LruCache
 from lance_core.scan.selection import FragmentSelection, Select, Selection
 from lance_core.versions.snapshot import Snapshot
 
@@ -57,7 +57,9 @@ class IndexLookup:
 
     @classmethod
     def of(cls, base: Snapshot) -> "IndexLookup":
-        return _versions.of(id(base.manifest), lambda: cls(base), lambda kept: kept.base.manifest is base.manifest)
+        return _versions.get_or_create(
+            id(base.manifest), lambda: cls(base), lambda kept: kept.base.manifest is base.manifest
+        )
 
     def route(self, predicate: Predicate) -> AccessPath:
         return AccessPath.of(predicate.tree, self.indices)
@@ -75,8 +77,8 @@ class IndexLookup:
         return Selection(known.fragments, {id: FragmentSelection(rows) for id, rows in known.rows.parts.items()})
 
 
-_versions: "LruCache[IndexLookup]" = LruCache(_VERSIONS_KEPT)
-_segments: "LruCache[Searcher]" = LruCache(_SEGMENTS_KEPT)
+_versions: "LruCache[int, IndexLookup]" = LruCache(_VERSIONS_KEPT)
+_segments: "LruCache[Hashable, Searcher]" = LruCache(_SEGMENTS_KEPT)
 _warned: "set[tuple[str, str]]" = set()
 
 
@@ -208,7 +210,7 @@ class _Search:
         segment = partial(coverage.segment, standing.metadata)
         key = (self._base.location.uri, standing.metadata.uuid, coverage.fingerprint(standing))
         kind = standing.kind
-        return _segments.of(key, lambda: kind.open(segment(), share.column))
+        return _segments.get_or_create(key, lambda: kind.open(segment(), share.column))
 
 
 def _chosen(

@@ -1,61 +1,37 @@
-"""What was read of open segments, kept for the next question: the last used, of all segments so many bytes together.
+"""Page cache: keeps what searches read from open index segments, for all segments of the process together.
 
-Whoever keeps something here reads it again when it is gone, and never changes it.
+The least recently used pages are evicted once all of them take more than `BYTES_KEPT`. A searcher reads an evicted page
+again, and never changes a cached one.
 """
 
 import itertools
-import threading
-from collections import OrderedDict
 from typing import Generic, TypeVar
+
+from lance_core.coordination.lru_cache import LruCache
 
 Value = TypeVar("Value")
 BYTES_KEPT = 256 << 20
 _ENTRY_BYTES = 1024
-"""What the smallest value takes in memory with all that is around it: a set of one row has a few bytes in its file."""
+"""Memory that the smallest value takes, with all Python objects around it: a set of one row has a few bytes in its
+file."""
 
-
-class PageCache:
-    """For all threads."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._size = 0
-        self._kept: OrderedDict[tuple[int, int], tuple[object, int]] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, owner: int, number: int) -> object | None:
-        with self._lock:
-            found = self._kept.get((owner, number))
-            if found is None:
-                return None
-            self._kept.move_to_end((owner, number))
-            return found[0]
-
-    def put(self, owner: int, number: int, value: object, size: int) -> None:
-        size += _ENTRY_BYTES
-        with self._lock:
-            _, before = self._kept.pop((owner, number), (None, 0))
-            self._kept[owner, number] = value, size
-            self._size += size - before
-            while self._size > self._most:
-                _, (_, gone) = self._kept.popitem(last=False)
-                self._size -= gone
-
+PageCache = LruCache[tuple[int, int], object]
+"""Pages by the number of their segment's `SegmentPages` and their own number."""
 
 SHELF = PageCache(BYTES_KEPT)
 _owners = itertools.count()
 
 
 class SegmentPages(Generic[Value]):
-    """Those of one segment, by a number."""
+    """The cached pages of one segment, by number."""
 
     def __init__(self, shelf: PageCache = SHELF) -> None:
         self._shelf = shelf
         self._owner = next(_owners)
 
     def get(self, number: int) -> Value | None:
-        found: Value | None = self._shelf.get(self._owner, number)  # type: ignore[assignment]
-        return found
+        page: Value | None = self._shelf.get((self._owner, number))  # type: ignore[assignment]
+        return page
 
     def put(self, number: int, value: Value, size: int) -> None:
-        self._shelf.put(self._owner, number, value, size)
+        self._shelf.put((self._owner, number), value, size + _ENTRY_BYTES)

@@ -30,8 +30,8 @@ from lance_core.limits import MANIFEST_BYTES
 from lance_core.maintenance import post_cleanup_check
 from lance_core.maintenance.retention_guards import expired_intents, expired_work, files_in_progress, reasons
 from lance_core.runtime import Runtime
-from lance_core.storage.store import ObjectInfo, Put, read_whole, with_facts
-from lance_core.storage.tree_operations import prune
+from lance_core.storage.store import ObjectInfo, Put, read_whole, load_details
+from lance_core.storage.tree_operations import remove_empty_directories
 from lance_core.versions.file_inventory import (
     BranchFiles,
     branch_files_of,
@@ -65,18 +65,18 @@ class Retention:
 
     def __post_init__(self) -> None:
         stays = "the newest version always stays, so it is at least 1"
-        validation.whole_number(self.keep, "keep", at_least=1, too_small=stays)
-        if validation.duration(self.older_than, "older_than") < timedelta(0):
+        validation.check_integer(self.keep, "keep", at_least=1, too_small=stays)
+        if validation.check_duration(self.older_than, "older_than") < timedelta(0):
             raise InvalidInput(f"older_than={self.older_than}: no version is younger than new")
-        if validation.duration(self.orphan_grace, "orphan_grace") < GRACE_FLOOR:
+        if validation.check_duration(self.orphan_grace, "orphan_grace") < GRACE_FLOOR:
             raise InvalidInput(
                 f"orphan_grace={self.orphan_grace}: a file that no version names may belong to a write that is under "
                 f"way, and stays for {GRACE_FLOOR} at least"
             )
-        validation.mapping(self.protected, "protected")
+        validation.check_mapping(self.protected, "protected")
         for number, why in self.protected.items():
-            validation.version_number(number)
-            validation.text(why, f"protected[{number}]")
+            validation.check_version_number(number)
+            validation.check_text(why, f"protected[{number}]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def expired_versions(base: Snapshot, retention: Retention, *, now: datetime) -> 
 
 def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, runtime: Runtime) -> CleanupReport:
     """`base` is the version the caller has seen: it and whatever is newer stays."""
-    dry_run, force = validation.flag(dry_run, "dry_run"), validation.flag(force, "force")
+    dry_run, force = validation.check_flag(dry_run, "dry_run"), validation.check_flag(force, "force")
     check_manifest_store(base.location, base.manifest)
     line = branch_files_of(base)
     location = line.location
@@ -156,7 +156,7 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, r
     beside, kept_beside = _beside(location, named, older_than=now - max(retention.older_than, retention.orphan_grace))
     paths = {version: manifests[version][0] for version in choice.versions} | beside
     staying = _named(location, (path for version, (path, _age) in manifests.items() if version not in paths))
-    staying |= references_of_other_branches(line, but=beside.values())
+    staying |= references_of_other_branches(line, ignored=beside.values())
     leaving = _named(location, paths.values(), own_only=True) - staying
     alive = files_in_progress(location.store, now=now, patience=retention.orphan_grace)
 
@@ -199,7 +199,7 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, r
         if path not in spared:
             location.store.delete(path)
             if path.startswith((naming.INDICES, progress.DIRECTORY)) or path.endswith(".blob"):
-                prune(location.store, path.rpartition("/")[0])
+                remove_empty_directories(location.store, path.rpartition("/")[0])
     _take_back_notices(location, given_notice, now=now)
     removed = {path for path in (*report.files, *report.orphans) if path not in spared}
     if removed:
@@ -221,7 +221,7 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, r
 def _named_by_somebody(line: BranchFiles, retention: Retention, *, now: datetime) -> dict[Version, list[str]]:
     found = reasons(line, now=now)
     for number, why in retention.protected.items():
-        found.setdefault(validation.version_number(number), []).append(why)
+        found.setdefault(validation.check_version_number(number), []).append(why)
     return found
 
 
@@ -240,7 +240,7 @@ def _sort_out(location: Location, staying: set[str], leaving: set[str], *, older
         known += 1
         if key in staying:
             continue
-        for there in with_facts([info]):
+        for there in load_details([info]):
             if key in leaving:
                 gone.append(there)
             elif there.modified < older_than:
@@ -252,7 +252,7 @@ def _store_time(location: Location, runtime: Runtime) -> datetime:
     """The store's own idea of now: when it last saw a file that was written a moment ago. Two clocks that differ by
     much mean that one of them is wrong; if it is the store's, all ages are."""
     store = location.store
-    probe = f"{naming.OWN}/clock/{runtime.new_uuid().hex}"
+    probe = f"{naming.PROJECT_DIRECTORY}/clock/{runtime.new_uuid().hex}"
     store.put(probe, b"")
     try:
         found = store.head(probe)
@@ -275,7 +275,7 @@ def _manifests(location: Location, *, now: datetime) -> dict[Version, tuple[str,
     not show: it is asked for by name."""
     scheme = list_versions(location).scheme
     found = {}
-    for info in with_facts(location.store.list(naming.VERSIONS)):
+    for info in load_details(location.store.list(naming.VERSIONS)):
         if parsed := naming.parse_manifest_name(info.path.rpartition("/")[2]):
             found[parsed[0]] = (info.path, info.modified)
     following = max((version for version, (_path, age) in found.items() if now - age > YOUNG), default=Version(0))
@@ -293,7 +293,7 @@ def _beside(
 ) -> tuple[dict[Version, str], dict[Version, tuple[str, ...]]]:
     """Manifests beside the line that are old enough to go: those that do, and those that somebody keeps."""
     going, kept = {}, {}
-    for info in with_facts(location.store.list(naming.VERSIONS)):
+    for info in load_details(location.store.list(naming.VERSIONS)):
         version = naming.parse_detached_name(info.path.rpartition("/")[2])
         if version is None or info.modified >= older_than:
             continue
@@ -315,7 +315,7 @@ def _named(location: Location, paths: Iterable[str], *, own_only: bool = False) 
             continue
         found |= named.own
         if not own_only:
-            found |= named.elsewhere
+            found |= named.in_other_bases
     return found
 
 

@@ -36,7 +36,7 @@ def verify_readable(
             manifest = Manifest.decode(read_whole(location.store, path, MANIFEST_BYTES), path=path)
         except NotFound:
             continue  # another cleanup was at it
-        keys = sorted(key for key in references_of(manifest).there if key.startswith(_READ))
+        keys = sorted(key for key in references_of(manifest).required if key.startswith(_READ))
         missing = [key for key in _some(keys, FILES, runtime) if not file_exists(location.store, key)]
         if missing and location.store.head(path) is not None:
             taken = [key for key in missing if key in removed]

@@ -143,12 +143,12 @@ def _outside(location: Location, manifest: Manifest, uri: str) -> tuple[Store, s
     """Where a file that the table only refers to is: below one of its base paths, or anywhere that is allowed."""
     below = BELOW_BASE.fullmatch(uri)
     if below is None:
-        return location.outside(uri, manifest.branch)
+        return location.resolve_external_blob(uri, manifest.branch)
     base = next((each for each in manifest.base_paths if each.id == int(below[1])), None)
     if base is None or base.is_dataset_root:
         what = "there is none of this number" if base is None else "that is a table"
         raise Corrupt(f"a blob is in base path {below[1]}, and {what}", path=manifest.path, field="base_paths")
-    return location.resolved(f"@{base.id}/{naming.DATA}/{below[2]}")
+    return location.resolve(f"@{base.id}/{naming.DATA}/{below[2]}")
 
 
 def _blob_field(manifest: Manifest, column: str) -> Field:

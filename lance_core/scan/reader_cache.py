@@ -1,16 +1,14 @@
-"""What lookups of single rows have open: fragments, their deletions, and the readers of their files, of the last few
-versions that were asked. Files of a version never change, so nothing here can be out of date; how much is kept is
-bounded, in versions, fragments and readers.
+"""Reader cache: open fragments, their deletion vectors and the readers of their files, for lookups of single rows.
 
-A scan of whole fragments opens what it reads and closes it. For one row, that would take longer than the row.
+A scan of whole fragments opens what it reads and closes it. For a single row, opening would take longer than reading,
+so row lookups share this cache. It covers the versions that were used last. The files of a version never change, so no
+entry can be out of date; the numbers of versions, fragments and readers are bounded.
 """
 
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import replace
-from typing import Generic, TypeVar
 
+from lance_core.coordination.lru_cache import LruCache
 from lance_core.expressions import Predicate
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
@@ -19,56 +17,35 @@ from lance_core.scan.plan import ScanPlan
 from lance_core.scan.row_reader import RowReader
 from lance_core.versions.location import Location
 
-_VERSIONS_KEPT = 4
-_FRAGMENTS_KEPT = 32
-_READINGS_KEPT = 16
-
-Value = TypeVar("Value")
-
-
-class LruCache(Generic[Value]):
-    """The last few that were asked for, for all threads. What two of them make at once, one keeps."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._found: OrderedDict[Hashable, Value] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def of(self, key: Hashable, make: Callable[[], Value], fits: Callable[[Value], bool] | None = None) -> Value:
-        with self._lock:
-            found = self._found.get(key)
-            if found is not None and (fits is None or fits(found)):
-                self._found.move_to_end(key)
-                return found
-        made = make()
-        with self._lock:
-            self._found[key] = made
-            self._found.move_to_end(key)
-            while len(self._found) > self._most:
-                self._found.popitem(last=False)
-        return made
+_VERSIONS_MAX = 4
+_FRAGMENTS_MAX = 32
+_READERS_MAX = 16
 
 
 class ReaderCache:
-    """Of one version."""
+    """Open fragments and readers of one version, shared by all threads."""
 
     def __init__(self, location: Location, manifest: Manifest) -> None:
         self._location = location
         self.manifest = manifest
-        self._fragments: LruCache[LiveFragment] = LruCache(_FRAGMENTS_KEPT)
-        self._readings: LruCache[RowReader] = LruCache(_READINGS_KEPT)
+        self._fragments: LruCache[int, LiveFragment] = LruCache(_FRAGMENTS_MAX)
+        self._readers: LruCache[Hashable, RowReader] = LruCache(_READERS_MAX)
 
     @classmethod
     def of(cls, location: Location, manifest: Manifest) -> "ReaderCache":
-        return _versions.of(id(manifest), lambda: cls(location, manifest), lambda warm: warm.manifest is manifest)
+        return _versions.get_or_create(
+            id(manifest), lambda: cls(location, manifest), lambda cached: cached.manifest is manifest
+        )
 
     def fragment(self, fragment: Fragment) -> LiveFragment:
-        return self._fragments.of(fragment.id, lambda: LiveFragment(self._location, self.manifest, fragment))
+        return self._fragments.get_or_create(fragment.id, lambda: LiveFragment(self._location, self.manifest, fragment))
 
     def reading(self, plan: ScanPlan, residual: Predicate | None) -> RowReader:
-        """For rows that are picked, and looked at for what is left of the plan's condition."""
+        """Return the reader for rows that an index selected and that still have to be tested against `residual`."""
         key = (plan.output, residual, plan.limit, plan.offset)
-        return self._readings.of(key, lambda: RowReader(self._location, replace(plan.looking_for(residual), tasks=())))
+        return self._readers.get_or_create(
+            key, lambda: RowReader(self._location, replace(plan.looking_for(residual), tasks=()))
+        )
 
 
-_versions: LruCache[ReaderCache] = LruCache(_VERSIONS_KEPT)
+_versions: LruCache[int, ReaderCache] = LruCache(_VERSIONS_MAX)

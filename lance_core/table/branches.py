@@ -1,10 +1,11 @@
-"""Tables that begin as a version of another: branches, and clones, shallow and deep.
+"""Branches and clones: tables that start as a version of another table.
 
-    branch    under the main line's root, keeps the table's identity; a file in `_refs/` makes it visible
-    clone     anywhere, a table of its own; shallow, it goes on reading the source's files, which nothing there protects
+    branch          below the root of the main branch, with the identity of the table; visible by a file in `_refs/`
+    shallow clone   a table of its own at any location, which reads the files of its source
+    deep clone      a table of its own with copies of the files
 
-Each is one commit of a manifest that has the source's version number. A deep clone copies files first; left behind half
-way it is a directory without a version, which is no table.
+Each is one commit of a manifest with the version number of its source. A deep clone copies the files first; if it is
+interrupted, it leaves a directory without a version, which is no table.
 """
 
 import json
@@ -27,11 +28,11 @@ from lance_core.format.refs import Branch
 from lance_core.format.transaction import Transaction
 from lance_core.runtime import Runtime
 from lance_core.storage.factory import is_at_or_below
-from lance_core.storage.tree_operations import copy, prune, remove
+from lance_core.storage.tree_operations import copy_file, remove_empty_directories, remove_tree
 from lance_core.transactions.apply import Fork
 from lance_core.versions.location import Location, check_manifest_store, manifest_store_config
-from lance_core.versions.refs import created, read_branch, read_branches, read_tags, resolve_version
-from lance_core.versions.snapshot import Snapshot, exists, list_versions, load_at, load_latest, load_transaction
+from lance_core.versions.refs import create_reference, read_branch, read_branches, read_tags, resolve_version
+from lance_core.versions.snapshot import Snapshot, table_exists, list_versions, load_at, load_latest, load_transaction
 from lance_core.versions.table_id import TABLE_ID
 
 T = TypeVar("T")
@@ -39,7 +40,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Branches(Generic[T]):
-    """The branches of a table: lines of versions that begin at one of its versions and go their own way.
+    """Branches of a table. A branch is a sequence of versions that starts at a version of another branch.
 
     >>> import pyarrow as pa, tempfile
     >>> from lance_core import Table
@@ -54,23 +55,25 @@ class Branches(Generic[T]):
     _opened: Callable[[Snapshot], T]
 
     def list(self) -> dict[str, Branch]:
+        """Return all branches by name, without the main branch."""
         return read_branches(self._main.store)
 
     def create(self, name: str, version: int | None = None, *, tag: str | None = None) -> T:
-        """From this version, from another one of this line, or from what a tag stands for."""
+        """Create a branch at this version, at another `version` of this branch or at the version of `tag`, and return
+        the table at its first version."""
         refs.check_new_branch_name(name)
         if version is not None and tag is not None:
-            raise InvalidInput("a branch begins at a version or at a tag; give one of them")
+            raise InvalidInput("a branch starts at a version or at a tag; pass only one of them")
         source = self._snapshot
         if tag is not None:
             source = resolve_version(self._main, tag=tag)
-        elif version is not None and (number := validation.version_number(version)) != source.version:
+        elif version is not None and (number := validation.check_version_number(version)) != source.version:
             source = load_at(source.location, number)
         return self._opened(_branch(self._main, source, name, runtime=self._runtime))
 
     def delete(self, name: str) -> None:
-        """With all that was written to it. Refused while another branch began at it, or a tag stands for a version of
-        it. What an interrupted deletion left behind goes too."""
+        """Delete a branch with its versions and files. It is refused while another branch starts at it or a tag
+        references a version of it. Deleting again completes an interrupted deletion."""
         main = self._main
         directory = refs.branch_directory(name)
         parts = [f"{directory}/{part}" for part in (naming.VERSIONS, *naming.DIRECTORIES)]
@@ -90,63 +93,63 @@ class Branches(Generic[T]):
                 f"{main.uri}: the branch {name!r} is in use by {', '.join(users)}; delete what uses it first"
             )
         main.store.delete(refs.branch_path(name))
-        # Its versions go first: what is left of an interruption is no table.
+        # The versions are deleted first, so that an interrupted deletion leaves no table.
         for part in parts:
-            remove(main.own_store, part)
-        prune(main.own_store, "/".join(directory.split("/")[:2]))
+            remove_tree(main.own_store, part)
+        remove_empty_directories(main.own_store, "/".join(directory.split("/")[:2]))
 
     @property
     def _main(self) -> Location:
-        return self._snapshot.location.main_line(self._snapshot.manifest.branch)
+        return self._snapshot.location.locate_main_branch(self._snapshot.manifest.branch)
 
 
 def clone(source: Snapshot, uri: str | os.PathLike[str], *, shallow: bool, runtime: Runtime) -> Snapshot:
-    """The table that begins as this version."""
-    shallow = validation.flag(shallow, "shallow")
-    places = source.location.places(source.manifest.branch)
-    target = source.location.elsewhere(validation.uri(uri), bases=places if shallow else ())
-    if exists(target):
-        raise AlreadyExists(f"there is a table at {target.uri} already; clone to a place without one")
+    """Create the table that starts as this version and return its snapshot."""
+    shallow = validation.check_flag(shallow, "shallow")
+    places = source.location.own_uris(source.manifest.branch)
+    target = source.location.locate_other(validation.check_uri(uri), bases=places if shallow else ())
+    if table_exists(target):
+        raise AlreadyExists(f"a table already exists at {target.uri}; clone to a location without one")
     if any(is_at_or_below(target.uri, place) for place in places):
         raise InvalidInput(
-            f"{target.uri} is inside of {source.location.uri}, whose cleanup may remove what it does not know; clone "
-            "to a place outside of it"
+            f"{target.uri} is inside {source.location.uri}, whose cleanup may remove files that it does not know; "
+            "clone to a location outside it"
         )
     check_not_detached(source)
     check_manifest_store(source.location, source.manifest)
     uuid = str(runtime.new_uuid())
     if shallow:
-        _tell_source(source, target.uri, uuid)
+        _record_clone_in_source(source, target.uri, uuid)
         check_not_being_swept(source.location.own_store, Lease("cloning it", source.version))
         load_at(source.location, source.version)
     else:
         _copy_files(source, target)
-    _copy_record(source, target)
+    _copy_ingest_records(source, target)
     manifest = source.manifest
     config = {TABLE_ID: uuid} if TABLE_ID in manifest.config else {}
     config |= manifest_store_config(target)
-    born = Fork(manifest, _base_of(source) if shallow else None, config=config)
+    fork = Fork(manifest, _base_of(source) if shallow else None, config=config)
     operation = Clone(shallow, manifest.branch if shallow else None, manifest.version, source.location.uri, None)
-    return _commit(target, Transaction(manifest.version, uuid, operation, {}), born, runtime)
+    return _commit(target, Transaction(manifest.version, uuid, operation, {}), fork, runtime)
 
 
 def _branch(main: Location, source: Snapshot, name: str, *, runtime: Runtime) -> Snapshot:
     path = refs.branch_path(name)
     if main.store.head(path) is not None:
-        raise AlreadyExists(f"{main.uri} has a branch {name!r} already; delete it, or take another name")
+        raise AlreadyExists(f"{main.uri} already has a branch {name!r}; delete it or choose another name")
     check_not_detached(source)
     check_manifest_store(source.location, source.manifest)
     manifest = source.manifest
     parent = manifest.branch
     operation = Clone(True, parent, manifest.version, source.location.uri, name)
     ours = Transaction(manifest.version, str(runtime.new_uuid()), operation, {})
-    target = main.branch(name)
-    held = acquire(source.location.own_store, Lease("beginning a branch at it", manifest.version), runtime)
+    target = main.locate_branch(name)
+    lease = acquire(source.location.own_store, Lease("creating a branch at it", manifest.version), runtime)
     load_at(source.location, manifest.version)
     try:
-        begun = _commit(target, ours, Fork(manifest, _base_of(source), name), runtime)
+        first_version = _commit(target, ours, Fork(manifest, _base_of(source), name), runtime)
     except AlreadyExists:
-        begun = _left_behind(target, operation)
+        first_version = _first_version_of_interrupted(target, operation)
     info = Branch(
         parent_branch=parent,
         parent_version=manifest.version,
@@ -157,71 +160,75 @@ def _branch(main: Location, source: Snapshot, name: str, *, runtime: Runtime) ->
             (manifest.version, runtime.new_uuid().hex),
         ),
     )
-    if not created(main.store, path, refs.encode_branch(info)):
+    if not create_reference(main.store, path, refs.encode_branch(info)):
         raise AlreadyExists(
-            f"{main.uri} got a branch {name!r} from somebody else just now; look at it, or take another"
+            f"{main.uri} has a branch {name!r} that another writer has just created; use it or choose another name"
         )
-    release(source.location.own_store, held)
-    return begun
+    release(source.location.own_store, lease)
+    return first_version
 
 
-def _left_behind(target: Location, operation: Clone) -> Snapshot:
-    """What an interrupted creation of the same branch made; nobody has seen it, so it can be gone on with."""
+def _first_version_of_interrupted(target: Location, operation: Clone) -> Snapshot:
+    """Return the first version that an interrupted creation of the same branch committed. No reader can have seen it,
+    so it is used."""
     found = load_latest(target)
     made_by = load_transaction(target, found.manifest)
     if made_by is None or made_by.operation != operation or len(list_versions(target).numbers) > 1:
         raise AlreadyExists(
-            f"there is a table at {target.uri} that is no branch: its file in {refs.BRANCHES} is missing. Move it "
-            "aside, or take another name"
+            f"the table at {target.uri} is not a branch, since its file in {refs.BRANCHES} is missing. Move it "
+            "away or choose another name"
         )
     return found
 
 
-def _commit(target: Location, ours: Transaction, born: Fork, runtime: Runtime) -> Snapshot:
-    since = Version(born.source.version - 1)
-    return commit(target, ours, base=born, since=since, attempts=ATTEMPTS, runtime=runtime).snapshot
+def _commit(target: Location, ours: Transaction, fork: Fork, runtime: Runtime) -> Snapshot:
+    since = Version(fork.source.version - 1)
+    return commit(target, ours, base=fork, since=since, attempts=ATTEMPTS, runtime=runtime).snapshot
 
 
 def _base_of(source: Snapshot) -> BasePath:
-    """The source, as a place where files are; its own bases keep their numbers."""
+    """Return a base path for the source. The base paths of the source keep their ids."""
     manifest = source.manifest
     number = free_id(manifest.base_paths, first=0)
     return BasePath(source.location.uri, number, name=manifest.branch, is_dataset_root=True)
 
 
-def _tell_source(source: Snapshot, uri: str, uuid: str) -> None:
-    """So that cleanup there knows of this reader. A source that only lets itself be read is cloned nevertheless."""
+def _record_clone_in_source(source: Snapshot, uri: str, uuid: str) -> None:
+    """Record the clone in the source table, so that cleanup there keeps the version. A source without write permission
+    is cloned all the same."""
     record = json.dumps({"version": source.version, "uri": uri}).encode()
-    store, _path = source.location.resolved(refs.CLONES)
+    store, _path = source.location.resolve(refs.CLONES)
     with suppress(StorageError):
         store.put(f"{refs.CLONES}/{uuid}.json", record)
 
 
 def _copy_files(source: Snapshot, target: Location) -> None:
-    """Under the names they have. Those of several bases come together, so two that differ may not share one."""
+    """Copy all files of the version under their names. Files of several base paths end up in one directory, so two of
+    them must not have the same name."""
     places: dict[str, str] = {}
     for place, own in _files_of(source):
         if places.setdefault(own, place) != place:
             raise InvalidInput(
-                f"{source.location.uri}: two files of this version, in different places, are called {own}; a deep "
-                "clone would keep one of them. Make a shallow one, and compact it"
+                f"{source.location.uri}: two files of this version in different locations are called {own}, and a deep "
+                "clone would keep one of them. Make a shallow clone and compact it"
             )
     for own, place in places.items():
-        origin, path = source.location.resolved(place)
-        copy(origin, path, target.store, own)
+        origin, path = source.location.resolve(place)
+        copy_file(origin, path, target.store, own)
 
 
-def _copy_record(source: Snapshot, target: Location) -> None:
-    """Of which files were ingested: the clone has their rows, however it reads them. What is missing is told there."""
+def _copy_ingest_records(source: Snapshot, target: Location) -> None:
+    """Copy the ingest records, since the clone has the rows of the ingested files. A record that is missing is reported
+    when the clone ingests."""
     manifest = source.manifest
-    main = source.location.main_line(manifest.branch)
+    main = source.location.locate_main_branch(manifest.branch)
     for segment in ingest_records.segments_of(manifest.config, path=f"{source.location.uri}/{manifest.path}"):
         with suppress(NotFound):
-            copy(main.own_store, segment.path, target.store, segment.path)
+            copy_file(main.own_store, segment.path, target.store, segment.path)
 
 
 def _files_of(source: Snapshot) -> list[tuple[str, str]]:
-    """Where each file of this version is, and where a table without bases keeps it."""
+    """Return the location of each file of this version, and its location in a table without base paths."""
     files: list[tuple[str, str]] = []
     store, manifest = source.location.store, source.manifest
     for fragment in manifest.fragments:

@@ -1,7 +1,8 @@
-"""Giving the manifests of an old table the names that sort, newest first: `12.manifest` becomes `1844…603.manifest`.
+"""Manifest migration: renames the manifests of an old table to names that sort newest first.
 
-Not safe beside writers. A table half way is refused when it is opened without a number, and being done again completes
-it: each manifest is there under its new name before the old one goes.
+`12.manifest` becomes `1844…603.manifest`. The migration is not safe while other writers are active. It creates each
+manifest under its new name before it deletes the old one, so a second call completes an interrupted migration; until
+then, opening the table without a version number is refused.
 """
 
 from lance_core.errors import Corrupt, StorageError
@@ -13,7 +14,7 @@ from lance_core.versions.location import Location
 
 
 def migrate_manifest_names(location: Location) -> int:
-    """How many were renamed."""
+    """Rename all manifests and return the number of those renamed."""
     store = location.store
     names = [listed.path for listed in store.list(naming.VERSIONS)]
     renamed = 0
@@ -32,11 +33,11 @@ def migrate_manifest_names(location: Location) -> int:
 def _check_same(location: Location, path: str, data: bytes) -> None:
     found = location.store.head(path)
     if found is None:
-        raise StorageError(f"{location.uri}: whether {path} was written is not known; do it again")
+        raise StorageError(f"{location.uri}: it is unknown whether {path} was written; repeat the migration")
     if read_whole(location.store, path, MANIFEST_BYTES) != data:
         raise Corrupt(
-            "differs from the manifest of the same version under its old name; one of them is a writer's that did not "
-            "know the other. Move aside the one that is wrong",
+            "differs from the manifest of the same version under its old name: two writers, unaware of each other, "
+            "wrote them. Move the wrong one away",
             path=f"{location.uri}/{path}",
             field="names",
         )

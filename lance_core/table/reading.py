@@ -1,7 +1,6 @@
-"""One version of a table, looked at and read: whatever changes nothing. Each verb is a few lines that call a workshop,
-`scan/` for rows, `versions/refs.py` and `versions/snapshot.py` for other versions.
+"""Reading a table: open a version, its properties, scans, lookups, queries and consistency checks.
 
-`Table` (table.py) adds what changes one.
+Nothing in here writes. Each method is a few lines that call `scan/` for rows and `versions/` for other versions.
 """
 
 import os
@@ -19,7 +18,7 @@ from lance_core.format.transaction import Transaction
 from lance_core.fsck import Extent, Report, examine
 from lance_core.index import explain as explain_module
 from lance_core.index import lookup
-from lance_core.index.statistics import IndexStatistics, statistics
+from lance_core.index.statistics import IndexStatistics, index_statistics
 from lance_core.scan import take as scan_take
 from lance_core.scan.blobs import BlobFile, blobs
 from lance_core.scan.changes import changes
@@ -31,21 +30,21 @@ from lance_core.scan.selection import Select
 from lance_core.scan.take import By, RowNumbers
 from lance_core.scan.vector_search import Vector, search
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
+from lance_core.table.base import TableBase
 from lance_core.versions.history import VersionInfo, version_info, version_infos
 from lance_core.versions.location import Location, locate
 from lance_core.versions.refs import resolve_version
-from lance_core.versions.snapshot import Snapshot, exists, list_versions, load_at, load_latest, load_transaction
+from lance_core.versions.snapshot import table_exists, list_versions, load_at, load_latest, load_transaction
 from lance_core.versions.table_id import table_id
 
 
-class TableReader:
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
+class TableReading(TableBase):
+    """Part of `Table` that reads."""
 
     def __repr__(self) -> str:
         return f"Table({self.uri!r}, version={self.version})"
 
-    # Finding
+    # Opening a version
 
     @classmethod
     def open(
@@ -61,17 +60,24 @@ class TableReader:
         bases: Sequence[str] = (),
         durable: bool = True,
     ) -> Self:
-        """The newest version, or the one that is named: by its number, by a tag, or by a time, the newest that was made
-        until then. `bases` are places outside the table whose files it may read, a shallow clone's source for one.
-        `manifest_store` is where its versions are reserved, as it was told to `create`."""
+        """Open the newest version, or the one that `version`, `tag`, `branch` or `timestamp` selects.
+
+        `timestamp` selects the newest version that was committed at or before it. `bases` lists the locations outside
+        the table whose files may be read, such as the source of a shallow clone. `manifest_store` is the store that
+        reserves the table's versions, as it was passed to `create`. Raise `NotFound` if there is no such version.
+
+            table = Table.open("s3://lake/orders.lance", tag="spring")
+        """
         location = locate(
             uri, storage_options=storage_options, durable=durable, bases=bases, manifest_store=manifest_store
         )
         if tag is None and branch is None and timestamp is None:
             return cls(
-                load_latest(location) if version is None else load_at(location, validation.version_number(version))
+                load_latest(location)
+                if version is None
+                else load_at(location, validation.check_version_number(version))
             )
-        number = None if version is None else validation.version_number(version)
+        number = None if version is None else validation.check_version_number(version)
         return cls(resolve_version(location, version=number, tag=tag, branch=branch, timestamp=timestamp))
 
     @staticmethod
@@ -81,24 +87,24 @@ class TableReader:
         *,
         manifest_store: ManifestStore | str | None = None,
     ) -> bool:
-        """Whether a version of a table is there; a directory that no commit ever reached is not a table."""
-        return exists(locate(uri, storage_options=storage_options, manifest_store=manifest_store))
+        """Return whether a table exists at `uri`: a directory without a committed version is not a table."""
+        return table_exists(locate(uri, storage_options=storage_options, manifest_store=manifest_store))
 
     def at(self, version: int | None = None, *, tag: str | None = None, timestamp: datetime | None = None) -> Self:
-        """Another version: of this line, or of the line that a tag is on."""
+        """Open another version: of this branch, or of the branch of `tag`."""
         if version is not None and tag is None and timestamp is None:
-            return type(self)(load_at(self._location, validation.version_number(version)))
-        number = None if version is None else validation.version_number(version)
+            return self._at(load_at(self._location, validation.check_version_number(version)))
+        number = None if version is None else validation.check_version_number(version)
         if tag is None:
-            return type(self)(resolve_version(self._location, version=number, timestamp=timestamp))
-        main = self._location.main_line(self.branch)
-        return type(self)(resolve_version(main, version=number, tag=tag, timestamp=timestamp))
+            return self._at(resolve_version(self._location, version=number, timestamp=timestamp))
+        main = self._location.locate_main_branch(self.branch)
+        return self._at(resolve_version(main, version=number, tag=tag, timestamp=timestamp))
 
     def refresh(self) -> Self:
-        """The newest version."""
-        return type(self)(load_latest(self._location))
+        """Open the newest version of this branch."""
+        return self._at(load_latest(self._location))
 
-    # Looking
+    # Properties of the version
 
     @property
     def uri(self) -> str:
@@ -118,13 +124,13 @@ class TableReader:
 
     @property
     def indices(self) -> tuple[IndexMetadata, ...]:
-        """One entry a segment; segments of one index share a name."""
+        """Index segments. The segments of one index share a name."""
         return self.manifest.indices
 
     def index_statistics(self) -> tuple[IndexStatistics, ...]:
-        """Of each index: what it covers and what not, how large and how old it is, and whether queries use it. No file
-        of it is opened."""
-        return statistics(self._snapshot)
+        """Return the statistics of each index: coverage, size, age and whether queries use it. No index file is
+        opened."""
+        return index_statistics(self._snapshot)
 
     @property
     def config(self) -> Mapping[str, str]:
@@ -132,23 +138,23 @@ class TableReader:
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        """The table's own keys and values; Arrow's are in `schema.metadata`."""
+        """Metadata of the table. Arrow's metadata of the schema is in `schema.metadata`."""
         return self.manifest.table_metadata
 
     @property
     def id(self) -> str | None:
-        """Which table this is, for life: set at its creation, or the uuid of the transaction that created it.
-        None where a table of another library has lost its first version, or that is damaged."""
+        """Permanent identity of the table: set at creation, or else the uuid of the transaction that created it.
+        `None` if another library created the table and its first version is removed or damaged."""
         return table_id(self._snapshot)
 
     @property
     def branch(self) -> str | None:
-        """None on the main line."""
+        """Name of the branch; `None` on the main branch."""
         return self.manifest.branch
 
     @property
     def bases(self) -> tuple[str, ...]:
-        """Places outside the table that it may read, as they were given when it was opened."""
+        """Locations outside the table that may be read, as they were passed to `open`."""
         return self._location.access.bases
 
     @property
@@ -160,28 +166,30 @@ class TableReader:
         return self.manifest.timestamp
 
     def versions(self, since: int = 0) -> list[VersionInfo]:
-        """Every version that exists, or every one after `since`, oldest first."""
-        from_ = validation.whole_number(since, "since", at_least=0, too_small="versions count from 1")
+        """Return all versions that exist, or those after `since`, oldest first."""
+        from_ = validation.check_integer(since, "since", at_least=0, too_small="versions count from 1")
         return version_infos(self._location, from_)
 
     def version_numbers(self) -> tuple[Version, ...]:
-        """Which versions exist, ascending, by their names alone."""
+        """Return the numbers of all versions that exist, ascending, from a listing alone."""
         return list_versions(self._location).numbers
 
     def version_info(self, version: int | None = None) -> VersionInfo:
-        """What `versions()` says of this version, or of the one that is named, whatever became of others."""
+        """Return what `versions()` returns for this version, or for the given one, even if others are removed."""
         return version_info(
-            self._snapshot if version is None else load_at(self._location, validation.version_number(version))
+            self._snapshot if version is None else load_at(self._location, validation.check_version_number(version))
         )
 
     def transaction(self, version: int | None = None) -> Transaction | None:
-        """What made this version, or the one that is named; None where its writer left no record."""
+        """Return the transaction of this version, or of the given one; `None` if its writer recorded none."""
         manifest = (
-            self.manifest if version is None else load_at(self._location, validation.version_number(version)).manifest
+            self.manifest
+            if version is None
+            else load_at(self._location, validation.check_version_number(version)).manifest
         )
         return load_transaction(self._location, manifest)
 
-    # Reading
+    # Rows
 
     def to_table(
         self,
@@ -194,8 +202,11 @@ class TableReader:
         with_row_address: bool = False,
         use_indices: bool = True,
     ) -> pa.Table:
-        """The rows that match `filter`, a condition in Lance's SQL; all of them without one. Indices are used where
-        they help, for the same rows in the same order; without `use_indices` none is."""
+        """Return the rows that match `filter`, a condition in Lance SQL, or all rows. An index changes neither the rows
+        nor their order; `use_indices=False` uses none.
+
+            table.to_table(columns=["id"], filter="city = 'Oslo'", limit=10)
+        """
         plan = plan_scan(
             self.manifest,
             columns=columns,
@@ -219,7 +230,8 @@ class TableReader:
         with_row_address: bool = False,
         use_indices: bool = True,
     ) -> Iterator[pa.RecordBatch]:
-        """Rows in order, a batch at a time; nothing is read before it is asked for."""
+        """Return an iterator over the rows in batches, in the order of `to_table`. A batch is read when it is
+        requested."""
         plan = plan_scan(
             self.manifest,
             columns=columns,
@@ -239,14 +251,14 @@ class TableReader:
         *,
         by: Literal["offset", "row_id", "row_address"] = "offset",
     ) -> pa.Table:
-        """These rows, in the order asked for and as often; `by` says what the numbers are: places among the live rows,
-        ids or addresses. A row that is not there is an error."""
+        """Return the rows at these positions among the live rows, or with these row ids or addresses, in the given
+        order and with repetitions. Raise `InvalidInput` if a row does not exist."""
         return scan_take.take(self._location, self.manifest, rows, columns, by=By.of(by))
 
     def blobs(
         self, column: str, rows: RowNumbers, *, by: Literal["offset", "row_id", "row_address"] = "offset"
     ) -> list[BlobFile | None]:
-        """The blobs of these rows as open files, None where a row has none. They are read when they are read from."""
+        """Return the blobs of these rows as file objects that read lazily; `None` for a row without a blob."""
         return blobs(self._location, self.manifest, column, rows, by=By.of(by))
 
     def search(
@@ -261,13 +273,13 @@ class TableReader:
         filter: str | None = None,
         columns: Sequence[str] | None = None,
     ) -> pa.Table:
-        """The `k` rows whose vectors are nearest to this one, the nearest first, with a column `_distance`; of those
-        that match `filter`, if there is one. The metric is "l2" (squared) unless told, and "hamming" for bytes.
+        """Return the `k` rows whose vectors are nearest to `vector`, nearest first, with a column `_distance`. `filter`
+        restricts the candidates. The default metric is "l2" (squared), and "hamming" for bytes.
 
             table.search("embedding", model.encode("a red bicycle"), 10, metric="cosine", filter="price < 100")
 
-        Every vector is looked at, so that the answer is exact. `nprobes` and `refine` say how a vector index is used;
-        they change nothing where there is none.
+        The search compares every vector, so the result is exact. `nprobes` and `refine` are options of a vector index
+        and have no effect without one.
         """
         return search(
             self._location,
@@ -284,10 +296,10 @@ class TableReader:
         )
 
     def changes(self, since: int, until: int | None = None) -> pa.Table:
-        """The rows that differ between two versions, `until` this one if it is not named: a column `_change` says
-        "insert", "update" or "delete". The table needs stable row ids, by which that is told."""
-        later = self._snapshot if until is None else load_at(self._location, validation.version_number(until))
-        return changes(load_at(self._location, validation.version_number(since)), later)
+        """Return the rows that differ between the versions `since` and `until` (default: this one). The column
+        `_change` is "insert", "update" or "delete". The table needs stable row ids, which identify the rows."""
+        later = self._snapshot if until is None else load_at(self._location, validation.check_version_number(until))
+        return changes(load_at(self._location, validation.check_version_number(since)), later)
 
     def explain(
         self,
@@ -300,8 +312,8 @@ class TableReader:
         with_row_address: bool = False,
         use_indices: bool = True,
     ) -> str:
-        """What `to_table` would do, in words: what is read, which indices are asked what, and which are not and why.
-        Nothing is read or searched."""
+        """Return the plan of `to_table` as text: the fragments and columns it reads, the indices it uses, and why it
+        uses no other. Nothing is read or searched."""
         plan = plan_scan(
             self.manifest,
             columns=columns,
@@ -311,33 +323,35 @@ class TableReader:
             with_row_id=with_row_id,
             with_row_address=with_row_address,
         )
-        indices = explain_module.explained(
-            self._snapshot, plan.predicate, use_indices=validation.flag(use_indices, "use_indices")
+        indices = explain_module.explain_indices(
+            self._snapshot, plan.predicate, use_indices=validation.check_flag(use_indices, "use_indices")
         )
         return explained(self._location, plan, indices)
 
     def count_rows(self, filter: str | None = None, *, use_indices: bool = True) -> int:
-        """From the manifest alone, unless only rows that match are wanted, and no data file is read either where an
-        index knows them exactly."""
+        """Return the number of rows, or of those that match `filter`. Without a filter the manifest answers; with one,
+        an index that answers it exactly makes reading data files unnecessary."""
         if filter is None:
             return self.manifest.row_count()
         plan = plan_scan(self.manifest, columns=(), filter=filter, select=self._select(use_indices))
         return count(self._location, plan)
 
     def query(self, sql: str, *, limit: int | None = None) -> pa.Table:
-        """What a query gives, such as `select city, avg(age) from dataset where age > 17 group by city`, or, of rows as
-        they are, `select id from dataset where age < 0`. The table is called `dataset` in it, as in Lance, and of the
-        answer at most `limit` rows are made. Rows go through it; only groups are held."""
+        """Return the result of a SQL query over this table, which is called `dataset` in it, as in Lance. At most
+        `limit` rows are returned. Rows are streamed; only the groups are kept in memory.
+
+            table.query("select city, avg(age) from dataset where age > 17 group by city")
+        """
         rows = (
-            None if limit is None else validation.whole_number(limit, "limit", at_least=0, too_small="it counts rows")
+            None if limit is None else validation.check_integer(limit, "limit", at_least=0, too_small="it counts rows")
         )
         return query(self._location, self.manifest, sql, limit=rows, select=self._select(True))
 
-    # Judging
+    # Consistency
 
     def fsck(self, versions: Literal["all", "head"] = "all") -> Report:
-        """Look the table over, as it is on the store now: what contradicts the format or itself, how bad that is, and
-        what to do about it. Nothing is written."""
+        """Check the table, as it is stored now, for contradictions, and return each with its severity and its remedy.
+        Nothing is written."""
         return _examined(self._location, versions)
 
     @staticmethod
@@ -349,17 +363,13 @@ class TableReader:
         manifest_store: ManifestStore | str | None = None,
         bases: Sequence[str] = (),
     ) -> Report:
-        """`fsck` of a table that may be too damaged to be opened."""
+        """Run `fsck` on a table that may be too damaged to be opened."""
         location = locate(uri, storage_options=storage_options, bases=bases, manifest_store=manifest_store)
         return _examined(location, versions)
 
     def _select(self, use_indices: bool) -> Select | None:
-        return lookup.select(self._snapshot) if validation.flag(use_indices, "use_indices") else None
-
-    @property
-    def _location(self) -> Location:
-        return self._snapshot.location
+        return lookup.selector_of(self._snapshot) if validation.check_flag(use_indices, "use_indices") else None
 
 
 def _examined(location: Location, versions: str) -> Report:
-    return examine(location, validation.choice(Extent, versions, "versions"))
+    return examine(location, validation.check_choice(Extent, versions, "versions"))

@@ -17,7 +17,7 @@ from lance_core.scan.executor import scan
 from lance_core.scan.plan import plan_scan
 from lance_core.scan.query import partials
 from lance_core.tasks.partitioning import Runner
-from lance_core.tasks.read import Ranges, ScanSpec, over_cut
+from lance_core.tasks.read import RowRanges, ScanSpec, map_scan_partitions
 from lance_core.versions.snapshot import Snapshot
 
 
@@ -27,7 +27,7 @@ def aggregate(base: Snapshot, sql: str, *, runner: Callable[[], Runner]) -> pa.T
     if grouped.only_counts_rows and query.where is None:
         return query.answer(grouped.counted(base.manifest.row_count()))
     plan = plan_scan(base.manifest, columns=grouped.columns, filter=query.where, select=lookup.select(base))
-    results = over_cut(base, plan, _Grouped(ScanSpec(grouped.columns, query.where), grouped), runner())
+    results = map_scan_partitions(base, plan, _Grouped(ScanSpec(grouped.columns, query.where), grouped), runner())
     partials = [_decoded(each) for _number, part in sorted(results.items()) for each in part]
     return query.answer(grouped.together([grouped.nothing(), *partials]))
 
@@ -37,8 +37,8 @@ class _Grouped:
     wanted: ScanSpec
     aggregation: Aggregation
 
-    def __call__(self, part: Snapshot, ranges: Ranges) -> Iterator[bytes]:
-        return map(_encoded, partials(scan(part.location, self.wanted.of(part, ranges)), self.aggregation))
+    def __call__(self, part: Snapshot, ranges: RowRanges) -> Iterator[bytes]:
+        return map(_encoded, partials(scan(part.location, self.wanted.plan_partition(part, ranges)), self.aggregation))
 
 
 def _encoded(table: pa.Table) -> bytes:

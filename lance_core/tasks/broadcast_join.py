@@ -26,7 +26,7 @@ from lance_core.table.table import STORAGE_VERSION
 from lance_core.tasks import remote_errors
 from lance_core.tasks.fill_by_address import ADDRESS_IS_NULL, FillTask
 from lance_core.tasks.partitioning import RESULT
-from lance_core.tasks.staged import Staged, stage_plan
+from lance_core.tasks.staged import StagedFiles, plan_staging
 from lance_core.tasks.write import WriteTask
 from lance_core.versions.snapshot import Snapshot
 
@@ -48,19 +48,19 @@ def staging(base: Snapshot, keys: pa.Schema, values: pa.Schema) -> WriteTask:
     kinds = [*keys.types, *values.types]
     named = zip(names_of(len(keys), len(values)), kinds, strict=True)
     fields = TableSchema.from_arrow(pa.schema([pa.field(name, kind) for name, kind in named]))
-    return WriteTask(stage_plan(base, fields, StorageVersion.parse(STORAGE_VERSION)))
+    return WriteTask(plan_staging(base, fields, StorageVersion.parse(STORAGE_VERSION)))
 
 
-def stage_rows(encoded: Sequence[bytes], task: WriteTask) -> Staged:
-    return Staged.of(encoded, task.plan.schema, ())
+def stage_rows(encoded: Sequence[bytes], task: WriteTask) -> StagedFiles:
+    return StagedFiles.of(encoded, task.plan.schema, ())
 
 
-def is_few(staged: Staged) -> bool:
+def is_few(staged: StagedFiles) -> bool:
     """Whether a worker can hold all of them."""
-    fragments = staged.decoded()
+    fragments = staged.decode_fragments()
     rows = sum(each.physical_rows for each in fragments)
     in_files = sum(each.file_bytes for each in fragments)
-    return max(in_files, rows * bytes_of_a_row(staged.fields.arrow)) <= HELD_BYTES_MAX
+    return max(in_files, rows * bytes_of_a_row(staged.schema.arrow)) <= HELD_BYTES_MAX
 
 
 def bytes_of_a_row(schema: pa.Schema) -> int:
@@ -84,7 +84,7 @@ class BroadcastJoinTask:
     fill: FillTask
     parts: tuple[tuple[bytes, ...], ...]
     """Encoded fragments, of each part."""
-    staged: Staged
+    staged: StagedFiles
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows: _BroadcastRows | None = None  # for as long as this task: workers live on, and would keep them
@@ -92,11 +92,11 @@ class BroadcastJoinTask:
             for number in batch.column(0).to_pylist():
                 try:
                     self.fill.whole.stamp.check()
-                    part = self.fill.whole.part(self.parts[number])
+                    part = self.fill.whole.snapshot_with(self.parts[number])
                     rows = rows or _BroadcastRows(part, self.staged, self.fill.keys)
                     found = rows.by_key(part) if self.fill.keys else rows.by_address(part, self._strays(number))
                 except InvalidInput as error:
-                    told = {"part": number, "refusal": remote_errors.encode(error)}
+                    told = {"part": number, "refusal": remote_errors.encode_error(error)}
                     yield pa.RecordBatch.from_pylist([told], RESULT)
                     continue
                 yield from self.fill(found)
@@ -135,13 +135,13 @@ def _places(addresses: Addresses, fragments: Sequence[Fragment]) -> Addresses | 
 class _BroadcastRows:
     """All that came, in one worker."""
 
-    def __init__(self, part: Snapshot, staged: Staged, on: Sequence[str]) -> None:
+    def __init__(self, part: Snapshot, staged: StagedFiles, on: Sequence[str]) -> None:
         self._on, self._what = tuple(on), part.location.uri
-        location, fields = part.location, staged.fields
+        location, fields = part.location, staged.schema
         reader = FragmentReader(
             location.store, location.codec, fields, fields, path=f"{location.uri}, what came for it"
         )
-        batches = [rows.batch for fragment in staged.decoded() for rows in reader.live(fragment, None)]
+        batches = [rows.batch for fragment in staged.decode_fragments() for rows in reader.live(fragment, None)]
         table = pa.Table.from_batches(batches, reader.arrow).combine_chunks()
         keys = max(1, len(self._on))
         self._keys, self._values = table.select(range(keys)), table.select(range(keys, table.num_columns))

@@ -45,8 +45,8 @@ def compact(
 ) -> Committed:
     """The intent is that of the last batch: a run that was cut short is gone on with by repeating it."""
     shape = CompactionRequest(target_rows, materialize_deletions, None if remap is None else Remap.of(remap))
-    batch = validation.whole_number(batch, "batch", at_least=1, too_small="a commit has at least one group")
-    validation.check(intent=how.intent, retries=how.retries)
+    batch = validation.check_integer(batch, "batch", at_least=1, too_small="a commit has at least one group")
+    validation.check_intent_and_retries(intent=how.intent, retries=how.retries)
     base = where.newest()
     base.manifest.check_writable()
     groups = shape.groups(base)
@@ -59,7 +59,7 @@ def compact(
     done: list[Committed] = []
     for number, some in enumerate(batches):
         its = how if number == len(batches) - 1 else replace(how, intent=None)
-        plan = GroupBatch(some, shape, validation.properties(how.properties), runner).plan
+        plan = GroupBatch(some, shape, validation.check_properties(how.properties), runner).plan
         done.append(run_change(where, its, VERB, plan, operation=Rewrite.name))
     return _together(done)
 

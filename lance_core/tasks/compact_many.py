@@ -80,7 +80,7 @@ class _Planned:
 def compact_many(wanted: Sequence[TableCompaction], runner: Runner) -> tuple[CompactionOutcome, ...]:
     """In the order of `wanted`. One job, or none where nothing is to be written."""
     for each in wanted:
-        validation.check(intent=each.how.intent, retries=each.how.retries)
+        validation.check_intent_and_retries(intent=each.how.intent, retries=each.how.retries)
     begun = _each(wanted, _begun)
     planned = [each for each in begun if isinstance(each, _Planned)]
     _write(planned, runner)
@@ -109,7 +109,7 @@ def _ended(planned: _Planned) -> CompactionOutcome:
         return CompactionOutcome(None, planned.error)
     how = planned.wanted.how
     try:
-        noted = validation.properties(how.properties)
+        noted = validation.check_properties(how.properties)
         shape = CompactionRequest(planned.wanted.target_rows, materialize_deletions=True, remap=None)
         done = [compaction.RewrittenGroup(planned.groups[number], new) for number, new in sorted(planned.files.items())]
         batch = GroupBatch(tuple(each.old for each in done), shape, noted, runner=None)
@@ -137,11 +137,11 @@ def _write(planned: Sequence[_Planned], runner: Runner) -> None:
     )
     for row in runner.run(task, len(bins)).to_pylist():
         if row["refusal"] is not None:
-            raise remote_errors.decode(row["refusal"])
+            raise remote_errors.decode_error(row["refusal"])
         (told,) = pa.ipc.read_record_batch(pa.py_buffer(row["result"]), _WIRE).to_pylist()
         each = planned[told["table"]]
         if told["trouble"] is not None:
-            each.error = remote_errors.decode(told["trouble"])
+            each.error = remote_errors.decode_error(told["trouble"])
         else:
             each.files[told["group"]] = tuple(map(Fragment.decode, told["fragments"]))
     for each in planned:
@@ -171,7 +171,7 @@ class _Task:
                 try:
                     self.wholes[0].stamp.check()
                 except InvalidInput as error:
-                    told = {"part": number, "refusal": remote_errors.encode(error)}
+                    told = {"part": number, "refusal": remote_errors.encode_error(error)}
                     yield pa.RecordBatch.from_pylist([told], RESULT)
                     continue
                 for piece in self.bins[number]:
@@ -182,13 +182,13 @@ class _Task:
         row: dict[str, object] = {"table": piece.table, "group": piece.group}
         whole = self.wholes[piece.table]
         try:
-            part = whole.part(piece.fragments)
+            part = whole.snapshot_with(piece.fragments)
             new = written(part, tuple(part.manifest.fragments), self.target_rows[piece.table], SYSTEM_RUNTIME)
             row["fragments"] = [fragment.encode() for fragment in new]
         except LanceError as error:
-            row["trouble"] = remote_errors.encode(error)
+            row["trouble"] = remote_errors.encode_error(error)
         except TABLES_FAULT as error:
-            row["trouble"] = remote_errors.encode(StorageError(f"{whole.uri}: {type(error).__name__}: {error}"))
+            row["trouble"] = remote_errors.encode_error(StorageError(f"{whole.uri}: {type(error).__name__}: {error}"))
         return bytes(pa.RecordBatch.from_pylist([row], _WIRE).serialize())
 
 

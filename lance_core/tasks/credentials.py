@@ -18,7 +18,7 @@ _HIDDEN = re.compile("secret|password|token|access[.]?key", re.IGNORECASE)
 _PASSWORD = re.compile(r"://[^/\s]*:[^/\s]*@|[?&][^=&]*(pass|secret|token)[^=&]*=", re.IGNORECASE)
 
 
-def storage_options(given: Mapping[str, str]) -> dict[str, str]:
+def parse_storage_options(given: Mapping[str, str]) -> dict[str, str]:
     """Of all options those for the store, whichever of the two prefixes they have.
 
     >>> storage_options({"storage.aws_region": "eu-west-1", "secret.account_key": "...", "path": "az://lake/t"})
@@ -30,7 +30,7 @@ def storage_options(given: Mapping[str, str]) -> dict[str, str]:
         if prefix is None:
             continue
         name = key[len(prefix) :]
-        if is_secret(name) and not is_reference(value) and not _HIDDEN.search(key) and not is_an_id(name):
+        if is_secret(name) and not is_reference(value) and not _HIDDEN.search(key) and not is_key_id(name):
             raise InvalidInput(
                 f"the option {key} is a secret, and Spark may show it in its user interface and its event log. Name "
                 f"where it is ({key}='env:VARIABLE', or storage.provider='package.module:function'), or tell it as "
@@ -53,9 +53,9 @@ def has_password(text: str) -> bool:
     return _PASSWORD.search(text) is not None
 
 
-def is_an_id(name: str) -> bool:
+def is_key_id(name: str) -> bool:
     """Of a key, which opens nothing by itself."""
     return name.lower().endswith("key_id")
 
 
-__all__ = ["has_password", "is_an_id", "is_reference", "is_secret", "storage_options"]
+__all__ = ["has_password", "is_key_id", "is_reference", "is_secret", "parse_storage_options"]

@@ -22,7 +22,7 @@ def delete(where: TableRef, predicate: str, *, how: WriteOptions, runner: Runner
         # What is wrong with it is told before a task runs.
         fragments, sent = fragments_to_scan(base, Predicate.parse(predicate, conditional(base.manifest)))
         results = over_fragments(base, fragments, DeleteTask(predicate, sent), runner) if fragments else {}
-        return operation_merge.join_deletes(operation_merge.planned(results), predicate)
+        return operation_merge.merge_deletes(operation_merge.decode_operations(results), predicate)
 
     return run_change(where, how, "delete", plan, operation=Delete.name)
 
@@ -36,7 +36,7 @@ class DeleteTask:
 
     def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
         planned = in_one_process.delete(
-            part, self.predicate, runtime=SYSTEM_RUNTIME, selection=self.sent.selection(part)
+            part, self.predicate, runtime=SYSTEM_RUNTIME, selection=self.sent.selection_for(part)
         )
         if planned.affected:
-            yield operation_merge.encode(planned)
+            yield operation_merge.encode_operation(planned)

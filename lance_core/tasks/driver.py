@@ -16,8 +16,16 @@ from lance_core.format.operations import Operation
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.table.committed import Committed
-from lance_core.table.table import Audit, audit_of, committed_of
-from lance_core.tasks.partitioning import PartitionTask, Runner, VersionHeader, Work, partition_fragments, results_of
+from lance_core.table.table import audit_of, committed_of
+from lance_core.table.write_options import Audit, WriteOptions
+from lance_core.tasks.partitioning import (
+    PartitionFunction,
+    PartitionTask,
+    Runner,
+    VersionHeader,
+    collect_results,
+    partition_fragments,
+)
 from lance_core.versions.location import locate
 from lance_core.versions.refs import resolve_version
 from lance_core.versions.snapshot import Snapshot, load_latest
@@ -47,17 +55,6 @@ class TableRef:
         return load_latest(location) if self.branch is None else resolve_version(location, branch=self.branch)
 
 
-@dataclass(frozen=True, slots=True)
-class WriteOptions:
-    """What every writer takes."""
-
-    intent: str | None = None
-    properties: Mapping[str, str] | None = None
-    retries: int = ATTEMPTS
-    audit: Audit | None = None
-    """On the driver."""
-
-
 def run_change(
     where: TableRef,
     how: WriteOptions,
@@ -69,8 +66,8 @@ def run_change(
 ) -> Committed:
     """`operation` names what would have been, where there is nothing to change. `again` says that it may be planned
     once more on a newer version."""
-    validation.check(intent=how.intent, retries=how.retries)
-    noted = validation.properties(how.properties)
+    validation.check_intent_and_retries(intent=how.intent, retries=how.retries)
+    noted = validation.check_properties(how.properties)
     base = where.newest()
     base.manifest.check_writable()
     change = retry.Change(verb, plan, operation, again, audit=audit_of(how.audit))
@@ -82,7 +79,7 @@ def run_change(
 
 
 def over_fragments(
-    base: Snapshot, fragments: Sequence[Fragment], work: Work, runner: Runner
+    base: Snapshot, fragments: Sequence[Fragment], work: PartitionFunction, runner: Runner
 ) -> Mapping[int, list[bytes]]:
     """What `work` gave back for each part of these fragments, by the number of the part."""
     return over_partitions(
@@ -97,13 +94,13 @@ def partitions_for_reading(fragments: Iterable[Fragment], slots: int) -> int:
 
 
 def over_partitions(
-    base: Snapshot, parts: tuple[tuple[bytes, ...], ...], work: Work, runner: Runner
+    base: Snapshot, parts: tuple[tuple[bytes, ...], ...], work: PartitionFunction, runner: Runner
 ) -> Mapping[int, list[bytes]]:
     """For parts that are cut already: encoded fragments of each."""
     if not parts:
         return {}
     came_back = runner.run(PartitionTask(VersionHeader.of(base), parts, work), len(parts))
-    return results_of(came_back, len(parts), uri=base.location.uri)
+    return collect_results(came_back, len(parts), uri=base.location.uri)
 
 
 __all__ = [

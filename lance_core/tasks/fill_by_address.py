@@ -59,9 +59,11 @@ class FillTask:
                 filled = self._filled(number, pieces)
                 yield pa.RecordBatch.from_pylist([{"part": number, "result": filled.encode()}], RESULT)
         except InvalidInput as error:
-            yield pa.RecordBatch.from_pylist([{"part": max(last, 0), "refusal": remote_errors.encode(error)}], RESULT)
+            yield pa.RecordBatch.from_pylist(
+                [{"part": max(last, 0), "refusal": remote_errors.encode_error(error)}], RESULT
+            )
         except _NamedTwice as twice:
-            told = remote_errors.encode(self._about_twice(twice.address))
+            told = remote_errors.encode_error(self._about_twice(twice.address))
             yield pa.RecordBatch.from_pylist([{"part": twice.address >> _FRAGMENT_BITS, "refusal": told}], RESULT)
 
     def _filled(self, number: int, pieces: Iterable["_FragmentRows"]) -> Fragment:
@@ -70,7 +72,7 @@ class FillTask:
                 f"{self._version}: there is no fragment {number}, and the data has addresses in it. They are of "
                 "another version: read the rows again, or say of which version they are with version="
             )
-        part = self.whole.part([self.fragments[number]])
+        part = self.whole.snapshot_with([self.fragments[number]])
         (fragment,) = part.manifest.fragments
         placed = self._placed(part, fragment, pieces)
         return with_columns(
@@ -122,7 +124,7 @@ class FillTask:
     def _about_twice(self, address: int) -> InvalidInput:
         number, offset = address >> _FRAGMENT_BITS, address & _OFFSETS
         if self.keys and number in self.fragments:
-            part = self.whole.part([self.fragments[number]])
+            part = self.whole.snapshot_with([self.fragments[number]])
             (fragment,) = part.manifest.fragments
             for rows in live_rows(part, fragment, self.keys, part.manifest.schema):
                 if len(at := np.flatnonzero(rows.offsets == offset)):
@@ -162,7 +164,7 @@ class KeysTask:
         self.whole.stamp.check()
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                part = self.whole.part(self.parts[number])
+                part = self.whole.snapshot_with(self.parts[number])
                 for fragment in part.manifest.fragments:
                     yield from self._of(part, fragment)
 

@@ -57,7 +57,7 @@ from lance_core.tasks.index_segments import (
 )
 from lance_core.tasks.partial_results import PartialResults
 from lance_core.tasks.partitioning import LocalRunner, Runner
-from lance_core.tasks.partitioning import Work as Doing
+from lance_core.tasks.partitioning import PartitionFunction as Doing
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot
 
@@ -84,11 +84,11 @@ class Only(enum.Enum):
 
 def check(asked: IndexRequest) -> None:
     """What is wrong with it whatever the table is."""
-    registry.by_name(asked.kind).options(asked.params)
+    registry.by_name(asked.kind).parse_options(asked.params)
 
 
 def build_index(where: TableRef, asked: IndexRequest, only: str, *, how: WriteOptions, runner: Runner) -> Committed:
-    chosen = validation.choice(Only, only, "only")
+    chosen = validation.check_choice(Only, only, "only")
     if chosen is not Only.ALL and asked.replace:
         raise InvalidInput(
             f"replace=True builds an index of all fragments anew, and only={chosen.value!r} builds on; say one"
@@ -116,7 +116,7 @@ def optimize_indices(
     where: TableRef, names: Sequence[str] | None, merge: str, *, how: WriteOptions, runner: Runner
 ) -> Committed:
     """As `Table.optimize_indices`."""
-    wanted = None if names is None else validation.names(names, "names")
+    wanted = None if names is None else validation.check_names(names, "names")
     merging = Merge.of(merge)
     builder = _Builder(runner)
     fresh: list[IndexMetadata] = []
@@ -210,7 +210,9 @@ class _Builder:
     def discard(self) -> None:
         for segment, location in self._for_now.items():
             with suppress(StorageError):  # a cleanup will find it
-                tree_operations.remove(location.own_store, f"{naming.INDICES}/{IndexMetadata.decode(segment).uuid}")
+                tree_operations.remove_tree(
+                    location.own_store, f"{naming.INDICES}/{IndexMetadata.decode(segment).uuid}"
+                )
         self._for_now.clear()
 
     def _alone(self, base: Snapshot, works: Sequence[Work]) -> list[IndexMetadata]:

@@ -80,11 +80,11 @@ class BuildSegment:
         order, read = self.orders[number], BitMap.deserialize(self.read[number])
         covers, parts = BitMap.deserialize(order.covers), order.there.parts(part)
         try:
-            made = build.build(part, order.wanted, _of(part, read), parts=parts, covers=covers, runtime=SYSTEM_RUNTIME)
-        except build.UNREADABLE:
+            made = build.build_segment(part, order.wanted, _of(part, read), inputs=parts, covers=covers, runtime=SYSTEM_RUNTIME)
+        except build.UNREADABLE_ERRORS:
             if not parts:
                 raise
-            made = build.build(part, order.wanted, _of(part, covers), covers=covers, runtime=SYSTEM_RUNTIME)
+            made = build.build_segment(part, order.wanted, _of(part, covers), covers=covers, runtime=SYSTEM_RUNTIME)
         yield made.encode()
 
 
@@ -98,10 +98,10 @@ class BuildPiece:
     def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
         fragments = tuple(part.manifest.fragments)
         covers = BitMap(fragment.id for fragment in fragments)
-        made = build.build(for_now(part), self.wanted, fragments, covers=covers, runtime=SYSTEM_RUNTIME)
+        made = build.build_segment(for_now(part), self.wanted, fragments, covers=covers, runtime=SYSTEM_RUNTIME)
         yield made.encode()
         if is_in_order(self.wanted):
-            cuts = btree_runs.cuts_of(Coverage(part).segment(made), self.every)
+            cuts = btree_runs.cuts_of(Coverage(part).segment_of(made), self.every)
             yield as_bytes(cuts)
 
 
@@ -169,7 +169,7 @@ class JoinPieces:
     def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
         parts = [*fresh_segments(part, self.pieces), *self.order.there.parts(part)]
         covers = BitMap.deserialize(self.order.covers)
-        yield build.build(part, self.order.wanted, (), parts=parts, covers=covers, runtime=SYSTEM_RUNTIME).encode()
+        yield build.build_segment(part, self.order.wanted, (), inputs=parts, covers=covers, runtime=SYSTEM_RUNTIME).encode()
 
 
 def _of(base: Snapshot, fragments: BitMap) -> list[Fragment]:
@@ -183,7 +183,7 @@ def is_in_order(wanted: IndexSpec) -> bool:
 def fresh_segments(base: Snapshot, segments: Sequence[bytes]) -> list[MergeInput]:
     """From this version, or one in which their fragments were the same."""
     coverage = Coverage(base)
-    return [MergeInput(coverage.segment(IndexMetadata.decode(each)), Unchanged()) for each in segments]
+    return [MergeInput(coverage.segment_of(IndexMetadata.decode(each)), Unchanged()) for each in segments]
 
 
 def for_now(part: Snapshot) -> Snapshot:
@@ -191,7 +191,7 @@ def for_now(part: Snapshot) -> Snapshot:
     location = part.location
     access = location.access
     brief = locate(location.uri, storage_options=access.storage_options, durable=False, bases=access.bases)
-    return replace(part, location=brief.of(part.manifest))
+    return replace(part, location=brief.for_manifest(part.manifest))
 
 
 def as_bytes(values: pa.Array) -> bytes:

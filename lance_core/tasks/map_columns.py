@@ -53,8 +53,8 @@ class Computation:
     def checked(self) -> "Computation":
         if not callable(self.compute):
             raise InvalidInput(f"fn is a function from a record batch to one of new columns, not {type(self.compute)}")
-        read = None if self.read_columns is None else validation.names(self.read_columns, "read_columns")
-        return Computation(self.compute, read, validation.schema(self.schema, "schema"))
+        read = None if self.read_columns is None else validation.check_names(self.read_columns, "read_columns")
+        return Computation(self.compute, read, validation.check_schema(self.schema, "schema"))
 
 
 def map_columns(

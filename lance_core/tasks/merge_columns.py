@@ -39,10 +39,10 @@ from lance_core.tasks.broadcast_join import (
 from lance_core.tasks.column_fill import merge_of, still_matches, unfilled
 from lance_core.tasks.driver import TableRef, WriteOptions, partitions_for_reading, run_change
 from lance_core.tasks.fill_by_address import FillTask, KeysTask, Missing, lacking, unpacks
-from lance_core.tasks.partitioning import Task, VersionHeader, partition_fragments, results_of
-from lance_core.tasks.staged import Staged
+from lance_core.tasks.partitioning import Task, VersionHeader, collect_results, partition_fragments
+from lance_core.tasks.staged import StagedFiles
 from lance_core.tasks.write import WriteTask, fragments_of
-from lance_core.versions.snapshot import Snapshot, history_since, load_at
+from lance_core.versions.snapshot import Snapshot, read_history, load_at
 
 _TASKS_PER_SLOT = 4
 _TOLD_FACTOR = 4
@@ -92,7 +92,7 @@ class MergeRequest:
 
     @classmethod
     def of(cls, on: object, schema: pa.Schema | None, missing: str | None, version: int | None) -> "MergeRequest":
-        keys = validation.keys(on, "on")
+        keys = validation.check_key_columns(on, "on")
         by_address = keys == (ROW_ADDRESS,)
         if missing not in (None, "error", "null"):
             raise InvalidInput(f"missing={missing!r}: it is 'error', or 'null' for rows without a value")
@@ -102,8 +102,8 @@ class MergeRequest:
             raise InvalidInput(f"missing='error' and version= are for rows with their {ROW_ADDRESS}, not for keys")
         default: Missing = "error" if by_address else "null"
         chosen: Missing = default if missing is None else "null" if missing == "null" else "error"
-        checked = None if schema is None else validation.schema(schema, "schema")
-        return cls(keys, checked, chosen, None if version is None else validation.version_number(version))
+        checked = None if schema is None else validation.check_schema(schema, "schema")
+        return cls(keys, checked, chosen, None if version is None else validation.check_version_number(version))
 
     @property
     def by_address(self) -> bool:
@@ -127,7 +127,7 @@ class _Few:
     rows: SourceFrame
     wanted: MergeRequest
     columns: pa.Schema
-    _staged: tuple[Snapshot, Staged] | None = None
+    _staged: tuple[Snapshot, StagedFiles] | None = None
     _are_many: bool = False
 
     def filled(self, base: Snapshot, fragments: Sequence[Fragment], fill: FillTask) -> dict[int, Fragment] | None:
@@ -141,9 +141,9 @@ class _Few:
     def discard(self) -> None:
         if self._staged is not None:
             base, staged = self._staged
-            staged.discard(base.location)
+            staged.delete_files(base.location)
 
-    def _once(self, base: Snapshot) -> Staged | None:
+    def _once(self, base: Snapshot) -> StagedFiles | None:
         if self._are_many or self._staged is not None:
             return self._staged[1] if self._staged else None
         on, names = self.wanted.on, self.columns.names
@@ -158,7 +158,7 @@ class _Few:
         if is_few(staged):
             self._staged = base, staged
             return staged
-        staged.discard(base.location)
+        staged.delete_files(base.location)
         self._are_many = True
         return None
 
@@ -204,7 +204,7 @@ class _ByAddress:
         """That what was filled is still what the rows are, and that no others came who have a right to a value."""
         if base.version == pinned.version:
             return
-        history = history_since(base.location, pinned.version, base=base)
+        history = read_history(base.location, pinned.version, base=base)
         for landed in history.others if history else ():
             made = landed.transaction.operation if landed.transaction else None
             if landed.version <= base.version and _moves_rows(made):
@@ -327,7 +327,7 @@ def _task(base: Snapshot, fragments: Sequence[Fragment], columns: pa.Schema, wan
 
 def _filled(came_back: pa.Table, base: Snapshot, fragments: Sequence[Fragment]) -> dict[int, Fragment]:
     beyond = max((int(each.id) for each in fragments), default=-1) + 1
-    results = results_of(came_back, beyond, uri=base.location.uri)
+    results = collect_results(came_back, beyond, uri=base.location.uri)
     found = {}
     for number, each in results.items():
         (encoded,) = each  # one task has all rows of a fragment

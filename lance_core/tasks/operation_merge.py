@@ -20,7 +20,7 @@ _WIRE = pa.schema(
 )
 
 
-def encode(operation: Operation) -> bytes:
+def encode_operation(operation: Operation) -> bytes:
     """A transaction tells all of it but which rows are affected, which no version keeps."""
     affected = operation.affected if isinstance(operation, op.Delete | op.Update) else None
     row = {
@@ -31,7 +31,7 @@ def encode(operation: Operation) -> bytes:
     return bytes(pa.RecordBatch.from_pylist([row], _WIRE).serialize())
 
 
-def decode(data: bytes) -> Operation:
+def decode_operation(data: bytes) -> Operation:
     (row,) = pa.ipc.read_record_batch(pa.py_buffer(data), _WIRE).to_pylist()
     operation = Transaction.decode(row["transaction"], path="what a worker gave back").operation
     if row["affected_rows"] is None:
@@ -41,12 +41,12 @@ def decode(data: bytes) -> Operation:
     return replace(operation, affected=affected)
 
 
-def planned(results: Mapping[int, Sequence[bytes]]) -> list[Operation]:
+def decode_operations(results: Mapping[int, Sequence[bytes]]) -> list[Operation]:
     """By all parts that have anything to change, in their order."""
-    return [decode(result) for _part, each in sorted(results.items()) for result in each]
+    return [decode_operation(result) for _part, each in sorted(results.items()) for result in each]
 
 
-def join_deletes(parts: Sequence[Operation], predicate: str) -> op.Delete:
+def merge_deletes(parts: Sequence[Operation], predicate: str) -> op.Delete:
     deletes = [part for part in parts if isinstance(part, op.Delete)]
     return op.Delete(
         updated=tuple(chain.from_iterable(part.updated for part in deletes)),
@@ -56,7 +56,7 @@ def join_deletes(parts: Sequence[Operation], predicate: str) -> op.Delete:
     )
 
 
-def join_updates(parts: Sequence[Operation], whole: op.Update) -> op.Update:
+def merge_updates(parts: Sequence[Operation], whole: op.Update) -> op.Update:
     """`whole` says what all parts say alike."""
     updates = [part for part in parts if isinstance(part, op.Update)]
     return replace(

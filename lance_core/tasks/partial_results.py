@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from lance_core.format.fragment import Fragment
 from lance_core.format.schema import TableSchema
 from lance_core.tasks.driver import over_partitions
-from lance_core.tasks.partitioning import Runner, Work, partition_fragments
+from lance_core.tasks.partitioning import PartitionFunction, Runner, partition_fragments
 from lance_core.versions.snapshot import Snapshot
 
 Part = tuple[bytes, ...]
@@ -21,11 +21,11 @@ Part = tuple[bytes, ...]
 class PartialResults:
     """`work` has to be a value, equal to another that does the same."""
 
-    _under: tuple[TableSchema, bool, Work] | None = None
+    _under: tuple[TableSchema, bool, PartitionFunction] | None = None
     _results: dict[Part, list[bytes]] = field(default_factory=dict)
 
     def over_fragments(
-        self, base: Snapshot, fragments: Sequence[Fragment], parts_max: int, work: Work, runner: Runner
+        self, base: Snapshot, fragments: Sequence[Fragment], parts_max: int, work: PartitionFunction, runner: Runner
     ) -> Mapping[int, list[bytes]]:
         """What `work` gave back for each part of these fragments, now or before, numbered in the order of the
         fragments; a part that gave back nothing is missing."""

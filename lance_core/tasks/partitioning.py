@@ -1,7 +1,7 @@
 """A version spread over workers: each has all of it but the fragments of the others.
 
     driver    Whole.of(base)                       what every worker knows: where the table is, its schema, its settings
-              PartTask(whole, parts, work)         picklable; `parts` are the fragments of each task
+              PartTask(whole, parts, work)         picklable; `partitions` are the fragments of each task
     workers   PartTask(...)(batches of numbers)    work(part, ...) for each number, whose results travel as bytes
     driver    results_of(table)                    those bytes by part, or the refusal of the first part that has one
 
@@ -27,7 +27,7 @@ from lance_core.versions.snapshot import Snapshot
 RESULT = pa.schema([pa.field("part", pa.int64()), pa.field("result", pa.binary()), pa.field("refusal", pa.string())])
 """What comes back: rows of a part's results, or one that says why it cannot be done."""
 
-Work = Callable[[Snapshot, int], Iterable[bytes]]
+PartitionFunction = Callable[[Snapshot, int], Iterable[bytes]]
 """What is done with a part; the number is the part's own. Picklable."""
 
 
@@ -42,8 +42,8 @@ class Runner(Protocol):
     def slots(self) -> int:
         """How many tasks run at once."""
 
-    def run(self, task: Task, parts: int) -> pa.Table:
-        """One task for each number below `parts`, with the task's own answer for it: rows of `RESULT`, in any order,
+    def run(self, task: Task, partitions: int) -> pa.Table:
+        """One task for each number below `partitions`, with the task's own answer for it: rows of `RESULT`, in any order,
         of one attempt each."""
 
 
@@ -53,15 +53,15 @@ class LocalRunner:
 
     slots: int = 1
 
-    def run(self, task: Task, parts: int) -> pa.Table:
-        numbers = [pa.record_batch({"part": pa.array([number], pa.int64())}) for number in range(parts)]
+    def run(self, task: Task, partitions: int) -> pa.Table:
+        numbers = [pa.record_batch({"part": pa.array([number], pa.int64())}) for number in range(partitions)]
         return pa.Table.from_batches(task(numbers), RESULT)
 
 
 @dataclass(frozen=True, slots=True)
 class VersionHeader:
     uri: str
-    header: bytes
+    manifest_header: bytes
     """The manifest, as a file without fragments, indices and transaction."""
     path: str
     scheme: NamingScheme
@@ -76,7 +76,7 @@ class VersionHeader:
         access = location.access
         return cls(
             uri=location.uri,
-            header=manifest.header(),
+            manifest_header=manifest.header(),
             path=manifest.path,
             scheme=base.scheme,
             durable=access.durable,
@@ -87,42 +87,42 @@ class VersionHeader:
 
     @property
     def version(self) -> int:
-        return Manifest.decode(self.header, path=self.path).version
+        return Manifest.decode(self.manifest_header, path=self.path).version
 
     def location(self) -> Location:
         """Of the table's own files. A worker never commits, so it needs to know of no manifest store."""
         return locate(self.uri, storage_options=self.storage_options, durable=self.durable, bases=self.bases)
 
-    def part(self, fragments: Iterable[bytes]) -> Snapshot:
-        manifest = Manifest.decode(self.header, path=self.path).with_fragments(map(Fragment.decode, fragments))
-        return Snapshot(self.location().of(manifest), manifest, self.scheme)
+    def snapshot_with(self, fragments: Iterable[bytes]) -> Snapshot:
+        manifest = Manifest.decode(self.manifest_header, path=self.path).with_fragments(map(Fragment.decode, fragments))
+        return Snapshot(self.location().for_manifest(manifest), manifest, self.scheme)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionTask:
     """Runs in a worker: numbers of parts in, results out."""
 
-    whole: VersionHeader
-    parts: tuple[tuple[bytes, ...], ...]
+    header: VersionHeader
+    partitions: tuple[tuple[bytes, ...], ...]
     """Encoded fragments, of each part."""
-    work: Work
+    function: PartitionFunction
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 try:
-                    self.whole.stamp.check()
-                    for result in self.work(self.whole.part(self.parts[number]), number):
+                    self.header.stamp.check()
+                    for result in self.function(self.header.snapshot_with(self.partitions[number]), number):
                         yield pa.RecordBatch.from_pylist([{"part": number, "result": result}], RESULT)
                 except InvalidInput as error:
                     # Trying again would not help, and an exception would reach the driver as text in a traceback.
-                    told = {"part": number, "refusal": remote_errors.encode(error)}
+                    told = {"part": number, "refusal": remote_errors.encode_error(error)}
                     yield pa.RecordBatch.from_pylist([told], RESULT)
 
 
-def partition_fragments(fragments: Sequence[Fragment], parts_max: int) -> tuple[tuple[bytes, ...], ...]:
+def partition_fragments(fragments: Sequence[Fragment], partitions_max: int) -> tuple[tuple[bytes, ...], ...]:
     """Neighbours together, in at most so many parts of about equally many rows."""
-    rows_per_part = max(1, -(-sum(fragment.physical_rows for fragment in fragments) // parts_max))
+    rows_per_part = max(1, -(-sum(fragment.physical_rows for fragment in fragments) // partitions_max))
     parts: list[list[bytes]] = []
     room = 0
     for fragment in fragments:
@@ -134,13 +134,13 @@ def partition_fragments(fragments: Sequence[Fragment], parts_max: int) -> tuple[
     return tuple(map(tuple, parts))
 
 
-def results_of(came_back: pa.Table, parts: int, *, uri: str) -> Mapping[int, list[bytes]]:
+def collect_results(came_back: pa.Table, parts: int, *, uri: str) -> Mapping[int, list[bytes]]:
     """By part; a part without results is missing. A retried or speculative task counts once, since whoever runs the
     tasks takes one answer of each."""
     results: dict[int, list[bytes]] = {}
     for row in came_back.sort_by("part").to_pylist():
         if row["refusal"] is not None:
-            raise remote_errors.decode(row["refusal"])
+            raise remote_errors.decode_error(row["refusal"])
         if not 0 <= row["part"] < parts:
             raise StorageError(f"{uri}: a worker answered for part {row['part']}, and there are {parts}")
         results.setdefault(row["part"], []).append(row["result"])

@@ -29,7 +29,7 @@ class PushedRows:
     residual: Predicate | None
 
     @property
-    def chosen(self) -> FragmentSelection:
+    def selection(self) -> FragmentSelection:
         return FragmentSelection(BitMap.deserialize(self.rows), self.residual)
 
 
@@ -41,13 +41,13 @@ class PushedSelection:
 
     @classmethod
     def of(cls, tasks: Sequence[ScanTask]) -> "PushedSelection":
-        together = zip(tasks, packed(tasks), strict=True)
+        together = zip(tasks, pack_rows(tasks), strict=True)
         return cls(tuple((task.fragment.id, rows) for task, rows in together if rows is not None))
 
-    def selection(self, part: Snapshot) -> Selection:
+    def selection_for(self, part: Snapshot) -> Selection:
         """Of the fragments that a worker has."""
         there = {message.id for message in part.manifest.message.fragments}
-        chosen = {id: sent.chosen for id, sent in self.fragments if id in there}
+        chosen = {id: sent.selection for id, sent in self.fragments if id in there}
         return Selection(BitMap(chosen), chosen)
 
 
@@ -57,7 +57,7 @@ def fragments_to_scan(base: Snapshot, predicate: Predicate) -> tuple[Sequence[Fr
     return [task.fragment for task in plan.tasks], PushedSelection.of(plan.tasks)
 
 
-def packed(tasks: Iterable[ScanTask]) -> Sequence[PushedRows | None]:
+def pack_rows(tasks: Iterable[ScanTask]) -> Sequence[PushedRows | None]:
     """The rows that each is known to be about; None where it is scanned."""
     found: list[PushedRows | None] = []
     left = _BYTES_MAX

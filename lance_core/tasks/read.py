@@ -23,26 +23,26 @@ from lance_core.index import lookup
 from lance_core.scan.executor import count, scan
 from lance_core.scan.plan import ScanPlan, ScanTask, plan_scan
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
-from lance_core.tasks.partitioning import PartitionTask, Runner, VersionHeader, results_of
-from lance_core.tasks.pushed_selection import PushedRows, packed
+from lance_core.tasks.partitioning import PartitionTask, Runner, VersionHeader, collect_results
+from lance_core.tasks.pushed_selection import PushedRows, pack_rows
 from lance_core.versions.location import locate
 from lance_core.versions.refs import resolve_version
 from lance_core.versions.snapshot import Snapshot, load_at, load_latest
 
 _PARTS_PER_SLOT = 4
-_PART_ROWS_MIN = 65_536
-_PART_BYTES_MIN = 8 * 1024**2
-_OWN_ROWS_MIN = 4_194_304
-_OWN_BYTES_MIN = 16 * 1024**2
+_PARTITION_ROWS_MIN = 65_536
+_PARTITION_BYTES_MIN = 8 * 1024**2
+_REDUCED_PARTITION_ROWS_MIN = 4_194_304
+_REDUCED_PARTITION_BYTES_MIN = 16 * 1024**2
 """Where no row leaves the workers, a task is done with so many bytes in about the time that it takes to start."""
-_PART_BYTES_MAX = 256 * 1024**2
+_PARTITION_BYTES_MAX = 256 * 1024**2
 _SIGNED_FRAGMENTS = 1 << 31
-_FEW_ROWS = 1024
-_FEW_FRAGMENTS = 16
-_FEW_BYTES = 4 * 1024**2
+_LOOKUP_ROWS_MAX = 1024
+_LOOKUP_FRAGMENTS_MAX = 16
+_LOOKUP_BYTES_MAX = 4 * 1024**2
 """Of rows that are known, and read by the driver."""
 
-Ranges = tuple[tuple[int, int | None, PushedRows | None], ...]
+RowRanges = tuple[tuple[int, int | None, PushedRows | None], ...]
 """Which live rows of each fragment of a part: how many are skipped, and how many are taken; or the only ones that can
 match."""
 
@@ -63,7 +63,7 @@ class VersionRef:
         location = locate(
             self.uri, storage_options=self.storage_options, bases=self.bases, manifest_store=self.manifest_store
         )
-        number = None if self.version is None else validation.version_number(self.version)
+        number = None if self.version is None else validation.check_version_number(self.version)
         if self.tag is None and self.branch is None:
             return load_latest(location) if number is None else load_at(location, number)
         return resolve_version(location, version=number, tag=self.tag, branch=self.branch)
@@ -74,7 +74,7 @@ class ScanPartition:
     """What one task reads. Picklable."""
 
     fragments: tuple[bytes, ...]
-    ranges: Ranges
+    ranges: RowRanges
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,46 +84,46 @@ class ScanSpec:
     columns: tuple[str, ...]
     predicate: Predicate | None = None
 
-    def of(self, part: Snapshot, ranges: Ranges) -> ScanPlan:
+    def plan_partition(self, part: Snapshot, ranges: RowRanges) -> ScanPlan:
         plan = plan_scan(part.manifest, columns=self.columns, filter=self.predicate)
         tasks = zip(part.manifest.fragments, ranges, strict=True)
         return replace(plan, tasks=tuple(_task(fragment, *rows) for fragment, rows in tasks))
 
 
 def _task(fragment: Fragment, skip: int, take: int | None, sent: PushedRows | None) -> ScanTask:
-    return ScanTask(fragment, skip, take, None if sent is None else sent.chosen)
+    return ScanTask(fragment, skip, take, None if sent is None else sent.selection)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadWork:
     """What a worker needs to read any part."""
 
-    whole: VersionHeader
-    wanted: ScanSpec
+    header: VersionHeader
+    scan_spec: ScanSpec
     transport: pa.Schema
     """What the batches look like on their way: the types that the other side can hold."""
 
-    def rows(self, part: ScanPartition, transport: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
+    def read(self, part: ScanPartition, transport: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
         """`transport` where who asks knows better what it takes."""
-        self.whole.stamp.check()
-        snapshot = self.whole.part(part.fragments)
-        for batch in scan(snapshot.location, self.wanted.of(snapshot, part.ranges)):
-            yield conform(batch, transport or self.transport, conversion=Conversion.OUTWARD, what=self.whole.uri)
+        self.header.stamp.check()
+        snapshot = self.header.snapshot_with(part.fragments)
+        for batch in scan(snapshot.location, self.scan_spec.plan_partition(snapshot, part.ranges)):
+            yield conform(batch, transport or self.transport, conversion=Conversion.OUTWARD, what=self.header.uri)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
     work: ReadWork
-    parts: tuple[ScanPartition, ...]
+    partitions: tuple[ScanPartition, ...]
     arrow: pa.Schema
     """What the table stores in these columns. Addresses and ids of rows, which are unsigned, are told as signed ones:
     none is so large that it matters."""
     memory_bytes: int = 0
     """About how much it is, before a condition is looked at."""
 
-    def without_parts(self) -> "ReadPlan":
+    def without_partitions(self) -> "ReadPlan":
         """For workers that are told each part by itself."""
-        return replace(self, parts=())
+        return replace(self, partitions=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,18 +135,18 @@ class ReadTask:
     @property
     def __name__(self) -> str:
         """What a plan of Spark calls it."""
-        whole = self.plan.work.whole
+        whole = self.plan.work.header
         table = re.sub(r"\W+", "_", whole.uri.rstrip("/").rpartition("/")[2])
         return f"{type(self).__qualname__}_of_version_{whole.version}_of_{table}"
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from self.plan.work.rows(self.plan.parts[number])
+                yield from self.plan.work.read(self.plan.partitions[number])
 
 
 @dataclass(frozen=True, slots=True)
-class FewRows:
+class FetchedRows:
     """So few that they are read where they are asked for: a job would take longer."""
 
     rows: pa.Table
@@ -171,7 +171,7 @@ def plan_read(
     return _spread(base, plan, transport, slots)
 
 
-def read_few(
+def fetch_or_plan(
     base: Snapshot,
     *,
     transport: Callable[[pa.Schema], pa.Schema],
@@ -180,7 +180,7 @@ def read_few(
     filter: str | Predicate | None = None,
     with_row_id: bool = False,
     with_row_address: bool = False,
-) -> FewRows | ReadPlan:
+) -> FetchedRows | ReadPlan:
     """The same; or the rows themselves, where indices say that no others than a few can match."""
     plan = _planned(base, columns, filter, with_row_id, with_row_address)
     if not plan.output or not _is_few(plan):
@@ -188,7 +188,7 @@ def read_few(
     arrow = _told(plan)
     schema, uri = transport(arrow), base.location.uri
     found = [conform(rows, schema, conversion=Conversion.OUTWARD, what=uri) for rows in scan(base.location, plan)]
-    return FewRows(pa.Table.from_batches(found, schema), arrow)
+    return FetchedRows(pa.Table.from_batches(found, schema), arrow)
 
 
 def _planned(
@@ -217,7 +217,7 @@ def _planned(
 def _spread(base: Snapshot, plan: ScanPlan, transport: Callable[[pa.Schema], pa.Schema], slots: int) -> ReadPlan:
     arrow = _told(plan)
     work = ReadWork(VersionHeader.of(base), ScanSpec(plan.columns, plan.predicate), transport(arrow))
-    return ReadPlan(work, cut(plan, slots, leaves=plan.predicate is None), arrow, plan.memory_bytes())
+    return ReadPlan(work, partition_scan(plan, slots, leaves=plan.predicate is None), arrow, plan.memory_bytes())
 
 
 def _told(plan: ScanPlan) -> pa.Schema:
@@ -226,20 +226,27 @@ def _told(plan: ScanPlan) -> pa.Schema:
 
 
 def _is_few(plan: ScanPlan) -> bool:
-    if len(plan.tasks) > _FEW_FRAGMENTS or any(task.chosen is None for task in plan.tasks):
+    if len(plan.tasks) > _LOOKUP_FRAGMENTS_MAX or any(task.chosen is None for task in plan.tasks):
         return False
     sizes = plan.piece_sizes()
     rows = sum(task.rows for task in plan.tasks)
-    return rows <= _FEW_ROWS and sum(task.rows * sizes.row_bytes(task.fragment) for task in plan.tasks) <= _FEW_BYTES
+    return (
+        rows <= _LOOKUP_ROWS_MAX
+        and sum(task.rows * sizes.row_bytes(task.fragment) for task in plan.tasks) <= _LOOKUP_BYTES_MAX
+    )
 
 
-def cut(plan: ScanPlan, slots: int, *, leaves: bool = True) -> tuple[ScanPartition, ...]:
+def partition_scan(plan: ScanPlan, slots: int, *, leaves: bool = True) -> tuple[ScanPartition, ...]:
     """A scan in parts of about equally many rows: neighbours together, large fragments in pieces. So many that every
     slot has a few, so few that a task is worth its start, none larger than a worker should hold at once. `leaves` says
     that somebody else goes on with all the rows."""
-    rows_min, bytes_min = (_PART_ROWS_MIN, _PART_BYTES_MIN) if leaves else (_OWN_ROWS_MIN, _OWN_BYTES_MIN)
+    rows_min, bytes_min = (
+        (_PARTITION_ROWS_MIN, _PARTITION_BYTES_MIN)
+        if leaves
+        else (_REDUCED_PARTITION_ROWS_MIN, _REDUCED_PARTITION_BYTES_MIN)
+    )
     sizes = plan.piece_sizes()
-    sent = packed(plan.tasks)
+    sent = pack_rows(plan.tasks)
     looked_at = [
         task.fragment.live_rows if rows is None else task.rows for task, rows in zip(plan.tasks, sent, strict=True)
     ]
@@ -249,8 +256,8 @@ def cut(plan: ScanPlan, slots: int, *, leaves: bool = True) -> tuple[ScanPartiti
     room = 0
     for task, chosen, rows in zip(plan.tasks, sent, looked_at, strict=True):
         width = max(1, sizes.row_bytes(task.fragment))
-        least = min(rows_min, max(1, bytes_min // width), max(fair, _PART_ROWS_MIN))
-        most = max(1, _PART_BYTES_MAX // width)
+        least = min(rows_min, max(1, bytes_min // width), max(fair, _PARTITION_ROWS_MIN))
+        most = max(1, _PARTITION_BYTES_MAX // width)
         target = min(most, max(least, spread))
         pieces = max(1, -(-rows // target)) if chosen is None else 1
         if pieces > 1:
@@ -272,9 +279,11 @@ def cut(plan: ScanPlan, slots: int, *, leaves: bool = True) -> tuple[ScanPartiti
     )
 
 
-def over_cut(base: Snapshot, plan: ScanPlan, work: "PartWork", runner: Runner) -> Mapping[int, list[bytes]]:
+def map_scan_partitions(
+    base: Snapshot, plan: ScanPlan, work: "ScanPartitionFunction", runner: Runner
+) -> Mapping[int, list[bytes]]:
     """What `work` gave back for each part of a scan, by the number of the part."""
-    parts = cut(plan, runner.slots, leaves=False)
+    parts = partition_scan(plan, runner.slots, leaves=False)
     if not parts:
         return {}
     task = PartitionTask(
@@ -282,17 +291,17 @@ def over_cut(base: Snapshot, plan: ScanPlan, work: "PartWork", runner: Runner) -
         tuple(part.fragments for part in parts),
         _OnRanges(work, tuple(part.ranges for part in parts)),
     )
-    return results_of(runner.run(task, len(parts)), len(parts), uri=base.location.uri)
+    return collect_results(runner.run(task, len(parts)), len(parts), uri=base.location.uri)
 
 
-PartWork = Callable[[Snapshot, Ranges], Iterable[bytes]]
+ScanPartitionFunction = Callable[[Snapshot, RowRanges], Iterable[bytes]]
 """What is done with rows of a part. Picklable."""
 
 
 @dataclass(frozen=True, slots=True)
 class _OnRanges:
-    work: PartWork
-    ranges: tuple[Ranges, ...]
+    work: ScanPartitionFunction
+    ranges: tuple[RowRanges, ...]
 
     def __call__(self, part: Snapshot, number: int) -> Iterable[bytes]:
         return self.work(part, self.ranges[number])
@@ -308,7 +317,7 @@ def count_rows(base: Snapshot, filter: str | None, *, runner: Callable[[], Runne
     found = count(base.location, replace(plan, tasks=known))
     if not rest.tasks:
         return found
-    results = over_cut(base, rest, _Count(ScanSpec((), plan.predicate)), runner())
+    results = map_scan_partitions(base, rest, _Count(ScanSpec((), plan.predicate)), runner())
     return found + sum(int.from_bytes(each, "little") for part in results.values() for each in part)
 
 
@@ -316,24 +325,24 @@ def count_rows(base: Snapshot, filter: str | None, *, runner: Callable[[], Runne
 class _Count:
     wanted: ScanSpec
 
-    def __call__(self, part: Snapshot, ranges: Ranges) -> Iterator[bytes]:
-        yield count(part.location, self.wanted.of(part, ranges)).to_bytes(8, "little")
+    def __call__(self, part: Snapshot, ranges: RowRanges) -> Iterator[bytes]:
+        yield count(part.location, self.wanted.plan_partition(part, ranges)).to_bytes(8, "little")
 
 
 __all__ = [
-    "FewRows",
+    "FetchedRows",
     "ManifestStore",
-    "PartWork",
-    "Ranges",
     "ReadPlan",
     "ReadTask",
     "ReadWork",
+    "RowRanges",
     "ScanPartition",
+    "ScanPartitionFunction",
     "ScanSpec",
     "VersionRef",
     "count_rows",
-    "cut",
-    "over_cut",
+    "fetch_or_plan",
+    "map_scan_partitions",
+    "partition_scan",
     "plan_read",
-    "read_few",
 ]

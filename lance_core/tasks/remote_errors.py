@@ -9,12 +9,12 @@ from lance_core.errors import InvalidInput, LanceError
 _RAISED = re.compile(r"^lance_core\.errors\.(InvalidInput|SchemaMismatch): (?P<message>.+)$", re.MULTILINE)
 
 
-def encode(error: LanceError) -> str:
+def encode_error(error: LanceError) -> str:
     told = {name: value for name, value in vars(error).items() if isinstance(value, str | int | None)}
     return json.dumps({"kind": type(error).__name__, "message": str(error), "told": told})
 
 
-def decode(text: str) -> LanceError:
+def decode_error(text: str) -> LanceError:
     refusal = json.loads(text)
     kind = getattr(errors, refusal["kind"], InvalidInput)
     error: LanceError = kind.__new__(kind, refusal["message"])
@@ -24,7 +24,7 @@ def decode(text: str) -> LanceError:
     return error
 
 
-def in_traceback(text: str) -> InvalidInput | None:
+def error_in_traceback(text: str) -> InvalidInput | None:
     """Where a task has no place for a refusal among its rows, it raises it, and Spark tells of it as a text."""
     found = _RAISED.search(text)
     return None if found is None else InvalidInput(found["message"])

@@ -21,7 +21,7 @@ from lance_core.format.operations import Delete, Update
 from lance_core.format.schema import TableSchema
 from lance_core.scan.column_resolution import conditional
 from lance_core.table.committed import Committed
-from lance_core.table.table import OVERWRITE_SLICE
+from lance_core.table.rows import REPLACE_WHERE_VERB
 from lance_core.tasks import operation_merge
 from lance_core.tasks.delete import DeleteTask
 from lance_core.tasks.driver import TASKS_PER_SLOT, TableRef, WriteOptions, run_change
@@ -47,7 +47,7 @@ def overwrite_slice(
     runner: Runner,
 ) -> Committed:
     """`incoming` is what a table would store of the rows that come."""
-    validation.text(condition, "where")
+    validation.check_text(condition, "where")
     try:
         where.newest()
     except NotFound:
@@ -66,11 +66,11 @@ def overwrite_slice(
             fragments, sent = fragments_to_scan(base, Predicate.parse(condition, conditional(base.manifest)))
             parts_max = runner.slots * TASKS_PER_SLOT
             results = kept.over_fragments(base, fragments, parts_max, DeleteTask(condition, sent), runner)
-            return operation_merge.join_deletes(operation_merge.planned(results), condition)
+            return operation_merge.merge_deletes(operation_merge.decode_operations(results), condition)
 
         return rows.plan(base, gone)
 
-    return run_change(where, how, OVERWRITE_SLICE, plan, operation=Update.name)
+    return run_change(where, how, REPLACE_WHERE_VERB, plan, operation=Update.name)
 
 
 def _born(

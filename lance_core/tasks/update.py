@@ -52,7 +52,7 @@ def update(
         in_place = is_cheaper(base, asked.columns, rows=rows, changed=matched)
         part = _UpdateTask(tuple(values.items()), condition, limits, in_place, sent)
         results = kept.over_fragments(base, fragments, parts_for(matched, runner), part, runner)
-        return operation_merge.join_updates(operation_merge.planned(results), _whole(base, asked, in_place))
+        return operation_merge.merge_updates(operation_merge.decode_operations(results), _whole(base, asked, in_place))
 
     return run_change(where, how, "update", plan, operation=Update.name)
 
@@ -89,7 +89,7 @@ class _Count:
 
     def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
         predicate = Predicate.parse(self.condition, conditional(part.manifest))
-        for fragment, offsets in matching(part, predicate, self.sent.selection(part)):
+        for fragment, offsets in matching(part, predicate, self.sent.selection_for(part)):
             if len(offsets):
                 yield _COUNTED.pack(fragment.id, len(offsets))
 
@@ -110,7 +110,7 @@ class _UpdateTask:
             limits=self.limits,
             runtime=SYSTEM_RUNTIME,
             in_place=self.in_place,
-            selection=self.sent.selection(part),
+            selection=self.sent.selection_for(part),
         )
         if planned.affected:
-            yield operation_merge.encode(planned)
+            yield operation_merge.encode_operation(planned)

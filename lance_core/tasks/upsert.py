@@ -52,7 +52,7 @@ from lance_core.tasks.driver import TableRef, WriteOptions, over_partitions, run
 from lance_core.tasks.partial_results import PartialResults
 from lance_core.tasks.partitioning import LocalRunner, Runner
 from lance_core.tasks.pushed_selection import PushedSelection
-from lance_core.tasks.staged import Staged, StagedRows, forget, stage_plan, staged_rows
+from lance_core.tasks.staged import StagedFiles, StagedRows, cached_staged_rows, evict_staged_rows, plan_staging
 from lance_core.tasks.update import parts_for
 from lance_core.tasks.write import WriteTask, fragments_of
 from lance_core.versions.snapshot import Snapshot
@@ -90,7 +90,7 @@ class _Upsert:
         self, incoming: pa.Schema, stage: Stage, rules: UpsertRules, limits: FileLimits, runner: Runner
     ) -> None:
         self._incoming, self._stage, self._rules, self._limits, self._runner = incoming, stage, rules, limits, runner
-        self._staged: tuple[Snapshot, Staged] | None = None
+        self._staged: tuple[Snapshot, StagedFiles] | None = None
         self._looked, self._joined, self._inserted = PartialResults(), PartialResults(), PartialResults()
 
     def plan(self, base: Snapshot) -> Update | None:
@@ -108,7 +108,7 @@ class _Upsert:
         if in_place:
             changes = map(schema.field, columns_that_change(fields.arrow, schema, rules))
             whole = Update(fields_modified=ids_of(changes), mode=UpdateMode.REWRITE_COLUMNS)
-        update = with_cache(operation_merge.join_updates(parts, whole), StagedRows(base, staged), rules, schema)
+        update = with_cache(operation_merge.merge_updates(parts, whole), StagedRows(base, staged), rules, schema)
         if not rules.insert:
             return update
         inserted = self._insert(base, staged, met)
@@ -119,31 +119,31 @@ class _Upsert:
     def discard(self) -> None:
         if self._staged is not None:
             base, staged = self._staged
-            staged.discard(base.location)
-            forget(staged)
+            staged.delete_files(base.location)
+            evict_staged_rows(staged)
 
-    def _staged_for(self, base: Snapshot, fields: TableSchema) -> Staged:
+    def _staged_for(self, base: Snapshot, fields: TableSchema) -> StagedFiles:
         if self._staged is None:
-            task = WriteTask(stage_plan(base, fields))
-            staged = Staged.of(fragments_of(self._stage(task)), fields, self._rules.on)
+            task = WriteTask(plan_staging(base, fields))
+            staged = StagedFiles.of(fragments_of(self._stage(task)), fields, self._rules.on)
             self._staged = base, staged
-            portions = len(staged.portions())
+            portions = len(staged.chunks())
             if portions > 1 or not base.manifest.fragments:  # else each part of the table finds it out
                 over_partitions(base, ((),) * portions, _Unique(staged, portions), self._runner)
         _, staged = self._staged
-        if staged.fields != fields:
+        if staged.schema != fields:
             raise InvalidInput(
-                f"{base.location.uri}: columns {', '.join(staged.columns)} were changed by somebody else while rows "
+                f"{base.location.uri}: columns {', '.join(staged.column_names)} were changed by somebody else while rows "
                 "were brought to them. Nothing was written; run it again"
             )
         return staged
 
-    def _reach(self, base: Snapshot, staged: Staged) -> "_Reach":
+    def _reach(self, base: Snapshot, staged: StagedFiles) -> "_Reach":
         """By what indices know of the keys. Where they leave few rows of the whole table, no worker is asked."""
         rules, fragments = self._rules, base.manifest.fragments
         known = Selection()
-        if staged.is_small:
-            source = staged_rows(base, staged)
+        if staged.fits_in_memory:
+            source = cached_staged_rows(base, staged)
             known = looked_up(base, source, rules)
             if known.known:
                 source.check_unique(0, 1)  # else each part of the table finds it out
@@ -152,11 +152,11 @@ class _Upsert:
         runner = LocalRunner() if known.known and _is_little(base, left) else self._runner
         return _Reach([each.fragment for each in left], PushedSelection.of(left), runner)
 
-    def _is_cheaper_in_place(self, base: Snapshot, staged: Staged, reach: "_Reach") -> bool:
+    def _is_cheaper_in_place(self, base: Snapshot, staged: StagedFiles, reach: "_Reach") -> bool:
         """For rows with some columns only, from a first look; whole ones are written whole."""
         rules, schema = self._rules, base.manifest.schema
-        columns = columns_that_change(staged.fields.arrow, schema, rules)
-        if not columns or rules.matched is not Matched.UPDATE or not may_stay(staged.fields.arrow, schema):
+        columns = columns_that_change(staged.schema.arrow, schema, rules)
+        if not columns or rules.matched is not Matched.UPDATE or not may_stay(staged.schema.arrow, schema):
             return False
         results = reach.each(base, staged, _Join(staged, rules, self._limits, None, reach.sent), self._looked)
         looked = [_LOOKED.unpack(found[1]) for found in results.values()]
@@ -165,23 +165,25 @@ class _Upsert:
         rows, changed_rows = sum(each[0] for each in looked), sum(each[1] for each in looked)
         return is_cheaper(base, columns, rows=rows, changed=changed_rows)
 
-    def _join(self, base: Snapshot, staged: Staged, reach: "_Reach", in_place: bool) -> tuple[BitMap64, list[Update]]:
+    def _join(
+        self, base: Snapshot, staged: StagedFiles, reach: "_Reach", in_place: bool
+    ) -> tuple[BitMap64, list[Update]]:
         rules = self._rules
         results = reach.each(base, staged, _Join(staged, rules, self._limits, in_place, reach.sent), self._joined)
         met, parts = BitMap64(), []
         for _part, found in sorted(results.items()):
             met |= BitMap64.deserialize(found[0])
-            parts += [each for each in map(operation_merge.decode, found[1:]) if isinstance(each, Update)]
+            parts += [each for each in map(operation_merge.decode_operation, found[1:]) if isinstance(each, Update)]
         if rules.matched is Matched.FAIL and met:
             keys = StagedRows(base, staged).named(np.array(met, dtype=np.int64))
             raise existing_rows(len(met), keys, what=base.location.uri)
         return met, parts
 
-    def _insert(self, base: Snapshot, staged: Staged, met: BitMap64) -> list[Update]:
+    def _insert(self, base: Snapshot, staged: StagedFiles, met: BitMap64) -> list[Update]:
         """The rows that no part met."""
         numbers = np.array(met, dtype=np.int64)
         first, known, todo, count = 0, [], [], 0
-        for fragment in staged.decoded():
+        for fragment in staged.decode_fragments():
             rows = fragment.physical_rows
             start, stop = np.searchsorted(numbers, (first, first + rows))
             known.append(rows_as_bitmap(numbers[start:stop] - first))
@@ -190,9 +192,9 @@ class _Upsert:
                 count += rows - int(stop - start)
             first += rows
         work = _Insert(staged, tuple(known), self._rules, self._limits)
-        runner = LocalRunner() if staged.is_small else self._runner
+        runner = LocalRunner() if staged.fits_in_memory else self._runner
         results = self._inserted.over_fragments(base, todo, parts_for(count, runner), work, runner)
-        return [each for each in operation_merge.planned(results) if isinstance(each, Update)]
+        return [each for each in operation_merge.decode_operations(results) if isinstance(each, Update)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +205,10 @@ class _Reach:
     sent: PushedSelection
     runner: Runner
 
-    def each(self, base: Snapshot, staged: Staged, work: "_Join", kept: PartialResults) -> Mapping[int, list[bytes]]:
-        rows = sum(fragment.physical_rows for fragment in staged.decoded())
+    def each(
+        self, base: Snapshot, staged: StagedFiles, work: "_Join", kept: PartialResults
+    ) -> Mapping[int, list[bytes]]:
+        rows = sum(fragment.physical_rows for fragment in staged.decode_fragments())
         return kept.over_fragments(base, self.fragments, parts_for(rows, self.runner), work, self.runner)
 
 
@@ -225,7 +229,7 @@ def _may_match(fragment: Fragment, known: Selection) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Unique:
-    staged: Staged
+    staged: StagedFiles
     among: int
 
     def __call__(self, part: Snapshot, number: int) -> Iterator[bytes]:
@@ -237,7 +241,7 @@ class _Unique:
 class _Join:
     """Gives back the rows that it met, and the operation; or, where the way is not decided, counts."""
 
-    staged: Staged
+    staged: StagedFiles
     rules: UpsertRules
     limits: FileLimits
     in_place: bool | None
@@ -246,8 +250,8 @@ class _Join:
 
     def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
         rules = self.rules
-        source = staged_rows(part, self.staged)
-        found = join(part, source, rules, JoinCache(), self.sent.selection(part))
+        source = cached_staged_rows(part, self.staged)
+        found = join(part, source, rules, JoinCache(), self.sent.selection_for(part))
         yield bytes(BitMap64(np.flatnonzero(found.met).astype(np.uint64)).serialize())
         changes = changes_of(part, source, found, rules)
         if self.in_place is None:
@@ -256,18 +260,20 @@ class _Join:
         elif rules.matched is Matched.FAIL and found.met.any():
             return  # it will be refused
         elif self.in_place and changes.parts:
-            yield operation_merge.encode(rewrite_columns(changes, (), limits=self.limits, runtime=SYSTEM_RUNTIME))
+            yield operation_merge.encode_operation(
+                rewrite_columns(changes, (), limits=self.limits, runtime=SYSTEM_RUNTIME)
+            )
         elif changes.parts or found.removed:
             assigned: Sequence[int] = ids_of(part.manifest.schema.fields)
             moved = move_rows(changes, found.removed, (), assigned=assigned, limits=self.limits, runtime=SYSTEM_RUNTIME)
-            yield operation_merge.encode(moved)
+            yield operation_merge.encode_operation(moved)
 
 
 @dataclass(frozen=True, slots=True)
 class _Insert:
     """Its part is one of the staged rows."""
 
-    staged: Staged
+    staged: StagedFiles
     met: tuple[bytes, ...]
     """Of each staged fragment, the rows that are not new."""
     rules: UpsertRules
@@ -275,7 +281,7 @@ class _Insert:
 
     def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
         on, schema = list(self.rules.on), part.manifest.schema
-        reader = StagedRows(part, self.staged).reader(self.staged.columns)
+        reader = StagedRows(part, self.staged).open_reader(self.staged.column_names)
         keys: list[pa.RecordBatch] = []
 
         def new_rows() -> Iterator[pa.RecordBatch]:
@@ -289,7 +295,7 @@ class _Insert:
         new = write_rows(part, new_rows(), limits=self.limits, runtime=SYSTEM_RUNTIME)
         if new:
             filtered = keys_of(pa.Table.from_batches(keys), self.rules, schema)
-            yield operation_merge.encode(Update(new=new, inserted_keys=filtered))
+            yield operation_merge.encode_operation(Update(new=new, inserted_keys=filtered))
 
 
 __all__ = ["Stage", "UpsertRules", "upsert"]

@@ -31,7 +31,9 @@ from lance_core.format.schema import TableSchema
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.table.committed import Committed
-from lance_core.table.table import OVERWRITE_SLICE, STORAGE_VERSION, Audit, audit_of, committed_of
+from lance_core.table.rows import REPLACE_WHERE_VERB
+from lance_core.table.table import STORAGE_VERSION, audit_of, committed_of
+from lance_core.table.write_options import Audit
 from lance_core.tasks import remote_errors
 from lance_core.tasks.version_stamp import VersionStamp
 from lance_core.transactions.apply import NewTable
@@ -83,7 +85,7 @@ class WriteTask:
             )
         except InvalidInput as error:
             # Trying again would not help, and an exception would reach the driver as text in somebody's traceback.
-            yield pa.RecordBatch.from_pylist([{"refusal": remote_errors.encode(error)}], RESULT)
+            yield pa.RecordBatch.from_pylist([{"refusal": remote_errors.encode_error(error)}], RESULT)
             return
         if fragments:
             yield pa.RecordBatch.from_pylist([{"fragment": fragment.encode()} for fragment in fragments], RESULT)
@@ -106,8 +108,8 @@ class PlannedWrite:
         audit: Audit | None = None,
     ) -> Committed:
         """`results` is all that the workers gave back, in any order."""
-        validation.check(retries=retries)
-        properties = validation.properties(properties)
+        validation.check_intent_and_retries(retries=retries)
+        properties = validation.check_properties(properties)
         written = tuple(map(Fragment.decode, fragments_of(results)))
         creates = isinstance(self.begun.base, NewTable)
         if self.replaces or creates:
@@ -136,7 +138,7 @@ def fragments_of(results: pa.Table) -> list[bytes]:
     """Encoded; what workers refused is raised."""
     for refusal in results["refusal"].to_pylist():
         if refusal is not None:
-            raise remote_errors.decode(refusal)
+            raise remote_errors.decode_error(refusal)
     fragments: list[bytes] = results["fragment"].to_pylist()
     return fragments
 
@@ -238,12 +240,12 @@ def _begin(
     durable: bool,
     only: ReplaceScope | None = None,
 ) -> PlannedWrite | Committed:
-    validation.check(intent=intent)
+    validation.check_intent_and_retries(intent=intent)
     if isinstance(base, Snapshot):
         base.manifest.check_writable()
     version = _storage_version(base)
     check_storable(schema, version)
-    verb = OVERWRITE_SLICE if only else "overwrite" if replaces else "append"
+    verb = REPLACE_WHERE_VERB if only else "overwrite" if replaces else "append"
     begun = write_protocol.begin(location, base, verb=verb, intent=intent, runtime=SYSTEM_RUNTIME)
     if isinstance(begun, WriteResult):
         return committed_of(begun)

@@ -33,7 +33,7 @@ class WriteHandle:
     """Which it was planned on; None for a table that was not there."""
     uuid: str
     record: IntentRecord | None
-    begun_ns: int
+    started_ns: int
     manifest_store: ManifestStore | str | None = field(default=None, repr=False)
 
     @classmethod
@@ -44,7 +44,7 @@ class WriteHandle:
         since = begun.moment.now_ns if begun.moment else SYSTEM_RUNTIME.now_ns()
         return cls(planned.plan, planned.replaces, version, begun.uuid, begun.record, since, manifest_store)
 
-    def planned(self) -> PlannedWrite:
+    def to_planned_write(self) -> PlannedWrite:
         plan = self.plan
         location = locate(
             plan.uri,
@@ -56,12 +56,12 @@ class WriteHandle:
         if self.version is not None:
             base = load_at(location, Version(self.version))
             location = base.location
-        moment = ClockReading(SYSTEM_RUNTIME.elapsed_ns(), self.begun_ns)
+        moment = ClockReading(SYSTEM_RUNTIME.elapsed_ns(), self.started_ns)
         return PlannedWrite(
             plan, self.replaces, StartedWrite(location, base, self.uuid, self.record, SYSTEM_RUNTIME, moment)
         )
 
-    def written(self, batches: Iterable[pa.RecordBatch]) -> bytes:
+    def write_batches(self, batches: Iterable[pa.RecordBatch]) -> bytes:
         """In a worker: what it gives back, in one piece."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, RESULT) as stream:
@@ -70,6 +70,6 @@ class WriteHandle:
         return bytes(sink.getvalue().to_pybytes())
 
 
-def results(pieces: Iterable[bytes]) -> pa.Table:
+def combine_results(pieces: Iterable[bytes]) -> pa.Table:
     """What all workers gave back, for `finish`."""
     return pa.concat_tables([RESULT.empty_table(), *(pa.ipc.open_stream(piece).read_all() for piece in pieces)])

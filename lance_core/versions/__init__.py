@@ -1,4 +1,4 @@
-"""Table versions, read-only: the snapshot of one version, the history, references, locations and file inventory.
+"""Table versions, read-only: snapshots, the history, references, locations and the file inventory.
 
-Nothing in here writes to a branch. Start with `snapshot.py`.
+Nothing in this package writes a version. Start with `snapshot.py`.
 """

@@ -1,4 +1,4 @@
-"""The versions of a table, as a person asks for them: when, what, by whom, how many rows."""
+"""Version history: time, operation, author and row counts of each version. Start with `version_infos`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,57 +16,64 @@ from lance_core.versions.snapshot import Snapshot, list_versions, load_at, load_
 
 @dataclass(frozen=True, slots=True)
 class VersionInfo:
+    """One version of a table, described by its manifest and its transaction."""
+
     version: Version
     timestamp: datetime
     operation: str
-    """As the format names it; `Unknown` where the writer left no record."""
+    """Name of the operation in the format; `Unknown` if the writer recorded no transaction."""
     read_version: Version | None
-    """As its transaction has it."""
+    """Read version that the transaction records."""
     planned_on: Version | None
-    """Mostly the same. Where sets of deleted rows were joined, the format has the newest version for the other one."""
+    """Version that the change was planned on, usually the read version. When a rebase merged two deletion vectors, the
+    format requires the newest version as the read version, and this field keeps the original one."""
     uuid: str | None
     together: tuple[str, ...]
-    """The uuids of the appends that share this version, where several do, in the order of their rows."""
+    """Uuids of the appends that a group commit combined into this version, in the order of their rows;
+    empty otherwise."""
     properties: Mapping[str, str]
     rows: int
     rows_added: int | None
-    """None where the version before is gone, so that nobody can tell; the same for removed rows."""
+    """`None` if the number is unknown because the previous version is missing; the same holds for `rows_removed`."""
     rows_removed: int | None
 
     @property
     def rebased_over(self) -> Sequence[int]:
-        """What others committed between its planning and its landing. A compaction reserves ids in a version of its
-        own, which is one of these."""
+        """Versions that other writers committed between planning and commit. The version in which a compaction
+        reserves its fragment ids is one of them."""
         if not self.planned_on or naming.is_detached(self.version):
             return range(0)
         return range(self.planned_on + 1, self.version)
 
 
 def version_infos(location: Location, since: int = 0) -> list[VersionInfo]:
-    """Those after `since`, oldest first. Reads every manifest once. What cleanup removes meanwhile is left out, as it
-    would be by a later call; what is damaged is an error that names it."""
-    return list(_infos(location, since))
+    """Return the versions after `since`, oldest first. Every manifest is read once.
+
+    A version that a cleanup removes meanwhile is left out, as a later call would leave it out. A damaged manifest
+    raises an error that names it.
+    """
+    return list(_iterate_infos(location, since))
 
 
 def version_info(snapshot: Snapshot) -> VersionInfo:
-    """One version, by its own manifest and the one before; where that is gone or damaged, which rows are new nobody
-    can tell."""
+    """Describe one version from its own manifest and the previous one. If the previous one is missing or damaged, the
+    numbers of added and removed rows are unknown."""
     try:
-        number = _before(snapshot)
+        number = _previous_version(snapshot)
         before = load_at(snapshot.location, number).manifest if number else None
     except (Corrupt, NotFound, Unsupported):
         before = None
-    return _info(snapshot.location, snapshot.manifest, before)
+    return _describe(snapshot.location, snapshot.manifest, before)
 
 
-def _before(snapshot: Snapshot) -> Version | None:
+def _previous_version(snapshot: Snapshot) -> Version | None:
     if not naming.is_detached(snapshot.version):
         return Version(snapshot.version - 1) if snapshot.version > 1 else None
-    made_by = load_transaction(snapshot.location, snapshot.manifest)
-    return made_by.read_version if made_by and made_by.read_version else None
+    transaction = load_transaction(snapshot.location, snapshot.manifest)
+    return transaction.read_version if transaction and transaction.read_version else None
 
 
-def _infos(location: Location, since: int) -> Iterator[VersionInfo]:
+def _iterate_infos(location: Location, since: int) -> Iterator[VersionInfo]:
     before: Manifest | None = None
     for version in list_versions(location).numbers:
         if version < since:
@@ -76,23 +83,23 @@ def _infos(location: Location, since: int) -> Iterator[VersionInfo]:
         except NotFound:
             continue
         if version > since:
-            yield _info(location, manifest, before if before and before.version == version - 1 else None)
+            yield _describe(location, manifest, before if before and before.version == version - 1 else None)
         before = manifest
 
 
-def _info(location: Location, manifest: Manifest, before: Manifest | None) -> VersionInfo:
-    made_by = load_transaction(location, manifest)
-    changed = rows_changed(made_by.operation if made_by else None, before, manifest)
+def _describe(location: Location, manifest: Manifest, before: Manifest | None) -> VersionInfo:
+    transaction = load_transaction(location, manifest)
+    row_changes = rows_changed(transaction.operation if transaction else None, before, manifest)
     return VersionInfo(
         version=manifest.version,
         timestamp=manifest.timestamp,
-        operation=made_by.operation.name if made_by else "Unknown",
-        read_version=made_by.read_version if made_by else None,
-        planned_on=made_by.planned_on if made_by else None,
-        uuid=made_by.uuid if made_by else None,
-        together=tuple(part.uuid for part in parts_of(made_by)) if made_by else (),
-        properties=made_by.properties if made_by else {},
+        operation=transaction.operation.name if transaction else "Unknown",
+        read_version=transaction.read_version if transaction else None,
+        planned_on=transaction.planned_on if transaction else None,
+        uuid=transaction.uuid if transaction else None,
+        together=tuple(part.uuid for part in parts_of(transaction)) if transaction else (),
+        properties=transaction.properties if transaction else {},
         rows=manifest.row_count(),
-        rows_added=changed.added if changed else None,
-        rows_removed=changed.removed if changed else None,
+        rows_added=row_changes.added if row_changes else None,
+        rows_removed=row_changes.removed if row_changes else None,
     )

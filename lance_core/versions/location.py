@@ -1,9 +1,9 @@
-"""Where a table is: its URI, the store of its metadata and the codec of its data files, opened together; and which
-other places its versions may read from.
+"""Table location: the URI of a table, its metadata store and the codec of its data files, opened together, and the
+other locations that its versions may read from.
 
-A manifest can name any place as the home of its files, and nobody vouches for a manifest. A place is opened when a file
-in it is wanted, and only if it is the table's own, its main line's where it is a branch, or one that the caller allowed
-(`bases=`).
+A manifest can name any location as the home of its files, and a manifest is untrusted input. A base is opened only
+when one of its files is read, and only if it belongs to the table itself, to the main branch of a branch, or to the
+locations that the caller allowed with `bases=`. Start with `locate`.
 """
 
 import os
@@ -24,47 +24,49 @@ from lance_core.storage.factory import is_at_or_below, open_store, without_secre
 from lance_core.storage.manifest_stores.factory import open_manifest_store, split_uri
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.storage.manifest_stores.two_phase import TwoPhaseStore
-from lance_core.storage.options import bound
+from lance_core.storage.options import options_for
 from lance_core.storage.store import Store
 
 MANIFEST_STORE = "lance_assets.manifest_store"
-"""The config key of a table that was created with a manifest store: which kind it is."""
+"""Config key of a table that was created with a manifest store; the value is the kind of store."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccessOptions:
-    """How places are reached, and which may be besides the table's own."""
+    """How to reach a table, and which other locations its versions may read from."""
 
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     durable: bool = True
     bases: tuple[str, ...] = ()
     manifest_store: ManifestStore | None = field(default=None, repr=False)
-    """Where versions are reserved; None: the store of the table decides who was first."""
+    """Store that reserves version numbers; `None` lets the store of the table decide which writer was first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
+    """Opened location of a table, as one version sees it."""
+
     uri: str
-    """Fit for messages: without credentials."""
+    """URI without credentials, safe for messages."""
     store: Store
     codec: DataCodec
     access: AccessOptions = AccessOptions()
 
     @property
     def address(self) -> str:
-        """The URI by which it is opened again, the manifest store included where a URI can name it."""
+        """URI that opens the table again. It includes the manifest store if a URI can name that store."""
         manifests = self.access.manifest_store
         return self.uri if manifests is None else manifests.named_in(self.uri)
 
     @property
     def own_store(self) -> Store:
-        """Without the places of a version."""
+        """Store of the table itself, without the bases of a version."""
         return self.store.own if isinstance(self.store, BasedStore) else self.store
 
     @property
     def key(self) -> Hashable:
-        """Of the same table, reached the same way. With other credentials it is another one; so it is by a store that
-        cannot be compared."""
+        """Cache key: equal for locations of the same table that are reached in the same way. Other credentials give
+        another key, and so does a store that cannot be compared."""
         store = self.own_store
         try:
             hash(store)
@@ -72,66 +74,68 @@ class Location:
             return self.uri, id(store)
         return self.uri, store
 
-    def elsewhere(self, uri: str, *, bases: Sequence[str] = ()) -> "Location":
-        """Another table, reached the same way; `bases` are allowed besides."""
+    def locate_other(self, uri: str, *, bases: Sequence[str] = ()) -> "Location":
+        """Return the location of another table, reached with the same options; `bases` are allowed in addition."""
         access = self.access
         manifests = None if split_uri(uri)[1] else access.manifest_store
         return locate(
             uri,
-            storage_options=bound(access.storage_options, own=self.uri, other=uri),
+            storage_options=options_for(access.storage_options, own=self.uri, other=uri),
             durable=access.durable,
             bases=tuple(dict.fromkeys((*access.bases, *bases))),
             manifest_store=manifests,
         )
 
-    def outside(self, uri: str, branch: str | None) -> tuple[Store, str]:
-        """The store that has a file which the table, where it is this branch, only refers to, and what it calls it."""
-        shown = without_secrets(uri)
+    def resolve_external_blob(self, uri: str, branch: str | None) -> tuple[Store, str]:
+        """Return the store and path of a blob file that the table only refers to. Raises `InvalidInput` unless the URI
+        is below the table, its main branch or an allowed base. `branch` is the branch at this location."""
+        safe_uri = without_secrets(uri)
         directory, _, name = uri.rpartition("/")
         if "://" not in directory or not name:
-            raise InvalidInput(f"{self.uri} refers to a blob at {shown!r}, which is no absolute URI of a file")
-        if not any(is_at_or_below(uri, place) for place in (*self.places(branch), *self.access.bases)):
+            raise InvalidInput(f"{self.uri} refers to a blob at {safe_uri!r}, which is not an absolute URI of a file")
+        if not any(is_at_or_below(uri, place) for place in (*self.own_uris(branch), *self.access.bases)):
             raise InvalidInput(
-                f"{self.uri} refers to a blob outside of the table, at {shown}. If you trust what is there, open "
+                f"{self.uri} refers to a blob outside the table, at {safe_uri}. If you trust that location, open "
                 f"the table with bases={[*self.access.bases, without_secrets(directory)]}"
             )
-        return self.elsewhere(directory).store, unquote(name)
+        return self.locate_other(directory).store, unquote(name)
 
-    def branch(self, name: str) -> "Location":
-        """Of this main line."""
-        return self.elsewhere(f"{self.uri}/{refs.branch_directory(name)}")
+    def locate_branch(self, name: str) -> "Location":
+        """Return the location of a branch. This location is the one of the main branch."""
+        return self.locate_other(f"{self.uri}/{refs.branch_directory(name)}")
 
-    def main_line(self, branch: str | None) -> "Location":
-        """Where the references are, for a location that is this branch."""
+    def locate_main_branch(self, branch: str | None) -> "Location":
+        """Return the location of the main branch, where the references are. `branch` is the branch at this location."""
         if branch is None:
             return self
-        if (uri := self.main_uri(branch)) is None:
+        if (uri := self.main_branch_uri(branch)) is None:
             raise Corrupt(
-                f"says that it is the branch {branch!r}, and does not lie where that would; a branch is not moved by "
-                "itself. Clone it, or move the whole table",
+                f"claims to be the branch {branch!r}, but is not located where that branch would be. A branch cannot "
+                "be moved by itself: clone it, or move the whole table",
                 path=self.uri,
                 field="branch",
             )
-        return self.elsewhere(uri)
+        return self.locate_other(uri)
 
-    def places(self, branch: str | None) -> tuple[str, ...]:
-        """What is the table's own: its root and, where it is this branch, that of its main line."""
-        main = None if branch is None else self.main_uri(branch)
+    def own_uris(self, branch: str | None) -> tuple[str, ...]:
+        """Return the URIs that belong to the table: its root and, for a branch, the root of the main branch."""
+        main = None if branch is None else self.main_branch_uri(branch)
         return (self.uri,) if main is None else (self.uri, main)
 
-    def main_uri(self, branch: str) -> str | None:
-        """None unless the table really lies in a branch's place: what its manifest says of itself is not enough."""
+    def main_branch_uri(self, branch: str) -> str | None:
+        """Return the URI of the main branch, or `None` unless this location is where the branch belongs. The branch
+        name in a manifest is not proof enough."""
         directory = f"/{refs.TREE}/{branch}"
         if not (refs.is_branch_name(branch) and self.uri.endswith(directory)):
             return None
         return self.uri.removesuffix(directory)
 
-    def resolved(self, path: str) -> tuple[Store, str]:
-        """The store that has a file of this version, and what it calls it."""
+    def resolve(self, path: str) -> tuple[Store, str]:
+        """Return the store and path of a file of this version."""
         return self.store.at(path) if isinstance(self.store, BasedStore) else (self.store, path)
 
-    def of(self, manifest: Manifest) -> "Location":
-        """As this version sees it: with its base paths."""
+    def for_manifest(self, manifest: Manifest) -> "Location":
+        """Return this location with the base paths of a version."""
         return self.with_bases(manifest.base_paths, manifest.branch, path=manifest.path)
 
     def with_bases(self, bases: Sequence[BasePath], branch: str | None, *, path: str) -> "Location":
@@ -146,19 +150,19 @@ class Location:
         def opened(base_id: int) -> OpenBase:
             if base_id not in bases:
                 raise Corrupt(
-                    f"a file is in base path {base_id}, and there is none of this number",
+                    f"a file is in base path {base_id}, but the manifest has no base path with this id",
                     path=f"{self.uri}/{path}",
                     field="base_paths",
                 )
             base = bases[base_id]
-            allowed = (*self.places(branch), *self.access.bases)
+            allowed = (*self.own_uris(branch), *self.access.bases)
             outside = [each.path for each in bases.values() if not any(_is_at_or_below(each.path, a) for a in allowed)]
             if base.path in outside:
                 raise InvalidInput(
                     f"{self.uri}: some files of this version are at {base.path!r}, outside the table. If you trust "
-                    f"what is there, open the table with bases={[*self.access.bases, *outside]}"
+                    f"that location, open the table with bases={[*self.access.bases, *outside]}"
                 )
-            place = self.elsewhere(base.path)
+            place = self.locate_other(base.path)
             return OpenBase(place.store, place.codec, base.is_dataset_root)
 
         return opened
@@ -172,13 +176,16 @@ def locate(
     bases: Sequence[str] = (),
     manifest_store: ManifestStore | str | None = None,
 ) -> Location:
-    allowed = validation.places(bases, "bases")
+    """Validate the arguments of a caller, and open the store of a table and its codec. No manifest is read."""
+    allowed = validation.check_locations(bases, "bases")
     if storage_options is not None:
-        validation.mapping(storage_options, "storage_options")
-    durable = validation.flag(durable, "durable")
+        validation.check_mapping(storage_options, "storage_options")
+    durable = validation.check_flag(durable, "durable")
     place, named = split_uri(uri) if isinstance(uri, str) else (uri, None)
     if named is not None and manifest_store is not None:
-        raise InvalidInput("the URI names a manifest store (ddbTableName), and so does manifest_store=; keep one")
+        raise InvalidInput(
+            "both the URI (ddbTableName) and manifest_store= name a manifest store; pass only one of them"
+        )
     options = dict(storage_options or {})
     manifests = open_manifest_store(named or manifest_store, options)
     store = open_store(place, storage_options=options, durable=durable)
@@ -188,22 +195,24 @@ def locate(
 
 
 def _is_at_or_below(uri: str, directory: str) -> bool:
-    """Lance names the manifest store in base paths too; where files are is the same with and without."""
+    """Compare two URIs without their manifest stores. Lance also writes the manifest store into base paths; the files
+    are in the same place with and without it."""
     return is_at_or_below(split_uri(uri)[0], split_uri(directory)[0])
 
 
 def manifest_store_config(location: Location) -> dict[str, str]:
-    """What a new table notes of how its versions are published."""
+    """Return the config entries with which a new table records its manifest store."""
     manifests = location.access.manifest_store
     return {} if manifests is None else {MANIFEST_STORE: manifests.kind}
 
 
 def check_manifest_store(location: Location, manifest: Manifest) -> None:
-    """That nobody commits past the manifest store of a table, as far as the table tells that it has one."""
+    """Raise `InvalidInput` if the config of a table names a manifest store and the table was opened without one, so
+    that no commit bypasses the store."""
     kind = manifest.config.get(MANIFEST_STORE)
     if kind is not None and location.access.manifest_store is None:
         raise InvalidInput(
-            f"{location.uri}: versions of this table are reserved in a manifest store ({kind}), and a commit past it "
-            "could be overwritten. Open the table with manifest_store=, or, where that store is no longer used by "
-            f"anybody, open it with it once more and set_config({{{MANIFEST_STORE!r}: None}})"
+            f"{location.uri}: versions of this table are reserved in a manifest store ({kind}), and a commit "
+            "that bypasses it could be overwritten. Open the table with manifest_store=. If no writer uses that store "
+            f"any more, open the table with it once more and call set_config({{{MANIFEST_STORE!r}: None}})"
         )

@@ -1,7 +1,8 @@
-"""The references of a table: its tags, its branches as files, and which version a reference means.
+"""Table references: tags, the files that declare branches, and the version that a reference means.
 
-They lie at the root of the main line, whichever line asks. What their bytes are is in `format/refs.py`; making a branch
-takes a commit and is `table/branches.py`'s. Nothing that a reference says is followed before its form was checked.
+References are stored at the root of the main branch and serve all branches. `format/refs.py` defines their bytes;
+creating a branch takes a commit and lives in `table/branches.py`. The content of a reference is validated before it is
+used. Start with `resolve_version`.
 """
 
 import json
@@ -31,66 +32,67 @@ def resolve_version(
     branch: str | None = None,
     timestamp: datetime | None = None,
 ) -> Snapshot:
-    """The version that is meant; the newest where nothing says."""
+    """Load the version that the arguments name; without any, the newest version of the main branch."""
     if sum(each is not None for each in (version, tag, timestamp)) > 1:
-        raise InvalidInput("a version is named by its number, a tag or a time; give one of them")
+        raise InvalidInput("version=, tag= and timestamp= each name a version; pass only one of them")
     if tag is not None:
         if branch is not None:
-            raise InvalidInput("a tag says itself which branch it is on; give one of the two")
-        found = read_tag(main, tag)
-        return load_at(branch_location(main, found.branch), found.version)
-    here = branch_location(main, branch)
+            raise InvalidInput("a tag already names its branch; pass either tag= or branch=")
+        target = read_tag(main, tag)
+        return load_at(branch_location(main, target.branch), target.version)
+    location = branch_location(main, branch)
     if timestamp is not None:
-        return _load_as_of(here, timestamp)
-    return load_latest(here) if version is None else load_at(here, version)
+        return _load_as_of(location, timestamp)
+    return load_latest(location) if version is None else load_at(location, version)
 
 
 def branch_location(main: Location, branch: str | None) -> Location:
-    """Where a branch that exists is; the main line for None, and by its name."""
+    """Return the location of an existing branch; of the main branch for `None` and for its name."""
     if branch is None or branch == refs.MAIN:
         return main
     read_branch(main, branch)
-    return main.branch(branch)
+    return main.locate_branch(branch)
 
 
 def read_tags(store: Store) -> dict[str, Tag]:
-    """By name, in its order. `store` is the main line's. One that was deleted since it was listed is none."""
-    found = {}
-    for name, path in named(store, refs.TAGS):
+    """Return all tags by name, in name order. `store` is the one of the main branch. A tag that is deleted after the
+    listing is left out."""
+    tags = {}
+    for name, path in list_references(store, refs.TAGS):
         with suppress(NotFound):
-            found[name] = _tag(store, path)
-    return found
+            tags[name] = _read_tag_file(store, path)
+    return tags
 
 
 def read_branches(store: Store) -> dict[str, Branch]:
-    """By name, in its order. `store` is the main line's."""
-    found = {}
-    for name, path in named(store, refs.BRANCHES):
+    """Return all named branches by name, in name order. `store` is the one of the main branch."""
+    branches = {}
+    for name, path in list_references(store, refs.BRANCHES):
         with suppress(NotFound):
-            found[name] = _branch(store, name, path)
-    return found
+            branches[name] = _read_branch_file(store, name, path)
+    return branches
 
 
 def read_tag(main: Location, name: str) -> Tag:
     path = refs.tag_path(name)
     try:
-        return _tag(main.store, path)
+        return _read_tag_file(main.store, path)
     except NotFound:
-        raise NotFound(f"{main.uri} has no tag {name!r}; {_what_there_is('tags', read_tags(main.store))}") from None
+        raise NotFound(f"{main.uri} has no tag {name!r}; {_available_names('tags', read_tags(main.store))}") from None
 
 
 def read_branch(main: Location, name: str) -> Branch:
     path = refs.branch_path(name)
     try:
-        return _branch(main.store, name, path)
+        return _read_branch_file(main.store, name, path)
     except NotFound:
-        there_is = _what_there_is("branches", read_branches(main.store))
-        raise NotFound(f"{main.uri} has no branch {name!r}; {there_is}") from None
+        available = _available_names("branches", read_branches(main.store))
+        raise NotFound(f"{main.uri} has no branch {name!r}; {available}") from None
 
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """Names for versions, of all lines of a table.
+    """Tags of a table: names for versions of any branch.
 
     >>> import pyarrow as pa, tempfile
     >>> from lance_core import Table
@@ -105,7 +107,8 @@ class Tags:
     _runtime: Runtime
 
     def list(self) -> dict[str, Tag]:
-        return read_tags(self._main.store)
+        """Return all tags by name."""
+        return read_tags(self._main_branch.store)
 
     def create(
         self,
@@ -115,60 +118,70 @@ class Tags:
         branch: str | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> None:
-        """For this version, or another one of this line, or of another branch (`"main"` for the main line)."""
-        tag = self._tag(version, branch)
-        tag = replace(tag, created=tag.updated, metadata=validation.texts(metadata, "metadata"))
+        """Create a tag for the version of this table, for another version of its branch, or for a version of another
+        branch (`"main"` is the main branch). Raises `AlreadyExists` if the tag exists."""
+        tag = self._tag_of(version, branch)
+        tag = replace(tag, created=tag.updated, metadata=validation.check_text_mapping(metadata, "metadata"))
         path, data = refs.tag_path(name), refs.encode_tag(tag)
-        if not created(self._main.store, path, data):
+        if not create_reference(self._main_branch.store, path, data):
             raise AlreadyExists(
-                f"{self._main.uri} has a tag {name!r} already; update it, delete it, or take another name"
+                f"{self._main_branch.uri} already has a tag {name!r}; update it, delete it, or choose another name"
             )
-        self._check_stands(name, tag, lambda: self._main.store.delete(path))
+        self._check_version_exists(name, tag, lambda: self._main_branch.store.delete(path))
 
     def update(self, name: str, version: int | None = None, *, branch: str | None = None) -> None:
-        """Let a tag that exists stand for another version."""
-        before = read_tag(self._main, name)
-        tag = replace(self._tag(version, branch), created=before.created, metadata=before.metadata)
-        self._main.store.put(refs.tag_path(name), refs.encode_tag(tag))
+        """Move an existing tag to another version."""
+        before = read_tag(self._main_branch, name)
+        tag = replace(self._tag_of(version, branch), created=before.created, metadata=before.metadata)
+        self._main_branch.store.put(refs.tag_path(name), refs.encode_tag(tag))
         undo = refs.encode_tag(before)
-        self._check_stands(name, tag, lambda: self._main.store.put(refs.tag_path(name), undo))
+        self._check_version_exists(name, tag, lambda: self._main_branch.store.put(refs.tag_path(name), undo))
 
     def delete(self, name: str) -> None:
-        """The version stays, and is no longer protected by this tag."""
-        read_tag(self._main, name)
-        self._main.store.delete(refs.tag_path(name))
+        """Delete a tag. The version stays, but this tag no longer protects it from cleanup."""
+        read_tag(self._main_branch, name)
+        self._main_branch.store.delete(refs.tag_path(name))
 
     @property
-    def _main(self) -> Location:
-        return self._snapshot.location.main_line(self._snapshot.manifest.branch)
+    def _main_branch(self) -> Location:
+        return self._snapshot.location.locate_main_branch(self._snapshot.manifest.branch)
 
-    def _check_stands(self, name: str, tag: Tag, undo: Callable[[], None]) -> None:
-        """A cleanup that looked for names before this one was there gave notice of what it removes before that."""
-        here = branch_location(self._main, tag.branch)
+    def _check_version_exists(self, name: str, tag: Tag, undo: Callable[[], None]) -> None:
+        """Undo the new tag and raise an error if a cleanup is removing its version.
+
+        A cleanup that read the tags before this one existed announced its sweep before that, so the notice is visible
+        here.
+        """
+        location = branch_location(self._main_branch, tag.branch)
         try:
-            check_not_being_swept(here.own_store, Lease(f"the tag {name!r}", tag.version))
-            load_at(here, tag.version)
+            check_not_being_swept(location.own_store, Lease(f"the tag {name!r}", tag.version))
+            load_at(location, tag.version)
         except (NotFound, StorageError):
             undo()
             raise
 
-    def _tag(self, version: int | None, branch: str | None) -> Tag:
-        meant = self._snapshot
+    def _tag_of(self, version: int | None, branch: str | None) -> Tag:
+        target = self._snapshot
         if branch is not None:
-            here = branch_location(self._main, branch)
-            meant = load_latest(here) if version is None else load_at(here, validation.version_number(version))
-        elif version is not None and (number := validation.version_number(version)) != meant.version:
-            meant = load_at(meant.location, number)
+            location = branch_location(self._main_branch, branch)
+            target = (
+                load_latest(location)
+                if version is None
+                else load_at(location, validation.check_version_number(version))
+            )
+        elif version is not None and (number := validation.check_version_number(version)) != target.version:
+            target = load_at(target.location, number)
         return Tag(
-            branch=meant.manifest.branch,
-            version=meant.version,
-            manifest_bytes=len(meant.manifest.encode()),
+            branch=target.manifest.branch,
+            version=target.version,
+            manifest_bytes=len(target.manifest.encode()),
             updated=refs.timestamp(self._runtime.now_ns()),
         )
 
 
-def created(store: Store, path: str, data: bytes) -> bool:
-    """Whether a reference was put, and not found there. A lost answer is settled by looking."""
+def create_reference(store: Store, path: str, data: bytes) -> bool:
+    """Create a reference; return `False` if it already existed. After a lost answer of the store, the reference is
+    read to find out."""
     match store.create(path, data):
         case Put.CREATED:
             return True
@@ -178,52 +191,55 @@ def created(store: Store, path: str, data: bytes) -> bool:
             try:
                 return store.read(path, 0, len(data) + 1) == data
             except NotFound:
-                raise StorageError(f"{store.description}: whether {path} was written is not known; repeat it") from None
+                raise StorageError(
+                    f"{store.description}: it is unknown whether {path} was written; repeat the call"
+                ) from None
 
 
-def named(store: Store, directory: str) -> list[tuple[str, str]]:
-    """The references of one kind, each with its path."""
+def list_references(store: Store, directory: str) -> list[tuple[str, str]]:
+    """Return the names of the references in a directory, each with its path."""
     paths = [info.path for info in store.list(directory)]
     return sorted((name, path) for path in paths if (name := refs.name_in(path)) is not None)
 
 
-def _tag(store: Store, path: str) -> Tag:
+def _read_tag_file(store: Store, path: str) -> Tag:
     return refs.decode_tag(read_whole(store, path, REFERENCE_BYTES), path=path)
 
 
-def _branch(store: Store, name: str, path: str) -> Branch:
+def _read_branch_file(store: Store, name: str, path: str) -> Branch:
     return refs.decode_branch(read_whole(store, path, REFERENCE_BYTES), name=name, path=path)
 
 
 def read_clone(store: Store, path: str) -> tuple[Version, str]:
-    """Which version a clone begins at, and where the clone is."""
+    """Return the version at which a clone begins, and the URI of the clone."""
     try:
         record = json.loads(read_whole(store, path, REFERENCE_BYTES))
         version, uri = record["version"], record["uri"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise Corrupt(f"is not the record of a clone: {error}", path=path, field="clone") from error
+        raise Corrupt(f"is not a clone record: {error}", path=path, field="clone") from error
     if type(version) is not int or not isinstance(uri, str):
-        raise Corrupt("is not the record of a clone: a field is of another type", path=path, field="clone")
+        raise Corrupt("is not a clone record: a field has the wrong type", path=path, field="clone")
     return Version(version), uri
 
 
 def _load_as_of(location: Location, timestamp: datetime) -> Snapshot:
-    """The newest version made at that time or before. Clocks of committers may run backwards: the numbers decide."""
-    timestamp = validation.moment(timestamp, "timestamp")
+    """Load the newest version whose timestamp is not later. The clocks of committers may run backwards, so the version
+    numbers decide which one is newest."""
+    timestamp = validation.check_timestamp(timestamp, "timestamp")
     numbers = list_versions(location).numbers
     if not numbers:
         load_latest(location)
     for number in reversed(numbers):
-        found = load_at(location, number)
-        if found.manifest.timestamp <= timestamp:
-            return found
+        snapshot = load_at(location, number)
+        if snapshot.manifest.timestamp <= timestamp:
+            return snapshot
     first = load_at(location, numbers[0]).manifest.timestamp
     raise NotFound(
-        f"{location.uri} has no version of {timestamp.astimezone(UTC).isoformat()} or before: version {numbers[0]}, "
-        f"the oldest there is, was made at {first.isoformat()}"
+        f"{location.uri} has no version of {timestamp.astimezone(UTC).isoformat()} or earlier: its oldest version, "
+        f"{numbers[0]}, was committed at {first.isoformat()}"
     )
 
 
-def _what_there_is(kind: str, found: Mapping[str, object]) -> str:
-    names = list(found)
-    return f"there are {', '.join([*names[:8], *(['…'] if len(names) > 8 else [])])}" if names else f"it has no {kind}"
+def _available_names(kind: str, references: Mapping[str, object]) -> str:
+    names = list(references)
+    return f"it has {', '.join([*names[:8], *(['…'] if len(names) > 8 else [])])}" if names else f"it has no {kind}"

@@ -1,7 +1,8 @@
-"""What the table is at a version, and what happened since: reading manifests and transactions, never writing.
+"""Table snapshots: one immutable version of a table, and the transactions committed since. Reads manifests and
+transactions, and never writes.
 
-The newest version is the highest name in `_versions/`. A damaged head is an error that names it: falling back
-to an older version would hide rows that were acknowledged.
+The newest version is the highest name in `_versions/`. If its manifest is damaged, loading raises an error that names
+it: falling back to an older version would hide rows whose commit was acknowledged.
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ from lance_core.versions.location import Location
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One version of a table, immutable."""
+    """One immutable version of a table."""
 
     location: Location
     manifest: Manifest
@@ -38,13 +39,14 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """The versions that exist, ascending, and how they are named."""
+    """Numbers of the existing versions, ascending, and the naming scheme of their manifests."""
 
     numbers: tuple[Version, ...]
     scheme: NamingScheme
 
 
 def list_versions(location: Location) -> Versions:
+    """List the versions of a table. Raises `Corrupt` if manifests of both naming schemes exist."""
     found: dict[Version, NamingScheme] = {}
     for listed in location.store.list(naming.VERSIONS):
         if parsed := naming.parse_manifest_name(listed.path.rpartition("/")[2]):
@@ -52,7 +54,7 @@ def list_versions(location: Location) -> Versions:
     schemes = set(found.values())
     if len(schemes) > 1:
         raise Corrupt(
-            "holds manifests of both naming schemes. With no writer at work, open a version by its number and call "
+            "contains manifests of both naming schemes. Stop all writers, open a version by its number and call "
             "migrate_manifest_names() on it",
             path=f"{location.uri}/{naming.VERSIONS}",
             field="names",
@@ -60,46 +62,48 @@ def list_versions(location: Location) -> Versions:
     return Versions(tuple(sorted(found)), schemes.pop() if schemes else NamingScheme.V2)
 
 
-def exists(location: Location) -> bool:
-    """Whether there is a table: a version, not merely a
-    directory with files of writers that never committed."""
+def table_exists(location: Location) -> bool:
+    """Return whether a table exists. A directory with files of writers that never committed is not a table."""
     return bool(version_hint.find_newest(location.own_store) or list_versions(location).numbers)
 
 
 def load_latest(location: Location) -> Snapshot:
-    """As it is now. Threads that look at the same time share a look: one after another they would see the same, and be
-    in each other's way."""
-    found = _looks.do((location.key, location.access.bases), lambda: _load_latest(location))
+    """Load the newest version.
+
+    Concurrent threads share one load: separate loads would return the same version, and slow each other down.
+    """
+    found = _shared_loads.do((location.key, location.access.bases), lambda: _load_latest(location))
     if found.location is location:
         return found
     if found.location.access != location.access:
         return _load_latest(location)
-    return replace(found, location=location.of(found.manifest))
+    return replace(found, location=location.for_manifest(found.manifest))
 
 
-_looks: "SingleFlight[Snapshot]" = SingleFlight()
+_shared_loads: "SingleFlight[Snapshot]" = SingleFlight()
 
 
 def _load_latest(location: Location) -> Snapshot:
-    head, scheme = version_hint.find_newest(location.own_store) or _listed_last(location)
+    head, scheme = version_hint.find_newest(location.own_store) or _newest_listed(location)
     try:
         return _load(location, head, scheme)
     except NotFound:
-        # Others may have committed since it was the newest, and a cleanup have taken it.
-        if _listed_last(location)[0] <= head:
+        # Other writers may have committed since, and a cleanup may have removed this version.
+        if _newest_listed(location)[0] <= head:
             raise
         return _load_latest(location)
     except Corrupt as error:
         raise CorruptHead(
-            f"the newest version {head} of this table is damaged: {error.what}. No older version is opened in its "
-            f"place, since that would hide what version {head} acknowledged. Read an older one by its "
-            "number, or move this file aside once you know that its rows are lost or repeated",
+            f"the newest version {head} of this table is damaged: {error.what}. No older version is opened instead, "
+            f"since that would hide rows whose commit as version {head} was acknowledged. Open an older version by its "
+            "number, or move this file aside once you know that its rows are lost or were written again",
             path=f"{location.uri}/{naming.manifest_path(head, scheme)}",
             field=error.field,
         ) from error
 
 
 def load_at(location: Location, version: Version) -> Snapshot:
+    """Load one version. Raises `NotFound`, which lists the existing versions."""
     for scheme in (NamingScheme.V2, NamingScheme.V1):
         try:
             return _load(location, version, scheme)
@@ -107,19 +111,21 @@ def load_at(location: Location, version: Version) -> Snapshot:
             continue
     numbers = list_versions(location).numbers
     if not numbers:
-        raise NotFound(f"there is no Lance table at {location.uri}; create one there, or check the path")
-    raise NotFound(f"{location.uri} has no version {version}; it has {ranges(numbers)}")
+        raise NotFound(f"there is no Lance table at {location.uri}; create one, or check the path")
+    raise NotFound(f"{location.uri} has no version {version}; it has {format_ranges(numbers)}")
 
 
 def load_transaction(location: Location, manifest: Manifest) -> Transaction | None:
-    """What made this version; None where its writer left no record."""
+    """Load the transaction of a version; `None` if its writer recorded none."""
     if inline := manifest.inline_transaction:
         return Transaction.decode(inline, path=f"{location.uri}/{manifest.path}")
     name = manifest.transaction_file
     if name is None:
         return None
     if not naming.is_confined(name):
-        raise Corrupt("a transaction file's name leaves its directory", path=repr(name), field="transaction_file")
+        raise Corrupt(
+            "the name of a transaction file points outside its directory", path=repr(name), field="transaction_file"
+        )
     path = f"{naming.TRANSACTIONS}/{name}"
     try:
         data = read_whole(location.store, path, TRANSACTION_BYTES)
@@ -130,37 +136,40 @@ def load_transaction(location: Location, manifest: Manifest) -> Transaction | No
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The head, and everything that was committed after a base, oldest first."""
+    """The newest version, and every transaction committed after a base version, oldest first."""
 
     head: Snapshot
     others: Sequence[CommittedTransaction]
-    gone: Sequence[Version]
-    """Those of the others that were cleaned up: what they did, nobody can tell."""
+    missing: Sequence[Version]
+    """Versions among `others` that were cleaned up, so that their changes are unknown."""
 
 
-def history_since(
+def read_history(
     location: Location,
     since: Version,
     *,
     base: Snapshot | None = None,
     known: Sequence[CommittedTransaction] = (),
-    there: Version | None = None,
-    look: bool = True,
+    existing: Version | None = None,
+    list_newest: bool = True,
 ) -> History | None:
-    """None if the table has no versions. `base` and `known` were loaded before: a version never changes, so
-    they are not read again. `there` is one that is known to exist, whatever a listing shows; without a `look` nothing
-    is listed, and there may be later ones."""
-    versions = _line_end(location) if look or base is None else Versions((), base.scheme)
-    seen = [*versions.numbers[-1:], *(landed.version for landed in known[-1:]), *([base.version] if base else [])]
-    seen += [there] if there else []
+    """Read the transactions committed after `since`; `None` if the table has no versions.
+
+    `base` and `known` were loaded before. A version never changes, so they are not read again. `existing` is a version
+    that is known to exist even if a listing does not show it yet. Without `list_newest` nothing is listed, and newer
+    versions may exist.
+    """
+    versions = _list_newest(location) if list_newest or base is None else Versions((), base.scheme)
+    seen = [*versions.numbers[-1:], *(committed.version for committed in known[-1:]), *([base.version] if base else [])]
+    seen += [existing] if existing else []
     if not seen:
         return None
-    loaded = {landed.version: landed for landed in known}
+    loaded = {committed.version: committed for committed in known}
     others: list[CommittedTransaction] = []
     gone: list[Version] = []
-    # A listing may be older than what we know, or show a version and miss the one before it, which could be ours:
-    # the head is never older than anything seen, never newer than what is looked at here, and every number up to it
-    # is asked for.
+    # A listing may be older than what is already known, or may show a version and miss the previous one, which could
+    # be our own commit. So the head is never older than any version seen and never newer than the versions read here,
+    # and every number up to it is requested.
     newest = max(seen)
     head = base if base and base.version == newest else None
     for version in map(Version, range(since + 1, newest + 1)):
@@ -188,7 +197,7 @@ def _load(location: Location, version: Version, scheme: NamingScheme) -> Snapsho
         raise Corrupt(error.what, path=f"{location.uri}/{error.path}", field=error.field) from error
     except Unsupported as error:
         raise Unsupported(f"{location.uri}/{error}") from error
-    here = location.of(manifest)
+    here = location.for_manifest(manifest)
     counted = with_counts(here.store, here.codec, manifest)
     try:
         return Snapshot(here, with_lineage(here.store, counted), scheme)
@@ -196,22 +205,22 @@ def _load(location: Location, version: Version, scheme: NamingScheme) -> Snapsho
         raise Unsupported(f"{location.uri}/{error}") from error
 
 
-def _line_end(location: Location) -> Versions:
-    """The newest version, and perhaps others."""
+def _list_newest(location: Location) -> Versions:
+    """Return the newest version, and perhaps others."""
     if found := version_hint.find_newest(location.own_store):
         return Versions((found[0],), found[1])
     return list_versions(location)
 
 
-def _listed_last(location: Location) -> tuple[Version, NamingScheme]:
+def _newest_listed(location: Location) -> tuple[Version, NamingScheme]:
     versions = list_versions(location)
     if not versions.numbers:
-        raise NotFound(f"there is no Lance table at {location.uri}; create one there, or check the path")
+        raise NotFound(f"there is no Lance table at {location.uri}; create one, or check the path")
     return versions.numbers[-1], versions.scheme
 
 
-def ranges(numbers: Sequence[Version]) -> str:
-    """`1-4, 7`, shortened in the middle where it is long."""
+def format_ranges(numbers: Sequence[Version]) -> str:
+    """Format ascending numbers as `1-4, 7`; a long text is shortened in the middle."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:

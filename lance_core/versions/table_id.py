@@ -1,4 +1,5 @@
-"""Which table this is. The format has no answer, so we write one into the config of the tables we create."""
+"""Table identity: a uuid that distinguishes tables created one after another at the same location. The format defines
+none, so tables that this library creates store one in their config."""
 
 from lance_core.errors import Corrupt, NotFound, Unsupported
 from lance_core.format.config_keys import TABLE_ID
@@ -9,12 +10,14 @@ __all__ = ["TABLE_ID", "table_id"]
 
 
 def table_id(snapshot: Snapshot) -> str | None:
+    """Return the table id: the one in the config or, for tables of other writers, the uuid of the transaction that
+    created or cloned the table. `None` if that transaction is missing or damaged."""
     if known := snapshot.manifest.config.get(TABLE_ID):
         return known
     location, branch = snapshot.location, snapshot.manifest.branch
     try:
-        if branch is not None and location.main_uri(branch) is not None:
-            location = location.main_line(branch)
+        if branch is not None and location.main_branch_uri(branch) is not None:
+            location = location.locate_main_branch(branch)
         numbers = list_versions(location).numbers
         first = load_at(location, numbers[0] if numbers else snapshot.version)
         transaction = load_transaction(first.location, first.manifest)

@@ -1,14 +1,15 @@
-"""Where to look first for the newest version, without a listing that costs more with every version.
+"""Version hint: finds the newest version without a listing, whose cost grows with every version.
 
-Names of versions are made so that the newest comes first: where a store lists in the order of names, a glance at the
-beginning is enough. Elsewhere a note helps:
+Version names sort with the newest first, so on a store that lists in name order the first few names are enough. Other
+stores have a hint file:
 
     _versions/latest_version_hint.json          {"version":7}
 
-Written after a commit, and it may be missing, garbled, too low or too high. So it is never believed: the version it
-names has to be there, and later ones are asked for until one is missing. Versions below the top may have been cleaned
-up, and a hint that stayed behind could end before such a gap; it counts only if it was left soon after its version was
-made, and nothing in the directory came or went since it was written. In all other cases the directory is listed.
+The hint is written after a commit, and may be missing, garbled, too low or too high, so it is never trusted: the
+version that it names must exist, and later versions are probed until one is missing. Versions below the newest may
+have been cleaned up, and probing from a stale hint could end before such a gap. The hint therefore counts only if it
+was written soon after its version was committed, and if nothing in the directory changed since. In all other cases the
+directory is listed.
 """
 
 import json
@@ -22,46 +23,50 @@ from lance_core.storage.store import ObjectInfo, ReportsLastChange, Store, Suppo
 
 HINT = f"{naming.VERSIONS}/latest_version_hint.json"
 _PROBES_MAX = 1000
-_GLANCE = 20
+_FIRST_NAMES = 20
 _BYTES_MAX = 64
-_IN_TIME = timedelta(seconds=30)
+_HINT_DELAY_MAX = timedelta(seconds=30)
 
 
 def find_newest(store: Store) -> tuple[Version, NamingScheme] | None:
-    """None where only a listing can tell."""
+    """Return the newest version; `None` if only a full listing can find it."""
     if isinstance(store, SupportsOrderedListing):
-        return _first(store)
+        return _newest_of_first_names(store)
     if not isinstance(store, ReportsLastChange) or (version := read_hint(store)) is None:
         return None
     for scheme in (NamingScheme.V2, NamingScheme.V1):
-        if (made := store.head(naming.manifest_path(version, scheme))) is None:
+        if (manifest_info := store.head(naming.manifest_path(version, scheme))) is None:
             continue
         for _ in range(_PROBES_MAX):
-            following = Version(version + 1)
-            if store.head(naming.manifest_path(following, scheme)) is None:
-                return (version, scheme) if _is_fresh(store.last_change(HINT), made) else None
-            version = following
+            next_version = Version(version + 1)
+            if store.head(naming.manifest_path(next_version, scheme)) is None:
+                return (version, scheme) if _is_fresh(store.head_if_directory_unchanged(HINT), manifest_info) else None
+            version = next_version
     return None
 
 
-def _is_fresh(left: ObjectInfo | None, made: ObjectInfo) -> bool:
-    """Whether the note was the last change, and left soon after its version was made. A cleanup takes no version of
-    less than a minute, so there was no gap above this one then; a writer that stood still may leave its note when there
-    is."""
-    return left is not None and left.modified - made.modified < _IN_TIME
+def _is_fresh(hint_info: ObjectInfo | None, manifest_info: ObjectInfo) -> bool:
+    """Return whether the hint was the last change of the directory, and was written soon after its version was
+    committed.
+
+    A cleanup removes no version that is less than a minute old, so there was no gap above this version at that time. A
+    writer that was suspended may write its hint when there is one.
+    """
+    return hint_info is not None and hint_info.modified - manifest_info.modified < _HINT_DELAY_MAX
 
 
-def _first(store: SupportsOrderedListing) -> tuple[Version, NamingScheme] | None:
-    """Among the first names may be some that are no versions. Names of the old scheme are in no order of use."""
-    names = [info.path.rpartition("/")[2] for info in store.first(naming.VERSIONS, _GLANCE)]
-    found = [parsed for name in names if (parsed := naming.parse_manifest_name(name))]
-    if not found or any(scheme is NamingScheme.V1 for _, scheme in found):
+def _newest_of_first_names(store: SupportsOrderedListing) -> tuple[Version, NamingScheme] | None:
+    """Find the newest version among the first names of a listing. Some of them may not be versions. Names of the old
+    scheme do not sort by version, so they give no answer."""
+    names = [info.path.rpartition("/")[2] for info in store.list_first(naming.VERSIONS, _FIRST_NAMES)]
+    versions = [parsed for name in names if (parsed := naming.parse_manifest_name(name))]
+    if not versions or any(scheme is NamingScheme.V1 for _, scheme in versions):
         return None
-    return max(found)
+    return max(versions)
 
 
 def write_hint(store: Store, version: Version) -> None:
-    """At best effort: the version has landed, hint or not."""
+    """Write the hint, on a best-effort basis: the version is committed with or without it."""
     if not isinstance(store, ReportsLastChange):
         return
     try:
@@ -71,7 +76,7 @@ def write_hint(store: Store, version: Version) -> None:
 
 
 def read_hint(store: Store) -> Version | None:
-    """What the note says, true or not; None where there is none that says something."""
+    """Return the version in the hint, right or wrong; `None` if there is no valid hint."""
     try:
         hint = json.loads(store.read(HINT, 0, _BYTES_MAX))
     except (LanceError, ValueError, RecursionError):

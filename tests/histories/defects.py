@@ -39,7 +39,7 @@ from lance_core.transactions.rebase import FetchedInputs, Rebased, RequiredInput
 from lance_core.transactions.rules import compatible
 from lance_core.versions import version_hint
 from lance_core.versions.location import Location
-from lance_core.versions.snapshot import History, Snapshot, history_since
+from lance_core.versions.snapshot import History, Snapshot, read_history
 from tests.histories.network import CALM, HARD
 from tests.histories.simulation import Simulation
 
@@ -96,7 +96,7 @@ def _searched_since_the_base_of_the_repetition(monkeypatch: pytest.MonkeyPatch) 
         return begun
 
     monkeypatch.setattr(write_protocol, "begin", begin)
-    monkeypatch.setattr(write_protocol, "history_since", lambda location, since, base=None: None)
+    monkeypatch.setattr(write_protocol, "read_history", lambda location, since, base=None: None)
 
 
 def _undecided_called_failed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +204,7 @@ def _a_slot_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
         taken: Version | None,
         reserved_in: Version | None,
     ) -> History | None:
-        history = history_since(location, since, base=base, known=known, there=reserved_in)
+        history = read_history(location, since, base=base, known=known, existing=reserved_in)
         if history is None or taken is None:
             return history
         return replace(history, others=[landed for landed in history.others if landed.version != taken])

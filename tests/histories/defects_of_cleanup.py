@@ -177,7 +177,7 @@ def _old_files_not_held(patch: pytest.MonkeyPatch) -> None:
 
 
 def _tags_not_looked_at_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(refs.Tags, "_check_stands", lambda self, name, tag, undo: None)
+    patch.setattr(refs.Tags, "_check_version_exists", lambda self, name, tag, undo: None)
 
 
 def _restored_without_a_hold(patch: pytest.MonkeyPatch) -> None:

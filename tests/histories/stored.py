@@ -92,7 +92,7 @@ def _manifest(path: str) -> tuple[str, Version | None]:
 def _files(root: str, manifest: Manifest) -> list[str]:
     """Files in other bases are the main line's: here, branches have no branches."""
     named = references_of(manifest)
-    return [f"{root}{key}" for key in named.own] + list(named.elsewhere)
+    return [f"{root}{key}" for key in named.own] + list(named.in_other_bases)
 
 
 class Stored(MemoryStore, ReportsLastChange):
@@ -126,5 +126,5 @@ class Stored(MemoryStore, ReportsLastChange):
         super().put(path, data)
         self._noted[path] = self._changes[path.rpartition("/")[0]]
 
-    def last_change(self, path: str) -> ObjectInfo | None:
+    def head_if_directory_unchanged(self, path: str) -> ObjectInfo | None:
         return self.head(path) if self._noted.get(path) == self._changes[path.rpartition("/")[0]] else None

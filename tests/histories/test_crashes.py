@@ -12,7 +12,7 @@ from lance_core.runtime import Runtime
 from lance_core.table import branches
 from lance_core.transactions.apply import Fork
 from lance_core.versions.location import Location
-from lance_core.versions.refs import created
+from lance_core.versions.refs import create_reference
 from lance_core.versions.snapshot import Snapshot
 from tests.histories.crashes import Stage
 from tests.histories.deeds import DEEDS
@@ -54,12 +54,12 @@ def test_who_names_files_too_early_is_noticed(monkeypatch: pytest.MonkeyPatch) -
     commit_branch = branches._commit
 
     def backwards(target: Location, ours: Transaction, born: Fork, runtime: Runtime) -> Snapshot:
-        main = target.main_line(born.branch)
+        main = target.locate_main_branch(born.branch)
         info = Branch(born.source.branch, born.source.version, 0, 0, ())
-        created(main.store, refs.branch_path(born.branch or ""), refs.encode_branch(info))
+        create_reference(main.store, refs.branch_path(born.branch or ""), refs.encode_branch(info))
         return commit_branch(target, ours, born, runtime)
 
     monkeypatch.setattr(branches, "_commit", backwards)
-    monkeypatch.setattr(branches, "created", lambda store, path, data: True)
+    monkeypatch.setattr(branches, "create_reference", lambda store, path, data: True)
     stage = Stage(PLACES["memory"](), DEEDS["branch"])
     assert any("there is no Lance table" in stage.broken(point) for point in stage.points())

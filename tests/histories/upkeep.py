@@ -222,7 +222,7 @@ class Upkeep(Simulation):
         for name, version in self.tags.items():
             self._opens(load_at, here, f"the tag {name}", version)
         for name in self.branches:
-            self._opens(load_at, here.branch(name), f"the branch {name}", None)
+            self._opens(load_at, here.locate_branch(name), f"the branch {name}", None)
         newest = list_versions(World(self.eye.archive).location()).numbers[-1]
         assert load_latest(here).version == newest, (
             f"the newest version was {newest}, and is {load_latest(here).version}"
@@ -268,7 +268,7 @@ class Upkeep(Simulation):
             raise AssertionError(f"{what} was acknowledged, and does not open: {error}") from error
         named = references_of(found.manifest)
         gone = {path for path in named.own if here.store.head(path) is None}
-        gone |= {path for path in named.elsewhere if self.stored.head(path) is None}
+        gone |= {path for path in named.in_other_bases if self.stored.head(path) is None}
         gone -= self._known_to_be_lost()
         assert not gone, f"{what} was acknowledged, and misses {gone}"
 

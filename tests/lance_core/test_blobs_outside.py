@@ -55,7 +55,7 @@ def test_references(writer: str, archive: Path, tmp_path: Path) -> None:
     else:
         lance.write_dataset(rows, place, initial_bases=[DatasetBasePath(f"file://{archive}", "archive")])
     with pytest.raises(
-        InvalidInput, match=r"If you trust what is there, open the table with bases=\['file://.*archive"
+        InvalidInput, match=r"If you trust that location, open the table with bases=\['file://.*archive"
     ):
         Table.open(place).blobs("film", [0])
     assert [blob and blob.read() for blob in Table.open(place).blobs("film", [3, 1, 5])] == [b"own", None, b""]

@@ -172,7 +172,7 @@ def test_a_base_that_is_not_there_is_damage(table: Table, tmp_path: Path) -> Non
     message.base_paths[0].id = 7
     forged = Manifest.framed(message, index_section=None, transaction=None, path=clone.manifest.path)
     (Path(clone.uri) / clone.manifest.path).write_bytes(forged.encode())
-    with pytest.raises(Corrupt, match="in base path 0, and there is none of this number"):
+    with pytest.raises(Corrupt, match="in base path 0, but the manifest has no base path with this id"):
         Table.open(clone.uri, bases=[table.uri]).to_table()
 
 
@@ -190,7 +190,7 @@ def test_trap_37_a_source_knows_the_clones_we_make(table: Table, tmp_path: Path)
 def test_only_an_empty_place_is_cloned_to(table: Table, tmp_path: Path) -> None:
     Table.create(str(tmp_path / "c"), rows(1))
     for shallow in (True, False):
-        with pytest.raises(AlreadyExists, match="there is a table at"):
+        with pytest.raises(AlreadyExists, match="a table already exists at"):
             table.clone(str(tmp_path / "c"), shallow)
     (Path(table.uri) / "data").rename(tmp_path / "gone")
     with pytest.raises(NotFound, match="does not exist"):
@@ -281,7 +281,7 @@ def test_a_clone_lies_outside_of_its_source(table: Table, below: str, shallow: b
     dev = table.branches.create("dev")
     before = sorted(Path(table.uri).rglob("*"))
     for source in (table, dev):
-        with pytest.raises(InvalidInput, match=r"is inside of .*; clone to a place outside of it"):
+        with pytest.raises(InvalidInput, match=r"is inside .*; clone to a location outside it"):
             source.clone(f"{table.uri}/{below}", shallow)
     assert sorted(Path(table.uri).rglob("*")) == before
 

@@ -46,7 +46,7 @@ def test_any_zone_will_do(table: Table) -> None:
 
 
 def test_before_the_first_there_is_nothing(table: Table) -> None:
-    with pytest.raises(NotFound, match=r"no version of 2030-01-01T00:00:00.* version 1, the oldest there is"):
+    with pytest.raises(NotFound, match=r"no version of 2030-01-01T00:00:00.* its oldest version, 1, was"):
         table.at(timestamp=hour(0))
 
 

@@ -114,13 +114,13 @@ class Subject:
         self.whole = self.manifest.read_bytes()
 
     def forged(self, change: Callable[[table_pb2.Manifest], None], section: bytes | None = None) -> Table:
-        message = table_pb2.Manifest.FromString(framing.manifest_message(self.whole, path="m"))
+        message = table_pb2.Manifest.FromString(framing.extract_manifest_message(self.whole, path="m"))
         change(message)
         message.ClearField("transaction_section")
         message.ClearField("index_section")
         if section is not None:
             message.index_section = 0
-        self.manifest.write_bytes(framing.frame(section, None, message.SerializeToString()))
+        self.manifest.write_bytes(framing.frame_manifest(section, None, message.SerializeToString()))
         return Table.open(self.table.uri, durable=False)
 
 
@@ -265,7 +265,7 @@ def _entry(subject: Subject, name: str) -> object:
 
 def _blob(subject: Subject, name: str) -> object:
     """A blob that the table only refers to."""
-    store, path = locate(subject.table.uri).outside(name, None)
+    store, path = locate(subject.table.uri).resolve_external_blob(name, None)
     return store.read(path)
 
 

@@ -68,7 +68,7 @@ def test_nothing_is_written_or_removed_through_a_link(path: str, tmp_path: Path)
         ):
             with pytest.raises(StorageError, match="is a link out of"):
                 use()
-        store.prune(top)
+        store.remove_empty_directories(top)
         assert list(store.walk(top)) == []
     assert [(each.name, each.read_bytes()) for each in outside.iterdir()] == [("x", b"theirs")]
 
@@ -201,6 +201,6 @@ def test_a_blob_sends_nobody_anywhere(table: Table) -> None:
         location = locate(table.uri, storage_options={"endpoint": f"http://127.0.0.1:{port}", "allow_http": "true"})
         for uri in (f"http://127.0.0.1:{port}/film", "s3://bucket/film", "az://container/film"):
             with pytest.raises(LanceError):
-                location.outside(uri, None)
+                location.resolve_external_blob(uri, None)
     assert heard == []
     assert not blob_locations.is_below("../film")

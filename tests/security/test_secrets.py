@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from lance_core import LanceError, Table
 from lance_core.errors import CommitUndecided
-from lance_core.storage.options import bound
+from lance_core.storage.options import options_for
 from lance_core.versions.location import Location, locate
 from tests.lance_core.storage.chaos import between
 from tests.lance_core.storage.servers import SECRET, s3
@@ -210,8 +210,8 @@ def _of(location: Location) -> list[Callable[[], object]]:
         lambda: store.create("_versions/1.manifest", b""),
         lambda: store.delete("data/x"),
         lambda: location.codec.open("data/x.lance").row_count,
-        lambda: location.elsewhere(f"{location.uri}/tree/b").store.read("x"),
-        lambda: location.outside(f"{location.uri}/film", None)[0].read("film"),
+        lambda: location.locate_other(f"{location.uri}/tree/b").store.read("x"),
+        lambda: location.resolve_external_blob(f"{location.uri}/film", None)[0].read("film"),
     ]
 
 
@@ -318,7 +318,7 @@ def test_credentials_are_for_the_place_they_were_given_for(own: str, other: str,
         "endpoint": "e",
         "timeout": "5s",
     }
-    found = bound(options, own=own, other=other)
+    found = options_for(options, own=own, other=other)
     assert told <= found.keys()
     of_others = {"s3": "aws", "gs": "google", "az": "azure", "abfss": "azure"}
     schemes = [uri.partition("://")[0] for uri in (own, other)]
@@ -327,4 +327,4 @@ def test_credentials_are_for_the_place_they_were_given_for(own: str, other: str,
         assert all(name.startswith(of_others[schemes[1]]) for name in found.keys() - {"timeout"})
     if "evil" in other or "two" in other:
         assert not {"azure_storage_sas_key", "token"} & found.keys()
-    assert locate("/data/t").elsewhere("/data/u").access.storage_options == {}
+    assert locate("/data/t").locate_other("/data/u").access.storage_options == {}

@@ -130,7 +130,7 @@ def settle(location: Location, segment: str) -> None:
     except NotFound:
         return
     side, fragments = _read(data, path)
-    _landed(location.elsewhere(side), tuple(map(Fragment.decode, fragments)), f"bad records of the ingest {segment}")
+    _landed(location.locate_other(side), tuple(map(Fragment.decode, fragments)), f"bad records of the ingest {segment}")
     location.store.delete(path)
 
 

@@ -39,7 +39,7 @@ from lance_core.format.operations import Append, Operation, Overwrite
 from lance_core.format.schema import TableSchema
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.factory import without_secrets
-from lance_core.storage.options import bound
+from lance_core.storage.options import options_for
 from lance_core.table.committed import Committed
 from lance_core.table.table import STORAGE_VERSION, audit_of, committed_of
 from lance_core.tasks.driver import TableRef, WriteOptions
@@ -60,7 +60,7 @@ from lance_core.tasks.ingest.worker import (
     packed,
     unpacked,
 )
-from lance_core.tasks.partitioning import Runner, Task, results_of
+from lance_core.tasks.partitioning import Runner, Task, collect_results
 from lance_core.tasks.version_stamp import VersionStamp
 from lance_core.transactions.apply import NewTable
 from lance_core.versions.location import Location, locate, manifest_store_config
@@ -87,11 +87,11 @@ class IngestRequest:
 
 
 def ingest(where: TableRef, what: IngestRequest, *, how: WriteOptions, runner: Runner) -> Committed:
-    validation.check(intent=how.intent, retries=how.retries)
-    properties = validation.properties(how.properties)
+    validation.check_intent_and_retries(intent=how.intent, retries=how.retries)
+    properties = validation.check_properties(how.properties)
     if what.changed not in ("fail", "again", "skip"):
         raise InvalidInput(f"changed={what.changed!r}: files that changed since are 'fail', 'again' or 'skip'")
-    validation.text(what.on_bad_record, "on_bad_record")
+    validation.check_text(what.on_bad_record, "on_bad_record")
     return committed_of(_Ingest(where, what, how, runner, properties).run())
 
 
@@ -108,11 +108,11 @@ class _Ingest:
         first = self._first_file()
         options = what.source_options
         if options is None:
-            options = bound(self._location.access.storage_options, own=self._location.uri, other=first)
+            options = options_for(self._location.access.storage_options, own=self._location.uri, other=first)
         self._source_options: Mapping[str, str] = options
         self._side = None
         if what.on_bad_record != "fail":
-            self._side = self._location.elsewhere(what.on_bad_record)
+            self._side = self._location.locate_other(what.on_bad_record)
             if self._side.uri == self._location.uri:
                 raise InvalidInput(f"on_bad_record= is the table itself, {self._side.uri}; name another place")
         self._done: dict[bytes, list[bytes]] = {}
@@ -221,7 +221,7 @@ class _Ingest:
             shares = [share for share in shares if share not in bad]
 
     def _run(self, task: Task, count: int) -> Mapping[int, list[bytes]]:
-        return results_of(self._runner.run(task, count), count, uri=self._location.uri)
+        return collect_results(self._runner.run(task, count), count, uri=self._location.uri)
 
     def _schema(self, files: Sequence[SourceFile]) -> TableSchema:
         if isinstance(self._base, Snapshot):
@@ -255,7 +255,7 @@ class _Ingest:
         base = self._base if isinstance(self._base, Snapshot) else None
         if base is None:
             return
-        main = self._location.main_line(base.manifest.branch)
+        main = self._location.locate_main_branch(base.manifest.branch)
         if waiting := bad_records.pending(main):
             newest = _base(self._where)[1]
             assert isinstance(newest, Snapshot)

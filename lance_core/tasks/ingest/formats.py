@@ -106,15 +106,15 @@ class CsvFormat:
         for name in ("column_names", "null_values", "true_values", "false_values", "timestamp_parsers"):
             value = getattr(self, name)
             if value is not None:
-                object.__setattr__(self, name, validation.names(value, f"CsvFormat({name}=)"))
+                object.__setattr__(self, name, validation.check_names(value, f"CsvFormat({name}=)"))
         signs = {"delimiter": self.delimiter, "quote_char": self.quote_char, "escape_char": self.escape_char}
         for name, sign in {**signs, "decimal_point": self.decimal_point}.items():
             optional = name != "decimal_point" and (sign is False or sign is None)
             if not optional and not (isinstance(sign, str) and len(sign) == 1):
                 raise InvalidInput(f"CsvFormat({name}={sign!r}): it is one character")
         for name in ("skip_rows", "skip_rows_after_names"):
-            validation.whole_number(getattr(self, name), name, at_least=0, too_small="there are no fewer than none")
-        validation.whole_number(self.block_size, "block_size", at_least=1024, too_small="a record must fit in")
+            validation.check_integer(getattr(self, name), name, at_least=0, too_small="there are no fewer than none")
+        validation.check_integer(self.block_size, "block_size", at_least=1024, too_small="a record must fit in")
 
     def delimiter_of(self, uri: str) -> str:
         return self.delimiter or ("\t" if ".tsv" in uri.rpartition("/")[2].lower() else ",")
@@ -143,7 +143,7 @@ class ReadOptions:
             raise InvalidInput(f"extra={extra!r}: columns that the table does not have are 'refuse'd or 'drop'ped")
         if csv is not None and not isinstance(csv, CsvFormat):
             raise InvalidInput(f"csv= is a CsvFormat(...), and not a {type(csv).__name__}")
-        pairs = tuple(validation.texts(mapping, "mapping").items())
+        pairs = tuple(validation.check_text_mapping(mapping, "mapping").items())
         for column, _source in pairs:
             above = [other for other, _ in pairs if column.startswith(f"{other}.")]
             if above:

@@ -73,7 +73,7 @@ def of(location: Location, base: Snapshot | None) -> IngestLog:
     """`location` is where the table, or the branch, is."""
     if base is None:
         return IngestLog(location, (), SCHEMA.empty_table())
-    main = location.main_line(base.manifest.branch)
+    main = location.locate_main_branch(base.manifest.branch)
     segments = segments_of(base.manifest.config, path=f"{location.uri}/{base.manifest.path}")
     return IngestLog(main, segments, _newest([_segment(main, each) for each in segments]))
 

@@ -55,7 +55,9 @@ def named(files: object) -> tuple[str, ...]:
         files = [files]
     if isinstance(files, bytes) or not isinstance(files, Collection):
         raise InvalidInput(f"files= is a path, a directory or a glob, or a list of them, not a {type(files).__name__}")
-    return validation.places([os.fspath(each) if isinstance(each, os.PathLike) else each for each in files], "files")
+    return validation.check_locations(
+        [os.fspath(each) if isinstance(each, os.PathLike) else each for each in files], "files"
+    )
 
 
 def _on_disk(text: str) -> Iterator[SourceFile]:
@@ -102,12 +104,12 @@ def _in_store(text: str, options: Mapping[str, str]) -> Iterator[SourceFile]:
     else:
         raise InvalidInput(f"{without_secrets(text)} has a pattern in the name of its bucket; name one bucket")
     root = _root(store)
-    if not pattern and store.place.prefix:
-        one = root.head(store.place.prefix)
+    if not pattern and store.location.prefix:
+        one = root.head(store.location.prefix)
         if one is not None:
             yield _of_object(root, one)
             return
-    shape, prefix, found = _pattern(pattern or "**"), store.place.prefix, False
+    shape, prefix, found = _pattern(pattern or "**"), store.location.prefix, False
     for info in store.walk(""):
         found = True
         if shape.fullmatch(info.path):
@@ -128,8 +130,8 @@ def _store(uri: str, options: Mapping[str, str]) -> ObjectStore:
 
 
 def _root(store: ObjectStore) -> ObjectStore:
-    place = store.place
-    return _store(f"{place.scheme}://{place.authority}", dict(store.given))
+    place = store.location
+    return _store(f"{place.scheme}://{place.authority}", dict(store.codec_options))
 
 
 def _split(text: str) -> tuple[str, str]:

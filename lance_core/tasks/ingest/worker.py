@@ -139,7 +139,7 @@ class IngestTask:
                     self.plan.stamp.check()
                     results = [*_ingested(self.plan, unpacked(self.shares[number]))]
                 except InvalidInput as error:
-                    told = {"part": number, "refusal": remote_errors.encode(error)}
+                    told = {"part": number, "refusal": remote_errors.encode_error(error)}
                     yield pa.RecordBatch.from_pylist([told], RESULT)
                 else:
                     rows = [{"part": number, "result": result} for result in results]
@@ -233,7 +233,7 @@ class SchemaTask:
                     self.stamp.check()
                     found = self._found(unpacked(self.shares[number]))
                 except InvalidInput as error:
-                    told = {"part": number, "refusal": remote_errors.encode(error)}
+                    told = {"part": number, "refusal": remote_errors.encode_error(error)}
                     yield pa.RecordBatch.from_pylist([told], RESULT)
                     continue
                 rows = [

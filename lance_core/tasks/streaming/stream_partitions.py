@@ -48,9 +48,9 @@ class StreamSlice:
 
     def rows(self, transport: pa.Schema) -> Iterator[pa.RecordBatch]:
         self.whole.stamp.check()
-        part = self.whole.part((self.fragment,))
+        part = self.whole.snapshot_with((self.fragment,))
         there = pa.schema([column for column in transport if column.name not in self.absent])
-        for batch in scan(part.location, self.wanted.of(part, ((self.skip, self.take, None),))):
+        for batch in scan(part.location, self.wanted.plan_partition(part, ((self.skip, self.take, None),))):
             if self.only is not None:
                 offsets = np.asarray(batch.column(_ADDRESS)) & _OFFSETS
                 batch = batch.filter(pa.array(np.isin(offsets, np.asarray(BitMap.deserialize(self.only)))))

@@ -25,7 +25,7 @@ from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.table.committed import Committed
 from lance_core.table.table import committed_of
 from lance_core.tasks.write import FileLimits, PlannedWrite, begin_append, begin_overwrite, fragments_of
-from lance_core.tasks.write_handle import WriteHandle, results
+from lance_core.tasks.write_handle import WriteHandle, combine_results
 from lance_core.versions.location import Location, locate
 from lance_core.versions.snapshot import load_latest
 
@@ -119,7 +119,7 @@ class StreamedWrite:
             location = locate(plan.uri, storage_options=plan.storage_options, durable=plan.durable)
             if _has_landed(location, batch):
                 return SinkMessage(batch, bare, landed=True)
-        return SinkMessage(batch, bare, results=self.handed.written(batches))
+        return SinkMessage(batch, bare, results=self.handed.write_batches(batches))
 
     def reached(
         self, storage_options: Mapping[str, str] | None, manifest_store: ManifestStore | str | None
@@ -143,13 +143,13 @@ def commit(
         return None
     handed = told[0].write.reached(storage_options, manifest_store)
     batch = _batch_of(told, number, handed.plan.uri)
-    came_back = results(each.results for each in told if not each.landed)
+    came_back = combine_results(each.results for each in told if not each.landed)
     landed = any(each.landed for each in told)
     if not landed and not handed.replaces and not fragments_of(came_back):
         return None
     noted = {**(properties or {}), **batch.properties}
     try:
-        return _finished(handed.planned(), batch, came_back, noted, retries, landed=landed, handed=handed)
+        return _finished(handed.to_planned_write(), batch, came_back, noted, retries, landed=landed, handed=handed)
     except RetryableConflict as conflict:
         if conflict.rule != "created_meanwhile" or (planned := _beside(handed)) is None:
             raise
@@ -182,7 +182,7 @@ def _finished(
 
 def _beside(handed: WriteHandle) -> PlannedWrite | None:
     """The same on the table that somebody else created meanwhile, if the files fit in there."""
-    planned = handed.planned()
+    planned = handed.to_planned_write()
     snapshot = load_latest(planned.begun.location)
     fits = snapshot.manifest.schema == handed.plan.schema
     if not fits or snapshot.manifest.storage_version != handed.plan.storage_version:

@@ -30,9 +30,9 @@ from lance_core.tasks.streaming.stream_partitions import (
     grouped,
     remaining,
 )
-from lance_core.validation import moment
+from lance_core.validation import check_timestamp
 from lance_core.versions import version_hint
-from lance_core.versions.snapshot import Snapshot, list_versions, load_at, load_latest, load_transaction, ranges
+from lance_core.versions.snapshot import Snapshot, list_versions, load_at, load_latest, load_transaction, format_ranges
 from lance_core.versions.table_id import table_id
 
 _VERSIONS_KEPT, _SNAPSHOTS_KEPT = 1024, 2
@@ -85,7 +85,7 @@ class Stream:
         plan = plan_read(head, transport=transport, slots=1, columns=columns, filter=filter)
         self.arrow = plan.arrow
         """What the columns are, as the table stores them."""
-        self._followed = StreamedColumns(plan.work.wanted.columns, head.manifest.schema, filter)
+        self._followed = StreamedColumns(plan.work.scan_spec.columns, head.manifest.schema, filter)
         self._start, self._on_change, self.limits = start or Start(), on_change, limits or Limits()
         self._location, self._branch = head.location, head.manifest.branch
         self._seen, self._table = int(head.version), table_id(head)
@@ -174,7 +174,7 @@ class Stream:
     def _first_after(self, start: Start) -> int:
         """Clocks of committers may run backwards: the newest version of that time or before is what counts."""
         assert start.timestamp is not None
-        time = moment(start.timestamp, "starting_timestamp")
+        time = check_timestamp(start.timestamp, "starting_timestamp")
         numbers = list_versions(self._location).numbers
         for number in reversed(numbers):
             if self._snapshot(number).manifest.timestamp <= time:
@@ -249,7 +249,7 @@ class Stream:
         numbers = list_versions(self._location).numbers
         return NotFound(
             f"{self._location.uri}: version {number}, which is to be sent next, was cleaned up; there is "
-            f"{ranges(numbers) or 'none'}. What it added cannot be told any more: begin anew, with a new "
+            f"{format_ranges(numbers) or 'none'}. What it added cannot be told any more: begin anew, with a new "
             "checkpointLocation and all rows, or with the option starting_version and one that is there. Let cleanup "
             "keep versions for longer than a stream is behind (older_than), or tag them"
         )

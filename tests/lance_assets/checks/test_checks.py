@@ -52,7 +52,7 @@ def people(tmp_path: Path) -> Table:
 
 
 def check(it: Check, seen: CheckContext, *, passes: bool, said: str) -> CheckResult:
-    finding = evaluate(it, seen).finding
+    finding = evaluate(it, seen).result
     assert (finding.passed, bool(re.search(said, finding.description))) == (passes, True), finding.description
     return finding
 
@@ -260,7 +260,7 @@ KEYS: tuple[tuple[str, pa.Array, str | None], ...] = (
 @pytest.mark.parametrize("held", [1, 1 << 22])
 def test_keys(tmp_path: Path, keys: pa.Array, twice: str | None, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In memory, and with every fingerprint on disk."""
-    monkeypatch.setattr(finding_duplicates, "_HELD_MAX", held)
+    monkeypatch.setattr(finding_duplicates, "_BUFFERED_MAX", held)
     table = Table.create(tmp_path / "t", pa.table({"k": keys}))
     said = (
         r"no key is there twice in \d+ rows"
@@ -284,7 +284,7 @@ def test_keys_of_several_columns(tmp_path: Path) -> None:
 
 
 def test_keys_that_share_a_fingerprint_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finding_duplicates, "_mixed", lambda numbers: numbers & 3)
+    monkeypatch.setattr(finding_duplicates, "_mix_bits", lambda numbers: numbers & 3)
     table = Table.create(tmp_path / "t", pa.table({"k": list(range(100))}))
     check(KeysUnique(columns=["k"]), context_at(table), passes=True, said="no key is there twice in 100 rows")
     check(
@@ -293,7 +293,7 @@ def test_keys_that_share_a_fingerprint_are_told_apart(tmp_path: Path, monkeypatc
 
 
 def test_many_keys_that_are_there_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finding_duplicates, "_SUSPECTS_AT_ONCE", 3)
+    monkeypatch.setattr(finding_duplicates, "_SUSPECTS_PER_PASS", 3)
     table = Table.create(tmp_path / "t", pa.table({"k": [*range(50), *range(50)]}))
     check(
         KeysUnique(columns=["k"]),
@@ -342,7 +342,7 @@ def test_functions(people: Table) -> None:
         """There is a row."""
         return seen.table.count_rows() > 0
 
-    assert (has_rows.name, has_rows.severity, has_rows.says, has_rows.reads_data) == (
+    assert (has_rows.name, has_rows.severity, has_rows.description, has_rows.reads_data) == (
         "has_rows", Severity.WARN, "There is a row.", True,
     )  # fmt: skip
     check(has_rows, seen, passes=True, said="There is a row")

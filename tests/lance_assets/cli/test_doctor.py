@@ -107,7 +107,7 @@ def test_an_index_of_several_segments_that_cover_all(table: Table, shell: Shell)
 
 def test_old_versions_and_what_keeps_them(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = time.time_ns() - 20 * 86400 * 10**9
-    monkeypatch.setattr("lance_core.table.table.SYSTEM_RUNTIME", replace(SYSTEM_RUNTIME, now_ns=lambda: begun))
+    monkeypatch.setattr(Table, "_runtime", replace(SYSTEM_RUNTIME, now_ns=lambda: begun))
     table = Table.create(str(tmp_path / "t"), rows(*range(100)), durable=False)
     for number in range(14):
         table = table.set_config({"n": str(number)}).table

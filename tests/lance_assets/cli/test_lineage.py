@@ -161,7 +161,7 @@ def test_a_table_that_took_the_place_of_another(features: Table, shell: Shell, t
     shutil.rmtree(raw)
     later = time.time_ns() + 3600 * 10**9
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lance_core.table.table.SYSTEM_RUNTIME", replace(SYSTEM_RUNTIME, now_ns=lambda: later))
+        patch.setattr(Table, "_runtime", replace(SYSTEM_RUNTIME, now_ns=lambda: later))
         Table.create(str(raw), rows(7), durable=False)
     assert "(made after what comes from it: another table is in this place now" in shell("lineage", features.uri).out
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lance_assets.cli.table_names import ParsedName, open_named, readings
+from lance_assets.cli.table_names import ParsedName, open_named, parse_name
 from lance_core import InvalidInput, NotFound, Table
 from lance_core.shell import Access
 from tests.lance_assets.cli.conftest import rows
@@ -57,7 +57,7 @@ HERE = Access()
     ],
 )
 def test_readings(text: str, expected: list[ParsedName]) -> None:
-    assert [*readings(text)] == expected
+    assert [*parse_name(text)] == expected
 
 
 @pytest.fixture
@@ -116,10 +116,10 @@ def test_a_table_whose_own_name_has_that_sign(tmp_path: Path, name: str) -> None
         ("{t}@dev/ann:7", "has no version 7; it has 2-3 ('{t}@dev/ann:7' was understood as version 7 of the branch"),
         (
             "{t}@nobody:7",
-            "has no branch 'nobody'; there are dev/ann ('{t}@nobody:7' was understood as version 7 of the",
+            "has no branch 'nobody'; it has dev/ann ('{t}@nobody:7' was understood as version 7 of the",
         ),
-        ("{t}@autumn", "the tag 'autumn' of {t}: {t} has no tag 'autumn'; there are spring. the newest version of the"),
-        ("{t}@autumn", "{t} has no branch 'autumn'; there are dev/ann"),
+        ("{t}@autumn", "the tag 'autumn' of {t}: {t} has no tag 'autumn'; it has spring. the newest version of the"),
+        ("{t}@autumn", "{t} has no branch 'autumn'; it has dev/ann"),
         ("{t}@no tag", "'no tag' cannot name a tag"),
         ("{t}x@7", "there is no Lance table at {t}x, and none at {t}x@7; check the path ('{t}x@7' was understood as"),
         ("{t}x", "there is no Lance table at {t}x"),

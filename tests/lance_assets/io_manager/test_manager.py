@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lance_assets import LanceIOManager, LanceResource, SparkSessionResource, lance_table
 from lance_assets.lineage.model import sources_of
-from lance_assets.maintenance.downstream_pins import needed_by_ledgers
+from lance_assets.maintenance.downstream_pins import pins_from_ledgers
 from lance_core import Table
 from tests.lance_assets.instances import events, shown
 
@@ -227,7 +227,7 @@ def test_a_version_that_an_asset_is_made_of_stays(
     for city in ("Oslo", "Lima", "Oslo"):
         run([*specs, kept], manager, instance, selection=[kept], partition_key=city)  # type: ignore[list-item]
         table = table.append(ROWS).table
-    assert set(needed_by_ledgers(instance)[table.uri]) == {2, 3}
+    assert set(pins_from_ledgers(instance)[table.uri]) == {2, 3}
 
 
 def test_figures_of_a_version_that_is_gone_are_not_those_of_the_head(
@@ -270,7 +270,7 @@ def test_two_versions_of_one_table_are_both_noted(
     assert event.asset_materialization is not None
     assert event.asset_materialization.metadata["lance/inputs"].value == {table.uri: [1, 2]}
     assert {source.name.version for source in sources_of(made.uri, made.version_info().properties, None)} == {1, 2}
-    assert set(needed_by_ledgers(instance)[table.uri]) == {1, 2}
+    assert set(pins_from_ledgers(instance)[table.uri]) == {1, 2}
 
 
 def test_rows_of_another_partition_are_refused(

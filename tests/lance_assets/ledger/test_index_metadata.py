@@ -15,7 +15,7 @@ from lance_assets import (
     SparkSessionResource,
     lance_table,
 )
-from lance_assets.profiles.profile import Profile, profiled
+from lance_assets.profiles.profile import Profile, profile_version
 from lance_assets.profiles.profile_metadata import metadata_of
 from lance_core import InvalidInput, Table
 from tests.lance_assets.instances import events, partitions, run, shown, tags
@@ -113,11 +113,11 @@ def test_an_index_is_built_and_kept_by_an_asset_that_runs_again(
 def test_a_profile_tells_of_indices(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", rows(0, 40), durable=False)
     how = Profile(columns=[], pictures=False)
-    without = metadata_of(profiled(table, how), pictures=False)
+    without = metadata_of(profile_version(table, how), pictures=False)
     assert without["lance/indices"].value == 0
     assert not [name for name in without if name.startswith("lance/ind") and name != "lance/indices"]
     table = table.create_index("id", "BTREE").table.append(rows(40, 40)).table.create_index("word", "BITMAP").table
-    told = metadata_of(profiled(table, how), pictures=False)
+    told = metadata_of(profile_version(table, how), pictures=False)
     by_id, by_word = table.index_statistics()
     figures = {
         "indices": 2,

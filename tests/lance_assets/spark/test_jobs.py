@@ -3,11 +3,11 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from lance_assets.spark.jobs import configured_slots, slots
+from lance_assets.spark.jobs import configured_slots, count_task_slots
 
 
 def test_what_runs_is_asked_where_it_says(spark: SparkSession) -> None:
-    assert slots(spark) == 2
+    assert count_task_slots(spark) == 2
 
 
 @pytest.mark.parametrize(

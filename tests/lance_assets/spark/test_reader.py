@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lance_assets.spark import aggregate, append, count_rows, read
-from lance_assets.spark.jobs import numbers
+from lance_assets.spark.jobs import partition_numbers
 from lance_core import InvalidInput, NotFound, Table, Unsupported
 
 
@@ -183,7 +183,7 @@ def plan_of(frame: DataFrame) -> str:
 @pytest.mark.parametrize("memory_bytes", [0, 24, 25_000, 2**50])
 def test_numbers_of_parts(spark: SparkSession, memory_bytes: int) -> None:
     """One in each partition, in their order, however large the parts are said to be."""
-    found = numbers(spark, 3, memory_bytes)
+    found = partition_numbers(spark, 3, memory_bytes)
     assert [row.id for row in found.collect()] == [0, 1, 2]
     partitions = found.withColumn("partition", F.spark_partition_id())
     assert [(row.id, row.partition) for row in partitions.collect()] == [(0, 0), (1, 1), (2, 2)]

@@ -19,14 +19,14 @@ from lance_assets.spark import daemon
 from lance_assets.spark.session import (
     PYTHON_MEMORY,
     RUNTIME_DEFAULTS,
-    _sockets,
-    _warn_of,
+    _socket_settings,
+    _warn_of_low_memory_limit,
     classic_context,
     live_session,
     open_session,
 )
-from lance_assets.spark.settings import SparkSettings, mask, mebibytes
-from lance_assets.spark.worker_setup import InWorker
+from lance_assets.spark.settings import SparkSettings, mask_secret, parse_mebibytes
+from lance_assets.spark.worker_setup import WorkerTask
 from lance_core import InvalidInput
 
 SECRETS = {
@@ -157,24 +157,24 @@ def test_settings_that_make_no_sense_are_refused(settings: dict, complaint: str)
     [("600m", 600), ("2g", 2048), ("1024", 1024), ("1048576k", 1024), ("1TB", 1024**2), (None, None), ("much", None)],
 )
 def test_sizes_are_read_as_spark_reads_them(size: str | None, expected: int | None) -> None:
-    assert mebibytes(size) == expected
+    assert parse_mebibytes(size) == expected
 
 
 def test_too_little_room_for_workers_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     """It bounds what they map, and ends them without a word."""
     for limit in ("600m", "2g", "3g", "1TB", None):
-        _warn_of(limit)
+        _warn_of_low_memory_limit(limit)
     assert [record.args for record in caplog.records] == [(PYTHON_MEMORY, "600m"), (PYTHON_MEMORY, "2g")]
 
 
 def test_rows_go_over_sockets_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _sockets() == {
+    assert _socket_settings() == {
         "spark.python.daemon.module": "lance_assets.spark.daemon",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.unix.domain.socket.dir": tempfile.gettempdir(),
     }
     monkeypatch.setattr(tempfile, "tempdir", "/" + "long" * 20)
-    assert _sockets() == {}, "a name that is too long is no socket's"
+    assert _socket_settings() == {}, "a name that is too long is no socket's"
 
 
 def test_a_worker_that_is_let_go_says_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +184,7 @@ def test_a_worker_that_is_let_go_says_no_word(monkeypatch: pytest.MonkeyPatch) -
                 raise answer
             return answer
 
-        monkeypatch.setattr(daemon, "_work", work)
+        monkeypatch.setattr(daemon, "_pyspark_worker", work)
         with socket.socket() as any_socket:
             return daemon.worker(any_socket, True)
 
@@ -200,9 +200,9 @@ def test_a_worker_that_works_for_us_has_no_modules_to_look_through(spark: SparkS
         for _ in batches:
             yield pa.record_batch({"frozen": [gc.get_freeze_count()]})
 
-    frozen = spark.range(0, 4, 1, 4).mapInArrow(InWorker(seen), "frozen long").toArrow()["frozen"].to_pylist()
+    frozen = spark.range(0, 4, 1, 4).mapInArrow(WorkerTask(seen), "frozen long").toArrow()["frozen"].to_pylist()
     assert min(frozen) > 10_000
-    assert InWorker(seen).__name__ == "seen"
+    assert WorkerTask(seen).__name__ == "seen"
 
 
 def test_settings_are_text_for_spark_and_can_be_sent() -> None:
@@ -220,7 +220,7 @@ def test_no_secret_is_shown(spark: SparkSession) -> None:
     with pytest.raises(InvalidInput, match=r"trustStorePassword: asked for \*\*\*") as refused:
         open_session(settings)
     assert "hush" not in str(refused.value)
-    assert mask("spark.executor.memory", "3g") == "3g"
+    assert mask_secret("spark.executor.memory", "3g") == "3g"
 
 
 def in_a_fresh_process(program: str) -> str:

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lance_assets.spark import append, delete, read
-from lance_assets.spark.types import FIXED_SIZE
+from lance_assets.spark.types import FIXED_SIZE_KEY
 from lance_core import Table
 from tests.lance_assets.spark.cells import cells, plain, table_of
 
@@ -86,7 +86,7 @@ def test_a_new_table_has_vectors_and_no_notes_of_spark(elsewhere: SparkSession, 
         "select array(1f, 2f) vector, named_struct('a', array(1)) nested, date'1582-10-10' day, "
         "timestamp_ntz'2026-03-08 02:30:00' wall, timestamp'2026-03-08 03:30:00' instant"
     )
-    append(frame.withMetadata("vector", {FIXED_SIZE: 2, "unit": "m"}), first)
+    append(frame.withMetadata("vector", {FIXED_SIZE_KEY: 2, "unit": "m"}), first)
     append(read(spark, first), second)
     expected = {
         "vector": [1.0, 2.0],

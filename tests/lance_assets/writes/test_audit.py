@@ -252,7 +252,7 @@ def test_a_check_that_raises_and_a_store_that_fails(tmp_path: Path) -> None:
     assert str(refused.value) == (
         "check broken: it could not be judged: KeyError: 'x'; check gone: it could not be judged: the file is gone"
     )
-    assert list(audit.findings) == ["broken", "gone", "warns"]
+    assert list(audit.check_results) == ["broken", "gone", "warns"]
     assert audit.warnings()[-1] == "check warns: it could not be judged: ValueError: y"
     with pytest.raises(StorageError):
         Audit([Told("store", judges=raising(StorageError("down")))])(table, None)

@@ -279,7 +279,7 @@ def test_what_else_an_audit_may_raise(table: Table) -> None:
             table.append(rows(50), audit=raising(error))
     assert not holds(table)
     assert ids(table.refresh()) == [*range(8)]
-    with pytest.raises(InvalidInput, match="audit= is a function of two tables, not a bool"):
+    with pytest.raises(InvalidInput, match="audit= must be a function of two tables, not a bool"):
         table.append(rows(50), audit=True)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="look at it, then publish it"):
         table.commit(Append(()), detached=True, audit=Seen())

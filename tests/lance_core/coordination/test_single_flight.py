@@ -219,7 +219,7 @@ def test_tables_that_are_opened_at_once_are_looked_at_once(tmp_path: Path, monke
 
     asked: Watched[Snapshot] = Watched()
     monkeypatch.setattr(snapshot, "_load_latest", held_look)
-    monkeypatch.setattr(snapshot, "_looks", asked)
+    monkeypatch.setattr(snapshot, "_shared_loads", asked)
     with ThreadPoolExecutor(8) as pool:
         first = pool.submit(Table.open, uri)
         assert began.wait(30)
@@ -252,7 +252,7 @@ def test_a_table_that_allows_other_places_is_looked_at_by_itself(
         return look(location)
 
     monkeypatch.setattr(snapshot, "_load_latest", held_look)
-    monkeypatch.setattr(snapshot, "_looks", asked)
+    monkeypatch.setattr(snapshot, "_shared_loads", asked)
     with ThreadPoolExecutor(8) as pool:
         opened = [pool.submit(Table.open, uri)]
         assert began.wait(30)

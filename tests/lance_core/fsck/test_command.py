@@ -375,7 +375,7 @@ def test_the_record_of_a_clone_that_is_none_is_told(table: Table, shell: Shell) 
     path.write_text('{"version": 1e400, "uri": "x"}')
     code, said, _ = shell(table.uri)
     assert code == 1
-    assert "_lance_assets/clones/a.json\n      is not the record of a clone" in said
+    assert "_lance_assets/clones/a.json\n      is not a clone record" in said
 
 
 @pytest.mark.parametrize(("note", "said"), [('{"version":2}', "it says version 2"), ("{", "it says nothing")])

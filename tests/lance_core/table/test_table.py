@@ -186,7 +186,7 @@ class TestWhatPeopleAreTold:
 
     def test_a_table_there_already(self, place: str) -> None:
         Table.create(place, rows(1))
-        with pytest.raises(AlreadyExists, match="open it, or overwrite it"):
+        with pytest.raises(AlreadyExists, match="open it or overwrite it"):
             Table.create(place, rows(1))
 
     def test_an_unknown_scheme(self) -> None:

@@ -49,8 +49,8 @@ def rows(seed: int) -> pa.Table:
 @pytest.fixture(params=[1, 2])
 def uri(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Many parts, and of each many bunches of rows, which are put together again and again."""
-    monkeypatch.setattr(reading, "_PART_ROWS_MIN", 50)
-    monkeypatch.setattr(reading, "_OWN_ROWS_MIN", 50)
+    monkeypatch.setattr(reading, "_PARTITION_ROWS_MIN", 50)
+    monkeypatch.setattr(reading, "_REDUCED_PARTITION_ROWS_MIN", 50)
     monkeypatch.setattr("lance_core.scan.query._ROWS_AT_ONCE", 1)
     monkeypatch.setattr("lance_core.scan.query._PARTIALS_AT_ONCE", 2)
     uri = str(tmp_path / "t")

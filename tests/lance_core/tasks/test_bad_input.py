@@ -224,7 +224,7 @@ class Elsewhere(Loop):
 
     def run(self, task: Task, parts: int) -> pa.Table:
         assert isinstance(task, PartitionTask)
-        return super().run(replace(task, whole=replace(task.whole, stamp=self.stamp)), parts)
+        return super().run(replace(task, header=replace(task.header, stamp=self.stamp)), parts)
 
 
 @pytest.mark.parametrize(("what", "name", "told"), OTHERS)
@@ -241,7 +241,7 @@ def test_workers_with_other_packages_refuse(tmp_path: Path, what: str, name: str
     with pytest.raises(InvalidInput, match=words):
         merge(uri, ElsewhereInMemory(keyed(5, 6), stamp=stamp, told=None), "id")
     plan = plan_read(VersionRef(uri).snapshot(), transport=lambda schema: schema, slots=1)
-    work = replace(plan.work, whole=replace(plan.work.whole, stamp=stamp))
+    work = replace(plan.work, header=replace(plan.work.header, stamp=stamp))
     with pytest.raises(InvalidInput, match=words):
         list(ReadTask(replace(plan, work=work))([pa.record_batch({"id": [0]})]))
     assert Table.open(uri).version == 2
@@ -278,7 +278,7 @@ def test_versions_that_do_not_count(packages: Callable[[dict[str, str]], dict[st
 
 @pytest.mark.parametrize("error", [InvalidInput("a\nb"), SchemaMismatch("m", column="c", expected="e", got="g")])
 def test_a_refusal_arrives_as_what_it_was(error: InvalidInput) -> None:
-    back = remote_errors.decode(remote_errors.encode(error))
+    back = remote_errors.decode_error(remote_errors.encode_error(error))
     assert type(back) is type(error)
     assert (str(back), vars(back)) == (str(error), vars(error))
 
@@ -288,7 +288,7 @@ def test_an_error_in_a_traceback_is_found() -> None:
         "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n  File ..., in __call__\n"
         "lance_core.errors.InvalidInput: this worker runs pyarrow 1; the driver planned with pyarrow 2\n\n\tat org"
     )
-    found = remote_errors.in_traceback(text)
+    found = remote_errors.error_in_traceback(text)
     assert isinstance(found, InvalidInput)
     assert str(found) == "this worker runs pyarrow 1; the driver planned with pyarrow 2"
-    assert remote_errors.in_traceback("ValueError: no") is None
+    assert remote_errors.error_in_traceback("ValueError: no") is None

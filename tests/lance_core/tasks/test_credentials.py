@@ -3,7 +3,7 @@
 import pytest
 
 from lance_core import InvalidInput
-from lance_core.tasks.credentials import storage_options
+from lance_core.tasks.credentials import parse_storage_options
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from lance_core.tasks.credentials import storage_options
     ],
 )
 def test_options_for_the_store(given: dict[str, str], found: dict[str, str]) -> None:
-    assert storage_options(given) == found
+    assert parse_storage_options(given) == found
 
 
 @pytest.mark.parametrize(
@@ -35,5 +35,5 @@ def test_options_for_the_store(given: dict[str, str], found: dict[str, str]) -> 
 )
 def test_a_secret_that_would_be_shown_is_refused(given: dict[str, str], words: str) -> None:
     with pytest.raises(InvalidInput, match=words) as caught:
-        storage_options(given)
+        parse_storage_options(given)
     assert "CANARY" not in str(caught.value)

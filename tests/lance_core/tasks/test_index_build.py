@@ -15,7 +15,7 @@ from lance_core.dml.index_definition import IndexRequest
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.index import registry
 from lance_core.index.coverage import Coverage
-from lance_core.index.segment_files import all_rows
+from lance_core.index.segment_files import read_all_rows
 from lance_core.tasks import index_build
 from lance_core.tasks.driver import TableRef, WriteOptions, run_change
 from lance_core.tasks.index_build import build_index, optimize_indices
@@ -118,7 +118,7 @@ def _check_same(ours: IndexMetadata, table: Table) -> None:
     assert kind is not None
     assert theirs.name == "alone"
     for name in ours.file_names:
-        one, other = (all_rows(coverage.segment(each).files.open(name)) for each in (ours, theirs))
+        one, other = (read_all_rows(coverage.segment(each).files.open(name)) for each in (ours, theirs))
         assert one == other, name
     assert ours.message.index_details == theirs.message.index_details
     assert ours.message.index_version == theirs.message.index_version

@@ -41,7 +41,7 @@ def read(table: Table, predicate: str, slots: int = 2) -> pa.Table:
     base = VersionRef(table.uri).snapshot()
     plan = plan_read(base, transport=lambda schema: schema, slots=slots, filter=predicate)
     task: ReadTask = pickle.loads(pickle.dumps(ReadTask(plan)))
-    numbers = pa.RecordBatch.from_pydict({"id": pa.array(range(len(plan.parts)), pa.int64())})
+    numbers = pa.RecordBatch.from_pydict({"id": pa.array(range(len(plan.partitions)), pa.int64())})
     return pa.Table.from_batches(task([numbers]), plan.work.transport)
 
 
@@ -62,8 +62,8 @@ def test_one_row_is_one_task_about_one_row(tmp_path: Path) -> None:
     table = made(tmp_path / "t")
     base = VersionRef(table.uri).snapshot()
     plan = plan_read(base, transport=lambda schema: schema, slots=8, filter="id = 108 AND id < 400")
-    (part,) = plan.parts
-    told = [(skip, take, None if sent is None else list(sent.chosen.rows)) for skip, take, sent in part.ranges]
+    (part,) = plan.partitions
+    told = [(skip, take, None if sent is None else list(sent.selection.rows)) for skip, take, sent in part.ranges]
     assert told == [(0, None, [8]), (0, None, None)]
     fragments, sent = fragments_to_scan(base, Predicate.parse("id IN (8, 108)", conditional(base.manifest)))
     assert [fragment.id for fragment in fragments] == [0, 1, 4]

@@ -10,7 +10,7 @@ from lance_core import InvalidInput, NotFound, Table, Unsupported
 from lance_core.format.fragment import Fragment
 from lance_core.scan.plan import plan_scan
 from lance_core.tasks import read as reading
-from lance_core.tasks.read import ReadPlan, ReadTask, VersionRef, count_rows, cut, plan_read, read_few
+from lance_core.tasks.read import ReadPlan, ReadTask, VersionRef, count_rows, partition_scan, plan_read, fetch_or_plan
 from tests.lance_core.tasks.loop import Loop
 
 ROWS = pa.table(
@@ -28,14 +28,14 @@ def as_stored(schema: pa.Schema) -> pa.Schema:
 
 def work(plan: ReadPlan) -> pa.Table:
     task: ReadTask = pickle.loads(pickle.dumps(ReadTask(plan)))
-    numbers = pa.RecordBatch.from_pydict({"id": pa.array(range(len(plan.parts)), pa.int64())})
+    numbers = pa.RecordBatch.from_pydict({"id": pa.array(range(len(plan.partitions)), pa.int64())})
     return pa.Table.from_batches(task([numbers]), plan.work.transport)
 
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_PART_ROWS_MIN", 10)
-    monkeypatch.setattr(reading, "_OWN_ROWS_MIN", 10)
+    monkeypatch.setattr(reading, "_PARTITION_ROWS_MIN", 10)
+    monkeypatch.setattr(reading, "_REDUCED_PARTITION_ROWS_MIN", 10)
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_addresses_that_no_signed_number_holds_are_refused(table: Table, monkeyp
     for by_id in (False, True):
         with pytest.raises(Unsupported, match="read it without them"):
             plan_read(base, transport=as_stored, slots=1, with_row_id=by_id, with_row_address=not by_id)
-    assert plan_read(base, transport=as_stored, slots=1).parts
+    assert plan_read(base, transport=as_stored, slots=1).partitions
 
 
 @pytest.mark.parametrize("slots", [1, 2, 7, 100])
@@ -62,8 +62,8 @@ def test_addresses_that_no_signed_number_holds_are_refused(table: Table, monkeyp
 def test_parts_hold_every_live_row_once_and_in_order(table: Table, slots: int) -> None:
     plan = plan_read(VersionRef(table.uri).snapshot(), transport=as_stored, slots=slots)
     assert work(plan) == table.to_table()
-    assert len(plan.parts) >= min(slots * 4, 5)
-    rows = [sum(_rows(part)) for part in plan.parts]
+    assert len(plan.partitions) >= min(slots * 4, 5)
+    rows = [sum(_rows(part)) for part in plan.partitions]
     assert sum(rows) == 800
     assert max(rows) <= max(80, 2 * 800 // (slots * 4))
 
@@ -76,7 +76,7 @@ def _rows(part: reading.ScanPartition) -> list[int]:
 
 
 def test_few_rows_are_one_task(table: Table) -> None:
-    assert len(plan_read(VersionRef(table.uri).snapshot(), transport=as_stored, slots=100).parts) == 1
+    assert len(plan_read(VersionRef(table.uri).snapshot(), transport=as_stored, slots=100).partitions) == 1
 
 
 def test_rows_that_stay_with_the_workers_are_cut_into_fewer_parts(tmp_path: Path) -> None:
@@ -84,14 +84,14 @@ def test_rows_that_stay_with_the_workers_are_cut_into_fewer_parts(tmp_path: Path
     rows = pa.table({"n": pa.array(range(400_000), pa.int64())})
     table = Table.create(str(tmp_path / "t"), rows, max_rows_per_file=50_000, durable=False)
     plan = plan_scan(table.manifest, columns=["n"])
-    assert (len(cut(plan, 1)), len(cut(plan, 1, leaves=False)), len(cut(plan, 2, leaves=False))) == (4, 1, 2)
+    assert (len(partition_scan(plan, 1)), len(partition_scan(plan, 1, leaves=False)), len(partition_scan(plan, 2, leaves=False))) == (4, 1, 2)
 
 
 def test_no_part_is_larger_than_a_worker_should_hold(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_PART_BYTES_MAX", 2_000)
+    monkeypatch.setattr(reading, "_PARTITION_BYTES_MAX", 2_000)
     plan = plan_scan(table.manifest, columns=None)
-    assert all(len(part.fragments) == 1 for part in cut(plan, 1))
-    assert len(cut(plan, 1)) > 10
+    assert all(len(part.fragments) == 1 for part in partition_scan(plan, 1))
+    assert len(partition_scan(plan, 1)) > 10
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_versions_are_named_by_number_tag_and_branch(table: Table) -> None:
     assert len(work(plan_read(VersionRef(uri, branch="dev").snapshot(), transport=as_stored, slots=1))) == 801
     with pytest.raises(NotFound, match="has no tag 'nope'"):
         VersionRef(uri, tag="nope").snapshot()
-    with pytest.raises(InvalidInput, match="give one of them"):
+    with pytest.raises(InvalidInput, match="pass only one of them"):
         VersionRef(uri, 1, tag="before").snapshot()
 
 
@@ -162,7 +162,7 @@ def test_what_time_it_is_the_driver_says(tmp_path: Path) -> None:
     plan = plan_read(
         VersionRef(table.uri).snapshot(), transport=as_stored, slots=1, filter="now() > timestamp '2020-01-01'"
     )
-    predicate = plan.work.wanted.predicate
+    predicate = plan.work.scan_spec.predicate
     assert predicate is not None
     assert "now" not in str(predicate.tree)
 
@@ -186,7 +186,7 @@ def test_batches_travel_in_the_types_of_the_other_side(tmp_path: Path) -> None:
 def test_few_rows_that_an_index_knows_are_read_at_once(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     def found(filter: str) -> int | None:
         """None where it is a plan."""
-        answer = read_few(
+        answer = fetch_or_plan(
             VersionRef(table.uri).snapshot(), transport=as_stored, slots=1, columns=["s", "n"], filter=filter
         )
         if isinstance(answer, ReadPlan):
@@ -199,11 +199,11 @@ def test_few_rows_that_an_index_knows_are_read_at_once(table: Table, monkeypatch
     assert [found(f"n = {n}") for n in (18, 17, 5000)] == [1, 0, 0]
     assert found("n in (18, 450, 999) and s like 'r4%'") == 1, "what is left of the condition is looked at"
     assert found("s = 'r18'") is None
-    monkeypatch.setattr(reading, "_FEW_ROWS", 2)
+    monkeypatch.setattr(reading, "_LOOKUP_ROWS_MAX", 2)
     assert (found("n in (18, 450)"), found("n in (18, 450, 999)")) == (2, None)
-    monkeypatch.setattr(reading, "_FEW_FRAGMENTS", 1)
+    monkeypatch.setattr(reading, "_LOOKUP_FRAGMENTS_MAX", 1)
     assert (found("n in (18, 20)"), found("n in (18, 450)")) == (2, None)
-    monkeypatch.setattr(reading, "_FEW_BYTES", 10)
+    monkeypatch.setattr(reading, "_LOOKUP_BYTES_MAX", 10)
     assert found("n in (18, 20)") is None
     monkeypatch.undo()
     table = table.append(ROWS.slice(0, 50)).table

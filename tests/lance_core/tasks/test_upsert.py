@@ -180,7 +180,7 @@ def test_it_is_what_one_process_and_pylance_do(
     indexed: tuple[str, ...],
     stable: bool,
 ) -> None:
-    monkeypatch.setattr(staged, "PORTION_ROWS", portions)
+    monkeypatch.setattr(staged, "KEY_CHUNK_ROWS", portions)
     pair = twins(tmp_path, ROWS, stable=stable, indexed=indexed, deleted="id in (5, 30, 31, 32, 33)")
     check(tmp_path, pair, data, options, stable=stable)
     if indexed and data is NO_KEY:
@@ -199,9 +199,9 @@ def test_random_tables(
 ) -> None:
     monkeypatch.setattr(upsert_join, "_ROWS_A_KEY", 1)
     random = np.random.default_rng(seed)
-    monkeypatch.setattr(staged, "PORTION_ROWS", int(random.integers(1, 40)))
+    monkeypatch.setattr(staged, "KEY_CHUNK_ROWS", int(random.integers(1, 40)))
     if seed % 2:
-        monkeypatch.setattr(staged, "HELD_ROWS", 0)  # workers write the new rows too
+        monkeypatch.setattr(staged, "CACHED_ROWS_MAX", 0)  # workers write the new rows too
     pair = twins(tmp_path, ROWS, stable=stable)
     if kind:
         Table.open(pair.ours, durable=False).create_index("id", kind)
@@ -222,8 +222,8 @@ def test_random_tables(
 def test_a_few_new_rows_need_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pair = twins(tmp_path, ROWS, stable=False)
     jobs = []
-    for held in (staged.HELD_ROWS, 0):
-        monkeypatch.setattr(staged, "HELD_ROWS", held)
+    for held in (staged.CACHED_ROWS_MAX, 0):
+        monkeypatch.setattr(staged, "CACHED_ROWS_MAX", held)
         loop = Loop(slots=1)
         assert run(pair.ours, Rows(pa.table({"id": [900 + held], "v": [1]})), {}, loop=loop).rows_added == 1
         jobs.append(len(loop.ran))
@@ -263,7 +263,7 @@ def test_many_new_keys_are_noted_as_one_process_does(tmp_path: Path, count: int)
 def test_a_key_that_comes_twice_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, portions: int, emptied: bool
 ) -> None:
-    monkeypatch.setattr(staged, "PORTION_ROWS", portions)
+    monkeypatch.setattr(staged, "KEY_CHUNK_ROWS", portions)
     pair = twins(tmp_path, ROWS, stable=False, deleted="true" if emptied else "")
     data = pa.table({"id": [700, 3, 701, 4, 5, 700], "v": [1] * 6})
     version = pair.table.version
@@ -379,7 +379,7 @@ def test_an_intent_runs_once(tmp_path: Path) -> None:
 
 
 def test_large_rows_are_read_by_their_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staged, "HELD_ROWS", 2)
+    monkeypatch.setattr(staged, "CACHED_ROWS_MAX", 2)
     for stable in (False, True):
         place = tmp_path / str(stable)
         place.mkdir()

@@ -9,7 +9,7 @@ import pytest
 from lance_core import ConflictError, SchemaMismatch, Table
 from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.tasks.write import PlannedWrite, begin_append, begin_overwrite
-from lance_core.tasks.write_handle import WriteHandle, results
+from lance_core.tasks.write_handle import WriteHandle, combine_results
 
 ROWS = pa.table({"id": pa.array(range(10), pa.int64())})
 
@@ -28,8 +28,8 @@ def test_a_table_is_begun_and_grows(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     for version in (1, 2):
         write = handed(uri)
-        pieces = [write.written(ROWS.to_batches()), write.written([])]
-        assert write.planned().finish(results(pieces)).version == version
+        pieces = [write.write_batches(ROWS.to_batches()), write.write_batches([])]
+        assert write.to_planned_write().finish(combine_results(pieces)).version == version
     assert Table.open(uri).count_rows() == 20
     assert Table.open(uri).fsck().is_sound
 
@@ -39,10 +39,10 @@ def test_finished_twice_it_is_one_version(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     Table.create(uri, ROWS)
     write = handed(uri)
-    pieces = [write.written(ROWS.to_batches())]
-    first = write.planned().finish(results(pieces))
+    pieces = [write.write_batches(ROWS.to_batches())]
+    first = write.to_planned_write().finish(combine_results(pieces))
     Table.open(uri).append(ROWS)
-    again = write.planned().finish(results(pieces))
+    again = write.to_planned_write().finish(combine_results(pieces))
     assert (first.version, again.version, again.already_committed) == (2, 2, True)
     assert Table.open(uri).count_rows() == 30
 
@@ -52,17 +52,17 @@ def test_it_is_judged_by_what_happened_since_it_was_begun(tmp_path: Path) -> Non
     uri = str(tmp_path / "t")
     table = Table.create(uri, ROWS)
     write = handed(uri)
-    pieces = [write.written(ROWS.to_batches())]
+    pieces = [write.write_batches(ROWS.to_batches())]
     table.overwrite(pa.table({"other": ["x"]}), intent="another")
     with pytest.raises(ConflictError):
-        write.planned().finish(results(pieces))
+        write.to_planned_write().finish(combine_results(pieces))
 
 
 def test_an_overwrite_with_an_intent(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     Table.create(uri, ROWS)
     write = handed(uri, replaces=True, intent="monday")
-    done = write.planned().finish(results([write.written(ROWS.slice(3).to_batches())]), properties={"a": "b"})
+    done = write.to_planned_write().finish(combine_results([write.write_batches(ROWS.slice(3).to_batches())]), properties={"a": "b"})
     assert (done.version, done.table.count_rows()) == (2, 7)
     begun = begin_overwrite(uri, ROWS.schema, replace_schema=False, intent="monday", limits=FileLimits())
     assert not isinstance(begun, PlannedWrite)
@@ -74,4 +74,4 @@ def test_a_refusal_is_told_where_it_is_finished(tmp_path: Path) -> None:
     Table.create(uri, pa.table({"id": pa.array([1], pa.int8())}))
     write = handed(uri)
     with pytest.raises(SchemaMismatch, match="id"):
-        write.planned().finish(results([write.written(pa.table({"id": [1000]}).to_batches())]))
+        write.to_planned_write().finish(combine_results([write.write_batches(pa.table({"id": [1000]}).to_batches())]))

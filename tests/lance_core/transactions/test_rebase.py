@@ -23,7 +23,7 @@ from lance_core.format.operations import Operation
 from lance_core.format.transaction import Transaction
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.transactions.rebase import FetchedInputs, Rebased, rebase, required_inputs
-from lance_core.versions.snapshot import Snapshot, history_since, load_at, load_latest
+from lance_core.versions.snapshot import Snapshot, read_history, load_at, load_latest
 from tests.lance_core.transactions.moves import MOVES, entries, fragments, rows, table
 
 SHARD, OTHER = (uuid.UUID(int=number).bytes for number in (1, 2))
@@ -42,7 +42,7 @@ def following(made: Table, ours: Operation) -> Rebased:
     """Ours was planned on the version that the handle shows."""
     base, head = at(made, made.version), at(made)
     transaction = Transaction(base.version, str(uuid.uuid4()), ours)
-    history = history_since(head.location, base.version)
+    history = read_history(head.location, base.version)
     assert history is not None
     wanted = required_inputs(transaction, base.manifest, head.manifest)
     fetched = fetch_inputs(head.location, wanted, SYSTEM_RUNTIME)

@@ -31,8 +31,8 @@ def test_tables_are_found_at_any_depth(lake: Path) -> None:
     names = ("orders", "sales/eu/items", "sales/us", "staging/a")
     assert found.tables == tuple(f"{lake}/{name}" for name in names)
     assert {Path(uri).name: why for uri, why in found.skipped.items()} == {
-        "delta": "it is a table of Delta Lake, and not of Lance",
-        "berg": "it is perhaps a table of Iceberg, and not of Lance",
+        "delta": "it is a Delta Lake table, not a Lance table",
+        "berg": "it is perhaps an Iceberg table, not a Lance table",
     }
     assert find_tables(f"file://{lake}/sales/").tables == found.tables[1:3]
     assert find_tables(str(lake / "sales" / "us")).tables == found.tables[2:3]  # the place itself
@@ -57,7 +57,7 @@ def test_what_lies_too_deep_is_told(tmp_path: Path) -> None:
     deep = tmp_path.joinpath(*["d"] * 40)
     deep.mkdir(parents=True)
     ((_, why),) = find_tables(str(tmp_path)).skipped.items()
-    assert why == f"it lies more than 32 directories below {tmp_path}"
+    assert why == f"it is more than 32 directories below {tmp_path}"
 
 
 def test_what_cannot_be_listed_is_told(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:

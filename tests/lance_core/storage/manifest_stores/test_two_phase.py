@@ -18,7 +18,7 @@ from lance_core.storage.manifest_stores.manifest_store import Entry, ManifestSto
 from lance_core.storage.manifest_stores.two_phase import TwoPhaseStore
 from lance_core.storage.memory import MemoryStore
 from lance_core.storage.store import Put
-from lance_core.versions.snapshot import exists, list_versions
+from lance_core.versions.snapshot import table_exists, list_versions
 from tests.histories.baton import Baton, Killed
 from tests.lance_core.storage.contract import StoreContract
 from tests.lance_core.storage.manifest_stores.memory import MemoryManifestStore
@@ -82,7 +82,7 @@ def test_five_steps_and_nothing_is_left_over() -> None:
 
 
 def read(place: Place) -> None:
-    assert exists(place.world().location()) in (True, False)
+    assert table_exists(place.world().location()) in (True, False)
 
 
 def read_by_number(place: Place) -> None:
@@ -180,7 +180,7 @@ def tried(change: Callable[[World], None], world: World) -> str:
 
 
 def _has(place: Place, name: str) -> bool:
-    return exists(place.world().location()) and name in place.world().names()
+    return table_exists(place.world().location()) and name in place.world().names()
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def test_a_table_deleted_by_hand_is_made_anew() -> None:
     place.world().create("a")
     place.world().append("b")
     again = Place(MemoryStore(), place.manifests)
-    assert not exists(again.world().location())
+    assert not table_exists(again.world().location())
     again.world().create("c", writer=2)
     again.world().append("d", writer=3)
     assert again.world().names() == ["c", "d"]

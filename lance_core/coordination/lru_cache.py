@@ -1,0 +1,67 @@
+"""LRU cache: keeps the most recently used values of a process, up to a total weight, for any thread.
+
+Scans cache the open readers of fragments (`scan/reader_cache.py`), index searches cache open indices
+(`index/lookup.py`) and the pages that they read (`index/page_cache.py`). The cache knows no expiry: it is meant for
+values that are derived from immutable files. A caller that gets no value computes it again, and no caller changes a
+cached value.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+class LruCache(Generic[Key, Value]):
+    """Mapping that evicts the least recently used values once their total weight exceeds `capacity`.
+
+    The weight of a value is whatever unit the capacity has: 1 for a limit on the number of values, bytes for a limit on
+    memory. `None` is not a value. Safe for concurrent use by threads; the lock is not held while a value is created.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._weight = 0
+        self._entries: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def weight(self) -> int:
+        """Total weight of the cached values, at most the capacity."""
+        return self._weight
+
+    def get(self, key: Key) -> Value | None:
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                return None
+            self._entries.move_to_end(key)
+            return entry[0]
+
+    def get_or_create(
+        self, key: Key, create: Callable[[], Value], is_valid: Callable[[Value], bool] | None = None
+    ) -> Value:
+        """Return the cached value, or create and cache it with weight 1.
+
+        `is_valid` rejects a cached value, for keys that can be reused (the `id()` of an object). If several threads
+        create the value of one key at the same time, each returns its own, and the last one stays in the cache.
+        """
+        value = self.get(key)
+        if value is None or (is_valid is not None and not is_valid(value)):
+            value = create()
+            self.put(key, value)
+        return value
+
+    def put(self, key: Key, value: Value, weight: int = 1) -> None:
+        """Cache a value as the most recently used one, in place of the previous value of the key."""
+        with self._lock:
+            if (previous := self._entries.pop(key, None)) is not None:
+                self._weight -= previous[1]
+            self._entries[key] = value, weight
+            self._weight += weight
+            while self._weight > self._capacity:
+                _, (_, evicted) = self._entries.popitem(last=False)
+                self._weight -= evicted

@@ -1,0 +1,75 @@
+"""References: tags, branches, clones, restored versions, base paths and the names of manifests."""
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Self
+
+from lance_core import validation
+from lance_core.commit.loop import ATTEMPTS
+from lance_core.format.base_path import BasePath
+from lance_core.format.operations import Restore, UpdateBases
+from lance_core.table.base import TableBase
+from lance_core.table.branches import Branches, clone
+from lance_core.table.committed import Committed
+from lance_core.table.manifest_migration import migrate_manifest_names
+from lance_core.table.write_options import Audit, WriteOptions
+from lance_core.versions.refs import Tags
+from lance_core.versions.snapshot import load_at, load_latest
+
+
+class References(TableBase):
+    """Part of `Table` that names versions and derives tables from them."""
+
+    @property
+    def tags(self) -> Tags:
+        """Tags of the table: `create`, `update`, `delete` and `list`."""
+        return Tags(self._snapshot, self._runtime)
+
+    @property
+    def branches(self) -> Branches[Self]:
+        """Branches of the table: `create`, `delete` and `list`."""
+        return Branches(self._snapshot, self._runtime, self._at)
+
+    def restore(
+        self,
+        version: int,
+        *,
+        intent: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        retries: int = ATTEMPTS,
+        audit: Audit | None = None,
+    ) -> Committed:
+        """Commit a version with the rows, schema, indices and config of an older version of this branch. The versions
+        in between stay in the history."""
+        number = validation.check_version_number(version)
+        return self._write(
+            "restore",
+            lambda _base: Restore(load_at(self._location, number).version),
+            WriteOptions(intent, properties, retries, audit),
+            can_replan=False,
+        )
+
+    def clone(self, uri: str | os.PathLike[str], shallow: bool = True) -> Self:
+        """Create an independent table that starts as this version. A shallow clone reads the files of this table, and
+        is opened with `bases=[...]`; `shallow=False` copies the files."""
+        return self._at(clone(self._snapshot, uri, shallow=shallow, runtime=self._runtime))
+
+    def add_bases(
+        self,
+        bases: Iterable[BasePath],
+        *,
+        intent: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        retries: int = ATTEMPTS,
+    ) -> Committed:
+        """Add locations, besides the table's own, where its files may be."""
+        paths = validation.check_bases(bases)
+        return self._write(
+            "add_bases", lambda _base: UpdateBases(paths), WriteOptions(intent, properties, retries), can_replan=False
+        )
+
+    def migrate_manifest_names(self) -> Self:
+        """Rename the manifests of an old table to the names that sort newest first. No writer may be active; an
+        interrupted migration is completed by the next call."""
+        migrate_manifest_names(self._location)
+        return self._at(load_latest(self._location))

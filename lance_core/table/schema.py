@@ -1,0 +1,181 @@
+"""Schema and settings: columns added, merged, dropped, reordered and altered; config and metadata.
+
+Each method says how its change is planned; `dml/` plans it and writes its files.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from lance_core.commit.loop import ATTEMPTS
+from lance_core.datafiles.inputs import Rows, as_input
+from lance_core.dml import new_columns, schema_evolution, settings
+from lance_core.table.base import TableBase
+from lance_core.table.committed import Committed
+from lance_core.table.write_options import Audit, WriteOptions
+
+
+class SchemaWrites(TableBase):
+    """Part of `Table` that changes columns, config and metadata."""
+
+    def add_columns(
+        self,
+        columns: new_columns.NewColumns,
+        *,
+        schema: pa.Schema | None = None,
+        read_columns: Sequence[str] | None = None,
+        intent: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        retries: int = ATTEMPTS,
+        audit: Audit | None = None,
+    ) -> Committed:
+        """Add columns: `{name: SQL}`; or Arrow fields, which are null in every row and need no file; or a function from
+        a batch of `read_columns` to a batch of new columns, whose types are those of `schema` or of its first result.
+
+            table.add_columns({"rounded": "cast(round(price) as int)"})
+        """
+        return self._write(
+            "add_columns",
+            lambda base: new_columns.add_columns(
+                base, columns, schema=schema, read_columns=read_columns, runtime=self._runtime
+            ),
+            WriteOptions(intent, properties, retries, audit),
+        )
+
+    def merge_columns(
+        self,
+        data: Rows,
+        on: str | Sequence[str],
+        *,
+        intent: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        retries: int = ATTEMPTS,
+        audit: Audit | None = None,
+    ) -> Committed:
+        """Add the columns of `data` to the rows with the same values in the key columns `on`. Rows without a match get
+        null, and a null key matches nothing. `data` and the keys of the table are held in memory."""
+        source = as_input(data).materialized()
+        return self._write(
+            "merge_columns",
+            lambda base: new_columns.merge_columns(base, source, on, runtime=self._runtime),
+            WriteOptions(intent, properties, retries, audit),
+        )
+
+    def drop_columns(
+        self,
+        columns: Sequence[str],
+        *,
+        intent: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        retries: int = ATTEMPTS,
+        audit: Audit | None = None,
+    ) -> Committed:
+        """Drop columns or nested fields (`address.city`), with the indices on them. No file is written, unless no
+        column with a file would remain."""
+        return self._write(
+            "drop_columns",
+            lambda base: schema_evolution.drop_columns(base, columns, runtime=self._runtime),
+            WriteOptions(intent, properties, retries, audit),
+        )
+
+    def reorder_columns(
+        self,
+        columns: Sequence[str],
+        *,
+        intent: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        retries: int = ATTEMPTS,
+    ) -> Committed:
+        """Reorder the columns; `columns` lists all of them. No file is written."""
+        return self._write(
+            "reorder_columns",
+            lambda base: schema_evolution.reorder_columns(base, columns),
+            WriteOptions(intent, properties, retries),
+        )
+
+    def alter_column(
+        self,
+        name: str,
+        rename: str | None = None,
+        type: pa.DataType | None = None,
+        nullable: bool | None = None,
+        *,
+        intent: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        retries: int = ATTEMPTS,
+        audit: Audit | None = None,
+    ) -> Committed:
+        """Change the name, type or nullability of a column or nested field (`address.city`). Only a new type writes
+        files; it is refused while the column has an index. The position of the column stays."""
+        return self._write(
+            "alter_column",
+            lambda base: schema_evolution.alter_column(
+                base, name, rename=rename, type=type, nullable=nullable, runtime=self._runtime
+            ),
+            WriteOptions(intent, properties, retries, audit),
+        )
+
+    def set_config(
+        self,
+        values: settings.Values,
+        *,
+        replace: bool = False,
+        intent: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        retries: int = ATTEMPTS,
+    ) -> Committed:
+        """Set entries of the config; `None` deletes one. `replace` deletes all others, except those of this library."""
+        return self._write(
+            "set_config",
+            lambda base: settings.set_config(base, values, replace=replace),
+            WriteOptions(intent, properties, retries),
+        )
+
+    def set_metadata(
+        self,
+        values: settings.Values,
+        *,
+        replace: bool = False,
+        intent: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        retries: int = ATTEMPTS,
+    ) -> Committed:
+        """Set entries of the table metadata; `None` deletes one. `replace` deletes all others."""
+        return self._write(
+            "set_metadata",
+            lambda _base: settings.set_metadata(values, replace=replace),
+            WriteOptions(intent, properties, retries),
+        )
+
+    def set_schema_metadata(
+        self,
+        values: settings.Values,
+        *,
+        replace: bool = False,
+        intent: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        retries: int = ATTEMPTS,
+    ) -> Committed:
+        """Set entries of the Arrow schema metadata; `None` deletes one. `replace` deletes all others."""
+        return self._write(
+            "set_schema_metadata",
+            lambda _base: settings.set_schema_metadata(values, replace=replace),
+            WriteOptions(intent, properties, retries),
+        )
+
+    def set_field_metadata(
+        self,
+        columns: Mapping[str, settings.Values],
+        *,
+        replace: bool = False,
+        intent: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        retries: int = ATTEMPTS,
+    ) -> Committed:
+        """Set entries of the metadata of columns, `{column: {key: value}}`; `None` deletes one. Encodings that it names
+        apply to files written from now on."""
+        return self._write(
+            "set_field_metadata",
+            lambda base: settings.set_field_metadata(base, columns, replace=replace),
+            WriteOptions(intent, properties, retries),
+        )

@@ -1,0 +1,66 @@
+"""The cache of most recently used values: its limit, its order, and keys that are reused."""
+
+import threading
+
+from lance_core.coordination.lru_cache import LruCache
+
+
+def test_the_least_recently_used_value_is_evicted() -> None:
+    cache: LruCache[str, int] = LruCache(2)
+    cache.put("a", 1)
+    cache.put("b", 2)
+    assert cache.get("a") == 1
+    cache.put("c", 3)
+    assert [cache.get(key) for key in "abc"] == [1, None, 3]
+
+
+def test_the_total_weight_stays_within_the_capacity() -> None:
+    cache: LruCache[int, str] = LruCache(100)
+    for key in range(10):
+        cache.put(key, "x", 30)
+        assert cache.weight <= 100
+    assert [key for key in range(10) if cache.get(key)] == [7, 8, 9]
+
+
+def test_a_value_that_replaces_another_counts_once() -> None:
+    cache: LruCache[str, int] = LruCache(10)
+    cache.put("a", 1, 6)
+    cache.put("a", 2, 7)
+    assert (cache.get("a"), cache.weight) == (2, 7)
+
+
+def test_a_value_heavier_than_the_capacity_is_not_cached() -> None:
+    cache: LruCache[str, int] = LruCache(10)
+    cache.put("a", 1, 11)
+    assert (cache.get("a"), cache.weight) == (None, 0)
+
+
+def test_a_value_is_created_once_while_it_is_valid() -> None:
+    cache: LruCache[str, list[int]] = LruCache(2)
+    first = cache.get_or_create("a", lambda: [1])
+    assert cache.get_or_create("a", lambda: [2]) is first
+    assert cache.get_or_create("a", lambda: [3], lambda value: value != [1]) == [3]
+    assert cache.get("a") == [3]
+
+
+def test_a_value_may_be_created_from_another_one_of_the_cache() -> None:
+    cache: LruCache[str, int] = LruCache(2)
+    assert cache.get_or_create("a", lambda: cache.get_or_create("b", lambda: 1) + 1) == 2
+
+
+def test_threads_keep_the_weight_consistent() -> None:
+    cache: LruCache[int, int] = LruCache(50)
+
+    def work(seed: int) -> None:
+        for step in range(2000):
+            key = (seed * 31 + step * 7) % 40
+            if cache.get(key) is None:
+                cache.put(key, key, 1 + key % 5)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    weights = [1 + key % 5 for key in range(40) if cache.get(key) is not None]
+    assert cache.weight == sum(weights) <= 50
