@@ -6,7 +6,7 @@ import dagster as dg
 
 from lance_assets.checks.check import Check
 from lance_assets.checks.evaluate import context_at, evaluate_all, metadata_of, severity_of
-from lance_assets.failures.error_translation import lance_errors
+from lance_assets.failures.error_translation import translate_errors
 from lance_assets.ledger.ledger import Ledger
 
 _LEDGER = "ledger"
@@ -22,14 +22,14 @@ def asset_checks(ledger: Ledger, checks: Sequence[Check]) -> dg.AssetChecksDefin
     }
 
     @dg.op(
-        name=f"lance_checks__{ledger.node}",
+        name=f"lance_checks__{ledger.slug}",
         description=f"Judges the newest version of the Lance table {ledger.label}.",
         ins={_LEDGER: dg.In(dg.Nothing)},
         out={name: dg.Out(is_required=False) for name in specs},
     )
     def judge(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         names = {key.name for key in context.selected_asset_check_keys}
-        with lance_errors(ledger, retry_number=context.retry_number):
+        with translate_errors(ledger, retry_number=context.retry_number):
             seen = context_at(ledger.open(), instance=context.instance)
         for each in evaluate_all([check for check in checks if check.name in names], seen):
             yield dg.AssetCheckResult(

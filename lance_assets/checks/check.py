@@ -14,7 +14,7 @@ from enum import Enum
 
 import dagster as dg
 
-from lance_assets.ledger.ledger import check_word
+from lance_assets.ledger.ledger import check_name
 from lance_core import InvalidInput, Table
 
 
@@ -60,7 +60,7 @@ class Check(CheckSettings, ABC):
     name: str
 
     def __post_init__(self) -> None:
-        check_word(self.name, what="a check's name")
+        check_name(self.name, subject="a check's name")
         if not isinstance(self.severity, Severity):
             raise self.declaration_error(f"severity is Severity.ERROR or Severity.WARN, not {self.severity!r}")
         self.check()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import dagster as dg
 
 from lance_assets.checks.check import Check, CheckContext, CheckResult, Severity
-from lance_assets.common.text import count
+from lance_assets.common.text import format_count
 from lance_core import IndexStatistics
 
 _NAMED_MAX = 10
@@ -60,19 +60,21 @@ class IndexCoverage(Check):
         told = {f"lance/index_coverage/{each.name}": _coverage_metadata(each) for each in asked if each.is_known}
         left_out = f"; not judged: {_join_limited(unknown)}" if unknown else ""
         if wrong:
-            more = f"; {count(len(fine), 'other')} {'is' if len(fine) == 1 else 'are'} covered well" if fine else ""
+            more = (
+                f"; {format_count(len(fine), 'other')} {'is' if len(fine) == 1 else 'are'} covered well" if fine else ""
+            )
             return CheckResult(False, f"{_join_limited(wrong)}{more}{left_out}", told)
         if not fine:
             return CheckResult(True, f"there is no index to judge{left_out}", told)
         least = min(fine, key=lambda each: each.live_coverage)
-        sentence = f"{count(len(fine), 'index', 'indices')} covered; the least is {least.name!r}, with "
+        sentence = f"{format_count(len(fine), 'index', 'indices')} covered; the least is {least.name!r}, with "
         return CheckResult(True, f"{sentence}{least.live_coverage:.2%} of the rows{left_out}", told)
 
     def _describe_uncovered(self, each: IndexStatistics) -> str:
         sentence = (
             f"{each.name!r} on {each.column or 'a column that is gone'} covers {each.live_coverage:.2%} of the rows, "
-            f"and at least {self.at_least:.2%} should be: {count(each.uncovered_live_rows, 'row')} in "
-            f"{count(each.uncovered_fragments, 'fragment')} {'is' if each.uncovered_live_rows == 1 else 'are'} scanned"
+            f"and at least {self.at_least:.2%} should be: {format_count(each.uncovered_live_rows, 'row')} in "
+            f"{format_count(each.uncovered_fragments, 'fragment')} {'is' if each.uncovered_live_rows == 1 else 'are'} scanned"
         )
         if each.why_unused is not None and each.covered_fragments == 0 and "covers no fragment" not in each.why_unused:
             return f"{sentence}, since it {each.why_unused}; build it anew"

@@ -9,7 +9,7 @@ from datetime import timedelta
 import dagster as dg
 
 from lance_assets.checks.check import Check, CheckContext, CheckResult, Severity
-from lance_assets.common.text import age
+from lance_assets.common.text import format_duration
 from lance_assets.common.version_stats import VersionStats
 
 _CLOCK_SKEW_MAX = timedelta(minutes=1)
@@ -108,7 +108,7 @@ class Fresh(Check):
 
     @property
     def description(self) -> str:
-        return f"The newest version is at most {age(self.within)} old."
+        return f"The newest version is at most {format_duration(self.within)} old."
 
     def judge(self, context: CheckContext) -> CheckResult:
         if not context.is_head:
@@ -117,15 +117,17 @@ class Fresh(Check):
         told = {"lance/age_seconds": dg.MetadataValue.float(round(old.total_seconds(), 1))}
         if old < -_CLOCK_SKEW_MAX:
             return CheckResult(
-                False, f"it was made {age(-old)} from now, by its writer's clock; set that clock right", told
+                False,
+                f"it was made {format_duration(-old)} from now, by its writer's clock; set that clock right",
+                told,
             )
         if old > self.within:
             return CheckResult(
                 False,
-                f"it is {age(old)} old, and at most {age(self.within)} is allowed; see what keeps the writers",
+                f"it is {format_duration(old)} old, and at most {format_duration(self.within)} is allowed; see what keeps the writers",
                 told,
             )
-        return CheckResult(True, f"it is {age(max(old, timedelta(0)))} old", told)
+        return CheckResult(True, f"it is {format_duration(max(old, timedelta(0)))} old", told)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,11 +148,11 @@ class SmallFiles(Check):
     def judge(self, context: CheckContext) -> CheckResult:
         layout = VersionStats.of(context.table)
         told = {
-            "lance/small_fragments": dg.MetadataValue.int(layout.small),
+            "lance/small_fragments": dg.MetadataValue.int(layout.small_fragments),
             "lance/fragments": dg.MetadataValue.int(layout.fragments),
         }
-        sentence = f"{layout.small:,} of {layout.fragments:,} fragments are small"
-        if layout.small > self.max_small:
+        sentence = f"{layout.small_fragments:,} of {layout.fragments:,} fragments are small"
+        if layout.small_fragments > self.max_small:
             return CheckResult(
                 False, f"{sentence}, and at most {self.max_small:,} may be; compact the table (SparkCompact)", told
             )

@@ -9,6 +9,8 @@
 Nothing here writes to a table.
 """
 
-FINE, FOUND, FAILED = 0, 1, 2
+EXIT_OK = 0
+EXIT_FOUND = 1
+EXIT_FAILED = 2
 """How a command ends: nobody has to do anything; it found what was asked for (doctor, diff --exit-code); it could not
 look."""

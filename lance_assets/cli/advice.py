@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from lance_assets.cli.indices import index_states
-from lance_assets.common.text import count
+from lance_assets.common.text import format_count
 from lance_assets.lineage.render import without_credentials
 from lance_core import LanceError, Table
 from lance_core.shell import Access
 from lance_core.tasks.compact import worth_it
 from lance_core.tasks.driver import TableRef
 
-_OLD, _KEPT = timedelta(days=14), 10
+_KEEP_FOR, _KEEP_VERSIONS = timedelta(days=14), 10
 """What cleanup removes and keeps, unless it is told otherwise."""
 _NAMED_MAX = 5
-_SEGMENTS_MANY = 16
-_NAME_OF_NOW = 20
+_SEGMENTS_MAX = 16
+_V2_NAME_DIGITS = 20
 """Digits of a manifest's name, since they sort with the newest first."""
 
 
@@ -28,23 +28,23 @@ _NAME_OF_NOW = 20
 class Advice:
     rule: str
     """A short name that stays, for programs."""
-    what: str
-    mend: str
-    is_worth_it: bool = True
+    problem: str
+    remedy: str
+    is_actionable: bool = True
     """Whether somebody had better do it; what is False is only worth knowing."""
 
 
-def advice(table: Table, access: Access, *, now: datetime, old_versions: bool) -> Iterator[Advice]:
+def collect_advice(table: Table, access: Access, *, now: datetime, old_versions: bool) -> Iterator[Advice]:
     """`table` is at its newest version. Looking for old versions reads all of them."""
     opened = f'Table.open("{without_credentials(table.uri)}")'
-    yield from _compaction(table, access, opened)
-    yield from _indices(table, opened)
+    yield from _advise_compaction(table, access, opened)
+    yield from _advise_indices(table, opened)
     if old_versions:
-        yield from _old_versions(table, opened, now)
-    yield from _age(table, opened)
+        yield from _advise_cleanup(table, opened, now)
+    yield from _advise_migration(table, opened)
 
 
-def _compaction(table: Table, access: Access, opened: str) -> Iterator[Advice]:
+def _advise_compaction(table: Table, access: Access, opened: str) -> Iterator[Advice]:
     where = TableRef(table.uri, storage_options=access.storage_options, manifest_store=access.manifest_store)
     try:
         groups = worth_it(where)
@@ -55,27 +55,31 @@ def _compaction(table: Table, access: Access, opened: str) -> Iterator[Advice]:
     chosen = [fragment for group in groups for fragment in group]
     deleted = sum(each.physical_rows - each.live_rows for each in chosen)
     total = sum(each.physical_rows for each in table.fragments)
-    rows = f", {count(deleted, 'deleted row')} among them ({deleted / total:.0%} of all)" if deleted and total else ""
+    rows = (
+        f", {format_count(deleted, 'deleted row')} among them ({deleted / total:.0%} of all)"
+        if deleted and total
+        else ""
+    )
     yield Advice(
         "small_files_or_deletions",
-        f"{len(chosen):,} of {count(len(table.fragments), 'fragment')} are small, or have many deleted rows{rows}; "
-        f"compaction writes them anew as {count(len(groups), 'group')}",
+        f"{len(chosen):,} of {format_count(len(table.fragments), 'fragment')} are small, or have many deleted rows{rows}; "
+        f"compaction writes them anew as {format_count(len(groups), 'group')}",
         f'{opened}.compact(), or on Spark: compact(spark, "{without_credentials(table.uri)}")',
     )
 
 
-def _indices(table: Table, opened: str) -> Iterator[Advice]:
+def _advise_indices(table: Table, opened: str) -> Iterator[Advice]:
     for state in index_states(table):
-        if state.unused is not None and state.covered != 0:
+        if state.why_unused is not None and state.covered != 0:
             yield Advice(
                 "index_unused",
-                f"the index {state.name!r} on {', '.join(state.columns)} {state.unused}; no query here uses it",
+                f"the index {state.name!r} on {', '.join(state.columns)} {state.why_unused}; no query here uses it",
                 f"{opened}.drop_index({state.name!r}) and create_index, once nobody else needs it"
                 if state.is_known
                 else "nothing needs to be done where others use it",
-                is_worth_it=state.is_known,
+                is_actionable=state.is_known,
             )
-        elif state.segments >= _SEGMENTS_MANY:
+        elif state.segments >= _SEGMENTS_MAX:
             yield Advice(
                 "index_segments",
                 f"the index {state.name!r} has {state.segments:,} segments, each of which a query looks into",
@@ -85,14 +89,14 @@ def _indices(table: Table, opened: str) -> Iterator[Advice]:
             yield Advice(
                 "index_lags",
                 f"the index {state.name!r} on {', '.join(state.columns)} does not cover "
-                f"{count(state.uncovered_rows, 'row')} in {count(state.uncovered, 'fragment')}; queries scan them",
+                f"{format_count(state.uncovered_rows, 'row')} in {format_count(state.uncovered, 'fragment')}; queries scan them",
                 f'{opened}.optimize_indices(), or on Spark: optimize_indices(spark, "{without_credentials(table.uri)}")'
                 if state.is_known
                 else f'lance.dataset("{without_credentials(table.uri)}").optimize.optimize_indices(), of pylance',
             )
 
 
-def _old_versions(table: Table, opened: str, now: datetime) -> Iterator[Advice]:
+def _advise_cleanup(table: Table, opened: str, now: datetime) -> Iterator[Advice]:
     """By what versions say of their age. A dry run of cleanup knows better, and leaves a file on the store for it."""
     try:
         infos = table.versions()
@@ -107,12 +111,12 @@ def _old_versions(table: Table, opened: str, now: datetime) -> Iterator[Advice]:
     except LanceError:
         return
     named = tagged | begun
-    old = [info for info in infos[:-_KEPT] if now - info.timestamp > _OLD]
+    old = [info for info in infos[:-_KEEP_VERSIONS] if now - info.timestamp > _KEEP_FOR]
     free = [info for info in old if info.version not in named]
     if free:
         yield Advice(
             "old_versions",
-            f"{count(len(free), 'version')} older than {_OLD.days} days and not among the newest {_KEPT}, which no tag "
+            f"{format_count(len(free), 'version')} older than {_KEEP_FOR.days} days and not among the newest {_KEEP_VERSIONS}, which no tag "
             f"and no branch names; the oldest is version {free[0].version}, of {free[0].timestamp:%Y-%m-%d}",
             f"{opened}.cleanup(), after a look at what cleanup(dry_run=True) would remove",
         )
@@ -122,18 +126,18 @@ def _old_versions(table: Table, opened: str, now: datetime) -> Iterator[Advice]:
             "old_versions_kept",
             f"old versions stay because of {shown}",
             "delete what is no longer needed, and they go with the next cleanup",
-            is_worth_it=False,
+            is_actionable=False,
         )
 
 
-def _age(table: Table, opened: str) -> Iterator[Advice]:
+def _advise_migration(table: Table, opened: str) -> Iterator[Advice]:
     name = table.manifest.path.rpartition("/")[2].partition(".")[0]
-    if len(name) < _NAME_OF_NOW:
+    if len(name) < _V2_NAME_DIGITS:
         yield Advice(
             "old_manifest_names",
             "its manifests have names of the old scheme: to find the newest version takes a listing of all of them",
             f"{opened}.migrate_manifest_names(), while no writer is at work",
-            is_worth_it=False,
+            is_actionable=False,
         )
     if table.manifest.storage_version.is_legacy:
         yield Advice(
@@ -147,5 +151,5 @@ def _age(table: Table, opened: str) -> Iterator[Advice]:
             "it has no identity: its first version is gone, and it is another library's. A table that took its place "
             "could not be told from it",
             "nothing needs to be done as long as it stays where it is",
-            is_worth_it=False,
+            is_actionable=False,
         )

@@ -8,25 +8,24 @@ import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from lance_assets.cli import FINE, FOUND, printing
+from lance_assets.cli import EXIT_OK, EXIT_FOUND, printing
 from lance_assets.cli.indices import index_states
-from lance_assets.cli.show import columns
-from lance_assets.cli.table_names import HELP as WHAT
-from lance_assets.cli.table_names import open_named
-from lance_assets.common.text import count
+from lance_assets.cli.show import column_types
+from lance_assets.cli.table_names import TABLE_HELP, open_named
+from lance_assets.common.text import format_count
 from lance_assets.lineage.ancestry_reader import origin_of
 from lance_assets.lineage.model import VersionName
-from lance_assets.lineage.render import named
+from lance_assets.lineage.render import display_name
 from lance_core import InvalidInput, Table
 from lance_core.operations import Fragment
 from lance_core.shell import Access
 
 HELP = "what differs between two versions: columns, rows, fragments, indices, settings"
-_LISTED = 20
+_LISTED_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class ItemChange:
     """One thing, as it was and as it is; None where it was not, or is no more."""
 
     name: str
@@ -49,7 +48,7 @@ class Changed:
 
 
 @dataclass(frozen=True, slots=True)
-class Fragments:
+class FragmentChanges:
     added: int
     added_rows: int
     removed: int
@@ -68,20 +67,20 @@ class Difference:
     after: VersionName
     rows_before: int
     rows_after: int
-    columns: tuple[Changed, ...]
-    fragments: Fragments
-    indices: tuple[Changed, ...]
-    settings: tuple[Changed, ...]
+    columns: tuple[ItemChange, ...]
+    fragments: FragmentChanges
+    indices: tuple[ItemChange, ...]
+    settings: tuple[ItemChange, ...]
 
     @property
-    def is_none(self) -> bool:
+    def is_empty(self) -> bool:
         these = self.fragments
         moved = these.added or these.removed or these.with_deletions or these.other_files or these.deleted_rows
         return not (self.columns or moved or self.indices or self.settings)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("before", metavar="URI@A", help=WHAT)
+    parser.add_argument("before", metavar="URI@A", help=TABLE_HELP)
     parser.add_argument(
         "after", metavar="URI@B", nargs="?",
         help="the same, or @B alone for another version of that table; without it, URI@A is compared with its parent",
@@ -90,76 +89,76 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, access: Access) -> int:
-    told = difference(*_versions(arguments, access))
+    told = compare_versions(*_versions(arguments, access))
     if arguments.json:
         printing.print_json(_as_json(told))
     else:
         printing.print_text(_as_text(told))
-    return FOUND if arguments.exit_code and not told.is_none else FINE
+    return EXIT_FOUND if arguments.exit_code and not told.is_empty else EXIT_OK
 
 
 def _versions(arguments: argparse.Namespace, access: Access) -> tuple[Table, Table]:
     first = open_named(arguments.before, access)
     text: str | None = arguments.after
     if text is not None:
-        return first.table, open_named(f"{first.reading.uri}{text}" if text.startswith("@") else text, access).table
+        return first.table, open_named(f"{first.parsed.uri}{text}" if text.startswith("@") else text, access).table
     parent = origin_of(first.table).parent
     if parent is None:
         raise InvalidInput(
-            f"{named(VersionName(first.table.uri, first.table.version))} has no parent; name two versions"
+            f"{display_name(VersionName(first.table.uri, first.table.version))} has no parent; name two versions"
         )
     return first.table.at(parent), first.table
 
 
-def difference(before: Table, after: Table) -> Difference:
+def compare_versions(before: Table, after: Table) -> Difference:
     return Difference(
         before=VersionName(before.uri, before.version),
         after=VersionName(after.uri, after.version),
         rows_before=before.count_rows(),
         rows_after=after.count_rows(),
-        columns=tuple(_columns(before, after)),
-        fragments=_fragments(before, after),
-        indices=tuple(_changes(_indices(before), _indices(after))),
-        settings=tuple(_changes(_settings(before), _settings(after))),
+        columns=tuple(_column_changes(before, after)),
+        fragments=_fragment_changes(before, after),
+        indices=tuple(_text_changes(_index_texts(before), _index_texts(after))),
+        settings=tuple(_text_changes(_setting_texts(before), _setting_texts(after))),
     )
 
 
-def _columns(before: Table, after: Table) -> Iterator[Changed]:
+def _column_changes(before: Table, after: Table) -> Iterator[ItemChange]:
     """By the ids of their fields where it is one table, by their names where it is not."""
     was, now = ({field.name: field.id for field in each.manifest.schema.fields} for each in (before, after))
-    old, new = ({name: _column(kind, null) for name, kind, null in columns(each)} for each in (before, after))
+    old, new = ({name: _column_text(kind, null) for name, kind, null in column_types(each)} for each in (before, after))
     renamed = {}
     if before.id == after.id:
         by_id = {field_id: name for name, field_id in now.items()}
         renamed = {name: by_id[i] for name, i in was.items() if name not in now and i in by_id and by_id[i] not in was}
     for name, told in old.items():
         if name in renamed:
-            yield Changed(name, told, new[renamed[name]], renamed_to=renamed[name])
+            yield ItemChange(name, told, new[renamed[name]], renamed_to=renamed[name])
         elif name not in new:
-            yield Changed(name, told, None)
+            yield ItemChange(name, told, None)
         elif told != new[name]:
-            yield Changed(name, told, new[name])
+            yield ItemChange(name, told, new[name])
     for name, told in new.items():
         if name not in old and name not in renamed.values():
-            yield Changed(name, None, told)
+            yield ItemChange(name, None, told)
 
 
-def _column(kind: str, nullable: bool) -> str:
+def _column_text(kind: str, nullable: bool) -> str:
     return kind if nullable else f"{kind} not null"
 
 
-def _fragments(before: Table, after: Table) -> Fragments:
+def _fragment_changes(before: Table, after: Table) -> FragmentChanges:
     old = {fragment.id: fragment for fragment in before.fragments}
     new = {fragment.id: fragment for fragment in after.fragments}
     is_one = before.id is not None and before.id == after.id
-    both = [(old[each], new[each]) for each in old.keys() & new.keys() if is_one or _share(old[each], new[each])]
+    both = [(old[each], new[each]) for each in old.keys() & new.keys() if is_one or _share_files(old[each], new[each])]
     shared = {one.id for one, _ in both}
     gone = [each for each in old.values() if each.id not in shared]
     came = [each for each in new.values() if each.id not in shared]
-    deleted = [(one.live_rows - other.live_rows, _deletions(one) != _deletions(other)) for one, other in both]
-    moved = sum(_files(one) != _files(other) for one, other in both)
+    deleted = [(one.live_rows - other.live_rows, _deletion_path(one) != _deletion_path(other)) for one, other in both]
+    moved = sum(_file_paths(one) != _file_paths(other) for one, other in both)
     marked = sum(is_marked for _, is_marked in deleted)
-    return Fragments(
+    return FragmentChanges(
         added=len(came),
         added_rows=sum(each.live_rows for each in came),
         removed=len(gone),
@@ -167,74 +166,79 @@ def _fragments(before: Table, after: Table) -> Fragments:
         deleted_rows=sum(rows for rows, _ in deleted),
         with_deletions=marked,
         other_files=moved,
-        same=sum(_files(one) == _files(other) and _deletions(one) == _deletions(other) for one, other in both),
+        same=sum(
+            _file_paths(one) == _file_paths(other) and _deletion_path(one) == _deletion_path(other)
+            for one, other in both
+        ),
     )
 
 
-def _share(one: Fragment, other: Fragment) -> bool:
-    return bool(_files(one) & _files(other))
+def _share_files(one: Fragment, other: Fragment) -> bool:
+    return bool(_file_paths(one) & _file_paths(other))
 
 
-def _files(fragment: Fragment) -> frozenset[str]:
+def _file_paths(fragment: Fragment) -> frozenset[str]:
     return frozenset(file.path for file in fragment.files)
 
 
-def _deletions(fragment: Fragment) -> str | None:
+def _deletion_path(fragment: Fragment) -> str | None:
     return fragment.deletion_file.path if fragment.deletion_file else None
 
 
-def _indices(table: Table) -> dict[str, str]:
+def _index_texts(table: Table) -> dict[str, str]:
     return {
         state.name: f"{state.kind} on {', '.join(state.columns)}, "
-        + ("covers unknown" if state.covered is None else f"covers {count(state.covered, 'fragment')}")
+        + ("covers unknown" if state.covered is None else f"covers {format_count(state.covered, 'fragment')}")
         for state in index_states(table)
     }
 
 
-def _settings(table: Table) -> dict[str, str]:
+def _setting_texts(table: Table) -> dict[str, str]:
     told = {f"config {key}": value for key, value in table.config.items()}
     told |= {f"metadata {key}": value for key, value in table.metadata.items()}
     told["format"] = str(table.manifest.storage_version)
     return told
 
 
-def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Changed]:
+def _text_changes(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[ItemChange]:
     for name in sorted(before.keys() | after.keys()):
         if before.get(name) != after.get(name):
-            yield Changed(name, before.get(name), after.get(name))
+            yield ItemChange(name, before.get(name), after.get(name))
 
 
 def _as_text(told: Difference) -> Iterator[str]:
-    yield f"- {printing.printable(named(told.before))}"
-    yield f"+ {printing.printable(named(told.after))}"
-    if told.is_none:
+    yield f"- {printing.printable(display_name(told.before))}"
+    yield f"+ {printing.printable(display_name(told.after))}"
+    if told.is_empty:
         yield "\nno difference"
         return
     change = told.rows_after - told.rows_before
     yield f"\nrows       {told.rows_before:,} -> {told.rows_after:,}" + (f" ({change:+,})" if change else "")
-    yield from _lines("fragments", [*_fragment_lines(told.fragments)])
-    yield from _lines("columns", told.columns)
-    yield from _lines("indices", told.indices)
-    yield from _lines("settings", told.settings)
+    yield from _section_lines("fragments", [*_fragment_lines(told.fragments)])
+    yield from _section_lines("columns", told.columns)
+    yield from _section_lines("indices", told.indices)
+    yield from _section_lines("settings", told.settings)
 
 
-def _fragment_lines(these: Fragments) -> Iterator[str]:
+def _fragment_lines(these: FragmentChanges) -> Iterator[str]:
     if these.added:
-        yield f"+ {count(these.added, 'fragment')}, {count(these.added_rows, 'row')}"
+        yield f"+ {format_count(these.added, 'fragment')}, {format_count(these.added_rows, 'row')}"
     if these.removed:
-        yield f"- {count(these.removed, 'fragment')}, {count(these.removed_rows, 'row')}"
+        yield f"- {format_count(these.removed, 'fragment')}, {format_count(these.removed_rows, 'row')}"
     if these.with_deletions:
         what = "deleted" if these.deleted_rows >= 0 else "back"
-        yield f"~ {count(these.with_deletions, 'fragment')} with {count(abs(these.deleted_rows), 'row')} {what}"
+        yield f"~ {format_count(these.with_deletions, 'fragment')} with {format_count(abs(these.deleted_rows), 'row')} {what}"
     if these.other_files:
-        yield f"~ {count(these.other_files, 'fragment')} with other files"
+        yield f"~ {format_count(these.other_files, 'fragment')} with other files"
     if these.same:
-        yield f"= {count(these.same, 'fragment')} the same"
+        yield f"= {format_count(these.same, 'fragment')} the same"
 
 
-def _lines(title: str, changes: Sequence[object]) -> Iterator[str]:
+def _section_lines(title: str, changes: Sequence[object]) -> Iterator[str]:
     shown = [printing.printable(str(each)) for each in changes]
-    for number, line in enumerate(printing.only(shown, _LISTED, lambda more: f"… and {more:,} more, with --json")):
+    for number, line in enumerate(
+        printing.limit_lines(shown, _LISTED_MAX, lambda more: f"… and {more:,} more, with --json")
+    ):
         yield f"{title if not number else '':<9}  {line}"
 
 
@@ -242,7 +246,7 @@ def _as_json(told: Difference) -> dict[str, object]:
     return {
         "before": {"uri": told.before.uri, "version": told.before.version, "rows": told.rows_before},
         "after": {"uri": told.after.uri, "version": told.after.version, "rows": told.rows_after},
-        "differs": not told.is_none,
+        "differs": not told.is_empty,
         "columns": [asdict(each) for each in told.columns],
         "fragments": asdict(told.fragments),
         "indices": [asdict(each) for each in told.indices],

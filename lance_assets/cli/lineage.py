@@ -3,28 +3,27 @@
 import argparse
 from collections.abc import Iterator
 
-from lance_assets.cli import FINE, printing
-from lance_assets.cli.printing import when
-from lance_assets.cli.table_names import HELP as WHAT
-from lance_assets.cli.table_names import open_named
-from lance_assets.common.text import count, cut
+from lance_assets.cli import EXIT_OK, printing
+from lance_assets.cli.printing import format_time
+from lance_assets.cli.table_names import TABLE_HELP, open_named
+from lance_assets.common.text import format_count, truncate
 from lance_assets.lineage.ancestry_reader import ancestry_of
 from lance_assets.lineage.graph import DEPTH_MAX, VERSIONS_MAX, Ancestry, LineKind, TreeLine
 from lance_assets.lineage.model import AncestryKind, Origin
-from lance_assets.lineage.render import as_json, named, span, without_credentials
+from lance_assets.lineage.render import as_json, display_name, version_range, without_credentials
 from lance_core import InvalidInput
 from lance_core.shell import Access
 
 HELP = "what a version comes from, across tables, as a tree"
-_SAID = {
-    LineKind.AGAIN: "see above",
+_KIND_NOTES = {
+    LineKind.REPEATED: "see above",
     LineKind.CYCLE: "a cycle: it is above, as something that comes from this",
-    LineKind.CUT: "not followed further",
+    LineKind.TRUNCATED: "not followed further",
 }
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("table", metavar="URI[@VERSION]", help=WHAT)
+    parser.add_argument("table", metavar="URI[@VERSION]", help=TABLE_HELP)
     parser.add_argument("--parents", action="store_true", help="follow each version to the one before it as well")
     parser.add_argument(
         "--depth", metavar="N", type=int, default=DEPTH_MAX, help=f"steps back; {DEPTH_MAX} if not told"
@@ -44,40 +43,40 @@ def run(arguments: argparse.Namespace, access: Access) -> int:
     if arguments.json:
         printing.print_json(_as_json(found))
     else:
-        printing.print_text(as_text(found, printing.width()))
-    return FINE
+        printing.print_text(as_text(found, printing.terminal_width()))
+    return EXIT_OK
 
 
 def as_text(found: Ancestry, width: int | None) -> Iterator[str]:
     for line in found.lines():
-        told = printing.tree(line.last) + printing.printable("  ".join(_said(line)))
-        yield told if width is None else cut(told, width)
-    if not found.is_whole:
-        yield f"\n{count(len(found.unfollowed), 'version')} not followed further; --depth and --most go on"
+        told = printing.tree_prefix(line.is_last) + printing.printable("  ".join(_line_parts(line)))
+        yield told if width is None else truncate(told, width)
+    if not found.is_complete:
+        yield f"\n{format_count(len(found.unfollowed), 'version')} not followed further; --depth and --most go on"
 
 
-def _said(line: TreeLine) -> Iterator[str]:
-    bond = f"{line.bond.value} " if line.bond not in (None, AncestryKind.READ) else ""
-    yield bond + named(line.name)
-    if line.mark is LineKind.UNKNOWN:
-        yield f"(unknown: {line.why})"
-    elif line.origin is not None and line.mark in (LineKind.NEW, LineKind.CUT):
-        yield from _facts(line.origin)
-    if said := _SAID.get(line.mark):
+def _line_parts(line: TreeLine) -> Iterator[str]:
+    bond = f"{line.ancestry.value} " if line.ancestry not in (None, AncestryKind.READ) else ""
+    yield bond + display_name(line.name)
+    if line.kind is LineKind.UNKNOWN:
+        yield f"(unknown: {line.reason})"
+    elif line.origin is not None and line.kind in (LineKind.NEW, LineKind.TRUNCATED):
+        yield from _origin_parts(line.origin)
+    if said := _KIND_NOTES.get(line.kind):
         yield f"({said})"
     if line.is_younger:
         yield "(made after what comes from it: another table is in this place now, or clocks differ)"
 
 
-def _facts(origin: Origin) -> Iterator[str]:
+def _origin_parts(origin: Origin) -> Iterator[str]:
     yield origin.operation
-    yield when(origin.timestamp)
+    yield format_time(origin.timestamp)
     for name, value in (("run", origin.run_id), ("asset", origin.asset), ("partition", origin.partition)):
         if value:
             yield f"{name} {value}"
     if origin.rebased_over:
-        yield f"rebased over {span(origin.rebased_over)}"
-    if origin.unread is not None:
+        yield f"rebased over {version_range(origin.rebased_over)}"
+    if origin.unreadable_inputs is not None:
         yield "(its record of inputs cannot be read)"
 
 
@@ -85,7 +84,7 @@ def _as_json(found: Ancestry) -> dict[str, object]:
     return {
         "uri": without_credentials(found.root.uri),
         "version": found.root.version,
-        "versions": [as_json(each) for each in found.found.values()],
+        "versions": [as_json(each) for each in found.origins.values()],
         "not_followed": [
             {"uri": without_credentials(each.uri), "version": each.version} for each in sorted(found.unfollowed)
         ],

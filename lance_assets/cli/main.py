@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from lance_assets.cli import FAILED, diff, doctor, history, lineage, run, show
+from lance_assets.cli import EXIT_FAILED, diff, doctor, history, lineage, run, show
 from lance_core import LanceError
 from lance_core.shell import access, add_access, plain
 
@@ -24,7 +24,7 @@ _COMMANDS: dict[str, ModuleType] = {
     "doctor": doctor,
 }
 _DESCRIPTION = "Lance tables: their versions, what is in them, and where it comes from. Nothing is written."
-_ENDS = """A version is named URI@42, URI@tag or URI@branch:3; without, it is the newest. Ends with 0, with 1 where
+_EPILOG = """A version is named URI@42, URI@tag or URI@branch:3; without, it is the newest. Ends with 0, with 1 where
 doctor (or diff --exit-code) found something, with 2 where it could not look. Secrets are taken from the environment, by
 name: --storage-option-from aws_secret_access_key=MY_KEY."""
 _INTERRUPTED = 130
@@ -40,21 +40,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read it has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
+        return EXIT_FAILED
     except (LanceError, OSError) as error:
         print(f"could not look: {plain(str(error))}", file=sys.stderr)
-        return FAILED
+        return EXIT_FAILED
     except KeyboardInterrupt:
         return _INTERRUPTED
     return ended
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="lance-assets", description=_DESCRIPTION, epilog=_ENDS)
+    parser = argparse.ArgumentParser(prog="lance-assets", description=_DESCRIPTION, epilog=_EPILOG)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module in _COMMANDS.items():
         text = module.HELP
-        each = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.", epilog=_ENDS)
+        each = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.", epilog=_EPILOG)
         module.configure(each)
         each.add_argument("--json", action="store_true", help="for programs")
         add_access(each)

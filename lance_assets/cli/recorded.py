@@ -7,11 +7,11 @@ import dagster as dg
 from lance_assets.cli import printing
 from lance_assets.lineage.dagster_events import RunVersion, RunVersions, recorded_versions
 from lance_assets.lineage.model import VersionName
-from lance_assets.lineage.render import named, without_credentials
+from lance_assets.lineage.render import display_name, without_credentials
 from lance_core import InvalidInput
 
 
-def recorded(run_id: str, *, is_json: bool) -> None:
+def print_recorded_run(run_id: str, *, is_json: bool) -> None:
     try:
         instance = dg.DagsterInstance.get()
     except (dg.DagsterError, OSError) as error:
@@ -32,11 +32,11 @@ def _as_text(said: RunVersions) -> Iterator[str]:
         yield "  no version that it made is recorded"
     for each in said.versions:
         told = {"asset": each.written_by, "partition": each.written_partition, "recorded on": each.recorded_on}
-        parts = [named(each.name), each.operation, *(f"{name} {value}" for name, value in told.items() if value)]
-        verb = "made" if each.landed_in is None else f"found landed, by run {each.landed_in},"
+        parts = [display_name(each.name), each.operation, *(f"{name} {value}" for name, value in told.items() if value)]
+        verb = "made" if each.committed_by is None else f"found landed, by run {each.committed_by},"
         yield printing.printable(f"  {verb} {'  '.join(parts)}")
         for name in each.inputs:
-            yield printing.printable(f"    read {named(name)}")
+            yield printing.printable(f"    read {display_name(name)}")
 
 
 def _as_json(said: RunVersions) -> dict[str, object]:
@@ -45,21 +45,21 @@ def _as_json(said: RunVersions) -> dict[str, object]:
         "status": said.status,
         "job": said.job,
         "assets": list(said.assets),
-        "versions": [_version(each, said.run_id) for each in said.versions],
+        "versions": [_version_json(each, said.run_id) for each in said.versions],
     }
 
 
-def _version(each: RunVersion, run_id: str) -> dict[str, object]:
+def _version_json(each: RunVersion, run_id: str) -> dict[str, object]:
     return {
-        **_name(each.name),
+        **_name_json(each.name),
         "operation": each.operation,
         "asset": each.written_by,
         "partition": each.written_partition,
         "recorded_on": each.recorded_on,
-        "landed_in": each.landed_in or run_id,
-        "inputs": [_name(name) for name in each.inputs],
+        "landed_in": each.committed_by or run_id,
+        "inputs": [_name_json(name) for name in each.inputs],
     }
 
 
-def _name(name: VersionName) -> dict[str, object]:
+def _name_json(name: VersionName) -> dict[str, object]:
     return {"uri": without_credentials(name.uri), "version": name.version}

@@ -6,15 +6,14 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from lance_assets.cli import FINE, printing
+from lance_assets.cli import EXIT_OK, printing
 from lance_assets.cli.indices import IndexState, index_states
-from lance_assets.cli.printing import Column, number, pairs, signed, when
-from lance_assets.cli.table_names import HELP as WHAT
-from lance_assets.cli.table_names import open_named
-from lance_assets.common.text import count, size
-from lance_assets.lineage.ancestry_reader import DETACHED, origin_of
+from lance_assets.cli.printing import Column, format_number, pair_lines, format_change, format_time
+from lance_assets.cli.table_names import TABLE_HELP, open_named
+from lance_assets.common.text import format_count, format_bytes
+from lance_assets.lineage.ancestry_reader import FIRST_DETACHED, origin_of
 from lance_assets.lineage.model import Origin
-from lance_assets.lineage.render import as_json, named, notes, span
+from lance_assets.lineage.render import as_json, display_name, origin_notes, version_range
 from lance_core import LanceError, Table, Unsupported
 from lance_core.operations import parts_of
 from lance_core.shell import Access
@@ -44,7 +43,7 @@ class FoldedAppend:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class VersionDetails:
     origin: Origin
     fragments: int
     files: int
@@ -65,7 +64,7 @@ class Shown:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("table", metavar="URI[@VERSION]", help=WHAT)
+    parser.add_argument("table", metavar="URI[@VERSION]", help=TABLE_HELP)
 
 
 def run(arguments: argparse.Namespace, access: Access) -> int:
@@ -73,16 +72,16 @@ def run(arguments: argparse.Namespace, access: Access) -> int:
     if arguments.json:
         printing.print_json(_as_json(shown))
     else:
-        printing.print_text(_as_text(shown, printing.width()))
-    return FINE
+        printing.print_text(_as_text(shown, printing.terminal_width()))
+    return EXIT_OK
 
 
-def load_version(table: Table) -> Shown:
+def load_version(table: Table) -> VersionDetails:
     fragments = list(table.fragments)
     made_by = table.transaction()
     parts = parts_of(made_by) if made_by else ()
     manifest = table.manifest
-    return Shown(
+    return VersionDetails(
         origin=origin_of(table),
         fragments=len(fragments),
         files=sum(len(each.files) for each in fragments),
@@ -94,35 +93,35 @@ def load_version(table: Table) -> Shown:
         writer=manifest.writer,
         table_id=table.id,
         branch=table.branch,
-        tags=_tags(table),
+        tags=_tags_of(table),
         parts=tuple(FoldedAppend(each.uuid, sum(f.live_rows for f in each.append.fragments)) for each in parts),
-        columns=columns(table),
+        columns=column_types(table),
         indices=tuple(index_states(table)),
         config=dict(table.config),
         metadata=dict(table.metadata),
     )
 
 
-def columns(table: Table) -> tuple[tuple[str, str, bool], ...]:
+def column_types(table: Table) -> tuple[tuple[str, str, bool], ...]:
     """Name, type and whether it may be null; a type that nobody here knows as the table calls it."""
     told = []
     for field in table.manifest.schema.fields:
         try:
-            kind = _type(field.arrow())
+            kind = _type_text(field.arrow())
         except Unsupported:
             kind = field.logical_type
         told.append((field.name, kind, field.nullable))
     return tuple(told)
 
 
-def _type(field: pa.Field) -> str:
+def _type_text(field: pa.Field) -> str:
     extension = (field.metadata or {}).get(b"ARROW:extension:name")
     return str(field.type) if extension is None else extension.decode(errors="replace")
 
 
-def _tags(table: Table) -> tuple[str, ...]:
+def _tags_of(table: Table) -> tuple[str, ...]:
     """Those that stand for this version. None where they cannot be read: that is for the doctor."""
-    if table.version >= DETACHED:
+    if table.version >= FIRST_DETACHED:
         return ()
     try:
         tags = table.tags.list()
@@ -131,38 +130,38 @@ def _tags(table: Table) -> tuple[str, ...]:
     return tuple(name for name, tag in tags.items() if (tag.branch, tag.version) == (table.branch, table.version))
 
 
-def _as_text(shown: Shown, width: int | None) -> Iterator[str]:
+def _as_text(shown: VersionDetails, width: int | None) -> Iterator[str]:
     origin = shown.origin
-    yield printing.printable(named(origin.name))
-    yield from pairs(_facts(shown), width, "  ")
-    if told := [*_lineage(origin, shown.parts)]:
+    yield printing.printable(display_name(origin.name))
+    yield from pair_lines(_detail_pairs(shown), width, "  ")
+    if told := [*_lineage_pairs(origin, shown.parts)]:
         yield "\nwhere it comes from"
-        yield from pairs(told, width, "  ")
+        yield from pair_lines(told, width, "  ")
     yield ""
     rows = [(name, kind, "yes" if nullable else "no") for name, kind, nullable in shown.columns]
-    yield from printing.table(_FIELDS, rows[:_COLUMNS_SHOWN], width)
+    yield from printing.table_lines(_FIELDS, rows[:_COLUMNS_SHOWN], width)
     if len(rows) > _COLUMNS_SHOWN:
         yield f"… and {len(rows) - _COLUMNS_SHOWN:,} more, with --json"
     if shown.indices:
         yield ""
-        yield from printing.table(_INDICES, map(index_row, shown.indices), width)
+        yield from printing.table_lines(_INDICES, map(index_row, shown.indices), width)
         for state in shown.indices:
-            if state.unused is not None:
-                yield printing.printable(f"  {state.name} {state.unused}")
+            if state.why_unused is not None:
+                yield printing.printable(f"  {state.name} {state.why_unused}")
     for title, told_of in (("config", shown.config), ("metadata", shown.metadata)):
         if told_of:
             yield f"\n{title}"
-            yield from pairs(sorted(told_of.items()), width, "  ")
+            yield from pair_lines(sorted(told_of.items()), width, "  ")
 
 
-def _facts(shown: Shown) -> Iterator[tuple[str, str | None]]:
+def _detail_pairs(shown: VersionDetails) -> Iterator[tuple[str, str | None]]:
     origin = shown.origin
-    changed = ", ".join(signed(each) for each in (origin.rows_added, -(origin.rows_removed or 0)) if each)
-    deleted = f", {count(shown.deleted_rows, 'deleted row')} in {shown.with_deletions:,} of them"
-    yield "made", f"{when(origin.timestamp)} UTC by {origin.operation}"
+    changed = ", ".join(format_change(each) for each in (origin.rows_added, -(origin.rows_removed or 0)) if each)
+    deleted = f", {format_count(shown.deleted_rows, 'deleted row')} in {shown.with_deletions:,} of them"
+    yield "made", f"{format_time(origin.timestamp)} UTC by {origin.operation}"
     yield "rows", f"{origin.rows:,}" + (f" ({changed})" if changed else "")
-    yield "files", f"{count(shown.files, 'file')}, {size(shown.bytes)}"
-    yield "fragments", number(shown.fragments) + (deleted if shown.with_deletions else "")
+    yield "files", f"{format_count(shown.files, 'file')}, {format_bytes(shown.bytes)}"
+    yield "fragments", format_number(shown.fragments) + (deleted if shown.with_deletions else "")
     yield "tags", ", ".join(shown.tags)
     yield "branch", shown.branch
     yield "format", f"{shown.storage_version}" + (", stable row ids" if shown.stable_row_ids else "")
@@ -170,43 +169,43 @@ def _facts(shown: Shown) -> Iterator[tuple[str, str | None]]:
     yield "table id", shown.table_id
 
 
-def _lineage(origin: Origin, parts: Sequence[FoldedAppend]) -> Iterator[tuple[str, str | None]]:
+def _lineage_pairs(origin: Origin, parts: Sequence[FoldedAppend]) -> Iterator[tuple[str, str | None]]:
     yield "run", origin.run_id
     yield "asset", origin.asset
     yield "partition", origin.partition
     yield "code location", origin.code_location
     yield "intent", origin.intent
     for source in origin.sources:
-        yield source.bond.value, named(source.name)
-    yield "inputs", origin.unread and f"cannot be read: {origin.unread[:200]}"
+        yield source.kind.value, display_name(source.name)
+    yield "inputs", origin.unreadable_inputs and f"cannot be read: {origin.unreadable_inputs[:200]}"
     yield "parent", str(origin.parent) if origin.parent else None
     yield "planned on", str(origin.planned_on) if origin.planned_on != origin.parent and origin.planned_on else None
-    yield "rebased over", span(origin.rebased_over)
+    yield "rebased over", version_range(origin.rebased_over)
     yield "transaction", origin.uuid
     for part in parts[:_PARTS_SHOWN]:
-        yield "together", f"{part.uuid}, {count(part.rows, 'row')}"
+        yield "together", f"{part.uuid}, {format_count(part.rows, 'row')}"
     yield "together", f"and {len(parts) - _PARTS_SHOWN} more" if len(parts) > _PARTS_SHOWN else None
 
 
 def index_row(state: IndexState) -> Sequence[str]:
     covers = "unknown" if state.covered is None else f"{state.covered:,} of {state.covered + state.uncovered:,}"
-    newest = "" if state.created_at is None else when(state.created_at)
+    newest = "" if state.created_at is None else format_time(state.created_at)
     return (
         state.name,
         state.kind,
         ", ".join(state.columns),
         covers,
-        number(state.uncovered_rows or None),
-        number(state.segments),
-        size(state.bytes),
+        format_number(state.uncovered_rows or None),
+        format_number(state.segments),
+        format_bytes(state.bytes),
         newest,
     )
 
 
-def _as_json(shown: Shown) -> dict[str, object]:
+def _as_json(shown: VersionDetails) -> dict[str, object]:
     return {
         **as_json(shown.origin),
-        "notes": [*notes(shown.origin)],
+        "notes": [*origin_notes(shown.origin)],
         "fragments": shown.fragments,
         "files": shown.files,
         "bytes": shown.bytes,
@@ -237,5 +236,5 @@ def index_json(state: IndexState) -> dict[str, object]:
         "rows_not_covered": state.uncovered_rows,
         "bytes": state.bytes,
         "created_at": None if state.created_at is None else state.created_at.isoformat(),
-        "unused": state.unused,
+        "unused": state.why_unused,
     }

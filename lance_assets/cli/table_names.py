@@ -17,8 +17,8 @@ from lance_assets.ledger.partition_keys import is_version_key, version_of
 from lance_core import InvalidInput, NotFound, Table
 from lance_core.shell import Access, check_uri
 
-HELP = "a table, or a version of it: URI, URI@42, URI@tag, URI@branch:3"
-_ON_A_BRANCH = re.compile(r"([^:@]+):(\d{0,20}|latest)")
+TABLE_HELP = "a table, or a version of it: URI, URI@42, URI@tag, URI@branch:3"
+_BRANCH_VERSION = re.compile(r"([^:@]+):(\d{0,20}|latest)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +51,15 @@ class ParsedName:
 @dataclass(frozen=True, slots=True)
 class OpenedName:
     table: Table
-    reading: ParsedName
+    parsed: ParsedName
 
     @property
     def is_newest(self) -> bool:
         """Whether it was asked for whatever is the newest."""
-        return self.reading.version is None and self.reading.tag is None
+        return self.parsed.version is None and self.parsed.tag is None
 
 
-def readings(text: str) -> tuple[ParsedName, ...]:
+def parse_name(text: str) -> tuple[ParsedName, ...]:
     """
     >>> [str(each) for each in readings("s3://lake/orders@v3")]
     ["the tag 'v3' of s3://lake/orders", "the newest version of the branch 'v3' of s3://lake/orders", \
@@ -67,11 +67,11 @@ def readings(text: str) -> tuple[ParsedName, ...]:
     """
     whole = ParsedName(text)
     uri, at, rest = text.rpartition("@")
-    if not (uri and at and rest) or _is_in_the_authority(uri):
+    if not (uri and at and rest) or _is_in_authority(uri):
         return (whole,)
     if rest.isdecimal() and len(rest) <= 20:
         return ParsedName(uri, version=int(rest)), whole
-    if found := _ON_A_BRANCH.fullmatch(rest):
+    if found := _BRANCH_VERSION.fullmatch(rest):
         number = found[2]
         return ParsedName(uri, branch=found[1], version=int(number) if number.isdecimal() else None), whole
     if "/" in rest:
@@ -86,7 +86,7 @@ def open_named(text: str, access: Access) -> OpenedName:
     """The first of its readings that is there."""
     check_uri(text)
     attempts: dict[ParsedName, NotFound | InvalidInput] = {}
-    for reading in readings(text):
+    for reading in parse_name(text):
         try:
             return OpenedName(reading.open(access), reading)
         except NotFound as error:
@@ -96,10 +96,10 @@ def open_named(text: str, access: Access) -> OpenedName:
             if reading.tag is None and reading.branch is None:
                 raise
             attempts[reading] = error
-    raise _nothing(text, attempts, access)
+    raise _not_found(text, attempts, access)
 
 
-def _nothing(
+def _not_found(
     text: str, attempts: Mapping[ParsedName, NotFound | InvalidInput], access: Access
 ) -> NotFound | InvalidInput:
     first, *others = attempts.items()
@@ -115,7 +115,7 @@ def _nothing(
     return NotFound(f"{text!r} names nothing that is there. " + ". ".join(tried))
 
 
-def _is_in_the_authority(uri: str) -> bool:
+def _is_in_authority(uri: str) -> bool:
     """Whether what follows belongs to `scheme://user@host`, since no path has begun."""
     _scheme, separator, rest = uri.partition("://")
     return bool(separator) and "/" not in rest

@@ -24,84 +24,86 @@ class Form:
     read: Callable[[object, SourcePosition], object]
 
     @property
-    def or_template(self) -> Schema:
+    def schema_or_template(self) -> Schema:
         """What `{{ ... }}` stands for is known when it is loaded."""
         if self.schema.get("type") == "string":
             return self.schema
         return {"if": {"type": "string", "pattern": r"\{\{"}, "else": self.schema}
 
 
-def plain(kind: type | tuple[type, ...], words: str, schema: Schema) -> Form:
+def scalar(kind: type | tuple[type, ...], expected: str, schema: Schema) -> Form:
     """A value that YAML has itself."""
 
-    def read(raw: object, at: SourcePosition) -> object:
-        value = at.value(raw)
+    def read(raw: object, position: SourcePosition) -> object:
+        value = position.render(raw)
         # True is a number to Python, and to nobody who writes YAML.
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise at.wrong(f"{words} is expected here, not {_kind(value)}")
+            raise position.error(f"{expected} is expected here, not {_yaml_type(value)}")
         return value
 
     return Form(schema, read)
 
 
-TEXT = plain(str, "a text", {"type": "string"})
-WHOLE = plain(int, "a whole number", {"type": "integer"})
-NUMBER = plain((int, float), "a number", {"type": "number"})
-TRUTH = plain(bool, "true or false", {"type": "boolean"})
+TEXT = scalar(str, "a text", {"type": "string"})
+INTEGER = scalar(int, "a whole number", {"type": "integer"})
+NUMBER = scalar((int, float), "a number", {"type": "number"})
+BOOLEAN = scalar(bool, "true or false", {"type": "boolean"})
 
 
 def optional(form: Form) -> Form:
-    def read(raw: object, at: SourcePosition) -> object:
-        return None if raw is None else form.read(raw, at)
+    def read(raw: object, position: SourcePosition) -> object:
+        return None if raw is None else form.read(raw, position)
 
-    return Form({"if": {"type": "null"}, "else": form.or_template}, read)
+    return Form({"if": {"type": "null"}, "else": form.schema_or_template}, read)
 
 
-def choice(words: Sequence[str]) -> Form:
-    def read(raw: object, at: SourcePosition) -> object:
-        value = at.value(raw)
-        if value not in words:
-            raise at.wrong(f"{value!r} is none of {', '.join(words)}{did_you_mean(value, dict.fromkeys(words))}")
+def choice(values: Sequence[str]) -> Form:
+    def read(raw: object, position: SourcePosition) -> object:
+        value = position.render(raw)
+        if value not in values:
+            raise position.error(
+                f"{value!r} is none of {', '.join(values)}{did_you_mean(value, dict.fromkeys(values))}"
+            )
         return value
 
-    return Form({"enum": list(words)}, read)
+    return Form({"enum": list(values)}, read)
 
 
-def worded(meanings: Mapping[str, object]) -> Form:
+def enum_of(values: Mapping[str, object]) -> Form:
     """A word for each value."""
-    words = choice(list(meanings))
-    return Form(words.schema, lambda raw, at: meanings[str(words.read(raw, at))])
+    words = choice(list(values))
+    return Form(words.schema, lambda raw, position: values[str(words.read(raw, position))])
 
 
-def listed(form: Form) -> Form:
-    def read(raw: object, at: SourcePosition) -> object:
-        value = at.value(raw)
+def list_of(form: Form) -> Form:
+    def read(raw: object, position: SourcePosition) -> object:
+        value = position.render(raw)
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence):
-            raise at.wrong(f"a list is expected here, not {_kind(value)}")
-        return [form.read(each, at.below(number)) for number, each in enumerate(value)]
+            raise position.error(f"a list is expected here, not {_yaml_type(value)}")
+        return [form.read(each, position.child(number)) for number, each in enumerate(value)]
 
-    return Form({"type": "array", "items": form.or_template}, read)
+    return Form({"type": "array", "items": form.schema_or_template}, read)
 
 
-def mapped(form: Form) -> Form:
-    def read(raw: object, at: SourcePosition) -> object:
-        value = at.value(raw)
+def mapping_of(form: Form) -> Form:
+    def read(raw: object, position: SourcePosition) -> object:
+        value = position.render(raw)
         if not isinstance(value, Mapping):
-            raise at.wrong(f"names with their values are expected here, not {_kind(value)}")
-        return {str(name): form.read(each, at.below(name)) for name, each in value.items()}
+            raise position.error(f"names with their values are expected here, not {_yaml_type(value)}")
+        return {str(name): form.read(each, position.child(name)) for name, each in value.items()}
 
-    return Form({"type": "object", "additionalProperties": form.or_template}, read)
+    return Form({"type": "object", "additionalProperties": form.schema_or_template}, read)
 
 
-def either(words: str, *forms: tuple[type | tuple[type, ...], Form]) -> Form:
+def union_of(expected: str, *forms: tuple[type | tuple[type, ...], Form]) -> Form:
     """By what YAML has there."""
 
-    def read(raw: object, at: SourcePosition) -> object:
-        value = at.value(raw)
+    def read(raw: object, position: SourcePosition) -> object:
+        value = position.render(raw)
         for kind, form in forms:
             if isinstance(value, kind):
-                return form.read(value, at)
-        raise at.wrong(f"{words} is expected here, not {_kind(value)}")
+                return form.read(value, position)
+        raise position.error(f"{expected} is expected here, not {_yaml_type(value)}")
 
     return Form({"anyOf": [form.schema for _, form in forms]}, read)
 
@@ -109,69 +111,71 @@ def either(words: str, *forms: tuple[type | tuple[type, ...], Form]) -> Form:
 def record(make: Callable[..., object], forms: Mapping[str, Form], *, required: Sequence[str], what: str) -> Form:
     """An object out of its options, each of them by its form."""
 
-    def read(raw: object, at: SourcePosition) -> object:
-        value = at.value(raw)
+    def read(raw: object, position: SourcePosition) -> object:
+        value = position.render(raw)
         if not isinstance(value, Mapping):
-            raise at.wrong(f"{what} is expected here, with its options by name, not {_kind(value)}")
+            raise position.error(f"{what} is expected here, with its options by name, not {_yaml_type(value)}")
         for name in value:
             if name is True and "on" in forms:
-                raise at.wrong(f'{what}: YAML takes a bare on for true; write it in quotes, as "on": [...]')
+                raise position.error(f'{what}: YAML takes a bare on for true; write it in quotes, as "on": [...]')
             if name not in forms:
                 known = ", ".join(sorted(forms))
-                raise at.below(str(name)).wrong(f"{what} has no {name!r}{did_you_mean(name, forms)}; it has {known}")
+                raise position.child(str(name)).error(
+                    f"{what} has no {name!r}{did_you_mean(name, forms)}; it has {known}"
+                )
         for name in required:
             if value.get(name) is None:
-                raise at.wrong(f"{what}: {name} is missing")
-        options = {name: forms[name].read(each, at.below(name)) for name, each in value.items()}
+                raise position.error(f"{what}: {name} is missing")
+        options = {name: forms[name].read(each, position.child(name)) for name, each in value.items()}
         try:
             return make(**options)
         except (ValueError, dg.DagsterError) as error:  # ours are ValueErrors too
-            raise at.wrong(str(error)) from error
+            raise position.error(str(error)) from error
 
     schema = {
         "type": "object",
-        "properties": {name: form.or_template for name, form in forms.items()},
+        "properties": {name: form.schema_or_template for name, form in forms.items()},
         "required": list(required),
         "additionalProperties": False,
     }
     return Form(schema, read)
 
 
-def one_of(word: str, forms: Mapping[str, Form], *, what: str) -> Form:
-    """The option called `word` says which of them it is."""
+def tagged_union(tag: str, forms: Mapping[str, Form], *, what: str) -> Form:
+    """The option called `tag` says which of them it is."""
 
-    def read(raw: object, at: SourcePosition) -> object:
-        value = at.value(raw)
+    def read(raw: object, position: SourcePosition) -> object:
+        value = position.render(raw)
         if not isinstance(value, Mapping):
-            raise at.wrong(f"{what} is expected here, with its options by name, not {_kind(value)}")
-        if value.get(word) is None:
-            raise at.wrong(f"{word} is missing; it says which {what.removeprefix('a ')}: {', '.join(forms)}")
-        chosen = at.below(word).value(value[word])
+            raise position.error(f"{what} is expected here, with its options by name, not {_yaml_type(value)}")
+        if value.get(tag) is None:
+            raise position.error(f"{tag} is missing; it says which {what.removeprefix('a ')}: {', '.join(forms)}")
+        chosen = position.child(tag).render(value[tag])
         if not isinstance(chosen, str) or chosen not in forms:
-            raise at.below(word).wrong(f"{chosen!r} is none of {', '.join(forms)}{did_you_mean(chosen, forms)}")
-        return forms[chosen].read({name: each for name, each in value.items() if name != word}, at)
+            raise position.child(tag).error(f"{chosen!r} is none of {', '.join(forms)}{did_you_mean(chosen, forms)}")
+        return forms[chosen].read({name: each for name, each in value.items() if name != tag}, position)
 
     def with_word(chosen: str, form: Form) -> Schema:
-        properties = {word: {"const": chosen}, **form.schema["properties"]}
-        return {**form.schema, "properties": properties, "required": [word, *form.schema["required"]]}
+        properties = {tag: {"const": chosen}, **form.schema["properties"]}
+        return {**form.schema, "properties": properties, "required": [tag, *form.schema["required"]]}
 
     cases = [
-        {"if": {"properties": {word: {"const": chosen}}, "required": [word]}, "then": with_word(chosen, form)}
+        {"if": {"properties": {tag: {"const": chosen}}, "required": [tag]}, "then": with_word(chosen, form)}
         for chosen, form in forms.items()
     ]
     schema = {
         "type": "object",
-        "properties": {word: {"enum": list(forms)}},
-        "required": [word],
+        "properties": {tag: {"enum": list(forms)}},
+        "required": [tag],
         "allOf": cases,
     }
     return Form(schema, read)
 
 
-def of_class(kind: type, known: Mapping[object, Form], *, what: str) -> Form:
+def dataclass_form(kind: type, known: Mapping[object, Form], *, what: str) -> Form:
     """A dataclass of ours: every option that it has in Python."""
     options = {field.name: field for field in fields(kind)}
-    forms = {name: form_of(field, known) for name, field in options.items()}
+    forms = {name: field_form(field, known) for name, field in options.items()}
     required = [name for name, each in options.items() if each.default is MISSING and each.default_factory is MISSING]
 
     def make(**given: object) -> object:
@@ -181,17 +185,17 @@ def of_class(kind: type, known: Mapping[object, Form], *, what: str) -> Form:
     return record(make, forms, required=required, what=what)
 
 
-def form_of(field: "Field[Any]", known: Mapping[object, Form]) -> Form:
+def field_form(field: "Field[Any]", known: Mapping[object, Form]) -> Form:
     """`known` has forms by the name of an option, and by its annotation."""
     if field.name in known:
         return known[field.name]
-    found = _by_type(field.type, known)
+    found = _form_of_type(field.type, known)
     if found is None:
         raise InvalidInput(f"the option {field.name!r} has no form in YAML: {field.type}; give it one in {__name__}")
     return found
 
 
-def _by_type(kind: Any, known: Mapping[object, Form]) -> Form | None:
+def _form_of_type(kind: Any, known: Mapping[object, Form]) -> Form | None:
     for each, form in known.items():
         if each == kind:
             return form
@@ -200,15 +204,15 @@ def _by_type(kind: Any, known: Mapping[object, Form]) -> Form | None:
         return choice(arguments)
     if origin in (Union, UnionType) and NoneType in arguments:
         rest = tuple(each for each in arguments if each is not NoneType)
-        found = _by_type(Union[rest], known)  # noqa: UP007  # of what is in a tuple
+        found = _form_of_type(Union[rest], known)  # noqa: UP007  # of what is in a tuple
         return None if found is None else optional(found)
     if origin is Sequence:
-        found = _by_type(arguments[0], known)
-        return None if found is None else listed(found)
+        found = _form_of_type(arguments[0], known)
+        return None if found is None else list_of(found)
     return None
 
 
-def _kind(value: object) -> str:
+def _yaml_type(value: object) -> str:
     """What is there, in the words of YAML; not the value, which may be a secret."""
     match value:
         case None:

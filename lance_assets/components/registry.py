@@ -29,22 +29,22 @@ from lance_assets.checks.custom_checks import CheckFunction
 from lance_assets.components.forms import (
     NUMBER,
     TEXT,
-    TRUTH,
-    WHOLE,
+    BOOLEAN,
+    INTEGER,
     Form,
     choice,
-    either,
-    listed,
-    of_class,
-    one_of,
-    worded,
+    union_of,
+    list_of,
+    dataclass_form,
+    tagged_union,
+    enum_of,
 )
 from lance_assets.components.values import (
     DEPENDENCIES,
     DURATION,
     FILES,
     FUNCTION,
-    NUMBERS_OR_REASONS,
+    VERSIONS_OR_REASONS,
     OPTIONS,
     PARAMETERS,
     PARTITIONS,
@@ -55,7 +55,7 @@ from lance_assets.components.values import (
     TEXT_BY_NAME,
     TEXT_OR_TEXTS,
     TEXTS,
-    by_reference,
+    object_or_reference,
 )
 from lance_assets.maintenance import Maintenance
 from lance_assets.profiles import Profile
@@ -78,21 +78,21 @@ _CHECKS: Mapping[str, type[Check]] = {
     "small_files": SmallFiles,
     "sql": SqlCheck,
 }
-_OF_CHECKS: Mapping[object, Form] = {
+_CHECK_TYPES: Mapping[object, Form] = {
     str: TEXT,
-    int: WHOLE,
+    int: INTEGER,
     float: NUMBER,
-    bool: TRUTH,
+    bool: BOOLEAN,
     timedelta: DURATION,
     Sequence[str]: TEXTS,
-    Severity: worded({each.value: each for each in Severity}),
+    Severity: enum_of({each.value: each for each in Severity}),
     CheckFunction: FUNCTION,
 }
-CHECK = by_reference(
+CHECK = object_or_reference(
     Check,
-    one_of(
+    tagged_union(
         "check",
-        {word: of_class(kind, _OF_CHECKS, what=f"the check {word}") for word, kind in _CHECKS.items()},
+        {word: dataclass_form(kind, _CHECK_TYPES, what=f"the check {word}") for word, kind in _CHECKS.items()},
         what="a check",
     ),
     what="check",
@@ -100,10 +100,10 @@ CHECK = by_reference(
 
 TYPES: Mapping[object, Form] = {
     str: TEXT,
-    int: WHOLE,
+    int: INTEGER,
     float: NUMBER,
-    bool: TRUTH,
-    bool | str: either("true, false or a condition", (bool, TRUTH), (str, TEXT)),
+    bool: BOOLEAN,
+    bool | str: union_of("true, false or a condition", (bool, BOOLEAN), (str, TEXT)),
     str | Sequence[str]: TEXT_OR_TEXTS,
     Sequence[str]: TEXTS,
     Mapping[str, str]: TEXT_BY_NAME,
@@ -116,52 +116,57 @@ TYPES: Mapping[object, Form] = {
     dg.PartitionsDefinition[str]: PARTITIONS,
     dg.RetryPolicy: RETRY,
     pa.Schema: SCHEMA,
-    Sequence[Check]: listed(CHECK),
+    Sequence[Check]: list_of(CHECK),
     "source_options": OPTIONS,  # by its name, for what it may hold
 }
 
-WRITE = one_of(
-    "op", {word: of_class(kind, TYPES, what=f"the op {word}") for word, kind in WRITES.items()}, what="a write"
+WRITE = tagged_union(
+    "op", {word: dataclass_form(kind, TYPES, what=f"the op {word}") for word, kind in WRITES.items()}, what="a write"
 )
 
-_MAINTENANCE = of_class(
+_MAINTENANCE = dataclass_form(
     Maintenance,
     {
         **TYPES,
         timedelta: DURATION,
-        Collection[int] | Mapping[int, str]: NUMBERS_OR_REASONS,
+        Collection[int] | Mapping[int, str]: VERSIONS_OR_REASONS,
         Sequence[TableReference | str]: TEXTS,
     },
     what="a maintenance",
 )
-_PROFILE = of_class(Profile, {**TYPES, "columns": TEXTS}, what="a profile")
+_PROFILE = dataclass_form(Profile, {**TYPES, "columns": TEXTS}, what="a profile")
 
 
-def _about(form: Form, text: str) -> Form:
+def _described(form: Form, text: str) -> Form:
     return Form({**form.schema, "description": text}, form.read)
 
 
 TABLE: Mapping[str, Form] = {
-    "name": _about(TEXT, "The last part of the asset key of the table; its partitions are the table's versions."),
-    "uri": _about(
+    "name": _described(TEXT, "The last part of the asset key of the table; its partitions are the table's versions."),
+    "uri": _described(
         TEXT, "The directory that the table is, or will be: a path, s3://, gs://, az:// ... without secrets."
     ),
-    "key_prefix": _about(TEXT_OR_TEXTS, "What stands before the name in the asset keys of the table and its writes."),
-    "group": _about(TEXT, "The asset group; the name of the table unless it is given."),
-    "description": _about(TEXT, "What is in the table, for its page."),
-    "owners": _about(TEXTS, "E-mail addresses, or team:name."),
-    "tags": _about(TEXT_BY_NAME, "Tags of the asset."),
-    "writes": _about(listed(WRITE), "What changes the table: each is an asset that makes versions."),
-    "branches": _about(TEXTS, "Branches that are followed: each has a ledger of its own, name@branch."),
-    "checks": _about(listed(CHECK), "What has to hold of each version."),
-    "maintenance": _about(_MAINTENANCE, "When it is compacted, indexed and cleaned up; {} for what is usual."),
-    "profile": _about(
-        either("true, false, or how", (bool, TRUTH), (dict, _PROFILE)), "Whether there is an asset with its figures."
+    "key_prefix": _described(
+        TEXT_OR_TEXTS, "What stands before the name in the asset keys of the table and its writes."
     ),
-    "automation": _about(choice(["on_missing"]), "Whether the profile of each new version is computed by itself."),
-    "freshness": _about(by_reference(dg.FreshnessPolicy, DURATION, what="policy"), "How old the newest may be."),
-    "discover": _about(TRUTH, "Whether a sensor finds the versions that others commit."),
-    "storage": _about(STORAGE, "Where the table is reached by options, a manifest store, and a root for its uri."),
-    "storage_options": _about(OPTIONS, "How to reach the store, as Lance spells it; secrets as {{ env.NAME }}."),
+    "group": _described(TEXT, "The asset group; the name of the table unless it is given."),
+    "description": _described(TEXT, "What is in the table, for its page."),
+    "owners": _described(TEXTS, "E-mail addresses, or team:name."),
+    "tags": _described(TEXT_BY_NAME, "Tags of the asset."),
+    "writes": _described(list_of(WRITE), "What changes the table: each is an asset that makes versions."),
+    "branches": _described(TEXTS, "Branches that are followed: each has a ledger of its own, name@branch."),
+    "checks": _described(list_of(CHECK), "What has to hold of each version."),
+    "maintenance": _described(_MAINTENANCE, "When it is compacted, indexed and cleaned up; {} for what is usual."),
+    "profile": _described(
+        union_of("true, false, or how", (bool, BOOLEAN), (dict, _PROFILE)),
+        "Whether there is an asset with its figures.",
+    ),
+    "automation": _described(choice(["on_missing"]), "Whether the profile of each new version is computed by itself."),
+    "freshness": _described(
+        object_or_reference(dg.FreshnessPolicy, DURATION, what="policy"), "How old the newest may be."
+    ),
+    "discover": _described(BOOLEAN, "Whether a sensor finds the versions that others commit."),
+    "storage": _described(STORAGE, "Where the table is reached by options, a manifest store, and a root for its uri."),
+    "storage_options": _described(OPTIONS, "How to reach the store, as Lance spells it; secrets as {{ env.NAME }}."),
 }
 """What `lance_table` takes."""

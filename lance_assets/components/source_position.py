@@ -20,7 +20,7 @@ _ENVIRONMENT = re.compile(r"""\{\{\s*env(?:\.(?P<dot>\w+)|\(\s*['"](?P<call>\w+)
 class SourcePosition:
     context: dg.ResolutionContext
 
-    def below(self, key: str | int) -> "SourcePosition":
+    def child(self, key: str | int) -> "SourcePosition":
         return SourcePosition(self.context.at_path(key))
 
     @property
@@ -35,30 +35,30 @@ class SourcePosition:
         loading = dg.ComponentLoadContext.from_resolution_context(self.context)
         return loading.defs_relative_module_name(loading.path) if loading.path.exists() else None
 
-    def wrong(self, why: str) -> InvalidInput:
-        """What was written is not shown unless `why` shows it: it may be a secret."""
+    def error(self, reason: str) -> InvalidInput:
+        """What was written is not shown unless `reason` shows it: it may be a secret."""
         tree = self.context.source_position_tree
         where = f"{tree.lookup_closest_and_path(self.context.path, None)[0]}: " if tree else ""
-        return InvalidInput(f"{where}{self.name or 'attributes'}: {why}")
+        return InvalidInput(f"{where}{self.name or 'attributes'}: {reason}")
 
-    def value(self, raw: object) -> object:
+    def render(self, raw: object) -> object:
         """What one template alone gives may be any object; one among other text becomes text."""
         if not isinstance(raw, str):
             return raw
         if _TEMPLATE.fullmatch(raw.strip()):
-            return self._filled(raw.strip())
-        return _TEMPLATE.sub(lambda found: str(self._filled(found[0])), raw)
+            return self._render_template(raw.strip())
+        return _TEMPLATE.sub(lambda found: str(self._render_template(found[0])), raw)
 
-    def _filled(self, template: str) -> object:
-        name = environment_name(template)
+    def _render_template(self, template: str) -> object:
+        name = environment_variable(template)
         if name is None:
             return self.context.resolve_value(template)
         if name not in os.environ:
-            raise self.wrong(f"the environment variable {name} is not set here; set it where this code is loaded")
+            raise self.error(f"the environment variable {name} is not set here; set it where this code is loaded")
         return os.environ[name]
 
 
-def environment_name(raw: object) -> str | None:
+def environment_variable(raw: object) -> str | None:
     """Of a value that is one variable of the environment and nothing else."""
     found = _ENVIRONMENT.fullmatch(raw.strip()) if isinstance(raw, str) else None
     return (found["dot"] or found["call"]) if found else None

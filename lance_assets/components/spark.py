@@ -10,7 +10,7 @@ from lance_assets.components.forms import TEXT, record
 from lance_assets.components.source_position import SourcePosition
 from lance_assets.components.table import attributes_of
 from lance_assets.components.values import OPTIONS
-from lance_assets.resources.spark import SPARK, SparkSessionResource
+from lance_assets.resources.spark import SPARK_RESOURCE_KEY, SparkSessionResource
 
 _SESSION = record(
     SparkSessionResource,
@@ -39,4 +39,4 @@ class SparkSessionComponent(dg.Component, dg.Resolvable):
         return cls(session)
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        return dg.Definitions(resources={SPARK: self.session})
+        return dg.Definitions(resources={SPARK_RESOURCE_KEY: self.session})

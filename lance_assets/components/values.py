@@ -12,38 +12,51 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 
-from lance_assets.components.forms import NUMBER, TEXT, WHOLE, Form, choice, either, listed, mapped, one_of, record
-from lance_assets.components.references import function, referred
-from lance_assets.components.source_position import SourcePosition, environment_name
+from lance_assets.components.forms import (
+    NUMBER,
+    TEXT,
+    INTEGER,
+    Form,
+    choice,
+    union_of,
+    list_of,
+    mapping_of,
+    tagged_union,
+    record,
+)
+from lance_assets.components.references import resolve_function, resolve_reference
+from lance_assets.components.source_position import SourcePosition, environment_variable
 from lance_assets.resources.lance import LanceResource
 from lance_core.tasks.credentials import is_reference, is_secret
 
-FUNCTION = Form({"type": "string", "pattern": r"^\.?[\w.]+:\w+$|\{\{", "description": "module.path:name"}, function)
-TEXTS = listed(TEXT)
-TEXT_OR_TEXTS = either("a text, or a list of texts", (str, TEXT), (list, TEXTS))
-TEXT_BY_NAME = mapped(TEXT)
-CALL = record(lambda fn: fn, {"fn": FUNCTION}, required=["fn"], what="a function of the context")
-SCALAR = Form({"type": ["string", "number", "boolean", "null"]}, lambda raw, at: at.value(raw))
-SCALARS = mapped(SCALAR)
-FILES = either("a file, a list of them, or fn: module:name", (str, TEXT), (list, TEXTS), (dict, CALL))
+FUNCTION = Form(
+    {"type": "string", "pattern": r"^\.?[\w.]+:\w+$|\{\{", "description": "module.path:name"}, resolve_function
+)
+TEXTS = list_of(TEXT)
+TEXT_OR_TEXTS = union_of("a text, or a list of texts", (str, TEXT), (list, TEXTS))
+TEXT_BY_NAME = mapping_of(TEXT)
+FUNCTION_CALL = record(lambda fn: fn, {"fn": FUNCTION}, required=["fn"], what="a function of the context")
+SCALAR = Form({"type": ["string", "number", "boolean", "null"]}, lambda raw, position: position.render(raw))
+SCALARS = mapping_of(SCALAR)
+FILES = union_of("a file, a list of them, or fn: module:name", (str, TEXT), (list, TEXTS), (dict, FUNCTION_CALL))
 
 
-def _option(raw: object, at: SourcePosition) -> object:
+def _read_option(raw: object, position: SourcePosition) -> object:
     """A variable of the environment stays a reference to it: Dagster's pages show none of what it holds."""
-    name = environment_name(raw)
+    name = environment_variable(raw)
     if name is not None:
         return dg.EnvVar(name)
-    value = str(TEXT.read(raw, at))
-    key = str(at.context.path[-1])
+    value = str(TEXT.read(raw, position))
+    key = str(position.context.path[-1])
     if is_secret(key) and not is_reference(value):
-        raise at.wrong(
+        raise position.error(
             "this is a secret, and whoever reads this file has it; write {{ env.NAME }}, and set NAME where this runs"
         )
     return value
 
 
-OPTION = Form({"type": "string"}, _option)
-OPTIONS = mapped(OPTION)
+OPTION = Form({"type": "string"}, _read_option)
+OPTIONS = mapping_of(OPTION)
 STORAGE = record(
     LanceResource,
     {"root": OPTION, "storage_options": OPTIONS, "manifest_store": OPTION},
@@ -52,24 +65,24 @@ STORAGE = record(
 )
 
 
-def _parameter(raw: object, at: SourcePosition) -> object:
-    value = at.value(raw)
-    return CALL.read(value, at) if isinstance(value, Mapping) else value
+def _read_parameter(raw: object, position: SourcePosition) -> object:
+    value = position.render(raw)
+    return FUNCTION_CALL.read(value, position) if isinstance(value, Mapping) else value
 
 
-PARAMETERS = mapped(Form({"anyOf": [SCALAR.schema, CALL.schema]}, _parameter))
+PARAMETERS = mapping_of(Form({"anyOf": [SCALAR.schema, FUNCTION_CALL.schema]}, _read_parameter))
 
 
-def by_reference(kind: type, written: Form, *, what: str) -> Form:
+def object_or_reference(kind: type, written: Form, *, what: str) -> Form:
     """What Python made is named by module.path:name, or is what a template gives."""
 
-    def read(raw: object, at: SourcePosition) -> object:
-        value = at.value(raw)
+    def read(raw: object, position: SourcePosition) -> object:
+        value = position.render(raw)
         if isinstance(value, str) and _REFERENCE.fullmatch(value):
-            value = referred(value, at)
+            value = resolve_reference(value, position)
             if not isinstance(value, kind):
-                raise at.wrong(f"{raw!r} is a {type(value).__name__}, and no {what}")
-        return value if isinstance(value, kind) else written.read(value, at)
+                raise position.error(f"{raw!r} is a {type(value).__name__}, and no {what}")
+        return value if isinstance(value, kind) else written.read(value, position)
 
     reference = {"type": "string", "pattern": _REFERENCE.pattern}
     return Form({"if": {"type": "string", "pattern": ":"}, "then": reference, "else": written.schema}, read)
@@ -80,47 +93,51 @@ _DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>s|min|h|d|w)[a-z]*
 _UNITS = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-def _duration(raw: object, at: SourcePosition) -> object:
-    value = at.value(raw)
+def _read_duration(raw: object, position: SourcePosition) -> object:
+    value = position.render(raw)
     if isinstance(value, timedelta):
         return value
     found = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
     if found is None:
-        raise at.wrong("a duration is expected here, such as 90s, 30 min, 12h, 7 days or 2 weeks")
+        raise position.error("a duration is expected here, such as 90s, 30 min, 12h, 7 days or 2 weeks")
     return timedelta(**{_UNITS[found["unit"]]: float(found["number"])})
 
 
-DURATION = Form({"type": "string"}, _duration)
+DURATION = Form({"type": "string"}, _read_duration)
 
 
-def _by_number(raw: object, at: SourcePosition) -> object:
-    reasons = TEXT_BY_NAME.read(raw, at)
+def _read_version_reasons(raw: object, position: SourcePosition) -> object:
+    reasons = TEXT_BY_NAME.read(raw, position)
     assert isinstance(reasons, Mapping)
     if wrong := [name for name in reasons if not name.isdecimal()]:
-        raise at.below(wrong[0]).wrong("a version is a whole number")
+        raise position.child(wrong[0]).error("a version is a whole number")
     return {int(name): why for name, why in reasons.items()}
 
 
-NUMBERS_OR_REASONS = either(
+VERSIONS_OR_REASONS = union_of(
     "a list of versions, or versions with why",
-    (list, listed(WHOLE)),
-    (dict, Form(TEXT_BY_NAME.schema, _by_number)),
+    (list, list_of(INTEGER)),
+    (dict, Form(TEXT_BY_NAME.schema, _read_version_reasons)),
 )
 
 
 # Partitions
 
 
-def _partitions(kind: type, **forms: Form) -> Form:
-    common = {"start_date": TEXT, "end_date": TEXT, "timezone": TEXT, "fmt": TEXT, "end_offset": WHOLE}
+def _time_partitions(kind: type, **forms: Form) -> Form:
+    common = {"start_date": TEXT, "end_date": TEXT, "timezone": TEXT, "fmt": TEXT, "end_offset": INTEGER}
     return record(kind, {**common, **forms}, required=["start_date"], what="partitions")
 
 
-_KINDS = {
-    "hourly": _partitions(dg.HourlyPartitionsDefinition, minute_offset=WHOLE),
-    "daily": _partitions(dg.DailyPartitionsDefinition, minute_offset=WHOLE, hour_offset=WHOLE),
-    "weekly": _partitions(dg.WeeklyPartitionsDefinition, minute_offset=WHOLE, hour_offset=WHOLE, day_offset=WHOLE),
-    "monthly": _partitions(dg.MonthlyPartitionsDefinition, minute_offset=WHOLE, hour_offset=WHOLE, day_offset=WHOLE),
+_PARTITION_FORMS = {
+    "hourly": _time_partitions(dg.HourlyPartitionsDefinition, minute_offset=INTEGER),
+    "daily": _time_partitions(dg.DailyPartitionsDefinition, minute_offset=INTEGER, hour_offset=INTEGER),
+    "weekly": _time_partitions(
+        dg.WeeklyPartitionsDefinition, minute_offset=INTEGER, hour_offset=INTEGER, day_offset=INTEGER
+    ),
+    "monthly": _time_partitions(
+        dg.MonthlyPartitionsDefinition, minute_offset=INTEGER, hour_offset=INTEGER, day_offset=INTEGER
+    ),
     "static": record(
         dg.StaticPartitionsDefinition,
         {"partition_keys": TEXTS},
@@ -129,38 +146,40 @@ _KINDS = {
     ),
     "dynamic": record(dg.DynamicPartitionsDefinition, {"name": TEXT}, required=["name"], what="partitions"),
 }
-_WRITTEN_PARTITIONS = one_of("type", _KINDS, what="a kind of partitions")
+_PARTITIONS_BY_TYPE = tagged_union("type", _PARTITION_FORMS, what="a kind of partitions")
 
 
-def _partitions_of(raw: object, at: SourcePosition) -> object:
-    value = at.value(raw)
-    return value if isinstance(value, dg.PartitionsDefinition) else _WRITTEN_PARTITIONS.read(value, at)
+def _read_partitions(raw: object, position: SourcePosition) -> object:
+    value = position.render(raw)
+    return value if isinstance(value, dg.PartitionsDefinition) else _PARTITIONS_BY_TYPE.read(value, position)
 
 
-PARTITIONS = Form(_WRITTEN_PARTITIONS.schema, _partitions_of)
+PARTITIONS = Form(_PARTITIONS_BY_TYPE.schema, _read_partitions)
 
 
 # Dependencies and retries
 
 
-def _newest(table: str) -> dg.AssetDep:
+def _newest_version_dep(table: str) -> dg.AssetDep:
     return dg.AssetDep(dg.AssetKey.from_user_string(table), partition_mapping=dg.LastPartitionMapping())
 
 
-_TABLE = record(_newest, {"table": TEXT}, required=["table"], what="a dependency on a table's newest version")
+_TABLE = record(
+    _newest_version_dep, {"table": TEXT}, required=["table"], what="a dependency on a table's newest version"
+)
 
 
-def _dependency(raw: object, at: SourcePosition) -> object:
-    value = at.value(raw)
+def _read_dependency(raw: object, position: SourcePosition) -> object:
+    value = position.render(raw)
     if isinstance(value, Mapping):
-        return _TABLE.read(value, at)
+        return _TABLE.read(value, position)
     return dg.AssetKey.from_user_string(value) if isinstance(value, str) else value
 
 
-DEPENDENCIES = listed(Form({"anyOf": [TEXT.schema, _TABLE.schema]}, _dependency))
+DEPENDENCIES = list_of(Form({"anyOf": [TEXT.schema, _TABLE.schema]}, _read_dependency))
 
 
-def _retry(
+def _make_retry_policy(
     max_retries: int = 1, delay: float | None = None, backoff: str | None = None, jitter: str | None = None
 ) -> Any:
     return dg.RetryPolicy(
@@ -171,10 +190,10 @@ def _retry(
     )
 
 
-_WRITTEN_RETRY = record(
-    _retry,
+_RETRY_OPTIONS = record(
+    _make_retry_policy,
     {
-        "max_retries": WHOLE,
+        "max_retries": INTEGER,
         "delay": NUMBER,
         "backoff": choice(["linear", "exponential"]),
         "jitter": choice(["full", "plus_minus"]),
@@ -184,12 +203,12 @@ _WRITTEN_RETRY = record(
 )
 
 
-def _retry_policy(raw: object, at: SourcePosition) -> object:
-    value = at.value(raw)
-    return value if isinstance(value, dg.RetryPolicy) else _WRITTEN_RETRY.read(value, at)
+def _read_retry_policy(raw: object, position: SourcePosition) -> object:
+    value = position.render(raw)
+    return value if isinstance(value, dg.RetryPolicy) else _RETRY_OPTIONS.read(value, position)
 
 
-RETRY = Form(_WRITTEN_RETRY.schema, _retry_policy)
+RETRY = Form(_RETRY_OPTIONS.schema, _read_retry_policy)
 
 
 # Types of columns
@@ -216,31 +235,31 @@ def arrow_type(text: str) -> pa.DataType:
     return pa.type_for_alias(text)
 
 
-def _column_type(raw: object, at: SourcePosition) -> object:
-    text = str(TEXT.read(raw, at))
+def _read_column_type(raw: object, position: SourcePosition) -> object:
+    text = str(TEXT.read(raw, position))
     try:
         return arrow_type(text)
     except ValueError as error:
-        raise at.wrong(
+        raise position.error(
             f"there is no type {text!r}; write one of pyarrow's names (int64, string, timestamp[us]), float32[256] for "
             "a vector, list<...>, decimal(10, 2), or schema: module.path:name for a pyarrow schema of yours"
         ) from error
 
 
-_COLUMNS = mapped(Form({"type": "string"}, _column_type))
+_COLUMNS = mapping_of(Form({"type": "string"}, _read_column_type))
 
 
-def _schema(raw: object, at: SourcePosition) -> object:
-    value = at.value(raw)
+def _read_schema(raw: object, position: SourcePosition) -> object:
+    value = position.render(raw)
     if isinstance(value, str):
-        value = referred(value, at)
+        value = resolve_reference(value, position)
     if isinstance(value, pa.Schema):
         return value
     if not isinstance(value, Mapping):
-        raise at.wrong(f"names of columns with their types are expected here, not a {type(value).__name__}")
-    columns = _COLUMNS.read(value, at)
+        raise position.error(f"names of columns with their types are expected here, not a {type(value).__name__}")
+    columns = _COLUMNS.read(value, position)
     assert isinstance(columns, Mapping)
     return pa.schema(list(columns.items()))
 
 
-SCHEMA = Form({"anyOf": [{"type": "string"}, _COLUMNS.schema]}, _schema)
+SCHEMA = Form({"anyOf": [{"type": "string"}, _COLUMNS.schema]}, _read_schema)

@@ -37,11 +37,11 @@ def run(wanted: str) -> int:
     # Known to be installed only now.
     from lance_assets.demo.ui import serve
     from lance_assets.demo.walkthrough import run_walkthrough
-    from lance_assets.demo.workspace import place
+    from lance_assets.demo.workspace import demo_workspace
 
     if wanted == "ui":
-        return serve(place(), show)
-    run_walkthrough(place(), show)
+        return serve(demo_workspace(), show)
+    run_walkthrough(demo_workspace(), show)
     return 0
 
 

@@ -19,7 +19,7 @@ from lance_assets import (
     WriteContext,
     lance_table,
 )
-from lance_assets.demo.workspace import place
+from lance_assets.demo.workspace import demo_workspace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,7 +43,7 @@ def orders_of_the_day(spark: "SparkSession", ctx: WriteContext) -> "DataFrame":
     )
 
 
-def wrong_orders(spark: "SparkSession", ctx: WriteContext) -> "DataFrame":
+def invalid_orders(spark: "SparkSession", ctx: WriteContext) -> "DataFrame":
     """A delivery that nobody should see: some of its amounts are less than nothing."""
     return (
         ctx.read()
@@ -58,7 +58,7 @@ def wrong_orders(spark: "SparkSession", ctx: WriteContext) -> "DataFrame":
     )
 
 
-def counted_by_city(spark: "SparkSession", ctx: WriteContext) -> "DataFrame":
+def orders_by_city(spark: "SparkSession", ctx: WriteContext) -> "DataFrame":
     """`ctx.read` notes which version was counted; it is on the page of the version that this makes."""
     counted = ctx.read(orders, columns=["city", "amount"]).groupBy("city").agg({"city": "count", "amount": "sum"})
     return counted.selectExpr("city", "`count(city)` AS orders", "`sum(amount)` AS amount")
@@ -66,7 +66,7 @@ def counted_by_city(spark: "SparkSession", ctx: WriteContext) -> "DataFrame":
 
 orders = lance_table(
     "orders",
-    uri=str(place().table),
+    uri=str(demo_workspace().table),
     description="Orders of a shop, one version a day.",
     writes=[
         SparkAppend(
@@ -78,7 +78,7 @@ orders = lance_table(
         ),
         SparkAppend(
             "orders_delivery",
-            fn=wrong_orders,
+            fn=invalid_orders,
             audit=[SqlCheck("amounts", "select order_id, amount from dataset where amount < 0")],
             description="Appends a delivery that its audit refuses: look at how the run says so.",
         ),
@@ -88,9 +88,9 @@ orders = lance_table(
 
 cities = lance_table(
     "cities",
-    uri=str(place().cities),
+    uri=str(demo_workspace().cities),
     description="Orders by city, counted anew each time.",
-    writes=[SparkOverwrite("cities_counted", fn=counted_by_city, deps=[orders.dep])],
+    writes=[SparkOverwrite("cities_counted", fn=orders_by_city, deps=[orders.dep])],
     checks=[SchemaStable(), RowCount(min=1, max=100)],
 )
 

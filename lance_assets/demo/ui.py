@@ -16,7 +16,7 @@ from lance_assets.demo.workspace import PROJECT, DemoWorkspace, prepare_home
 
 HOST = "127.0.0.1"
 _STOP_SECONDS_MAX = 30
-_LOOK_AGAIN_S = 0.3
+_POLL_SECONDS = 0.3
 
 
 def serve(where: DemoWorkspace, show: Callable[[str], None]) -> int:
@@ -32,9 +32,9 @@ def serve(where: DemoWorkspace, show: Callable[[str], None]) -> int:
     stopper = Stopper()
     # A session of its own: what a terminal sends on Ctrl-C reaches it once, through us.
     stopper.child = subprocess.Popen(
-        command, cwd=PROJECT, env=quiet(os.environ), start_new_session=True, stdin=subprocess.DEVNULL
+        command, cwd=PROJECT, env=without_telemetry(os.environ), start_new_session=True, stdin=subprocess.DEVNULL
     )
-    if _is_up(url, stopper):
+    if _wait_until_ready(url, stopper):
         show(f"Dagster's web UI is ready: {url}")
     return stopper.wait()
 
@@ -44,29 +44,29 @@ class Stopper:
 
     def __init__(self) -> None:
         self.child: subprocess.Popen[bytes] | None = None
-        self.told: float | None = None
+        self.stopped_at: float | None = None
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._stop)
 
     def wait(self) -> int:
         assert self.child is not None
         while (code := self.child.poll()) is None:
-            if self.told is not None and time.monotonic() - self.told > _STOP_SECONDS_MAX:
+            if self.stopped_at is not None and time.monotonic() - self.stopped_at > _STOP_SECONDS_MAX:
                 self._kill()
-            time.sleep(_LOOK_AGAIN_S)
-        self._end_the_rest()
-        return 0 if self.told is not None else code
+            time.sleep(_POLL_SECONDS)
+        self._stop_remaining_processes()
+        return 0 if self.stopped_at is not None else code
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         if self.child is None:
             raise SystemExit(0)
-        if self.told is None:
-            self.told = time.monotonic()
+        if self.stopped_at is None:
+            self.stopped_at = time.monotonic()
             self.child.send_signal(number)
         else:
             self._kill()
 
-    def _end_the_rest(self) -> None:
+    def _stop_remaining_processes(self) -> None:
         """Code servers outlive Dagster for a while, and would hold on to the demo's folder."""
         assert self.child is not None
         with suppress(ProcessLookupError):
@@ -84,16 +84,16 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def quiet(environment: Mapping[str, str]) -> dict[str, str]:
+def without_telemetry(environment: Mapping[str, str]) -> dict[str, str]:
     return {**environment, "DAGSTER_DISABLE_TELEMETRY": "yes"}
 
 
-def _is_up(url: str, stopper: Stopper) -> bool:
+def _wait_until_ready(url: str, stopper: Stopper) -> bool:
     assert stopper.child is not None
-    while stopper.child.poll() is None and stopper.told is None:
+    while stopper.child.poll() is None and stopper.stopped_at is None:
         try:
             with urllib.request.urlopen(f"{url}/server_info", timeout=5):
                 return True
         except (urllib.error.URLError, TimeoutError, ConnectionError):
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_POLL_SECONDS)
     return False

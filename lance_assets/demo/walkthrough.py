@@ -14,11 +14,11 @@ from pathlib import Path
 import dagster as dg
 
 from lance_assets.demo.definitions import LOCATION, days, defs, load_orders, orders, spark
-from lance_assets.demo.workspace import DemoWorkspace, only_one, prepare_home
+from lance_assets.demo.workspace import DemoWorkspace, exclusive_lock, prepare_home
 from lance_assets.ledger.incarnations import incarnation_of
 from lance_assets.ledger.partition_keys import partition_key
-from lance_assets.ledger.recording import recorded
-from lance_assets.ledger.recording_claims import UNFINISHED
+from lance_assets.ledger.recording import recorded_data_versions
+from lance_assets.ledger.recording_claims import UNFINISHED_STATUSES
 from lance_assets.provenance.properties import ASSET_KEY, PARTITION, RUN_ID
 from lance_core import LanceError, Table, VersionInfo
 
@@ -43,18 +43,18 @@ class Progress:
 
 def run_walkthrough(where: DemoWorkspace, show: Callable[[str], None]) -> None:
     progress = Progress(show)
-    with only_one(where), open_instance(where, progress) as instance:
-        settle_dead_runs(instance, progress)
+    with exclusive_lock(where), open_instance(where, progress) as instance:
+        fail_dead_runs(instance, progress)
         missing = missing_days(instance, progress)
         if missing:
             start_spark(progress)
         for number, day in enumerate(missing, 1):
             load_day(instance, day, f"{number}/{len(missing)}", progress)
     show("")
-    for line in history():
+    for line in history_lines():
         show(line)
     show("")
-    for line in what_next(where, changed=bool(missing)):
+    for line in next_steps(where, changed=bool(missing)):
         show(line)
 
 
@@ -64,9 +64,9 @@ def open_instance(where: DemoWorkspace, progress: Progress) -> dg.DagsterInstanc
     return dg.DagsterInstance.from_config(str(home))
 
 
-def settle_dead_runs(instance: dg.DagsterInstance, progress: Progress) -> None:
+def fail_dead_runs(instance: dg.DagsterInstance, progress: Progress) -> None:
     """Runs of a demo that was killed: no demo but this one is running here, so they will never end by themselves."""
-    ours = dg.RunsFilter(tags={DEMO_TAG: "true"}, statuses=UNFINISHED)
+    ours = dg.RunsFilter(tags={DEMO_TAG: "true"}, statuses=UNFINISHED_STATUSES)
     for run in instance.get_runs(ours):
         progress(f"run {run.run_id[:8]} of an earlier demo was cut short; marking it as failed")
         instance.report_run_failed(run, "The demo that ran this was stopped before the run ended.")
@@ -79,7 +79,7 @@ def missing_days(instance: dg.DagsterInstance, progress: Progress) -> list[str]:
     landed = {info.properties.get(PARTITION): info for info in versions() if _is_ours(info)}
     epoch = incarnation_of(instance, orders.ledger, Table.open(orders.uri).id) if landed else 1
     keys = {info.version: partition_key(info.version, epoch) for info in landed.values()}
-    on_ledger = recorded(instance, orders.ledger, list(keys.values()))
+    on_ledger = recorded_data_versions(instance, orders.ledger, list(keys.values()))
     finished = instance.get_materialized_partitions(orders.write_key("orders_append"))
     missing = []
     for day in days.get_partition_keys():
@@ -116,7 +116,7 @@ def load_day(instance: dg.DagsterInstance, day: str, number: str, progress: Prog
     progress(f"{day}: version {version}, {rows:,} rows {how}, run {result.run_id[:8]}")
 
 
-def history() -> list[str]:
+def history_lines() -> list[str]:
     lines = [f"{'version':>7}  {'operation':<10}{'rows':>9}  {'Dagster run':<37} {'when'}"]
     for info in versions():
         run, when = info.properties.get(RUN_ID, "-"), f"{info.timestamp:%Y-%m-%d %H:%M:%S} UTC"
@@ -124,7 +124,7 @@ def history() -> list[str]:
     return [f"The history of {orders.ledger.shown_uri}, read back from the table:", *lines]
 
 
-def what_next(where: DemoWorkspace, *, changed: bool) -> list[str]:
+def next_steps(where: DemoWorkspace, *, changed: bool) -> list[str]:
     inside = where.root.is_relative_to(Path.cwd())
     afresh = f"rm -r {shlex.quote(os.path.relpath(where.root) if inside else str(where.root))}"
     said = [] if changed else ["Nothing was left to do: every day had landed, and the table is unchanged.", ""]

@@ -38,7 +38,7 @@ class DemoWorkspace:
         return self.root / "dagster_home"
 
 
-def place() -> DemoWorkspace:
+def demo_workspace() -> DemoWorkspace:
     return DemoWorkspace(Path(os.environ.get(ROOT_VARIABLE) or ".demo").absolute())
 
 
@@ -60,7 +60,7 @@ def prepare_home(where: DemoWorkspace) -> Path:
 
 
 @contextmanager
-def only_one(where: DemoWorkspace) -> Iterator[None]:
+def exclusive_lock(where: DemoWorkspace) -> Iterator[None]:
     """Two demos at once in one folder would take each other's runs for dead. The lock goes with its process."""
     where.root.mkdir(parents=True, exist_ok=True)
     with (where.root / "lock").open("w") as lock:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from lance_assets.common.text import cells, cut
+from lance_assets.common.text import cell_width, truncate
 
 INK = "#1f2933"
 FAINT = "#7b8794"
@@ -28,7 +28,7 @@ GREY = "#cbd2d9"
 PALE_GREY = "#f1f3f6"
 
 _FONT = "ui-monospace,SFMono-Regular,Menlo,Consolas,monospace"
-_WIDTH_OF_A_CHARACTER = 0.62
+_CHARACTER_WIDTH = 0.62
 """Of the font's size, for all of these fonts, with some to spare."""
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;"})
@@ -52,7 +52,7 @@ class Picture:
     height: float
     background: str | None = PAPER
     """Pages may be dark, and an image cannot know."""
-    _parts: list[str] = field(default_factory=list)
+    _elements: list[str] = field(default_factory=list)
 
     def rect(
         self,
@@ -76,7 +76,7 @@ class Picture:
 
     def line(self, start: Point, end: Point, *, stroke: str = FAINT, width: float = 1, dashed: bool = False) -> None:
         self._add(
-            "line", x1=start[0], y1=start[1], x2=end[0], y2=end[1], stroke=stroke, stroke_width=_unless(width, 1),
+            "line", x1=start[0], y1=start[1], x2=end[0], y2=end[1], stroke=stroke, stroke_width=_none_if_default(width, 1),
             stroke_dasharray="4 3" if dashed else None,
         )  # fmt: skip
 
@@ -93,20 +93,20 @@ class Picture:
         """From point to point."""
         if not points:
             return
-        first, *rest = (f"{_number(x)} {_number(y)}" for x, y in points)
+        first, *rest = (f"{_format_number(x)} {_format_number(y)}" for x, y in points)
         d = "".join((f"M{first}", *(f"L{each}" for each in rest), "Z" if closed else ""))
         self._add(
-            "path", d=d, fill=fill, stroke=stroke, stroke_width=_unless(width, 1),
+            "path", d=d, fill=fill, stroke=stroke, stroke_width=_none_if_default(width, 1),
             stroke_dasharray="4 3" if dashed else None,
         )  # fmt: skip
 
     def curve(self, start: Point, end: Point, *, stroke: str = FAINT, width: float = 1, dashed: bool = False) -> None:
         """A soft one, which leaves and arrives level."""
         (x1, y1), (x2, y2) = start, end
-        middle = _number((x1 + x2) / 2)
-        d = f"M{_number(x1)} {_number(y1)}C{middle} {_number(y1)} {middle} {_number(y2)} {_number(x2)} {_number(y2)}"
+        middle = _format_number((x1 + x2) / 2)
+        d = f"M{_format_number(x1)} {_format_number(y1)}C{middle} {_format_number(y1)} {middle} {_format_number(y2)} {_format_number(x2)} {_format_number(y2)}"
         self._add(
-            "path", d=d, fill="none", stroke=stroke, stroke_width=_unless(width, 1),
+            "path", d=d, fill="none", stroke=stroke, stroke_width=_none_if_default(width, 1),
             stroke_dasharray="4 3" if dashed else None,
         )  # fmt: skip
 
@@ -128,18 +128,18 @@ class Picture:
         width: float | None = None,
     ) -> None:
         """`y` is where the letters stand. What is wider than `width` is cut, from the right."""
-        shown = text if width is None else shortened(text, width, size)
+        shown = text if width is None else shorten(text, width, size)
         self._add(
-            "text", content=shown, x=x, y=y, font_size=_unless(size, 12), fill=fill,
+            "text", content=shown, x=x, y=y, font_size=_none_if_default(size, 12), fill=fill,
             text_anchor=None if anchor == "start" else anchor, font_weight="bold" if bold else None,
         )  # fmt: skip
 
     def svg(self) -> str:
-        width, height = _number(self.width), _number(self.height)
+        width, height = _format_number(self.width), _format_number(self.height)
         paper = "" if self.background is None else _element("rect", width="100%", height="100%", fill=self.background)
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-            f'font-family="{_FONT}" font-size="12">{paper}{"".join(self._parts)}</svg>'
+            f'font-family="{_FONT}" font-size="12">{paper}{"".join(self._elements)}</svg>'
         )
 
     def data_uri(self) -> str:
@@ -150,39 +150,39 @@ class Picture:
         return f"![{_ALT.sub(' ', alt).strip()}]({self.data_uri()})"
 
     def _add(self, name: str, content: str | None = None, **attributes: str | float | None) -> None:
-        self._parts.append(_element(name, content, **attributes))
+        self._elements.append(_element(name, content, **attributes))
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """Fit for an XML text or attribute, whatever it held."""
     return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text).translate(_ENTITIES)
 
 
-def shortened(text: str, width: float, size: float = 12) -> str:
+def shorten(text: str, width: float, size: float = 12) -> str:
     """
     >>> shortened("clickstream", 50), shortened("clicks", 50)
     ('click…', 'clicks')
     """
-    return cut(text, int(width / (size * _WIDTH_OF_A_CHARACTER)))
+    return truncate(text, int(width / (size * _CHARACTER_WIDTH)))
 
 
-def width_of(text: str, size: float = 12) -> float:
-    return cells(text) * size * _WIDTH_OF_A_CHARACTER
+def text_width(text: str, size: float = 12) -> float:
+    return cell_width(text) * size * _CHARACTER_WIDTH
 
 
 def _element(name: str, content: str | None = None, **attributes: str | float | None) -> str:
     told = "".join(
-        f' {key.replace("_", "-")}="{escaped(value if isinstance(value, str) else _number(value))}"'
+        f' {key.replace("_", "-")}="{escape(value if isinstance(value, str) else _format_number(value))}"'
         for key, value in attributes.items()
         if value is not None
     )
-    return f"<{name}{told}/>" if content is None else f"<{name}{told}>{escaped(content)}</{name}>"
+    return f"<{name}{told}/>" if content is None else f"<{name}{told}>{escape(content)}</{name}>"
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     """To a tenth, without what says nothing."""
     return f"{round(value, 1):g}" if abs(value) < 1e5 else str(round(value))
 
 
-def _unless(value: float, default: float) -> float | None:
+def _none_if_default(value: float, default: float) -> float | None:
     return None if value == default else value

@@ -18,7 +18,7 @@ from lance_assets.diagrams.svg import (
     PALE_ORANGE,
     PAPER,
     Picture,
-    width_of,
+    text_width,
 )
 from lance_assets.provenance.properties import ASSET_KEY, RUN_ID
 from lance_core import LanceError, Table
@@ -30,20 +30,20 @@ _NAMES_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _VersionRow:
     version: int
     operation: str
     writer: str
     when: str
 
 
-def version_graph(table: Table) -> Picture:
+def draw_version_graph(table: Table) -> Picture:
     numbers = list(table.version_numbers())
     position = numbers.index(table.version) if table.version in numbers else len(numbers)
     drawn = numbers[max(0, position - _BEFORE) : position + _AFTER + 1]
-    rows = list(reversed(_rows(drawn)))
+    rows = list(reversed(_with_gaps(drawn)))
     newer, older = len(numbers) - (position + _AFTER + 1), max(0, position - _BEFORE)
-    tags, branches, root = _references(table)
+    tags, branches, root = _load_references(table)
     below = f"{older:,} older" if older else root
     picture = Picture(_WIDTH, _TOP + (len(rows) + (1.7 if below else 0.7)) * _ROW)
     line = f"branch {table.branch}" if table.branch else "the main line"
@@ -52,16 +52,16 @@ def version_graph(table: Table) -> Picture:
     top, bottom = _TOP + _ROW, _TOP + _ROW * len(rows)
     picture.line((_LINE_X, top), (_LINE_X, max(top, bottom)), stroke=FAINT, width=2)
     if newer > 0:
-        _beyond(picture, _TOP, top, f"{newer:,} newer")
+        _draw_continuation(picture, _TOP, top, f"{newer:,} newer")
     for number, made in enumerate(rows):
         y = _TOP + _ROW * (number + 1)
         if isinstance(made, _Gap):
-            _gap(picture, y, made)
+            _draw_gap(picture, y, made)
         else:
-            _version(picture, y, _made(table, made), is_this=made == table.version)
-            _names(picture, y, tags.get(made, []), branches.get(made, []))
+            _draw_version(picture, y, _load_version(table, made), is_this=made == table.version)
+            _draw_names(picture, y, tags.get(made, []), branches.get(made, []))
     if below:
-        _beyond(picture, bottom + _ROW, bottom, below)
+        _draw_continuation(picture, bottom + _ROW, bottom, below)
     return picture
 
 
@@ -72,7 +72,7 @@ class _Gap:
     count: int
 
 
-def _rows(drawn: Sequence[int]) -> list[int | _Gap]:
+def _with_gaps(drawn: Sequence[int]) -> list[int | _Gap]:
     """Oldest first, with what is missing between them."""
     rows: list[int | _Gap] = []
     last = None
@@ -84,20 +84,20 @@ def _rows(drawn: Sequence[int]) -> list[int | _Gap]:
     return rows
 
 
-def _made(table: Table, version: int) -> _Made:
+def _load_version(table: Table, version: int) -> _VersionRow:
     try:
         at = table if version == table.version else table.at(version)
         made_by = at.transaction()
         when = f"{at.timestamp:%Y-%m-%d %H:%M}"
     except LanceError as error:  # it may be damaged, or going; the others are drawn
-        return _Made(version, type(error).__name__, "", "")
+        return _VersionRow(version, type(error).__name__, "", "")
     properties = made_by.properties if made_by else {}
     asset = properties.get(ASSET_KEY, "")
     writer = asset.rpartition("/")[2] or ("a run" if RUN_ID in properties else at.manifest.library or "unknown")
-    return _Made(version, made_by.operation.name if made_by else "Unknown", writer, when)
+    return _VersionRow(version, made_by.operation.name if made_by else "Unknown", writer, when)
 
 
-def _references(table: Table) -> tuple[Mapping[int, list[str]], Mapping[int, list[str]], str]:
+def _load_references(table: Table) -> tuple[Mapping[int, list[str]], Mapping[int, list[str]], str]:
     """Tags and branches by version, of this line, and where the line itself began."""
     tags: dict[int, list[str]] = {}
     branches: dict[int, list[str]] = {}
@@ -113,7 +113,7 @@ def _references(table: Table) -> tuple[Mapping[int, list[str]], Mapping[int, lis
     return tags, branches, root
 
 
-def _version(picture: Picture, y: float, made: _Made, *, is_this: bool) -> None:
+def _draw_version(picture: Picture, y: float, made: _VersionRow, *, is_this: bool) -> None:
     if is_this:
         picture.rect(8, y - 10, _WIDTH - 16, 20, fill=PALE_BLUE, radius=4)
         picture.circle(_LINE_X, y, 6, fill=BLUE, stroke=PAPER)
@@ -126,14 +126,14 @@ def _version(picture: Picture, y: float, made: _Made, *, is_this: bool) -> None:
     picture.text(_WHEN_X, y + 4, made.when, size=11, fill=ink)
 
 
-def _names(picture: Picture, y: float, tags: Sequence[str], branches: Sequence[str]) -> None:
+def _draw_names(picture: Picture, y: float, tags: Sequence[str], branches: Sequence[str]) -> None:
     x = _NAMES_X
     named = [(f"tag {name}", GREEN, PALE_GREEN) for name in tags]
     named += [(f"branch {name}", ORANGE, PALE_ORANGE) for name in branches]
     shown = named[:_NAMES_MAX]
     room = (_WIDTH - 14 - _NAMES_X - (24 if len(named) > len(shown) else 0)) / max(1, len(shown)) - 4
     for name, ink, paper in shown:
-        width = min(room, width_of(name, 10) + 10)
+        width = min(room, text_width(name, 10) + 10)
         picture.rect(x, y - 8, width, 16, fill=paper, stroke=ink, radius=8)
         picture.text(x + 5, y + 3.5, name, size=10, width=width - 8)
         x += width + 4
@@ -141,13 +141,13 @@ def _names(picture: Picture, y: float, tags: Sequence[str], branches: Sequence[s
         picture.text(x, y + 4, f"+{len(named) - len(shown)}", size=10, fill=FAINT)
 
 
-def _gap(picture: Picture, y: float, gap: _Gap) -> None:
+def _draw_gap(picture: Picture, y: float, gap: _Gap) -> None:
     picture.line((_LINE_X, y - _ROW / 2), (_LINE_X, y + _ROW / 2), stroke=PAPER, width=3)
     picture.line((_LINE_X, y - _ROW / 2), (_LINE_X, y + _ROW / 2), stroke=GREY, width=2, dashed=True)
     what = "version is" if gap.count == 1 else "versions are"
     picture.text(_NUMBER_X, y + 4, f"{gap.count:,} {what} gone", size=11, fill=FAINT)
 
 
-def _beyond(picture: Picture, y: float, line_from: float, text: str) -> None:
+def _draw_continuation(picture: Picture, y: float, line_from: float, text: str) -> None:
     picture.line((_LINE_X, y), (_LINE_X, line_from), stroke=GREY, width=2, dashed=True)
     picture.text(_NUMBER_X, y + 4, text, size=11, fill=FAINT)

@@ -16,16 +16,16 @@ import dagster as dg
 from lance_assets.checks.check import Check
 from lance_assets.definitions.lance_table import LanceTable
 from lance_assets.definitions.uniqueness import normalized_uri
-from lance_assets.failures.error_translation import lance_errors
+from lance_assets.failures.error_translation import translate_errors
 from lance_assets.fleet.fleet_run import FleetRun, Member
 from lance_assets.fleet.report import FleetReport, TableOutcome
-from lance_assets.ledger.ledger import Ledger, check_uri, check_word, shown_uri
+from lance_assets.ledger.ledger import Ledger, check_uri, check_name, shown_uri
 from lance_assets.maintenance.maintenance_step import maintenance_key
 from lance_assets.maintenance.policy import Maintenance
 from lance_assets.provenance.run_intents import run_intent
-from lance_assets.provenance.run_properties import properties_of
+from lance_assets.provenance.run_properties import properties_of_run
 from lance_assets.resources.lance import Access, LanceResource
-from lance_assets.resources.spark import SPARK, session_of
+from lance_assets.resources.spark import SPARK_RESOURCE_KEY, session_of
 from lance_assets.spark.jobs import SparkRunner
 from lance_core import InvalidInput, find_tables
 from lance_core.tasks.partitioning import Runner
@@ -35,7 +35,7 @@ _NAMED_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class ProjectTable:
     """A table of the project that lies in the fleet."""
 
     ledger: Ledger
@@ -55,7 +55,7 @@ class Prefix:
 
     def __post_init__(self) -> None:
         for part in (*self.levels, self.name):
-            check_word(part, what="a Lance fleet's name and key prefix")
+            check_name(part, subject="a Lance fleet's name and key prefix")
         check_uri(self.uri, f"the Lance fleet {self.label!r}", missing="the place that its tables lie below")
 
     @property
@@ -90,7 +90,7 @@ class LanceFleet:
     prefix: Prefix
     policy: Maintenance
     policies: Mapping[str, Maintenance]
-    declared: tuple[Declared, ...]
+    declared: tuple[ProjectTable, ...]
     exclude: tuple[str, ...]
     orphans: bool
     group: str
@@ -125,18 +125,18 @@ class LanceFleet:
             owners=self.owners,
             tags=self.tags,
             metadata={"dagster/uri": self.prefix.shown_uri},
-            required_resource_keys={SPARK},
+            required_resource_keys={SPARK_RESOURCE_KEY},
             check_specs=[dg.AssetCheckSpec(_CHECK, asset=self.key, description="No table of the fleet was left out.")],
             pool=self.prefix.pool,
         )
         def asset(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]  # as Dagster knows it
-            with lance_errors(self.prefix, retry_number=context.retry_number):
-                report = self._round(context).done()
-                return dg.MaterializeResult(metadata=report.metadata, check_results=[_checked(report)])
+            with translate_errors(self.prefix, retry_number=context.retry_number):
+                report = self._build_run(context).run()
+                return dg.MaterializeResult(metadata=report.metadata, check_results=[_check_result(report)])
 
         return asset
 
-    def _round(self, context: dg.AssetExecutionContext) -> FleetRun:
+    def _build_run(self, context: dg.AssetExecutionContext) -> FleetRun:
         started = time.monotonic()
         access = self.prefix.access()
         found = find_tables(self.prefix.uri, storage_options=access["storage_options"], exclude=self.exclude)
@@ -153,14 +153,14 @@ class LanceFleet:
         intent = run_intent(context.instance, context.run, self.key, None)
 
         def runner() -> Runner:
-            return SparkRunner(session_of(getattr(context.resources, SPARK)))
+            return SparkRunner(session_of(getattr(context.resources, SPARK_RESOURCE_KEY)))
 
         return FleetRun(
             context=context,
             members=members,
             skipped=found.skipped,
             intent=intent,
-            properties=properties_of(context.run, self.key, None, intent, ()),
+            properties=properties_of_run(context.run, self.key, None, intent, ()),
             runner=runner,
             orphans=self.orphans,
             prefix=self.prefix.shown_uri,
@@ -211,12 +211,12 @@ def lance_fleet(
     storage = storage or LanceResource(storage_options=dict(storage_options or {}))
     if isinstance(exclude, str):
         raise InvalidInput(f"the Lance fleet {name!r}: exclude={exclude!r} is one text; give a list of patterns")
-    below = Prefix(name, levels, storage.place(prefix) if prefix else prefix, storage)
+    below = Prefix(name, levels, storage.resolve_uri(prefix) if prefix else prefix, storage)
     return LanceFleet(
         prefix=below,
         policy=policy or Maintenance(),
         policies=dict(policies or {}),
-        declared=tuple(map(_declared, tables)),
+        declared=tuple(map(_project_table, tables)),
         exclude=tuple(exclude),
         orphans=orphans,
         group=group or name,
@@ -226,19 +226,19 @@ def lance_fleet(
     )
 
 
-def _declared(table: LanceTable) -> Declared:
+def _project_table(table: LanceTable) -> ProjectTable:
     writes = frozenset(table.write_key(write.name) for write in table.writes)
-    return Declared(table.ledger, writes, table.maintenance, table.checks)
+    return ProjectTable(table.ledger, writes, table.maintenance, table.checks)
 
 
-def _checked(report: FleetReport) -> dg.AssetCheckResult:
-    wrong = [*report.of(TableOutcome.FAILED), *report.of(TableOutcome.SKIPPED)]
+def _check_result(report: FleetReport) -> dg.AssetCheckResult:
+    wrong = [*report.tables_with(TableOutcome.FAILED), *report.tables_with(TableOutcome.SKIPPED)]
     named = "; ".join(f"{table.uri}: {table.message}" for table in wrong[:_NAMED_MAX])
     more = f"; and {len(wrong) - _NAMED_MAX} more" if len(wrong) > _NAMED_MAX else ""
     return dg.AssetCheckResult(
         check_name=_CHECK,
         passed=not wrong,
         # Those that are skipped may be meant to be there.
-        severity=dg.AssetCheckSeverity.ERROR if report.of(TableOutcome.FAILED) else dg.AssetCheckSeverity.WARN,
+        severity=dg.AssetCheckSeverity.ERROR if report.tables_with(TableOutcome.FAILED) else dg.AssetCheckSeverity.WARN,
         description=f"{named}{more}" or f"all of {len(report.tables)} tables",
     )

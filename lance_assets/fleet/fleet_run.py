@@ -41,9 +41,9 @@ from lance_core.tasks.driver import TableRef, WriteOptions
 from lance_core.tasks.index_build import optimize_indices
 from lance_core.tasks.partitioning import Runner, Task
 
-_AT_ONCE = 8
-_JOB_LOST = (PySparkException, Py4JError)
-_LOST_MAX = 16
+_THREADS = 8
+_JOB_ERRORS = (PySparkException, Py4JError)
+_LOST_JOBS_MAX = 16
 """Jobs, after which it is the cluster and no table."""
 _A = TypeVar("_A")
 
@@ -68,18 +68,18 @@ class Member:
         self.report = TableReport(self.uri)
 
     @property
-    def is_alive(self) -> bool:
+    def is_workable(self) -> bool:
         return self.survey is not None and self.report.fate not in (TableOutcome.DEFERRED, TableOutcome.SKIPPED)
 
     @property
-    def has_moved_indices(self) -> bool:
+    def needs_index_replan(self) -> bool:
         """Whether rows were moved from under its indices in this round."""
-        return self.is_alive and self.report.compacted and self.survey is not None and bool(self.survey.indices)
+        return self.is_workable and self.report.compacted and self.survey is not None and bool(self.survey.indices)
 
     def open(self) -> Table:
         return Table.open(self.uri, **self.access)
 
-    def look(self, now: datetime) -> Survey:
+    def take_survey(self, now: datetime) -> Survey:
         self.table = self.open()
         return survey_table(self.table, self.policy, now)
 
@@ -97,26 +97,28 @@ class FleetRun:
     prefix: str
     started: float
 
-    def done(self) -> FleetReport:
+    def run(self) -> FleetReport:
         now = datetime.now(UTC)
-        self._planned(now)
+        self._plan(now)
         seconds = time.monotonic() - self.started
-        wanted = [each for each in self.members if each.is_alive and each.due and each.due.compact]
+        wanted = [each for each in self.members if each.is_workable and each.due and each.due.compact]
         self.context.log.info(f"{len(self.members)} tables looked at in {seconds:.1f} s, {len(wanted)} to be compacted")
-        jobs = self._compacted(wanted) + self._indexed(now)
-        to_clean = [each for each in self.members if each.is_alive and each.policy.cleans and self._has_leftovers(each)]
+        jobs = self._compact_all(wanted) + self._maintain_indices(now)
+        to_clean = [
+            each for each in self.members if each.is_workable and each.policy.cleans and self._should_clean(each)
+        ]
         # Asked now: a compaction makes versions, beside which others are among the newest no more.
         needed = pins_from_ledgers(self.context.instance) if to_clean else {}
-        side_by_side(lambda each: self._cleaned(each, needed), to_clean)
+        run_concurrently(lambda each: self._clean(each, needed), to_clean)
         worked = [each for each in self.members if each.report.has_changed]
-        side_by_side(lambda each: _looked_again(each, now), worked)
+        run_concurrently(lambda each: _survey_result(each, now), worked)
         for each in worked:
-            self._recorded(each)
+            self._record(each)
         told = [TableReport(uri, TableOutcome.SKIPPED, message=why) for uri, why in self.skipped.items()]
         return FleetReport(self.prefix, [*(each.report for each in self.members), *told], seconds, jobs)
 
-    def _planned(self, now: datetime) -> None:
-        side_by_side(lambda each: _surveyed(each, now), self.members)
+    def _plan(self, now: datetime) -> None:
+        run_concurrently(lambda each: _survey(each, now), self.members)
         old = any(each.survey and each.survey.outlived for each in self.members)
         needed = pins_from_ledgers(self.context.instance) if old else {}
         busy = active_runs_by_asset(self.context.instance, excluding=self.context.run.run_id)
@@ -132,27 +134,29 @@ class FleetRun:
                 what = f"the run {busy[writing[0]]} is writing it ({writing[0].to_user_string()})"
                 each.report.message = f"{what}, and is not finished"
 
-    def _compacted(self, members: Sequence[Member]) -> int:
+    def _compact_all(self, members: Sequence[Member]) -> int:
         if not members:
             return 0
-        runner = _Counting(self.runner())
+        runner = _CountingRunner(self.runner())
         left, lost = [list(members)], 0
         while left:
             some = left.pop()
             try:
-                self._compact(some, runner)
-            except _JOB_LOST as error:
+                self._compact_group(some, runner)
+            except _JOB_ERRORS as error:
                 lost += 1
                 self.context.log.warning(f"the job that compacted {len(some)} tables was lost: {_first_line(error)}")
-                if len(some) > 1 and lost <= _LOST_MAX:
+                if len(some) > 1 and lost <= _LOST_JOBS_MAX:
                     # A table that ends the processes that read it is in one of the halves.
                     left += [some[len(some) // 2 :], some[: len(some) // 2]]
                     continue
                 for each in some:
-                    each.report.failed(StorageError(f"the Spark job that compacted it was lost: {_first_line(error)}"))
+                    each.report.add_failure(
+                        StorageError(f"the Spark job that compacted it was lost: {_first_line(error)}")
+                    )
         return runner.jobs
 
-    def _compact(self, members: Sequence[Member], runner: Runner) -> None:
+    def _compact_group(self, members: Sequence[Member], runner: Runner) -> None:
         wanted = [
             TableCompaction(
                 TableRef(each.uri, **each.access), WriteOptions(self.intent, self.properties), each.policy.target_rows
@@ -163,29 +167,33 @@ class FleetRun:
             if outcome.committed and (outcome.committed.attempts or outcome.committed.already_committed):
                 each.report.compacted, each.report.fate = True, TableOutcome.MAINTAINED
             if outcome.error:
-                each.report.failed(outcome.error)
+                each.report.add_failure(outcome.error)
 
-    def _indexed(self, now: datetime) -> int:
+    def _maintain_indices(self, now: datetime) -> int:
         """One table after another: each has jobs of its own, of which a small one takes next to nothing."""
-        side_by_side(lambda each: _planned_anew(each, now), [each for each in self.members if each.has_moved_indices])
-        members = [each for each in self.members if each.is_alive and each.due and each.due.index]
+        run_concurrently(
+            lambda each: _replan_indices(each, now), [each for each in self.members if each.needs_index_replan]
+        )
+        members = [each for each in self.members if each.is_workable and each.due and each.due.index]
         if not members:
             return 0
-        runner, lost = _Counting(self.runner()), 0
+        runner, lost = _CountingRunner(self.runner()), 0
         for each in members:
-            if lost > _LOST_MAX:
-                each.report.failed(StorageError(f"its indices wait for the next round: {lost} Spark jobs were lost"))
+            if lost > _LOST_JOBS_MAX:
+                each.report.add_failure(
+                    StorageError(f"its indices wait for the next round: {lost} Spark jobs were lost")
+                )
                 continue
             try:
-                self._index(each, runner)
+                self._maintain_indices_of(each, runner)
             except TABLES_FAULT as error:
-                each.report.failed(error)
-            except _JOB_LOST as error:
+                each.report.add_failure(error)
+            except _JOB_ERRORS as error:
                 lost += 1
-                each.report.failed(StorageError(f"the Spark job for its indices was lost: {_first_line(error)}"))
+                each.report.add_failure(StorageError(f"the Spark job for its indices was lost: {_first_line(error)}"))
         return runner.jobs
 
-    def _index(self, member: Member, runner: Runner) -> None:
+    def _maintain_indices_of(self, member: Member, runner: Runner) -> None:
         where, how = (
             TableRef(member.uri, **member.access),
             WriteOptions(self.intent + INDEX_INTENT_SUFFIX, self.properties),
@@ -196,16 +204,16 @@ class FleetRun:
             if member.report.fate is TableOutcome.IN_SHAPE:
                 member.report.fate = TableOutcome.MAINTAINED
 
-    def _has_leftovers(self, member: Member) -> bool:
+    def _should_clean(self, member: Member) -> bool:
         return self.orphans or bool(member.due and member.due.clean)
 
-    def _cleaned(self, member: Member, ledgers: Pins) -> None:
+    def _clean(self, member: Member, ledgers: Pins) -> None:
         report = member.report
         try:
             table = member.open()
             done = clean_up(table, member.policy, pins_of_table(table, member.policy, ledgers))
         except TABLES_FAULT as error:
-            report.failed(error)
+            report.add_failure(error)
             return
         report.versions_removed = len(done.versions)
         report.files_removed = len(done.files) + len(done.orphans)
@@ -214,7 +222,7 @@ class FleetRun:
         if report.files_removed and report.fate is TableOutcome.IN_SHAPE:
             report.fate = TableOutcome.MAINTAINED
 
-    def _recorded(self, member: Member) -> None:
+    def _record(self, member: Member) -> None:
         """On the ledger of a table that has one; the sensor finds whatever is missed here."""
         if member.ledger is None or member.survey is None or member.table is None:
             return
@@ -222,11 +230,11 @@ class FleetRun:
             record_versions_of_run(self.context, member.ledger, member.checks, member.table, member.survey.version)
             retire_partitions(self.context.instance, member.ledger, member.table)
         except TABLES_FAULT as error:
-            member.report.failed(error)
+            member.report.add_failure(error)
 
 
 @dataclass(slots=True)
-class _Counting:
+class _CountingRunner:
     runner: Runner
     jobs: int = 0
 
@@ -239,39 +247,39 @@ class _Counting:
         return self.runner.run(task, parts)
 
 
-def _surveyed(member: Member, now: datetime) -> None:
+def _survey(member: Member, now: datetime) -> None:
     try:
-        member.survey = member.look(now)
-        member.report.before = _figures(member.survey)
+        member.survey = member.take_survey(now)
+        member.report.before = _figures_of(member.survey)
     except TABLES_FAULT as error:
-        member.report.failed(error)
+        member.report.add_failure(error)
         member.report.fate = TableOutcome.SKIPPED
 
 
-def _planned_anew(member: Member, now: datetime) -> None:
+def _replan_indices(member: Member, now: datetime) -> None:
     """What is due for its indices, once it is compacted."""
     try:
-        index = plan_maintenance(member.look(now), member.policy).index
+        index = plan_maintenance(member.take_survey(now), member.policy).index
     except TABLES_FAULT as error:
-        member.report.failed(error)
+        member.report.add_failure(error)
         return
     if member.due is not None:
         member.due = replace(member.due, index=index)
         member.report.due = member.due.reasons
 
 
-def _looked_again(member: Member, now: datetime) -> None:
+def _survey_result(member: Member, now: datetime) -> None:
     try:
-        member.report.after = _figures(member.look(now))
+        member.report.after = _figures_of(member.take_survey(now))
     except TABLES_FAULT as error:
-        member.report.failed(error)
+        member.report.add_failure(error)
 
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def _figures(found: Survey) -> Figures:
+def _figures_of(found: Survey) -> Figures:
     return Figures(
         version=found.version,
         rows=found.rows,
@@ -284,6 +292,6 @@ def _figures(found: Survey) -> Figures:
     )
 
 
-def side_by_side(work: Callable[[_A], None], things: Iterable[_A]) -> None:
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="maintaining") as threads:
+def run_concurrently(work: Callable[[_A], None], things: Iterable[_A]) -> None:
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="maintaining") as threads:
         list(threads.map(work, things))

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import dagster as dg
 
-from lance_assets.common.text import in_markdown
+from lance_assets.common.text import escape_markdown
 from lance_assets.ledger.version_metadata import Metadata
 
 _SHOWN_MAX = 100
@@ -67,7 +67,7 @@ class TableReport:
         """Whether it has other versions than before, as far as it was looked after."""
         return bool(self.compacted or self.indexed or self.versions_removed)
 
-    def failed(self, error: Exception) -> None:
+    def add_failure(self, error: Exception) -> None:
         """A later one adds to an earlier one."""
         said = str(error) or type(error).__name__
         self.fate, self.message = TableOutcome.FAILED, f"{self.message}; {said}"[:_MESSAGE_MAX].removeprefix("; ")
@@ -84,16 +84,16 @@ class FleetReport:
     jobs: int
     """Of Spark: one for all compactions, some for each table whose indices were kept up; more where one was lost."""
 
-    def of(self, fate: TableOutcome) -> list[TableReport]:
+    def tables_with(self, fate: TableOutcome) -> list[TableReport]:
         return [table for table in self.tables if table.fate is fate]
 
     @property
     def metadata(self) -> Metadata:
         value = dg.MetadataValue
-        told = self._told()
+        told = self._notable_tables()
         numbers = {
-            "lance/tables": len(self.tables) - len(self.of(TableOutcome.SKIPPED)),
-            **{f"lance/tables_{fate.name.lower()}": len(self.of(fate)) for fate in TableOutcome},
+            "lance/tables": len(self.tables) - len(self.tables_with(TableOutcome.SKIPPED)),
+            **{f"lance/tables_{fate.name.lower()}": len(self.tables_with(fate)) for fate in TableOutcome},
             "lance/tables_compacted": sum(table.compacted for table in self.tables),
             "lance/tables_indexed": sum(table.indexed for table in self.tables),
             "lance/versions_removed": sum(table.versions_removed for table in self.tables),
@@ -102,8 +102,8 @@ class FleetReport:
             **self._sums(),
             "lance/spark_jobs": self.jobs,
         }
-        rows = [dg.TableRecord(_row(table)) for table in told[:_SHOWN_MAX]]
-        everything = [table.as_json() for table in [*told, *self.of(TableOutcome.IN_SHAPE)][:_JSON_MAX]]
+        rows = [dg.TableRecord(_report_row(table)) for table in told[:_SHOWN_MAX]]
+        everything = [table.as_json() for table in [*told, *self.tables_with(TableOutcome.IN_SHAPE)][:_JSON_MAX]]
         return {
             "lance/report": value.md(self.markdown),
             **({"lance/report_table": value.table(rows)} if rows else {}),
@@ -114,21 +114,23 @@ class FleetReport:
 
     @property
     def markdown(self) -> str:
-        counts = ", ".join(f"{len(self.of(fate))} {fate}" for fate in TableOutcome if self.of(fate))
+        counts = ", ".join(f"{len(self.tables_with(fate))} {fate}" for fate in TableOutcome if self.tables_with(fate))
         lines = [f"**{len(self.tables)} tables below `{self.prefix}`**: {counts or 'none'}", ""]
-        told = self._told()
+        told = self._notable_tables()
         if told:
-            columns = list(_row(told[0]))
+            columns = list(_report_row(told[0]))
             lines += [f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
-            lines += [f"| {' | '.join(map(_cell, _row(table).values()))} |" for table in told[:_SHOWN_MAX]]
+            lines += [
+                f"| {' | '.join(map(_markdown_cell, _report_row(table).values()))} |" for table in told[:_SHOWN_MAX]
+            ]
         if len(told) > _SHOWN_MAX:
             lines += ["", f"{len(told) - _SHOWN_MAX} more are in the JSON."]
         return "\n".join(lines)
 
-    def _told(self) -> list[TableReport]:
+    def _notable_tables(self) -> list[TableReport]:
         """What somebody should look at comes first."""
         order = (TableOutcome.FAILED, TableOutcome.SKIPPED, TableOutcome.DEFERRED, TableOutcome.MAINTAINED)
-        return [table for fate in order for table in self.of(fate)]
+        return [table for fate in order for table in self.tables_with(fate)]
 
     def _sums(self) -> Mapping[str, int]:
         sums: dict[str, int] = {}
@@ -141,15 +143,15 @@ class FleetReport:
         return sums
 
 
-def _row(table: TableReport) -> dict[str, str | int]:
+def _report_row(table: TableReport) -> dict[str, str | int]:
     before, after = table.before, table.after or table.before
     return {
         "table": table.uri,
         "fate": str(table.fate),
         "found": "; ".join(table.due),
-        "files": _change(before.files, after.files) if before and after else "",
-        "bytes": _change(before.bytes, after.bytes) if before and after else "",
-        "rows not indexed": _change(before.index_rows_uncovered, after.index_rows_uncovered)
+        "files": _change_text(before.files, after.files) if before and after else "",
+        "bytes": _change_text(before.bytes, after.bytes) if before and after else "",
+        "rows not indexed": _change_text(before.index_rows_uncovered, after.index_rows_uncovered)
         if before and after and (before.index_segments or after.index_segments)
         else "",
         "versions removed": table.versions_removed,
@@ -158,7 +160,7 @@ def _row(table: TableReport) -> dict[str, str | int]:
     }
 
 
-def _change(before: int, after: int) -> str:
+def _change_text(before: int, after: int) -> str:
     """
     >>> _change(1200, 3), _change(5, 5)
     ('1,200 → 3', '5')
@@ -166,6 +168,6 @@ def _change(before: int, after: int) -> str:
     return f"{before:,}" if before == after else f"{before:,} → {after:,}"
 
 
-def _cell(value: str | int) -> str:
+def _markdown_cell(value: str | int) -> str:
     text = f"{value:,}" if isinstance(value, int) else value
-    return in_markdown(text.replace("\n", " "))
+    return escape_markdown(text.replace("\n", " "))

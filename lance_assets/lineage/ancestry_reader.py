@@ -7,14 +7,14 @@ is meant for the store of the first. That one of them is gone, or cannot be reac
 import os
 from dataclasses import dataclass, field, replace
 
-from lance_assets.lineage.graph import DEPTH_MAX, VERSIONS_MAX, Ancestry, ancestry
+from lance_assets.lineage.graph import DEPTH_MAX, VERSIONS_MAX, Ancestry, build_ancestry
 from lance_assets.lineage.model import AncestryKind, InputVersion, Origin, Unknown, VersionName, sources_of
-from lance_assets.provenance.properties import inputs_of
+from lance_assets.provenance.properties import parse_inputs
 from lance_core import LanceError, NotFound, Table, VersionInfo
 from lance_core.operations import Clone, Operation
 from lance_core.shell import Access, elsewhere
 
-DETACHED = 2**63
+FIRST_DETACHED = 2**63
 """Versions from this number on are beside the line."""
 
 
@@ -35,23 +35,25 @@ def ancestry_of(
     >>> [line.name.version for line in ancestry_of(restored).lines()]
     [3, 1]
     """
-    tables = Tables(table, access or Access(), parents)
-    return ancestry(VersionName(table.uri, table.version), tables.look, depth_max=depth_max, versions_max=versions_max)
+    tables = AncestryReader(table, access or Access(), parents)
+    return build_ancestry(
+        VersionName(table.uri, table.version), tables.read_origin, depth_max=depth_max, versions_max=versions_max
+    )
 
 
 @dataclass(slots=True)
-class Tables:
+class AncestryReader:
     """Each opened once for each of its versions that is asked for."""
 
     first: Table
     access: Access = field(repr=False)
     parents: bool = False
 
-    def look(self, name: VersionName) -> Origin | Unknown:
+    def read_origin(self, name: VersionName) -> Origin | Unknown:
         if "://" not in name.uri and not os.path.isabs(name.uri):
             return Unknown(name, "the record names no absolute place")
         try:
-            found = origin_of(self._opened(name), name)
+            found = origin_of(self._open(name), name)
         except NotFound as error:
             return Unknown(name, str(error))
         except (LanceError, OSError) as error:
@@ -61,7 +63,7 @@ class Tables:
         before = InputVersion(VersionName(name.uri, found.parent), AncestryKind.FOLLOWS)
         return replace(found, sources=(*found.sources, before))
 
-    def _opened(self, name: VersionName) -> Table:
+    def _open(self, name: VersionName) -> Table:
         if name == VersionName(self.first.uri, self.first.version):
             return self.first
         access = elsewhere(self.access, own=self.first.uri, other=name.uri)
@@ -79,10 +81,10 @@ def origin_of(table: Table, name: VersionName | None = None) -> Origin:
     """Of the version that a table is at. `name` is what it is called by who asks."""
     made_by = table.transaction()
     operation = made_by.operation if made_by else None
-    return origin(name or VersionName(table.uri, table.version), table.version_info(), operation)
+    return build_origin(name or VersionName(table.uri, table.version), table.version_info(), operation)
 
 
-def origin(name: VersionName, info: VersionInfo, operation: Operation | None) -> Origin:
+def build_origin(name: VersionName, info: VersionInfo, operation: Operation | None) -> Origin:
     """`operation` may be left out where it is neither of those that name another version."""
     return Origin(
         name=name,
@@ -98,12 +100,12 @@ def origin(name: VersionName, info: VersionInfo, operation: Operation | None) ->
         properties=info.properties,
         sources=sources_of(name.uri, info.properties, operation),
         together=info.together,
-        unread=inputs_of(info.properties).unread,
+        unreadable_inputs=parse_inputs(info.properties).unparsed,
     )
 
 
 def parent_of(info: VersionInfo) -> int | None:
     """On a line each version follows the one before it, but for the first, which may be a clone's or a branch's."""
-    if info.version >= DETACHED:
+    if info.version >= FIRST_DETACHED:
         return info.read_version or None
     return info.version - 1 if info.version > 1 and info.operation != Clone.name else None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import dagster as dg
 
 from lance_assets.lineage.model import VersionName
-from lance_assets.provenance.properties import INPUTS, inputs_of
+from lance_assets.provenance.properties import INPUTS, parse_inputs
 from lance_core import NotFound
 
 _KEYS_MAX = 2000
@@ -29,7 +29,7 @@ class RunVersion:
     recorded_on: str | None
     """The ledger, and the partition of it."""
     inputs: tuple[VersionName, ...]
-    landed_in: str | None = None
+    committed_by: str | None = None
     """The run that made it, where it is another one: this one found that it had landed."""
 
 
@@ -53,21 +53,21 @@ def recorded_versions(instance: dg.DagsterInstance, run_id: str) -> RunVersions:
     run = record.dagster_run
     planned = instance.get_asset_keys_for_run(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED)
     made: dict[VersionName, RunVersion] = {}
-    for event in (*_own(instance, run_id), *_recorded_by_others(instance, record, planned)):
-        found = _made(event, run_id)
+    for event in (*_events_of_run(instance, run_id), *_events_recorded_for_run(instance, record, planned)):
+        found = _run_version(event, run_id)
         if found is not None and (found.recorded_on or found.name not in made):
             made[found.name] = found
     assets = tuple(sorted(key.to_user_string() for key in planned))
     return RunVersions(run_id, run.status.value, run.job_name, assets, tuple(made.values()))
 
 
-def _own(instance: dg.DagsterInstance, run_id: str) -> Iterator[dg.AssetMaterialization]:
+def _events_of_run(instance: dg.DagsterInstance, run_id: str) -> Iterator[dg.AssetMaterialization]:
     for record in instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION).records:
         if (event := record.asset_materialization) is not None:
             yield event
 
 
-def _recorded_by_others(
+def _events_recorded_for_run(
     instance: dg.DagsterInstance, record: dg.RunRecord, planned: Set[dg.AssetKey]
 ) -> Iterator[dg.AssetMaterialization]:
     """Of a run that was cut off between its commit and its event, by the sensor, which tags them with the run. Dagster
@@ -93,30 +93,30 @@ def _recorded_by_others(
                 break
 
 
-def _made(event: dg.AssetMaterialization, run_id: str) -> RunVersion | None:
+def _run_version(event: dg.AssetMaterialization, run_id: str) -> RunVersion | None:
     """None where it is about something else: other events too name a table, or a version that was looked at."""
     shown = {name: value.value for name, value in event.metadata.items()}
     uri, version, operation = (shown.get(name) for name in ("dagster/uri", "lance/version", "lance/operation"))
     if not (isinstance(uri, str) and isinstance(version, int) and isinstance(operation, str)):
         return None
-    made_by = _text(shown, "lance/run")
+    made_by = _text_value(shown, "lance/run")
     on_ledger = event.partition if (event.tags or {}).get("lance/op") else None
     return RunVersion(
         VersionName(uri, version),
         operation,
-        _text(shown, "lance/written_by"),
-        _text(shown, "lance/written_partition"),
+        _text_value(shown, "lance/written_by"),
+        _text_value(shown, "lance/written_partition"),
         f"{event.asset_key.to_user_string()} {on_ledger}" if on_ledger else None,
-        _inputs(shown.get("lance/inputs")),
+        _input_names(shown.get("lance/inputs")),
         made_by if made_by != run_id else None,
     )
 
 
-def _inputs(shown: object) -> tuple[VersionName, ...]:
-    told = inputs_of({INPUTS: json.dumps(shown)}) if isinstance(shown, dict) else inputs_of({})
+def _input_names(shown: object) -> tuple[VersionName, ...]:
+    told = parse_inputs({INPUTS: json.dumps(shown)}) if isinstance(shown, dict) else parse_inputs({})
     return tuple(VersionName(uri, version) for uri, version in told.versions)
 
 
-def _text(shown: Mapping[str, object], name: str) -> str | None:
+def _text_value(shown: Mapping[str, object], name: str) -> str | None:
     value = shown.get(name)
     return value if isinstance(value, str) else None

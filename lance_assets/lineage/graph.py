@@ -14,10 +14,10 @@ from lance_assets.lineage.model import AncestryKind, InputVersion, Origin, Unkno
 
 DEPTH_MAX = 20
 VERSIONS_MAX = 1000
-_SKEW = timedelta(minutes=5)
+_CLOCK_SKEW_MAX = timedelta(minutes=5)
 """So much may the clocks of two writers differ."""
 
-Look = Callable[[VersionName], Origin | Unknown]
+ReadOrigin = Callable[[VersionName], Origin | Unknown]
 
 
 class LineKind(Enum):
@@ -25,11 +25,11 @@ class LineKind(Enum):
 
     NEW = "new"
     """What the version says of itself; the lines below it are its sources."""
-    AGAIN = "again"
+    REPEATED = "again"
     """It has a line already, further up."""
     CYCLE = "cycle"
     """It is an ancestor of itself: this line is below its own."""
-    CUT = "cut"
+    TRUNCATED = "cut"
     """What it says, without what that comes from: that would be too deep, or too much."""
     UNKNOWN = "unknown"
 
@@ -37,32 +37,32 @@ class LineKind(Enum):
 @dataclass(frozen=True, slots=True)
 class TreeLine:
     name: VersionName
-    bond: AncestryKind | None
+    ancestry: AncestryKind | None
     """To the line above that it is below; None for the version that was asked for."""
-    mark: LineKind
+    kind: LineKind
     origin: Origin | None
-    why: str | None
+    reason: str | None
     """Of one that is unknown."""
     is_younger: bool
     """Than what says that it comes from it: there is another table in that place now."""
-    last: tuple[bool, ...]
+    is_last: tuple[bool, ...]
     """From the top down to here, whether each is the last one of its parent. As long as the line is deep."""
 
     @property
     def depth(self) -> int:
-        return len(self.last)
+        return len(self.is_last)
 
 
 @dataclass(frozen=True, slots=True)
 class Ancestry:
     root: VersionName
-    found: Mapping[VersionName, Origin | Unknown]
+    origins: Mapping[VersionName, Origin | Unknown]
     """All that were asked, the nearest first."""
     unfollowed: frozenset[VersionName]
     """Of those, the ones whose sources were not, though they have some."""
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         return not self.unfollowed
 
     def lines(self) -> Iterator[TreeLine]:
@@ -74,16 +74,16 @@ class Ancestry:
         while stack:
             source, name, last = stack.pop()
             del path[len(last) :]
-            line = self._line(source, name, last, path, said)
+            line = self._tree_line(source, name, last, path, said)
             yield line
             said.add(name)
             path.append(name)
-            if line.mark is LineKind.NEW and line.origin is not None:
+            if line.kind is LineKind.NEW and line.origin is not None:
                 sources = line.origin.sources
                 for number, each in reversed([*enumerate(sources, 1)]):
                     stack.append((each, each.name, (*last, number == len(sources))))
 
-    def _line(
+    def _tree_line(
         self,
         source: InputVersion | None,
         name: VersionName,
@@ -91,20 +91,22 @@ class Ancestry:
         path: list[VersionName],
         said: set[VersionName],
     ) -> TreeLine:
-        facts = self.found[name]
+        facts = self.origins[name]
         origin = facts if isinstance(facts, Origin) else None
-        above = self.found[path[-1]] if path else None
+        above = self.origins[path[-1]] if path else None
         return TreeLine(
             name=name,
-            bond=source.bond if source else None,
-            mark=self._mark(name, facts, path, said),
+            ancestry=source.kind if source else None,
+            kind=self._kind_of(name, facts, path, said),
             origin=origin,
-            why=facts.why if isinstance(facts, Unknown) else None,
-            is_younger=isinstance(above, Origin) and origin is not None and origin.timestamp - above.timestamp > _SKEW,
-            last=last,
+            reason=facts.reason if isinstance(facts, Unknown) else None,
+            is_younger=isinstance(above, Origin)
+            and origin is not None
+            and origin.timestamp - above.timestamp > _CLOCK_SKEW_MAX,
+            is_last=last,
         )
 
-    def _mark(
+    def _kind_of(
         self, name: VersionName, facts: Origin | Unknown, path: list[VersionName], said: set[VersionName]
     ) -> LineKind:
         if isinstance(facts, Unknown):
@@ -112,12 +114,12 @@ class Ancestry:
         if name in path:
             return LineKind.CYCLE
         if name in said:
-            return LineKind.AGAIN
-        return LineKind.CUT if name in self.unfollowed else LineKind.NEW
+            return LineKind.REPEATED
+        return LineKind.TRUNCATED if name in self.unfollowed else LineKind.NEW
 
 
-def ancestry(
-    root: VersionName, look: Look, *, depth_max: int = DEPTH_MAX, versions_max: int = VERSIONS_MAX
+def build_ancestry(
+    root: VersionName, read_origin: ReadOrigin, *, depth_max: int = DEPTH_MAX, versions_max: int = VERSIONS_MAX
 ) -> Ancestry:
     """Nearest first, so that what is left out is what is furthest. `depth_max` is how many steps are gone from the
     root, `versions_max` how many versions are asked."""
@@ -127,7 +129,7 @@ def ancestry(
     seen = {root}
     while waiting:
         name, depth = waiting.popleft()
-        facts = look(name)
+        facts = read_origin(name)
         found[name] = facts
         if isinstance(facts, Unknown):
             continue

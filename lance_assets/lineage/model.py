@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
-from lance_assets.provenance.properties import ASSET_KEY, CODE_LOCATION, INTENT, PARTITION, RUN_ID, inputs_of
+from lance_assets.provenance.properties import ASSET_KEY, CODE_LOCATION, INTENT, PARTITION, RUN_ID, parse_inputs
 from lance_core.operations import Clone, Operation, Restore
 
 _SOURCES_MAX = 10_000
@@ -30,7 +30,7 @@ class AncestryKind(Enum):
     """What made it read the other."""
     RESTORED = "restored"
     """It is the other once more."""
-    BEGAN = "begins as"
+    FORKED = "begins as"
     """It is the first of a clone or a branch, of the other."""
     FOLLOWS = "follows"
     """The other is the version before it. Asked for only by who wants that too: it is so of nearly all."""
@@ -39,7 +39,7 @@ class AncestryKind(Enum):
 @dataclass(frozen=True, slots=True)
 class InputVersion:
     name: VersionName
-    bond: AncestryKind
+    kind: AncestryKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Origin:
     sources: tuple[InputVersion, ...] = ()
     together: tuple[str, ...] = ()
     """The uuids of the appends that share this version."""
-    unread: str | None = None
+    unreadable_inputs: str | None = None
     """What it has for inputs, where nobody can read that."""
 
     @property
@@ -90,24 +90,24 @@ class Unknown:
     """A version that is named, and of which nothing can be learned."""
 
     name: VersionName
-    why: str
+    reason: str
 
 
 def sources_of(uri: str, properties: Mapping[str, str], operation: Operation | None) -> tuple[InputVersion, ...]:
     """The ancestors that a version of the table at `uri` names, other than the version before it."""
     found = [
         InputVersion(VersionName(place, version), AncestryKind.READ)
-        for place, version in inputs_of(properties).versions
+        for place, version in parse_inputs(properties).versions
     ]
     match operation:
         case Restore(version=version):
             found.insert(0, InputVersion(VersionName(uri, version), AncestryKind.RESTORED))
         case Clone() as clone:
-            found.insert(0, InputVersion(VersionName(_line_of(clone), clone.ref_version), AncestryKind.BEGAN))
+            found.insert(0, InputVersion(VersionName(_cloned_uri(clone), clone.ref_version), AncestryKind.FORKED))
     return tuple(found[:_SOURCES_MAX])
 
 
-def _line_of(clone: Clone) -> str:
+def _cloned_uri(clone: Clone) -> str:
     """The table, or the branch of it, that was cloned. Some writers name the main line, and the branch beside it."""
     line = f"tree/{clone.ref_name}"
     if clone.ref_name is None or clone.ref_path.rstrip("/").endswith(f"/{line}"):

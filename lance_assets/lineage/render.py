@@ -5,7 +5,7 @@ Places are shown as tables name them, but for what may be a credential.
 
 from collections.abc import Iterator, Sequence
 
-from lance_assets.common.text import in_markdown
+from lance_assets.common.text import escape_markdown
 from lance_assets.lineage.model import AncestryKind, InputVersion, Origin, Unknown, VersionName
 from lance_core.shell import without_secrets
 
@@ -27,15 +27,15 @@ def without_credentials(uri: str) -> str:
     return f"{shown}?{query}" if query.startswith("ddbTableName=") and "&" not in query else shown
 
 
-def named(name: VersionName) -> str:
+def display_name(name: VersionName) -> str:
     return f"{without_credentials(name.uri)}@{name.version}"
 
 
-def short(run_id: str | None) -> str:
+def short_run_id(run_id: str | None) -> str:
     return (run_id or "")[:_RUN_LETTERS]
 
 
-def span(versions: Sequence[int]) -> str:
+def version_range(versions: Sequence[int]) -> str:
     """
     >>> span(range(3, 6)), span(range(3, 4))
     ('3-5', '3')
@@ -45,29 +45,29 @@ def span(versions: Sequence[int]) -> str:
     return str(versions[0]) if len(versions) == 1 else f"{versions[0]}-{versions[-1]}"
 
 
-def bond(source: InputVersion, own_uri: str) -> str:
+def relation_text(source: InputVersion, own_uri: str) -> str:
     """As words behind the version that has it."""
-    where = str(source.name.version) if source.name.uri == own_uri else named(source.name)
-    return f"{source.bond.value} {where}"
+    where = str(source.name.version) if source.name.uri == own_uri else display_name(source.name)
+    return f"{source.kind.value} {where}"
 
 
-def notes(origin: Origin) -> Iterator[str]:
+def origin_notes(origin: Origin) -> Iterator[str]:
     """What is out of the ordinary in how it was made."""
     for source in origin.sources:
-        if source.bond is not AncestryKind.READ:
-            yield bond(source, origin.name.uri)
+        if source.kind is not AncestryKind.READ:
+            yield relation_text(source, origin.name.uri)
     if origin.rebased_over:
-        yield f"rebased over {span(origin.rebased_over)}"
+        yield f"rebased over {version_range(origin.rebased_over)}"
     if origin.together:
         yield f"{len(origin.together)} appends together"
-    if origin.unread is not None:
+    if origin.unreadable_inputs is not None:
         yield "its record of inputs cannot be read"
 
 
 def as_json(facts: Origin | Unknown) -> dict[str, object]:
     name = {"uri": without_credentials(facts.name.uri), "version": facts.name.version}
     if isinstance(facts, Unknown):
-        return {**name, "unknown": facts.why}
+        return {**name, "unknown": facts.reason}
     return {
         **name,
         "operation": facts.operation,
@@ -85,15 +85,17 @@ def as_json(facts: Origin | Unknown) -> dict[str, object]:
         "partition": facts.partition,
         "code_location": facts.code_location,
         "intent": facts.intent,
-        "inputs": [_source(each) for each in facts.sources if each.bond is AncestryKind.READ],
+        "inputs": [_input_json(each) for each in facts.sources if each.kind is AncestryKind.READ],
         "sources": [
-            {**_source(each), "bond": each.bond.value} for each in facts.sources if each.bond is not AncestryKind.READ
+            {**_input_json(each), "bond": each.kind.value}
+            for each in facts.sources
+            if each.kind is not AncestryKind.READ
         ],
-        "unreadable_inputs": facts.unread,
+        "unreadable_inputs": facts.unreadable_inputs,
     }
 
 
-def _source(source: InputVersion) -> dict[str, object]:
+def _input_json(source: InputVersion) -> dict[str, object]:
     return {"uri": without_credentials(source.name.uri), "version": source.name.version}
 
 
@@ -102,7 +104,7 @@ def as_markdown(origin: Origin) -> str:
     if not origin.sources:
         return ""
     rows = [
-        f"| {in_markdown(shown[:_CHARACTERS_MAX])} | {each.name.version} | {each.bond.value} |"
+        f"| {escape_markdown(shown[:_CHARACTERS_MAX])} | {each.name.version} | {each.kind.value} |"
         for each in origin.sources[:_ROWS_MAX]
         for shown in [without_credentials(each.name.uri)]
     ]

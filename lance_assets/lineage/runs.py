@@ -8,14 +8,14 @@ from lance_assets.lineage.model import Origin
 from lance_assets.provenance.properties import RUN_ID
 from lance_core import NotFound, Table
 
-LOOKED_AT_MAX = 1000
+VERSIONS_READ_MAX = 1000
 """Of each table, the newest."""
 
 
-def versions_of_run(table: Table, run_id: str, *, looked_at_max: int | None = LOOKED_AT_MAX) -> Iterator[Origin]:
+def versions_of_run(table: Table, run_id: str, *, versions_max: int | None = VERSIONS_READ_MAX) -> Iterator[Origin]:
     """Newest first, from the version that `table` is at. Nobody but the versions knows, so each is asked."""
     numbers = (number for number in reversed(table.version_numbers()) if number <= table.version)
-    for number in islice(numbers, looked_at_max):
+    for number in islice(numbers, versions_max):
         try:
             at = table.at(number)
             made_by = at.transaction()

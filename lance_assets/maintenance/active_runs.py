@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
-from lance_assets.ledger.recording_claims import UNFINISHED
+from lance_assets.ledger.recording_claims import UNFINISHED_STATUSES
 
 _DEAD_AFTER = timedelta(days=1)
 
@@ -30,7 +30,7 @@ def active_runs_by_asset(instance: dg.DagsterInstance, *, excluding: str) -> Map
 
 
 def _unfinished_runs(instance: dg.DagsterInstance) -> Iterator[tuple[str, frozenset[dg.AssetKey]]]:
-    recent = dg.RunsFilter(statuses=UNFINISHED, created_after=datetime.now(UTC) - _DEAD_AFTER)
+    recent = dg.RunsFilter(statuses=UNFINISHED_STATUSES, created_after=datetime.now(UTC) - _DEAD_AFTER)
     for run in instance.get_runs(filters=recent):
         yield run.run_id, _planned_assets(instance, run)
 

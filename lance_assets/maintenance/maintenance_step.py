@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import dagster as dg
 
 from lance_assets.checks.check import Check
-from lance_assets.failures.error_translation import lance_errors
+from lance_assets.failures.error_translation import translate_errors
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.ledger.version_metadata import Metadata
 from lance_assets.maintenance.downstream_pins import pins_from_ledgers, pins_of_table
@@ -20,7 +20,7 @@ from lance_assets.maintenance.maintenance_actions import INDEX_INTENT_SUFFIX, cl
 from lance_assets.maintenance.plan import describe_shape, plan_maintenance
 from lance_assets.maintenance.policy import Maintenance
 from lance_assets.provenance.run_intents import logical_run_id
-from lance_assets.resources.spark import SPARK
+from lance_assets.resources.spark import SPARK_RESOURCE_KEY
 from lance_assets.writes import SparkCompact, SparkOptimizeIndices
 from lance_assets.writes.write_step import write_in_step
 from lance_core import CleanupReport, NotFound, Survey
@@ -42,11 +42,11 @@ def maintenance_asset(
         group_name=group,
         kinds={"spark", "lance"},
         description=f"Compacts the Lance table {ledger.label}, keeps up its indices and cleans up, as far as is due.",
-        required_resource_keys={SPARK},
+        required_resource_keys={SPARK_RESOURCE_KEY},
         pool=ledger.pool,
     )
     def asset(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
-        with lance_errors(ledger, retry_number=context.retry_number):
+        with translate_errors(ledger, retry_number=context.retry_number):
             return _maintain(context, ledger, policy, checks)
 
     return asset

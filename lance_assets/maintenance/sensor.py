@@ -41,7 +41,7 @@ def maintenance_sensor(
         return evaluate_tick(context.instance, ledger, policy, writes, at, lambda: _PIN_CACHE.read(context, at))
 
     return dg.SensorDefinition(
-        name=f"lance_maintain__{ledger.word}",
+        name=f"lance_maintain__{ledger.table_slug}",
         evaluation_fn=evaluate,
         minimum_interval_seconds=policy.interval_s,
         default_status=dg.DefaultSensorStatus.RUNNING,
@@ -57,7 +57,7 @@ def maintenance_schedule(ledger: Ledger, policy: Maintenance, writes: Collection
 
     assert policy.every is not None, "a policy by the clock"
     return dg.ScheduleDefinition(
-        name=f"lance_maintain_on_schedule__{ledger.word}",
+        name=f"lance_maintain_on_schedule__{ledger.table_slug}",
         cron_schedule=policy.every,
         execution_timezone=policy.timezone,
         execution_fn=evaluate,
@@ -84,7 +84,7 @@ def evaluate_tick(
             due = plan_maintenance(found, policy, pinned=pins_of_table(table, policy, ledgers()).keys())
         key = f"{due.key}-{_identity_digest(ledger, table)}"
     except NotFound:
-        return dg.SkipReason(f"{ledger.label}: there is no {ledger.what} at {ledger.shown_uri} yet")
+        return dg.SkipReason(f"{ledger.label}: there is no {ledger.description} at {ledger.shown_uri} yet")
     except _TABLE_ERRORS as error:
         return dg.SkipReason(f"{ledger.label} is not maintained: {error}")
     if not due.is_due:

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 import dagster as dg
 
 from lance_assets.checks.evaluate import EvaluatedCheck
-from lance_assets.diagrams.fragment_map import fragment_map, fragment_strip
-from lance_assets.diagrams.version_graph import version_graph
+from lance_assets.diagrams.fragment_map import draw_fragment_map, draw_fragment_strip
+from lance_assets.diagrams.version_graph import draw_version_graph
 from lance_assets.ledger.index_metadata import metadata_of_indices
 from lance_assets.profiles.column_profile import ColumnProfile, ContentProfile
 from lance_assets.profiles.profile import VersionProfile
@@ -31,23 +31,25 @@ def metadata_of(profiled: VersionProfile, *, pictures: bool) -> Metadata:
         "lance/committed_at": value.timestamp(table.timestamp),
     }
     if pictures:  # first, where they are seen
-        shown["lance/rows_by_fragment"] = value.md(fragment_strip(table).markdown("rows by fragment"))
-        shown["lance/fragment_map"] = value.md(fragment_map(table).markdown(f"fragments of version {table.version}"))
-        shown["lance/version_graph"] = value.md(version_graph(table).markdown(f"versions near {table.version}"))
+        shown["lance/rows_by_fragment"] = value.md(draw_fragment_strip(table).markdown("rows by fragment"))
+        shown["lance/fragment_map"] = value.md(
+            draw_fragment_map(table).markdown(f"fragments of version {table.version}")
+        )
+        shown["lance/version_graph"] = value.md(draw_version_graph(table).markdown(f"versions near {table.version}"))
     shown |= {
         "lance/rows": value.int(layout.rows),
         "lance/deleted_rows": value.int(layout.deleted),
         "lance/deleted_share": value.float(_rounded(layout.deleted_share)),
         "lance/fragments": value.int(layout.fragments),
-        "lance/small_fragments": value.int(layout.small),
-        "lance/fragments_with_deletions": value.int(layout.with_deletions),
+        "lance/small_fragments": value.int(layout.small_fragments),
+        "lance/fragments_with_deletions": value.int(layout.fragments_with_deletions),
         "lance/data_files": value.int(layout.files),
         "lance/columns": value.int(len(table.schema)),
         "lance/rows_read": value.int(contents.rows_read),
         "lance/read": value.text(_read_text(contents)),
         "lance/seconds": value.float(round(profiled.seconds, 3)),
     }
-    if not layout.unsized:  # a sum of some of them would be a plot that jumps
+    if not layout.files_without_size:  # a sum of some of them would be a plot that jumps
         shown["lance/bytes"] = value.int(layout.bytes)
         if layout.rows:
             shown["lance/bytes_per_row"] = value.float(round(layout.bytes / layout.rows, 1))

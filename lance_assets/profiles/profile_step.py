@@ -12,7 +12,7 @@ import dagster as dg
 
 from lance_assets.checks.check import Check
 from lance_assets.checks.evaluate import EvaluatedCheck, context_at, evaluate_all, evaluation_event
-from lance_assets.failures.error_translation import lance_errors
+from lance_assets.failures.error_translation import translate_errors
 from lance_assets.ledger.incarnations import incarnation_of
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.profiles.partition_lookup import VersionLookup
@@ -41,13 +41,13 @@ def profile_asset(
     automation: Automation | None = None,
 ) -> dg.AssetsDefinition:
     @dg.op(
-        name=f"lance_profile__{ledger.node}",
+        name=f"lance_profile__{ledger.slug}",
         ins={_LEDGER: dg.In(dg.Nothing)},
         out={_PROFILE: dg.Out(dg.Nothing)},
         code_version=_CODE_VERSION,
     )
     def profile(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None] | dg.AssetMaterialization]:
-        with lance_errors(ledger, retry_number=context.retry_number):
+        with translate_errors(ledger, retry_number=context.retry_number):
             yield from _profile_partitions(context, ledger, how, checks)
 
     about = f"Figures of each version of the Lance table {ledger.label}; it writes nothing to the table."

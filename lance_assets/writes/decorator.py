@@ -17,13 +17,13 @@ from lance_core import InvalidInput
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class DeclaresWrites(Protocol):
+class AcceptsWrites(Protocol):
     """A `LanceTable`."""
 
-    def declare(self, write: Write) -> None: ...
+    def add_write(self, write: Write) -> None: ...
 
 
-def lance_write(*, table: DeclaresWrites, op: str, **options: Any) -> Callable[[Function], Function]:
+def lance_write(*, table: AcceptsWrites, op: str, **options: Any) -> Callable[[Function], Function]:
     """Declare a write of `table` whose function is the one below; `options` are those of that write.
 
         @lance_write(table=orders, op="upsert", on="order_id", partitions=days)
@@ -43,14 +43,14 @@ def lance_write(*, table: DeclaresWrites, op: str, **options: Any) -> Callable[[
         )
     if takes in options:
         raise InvalidInput(f"{takes}= is the function that is decorated; leave it out")
-    if not hasattr(table, "declare"):
+    if not hasattr(table, "add_write"):
         raise InvalidInput(f"table= is what lance_table(...) gave, not {table!r}")
 
     def declared(function: Function) -> Function:
         if not callable(function):
             raise InvalidInput(f"@lance_write(op={op!r}) stands above a function, not above {function!r}")
         about = {"name": getattr(function, "__name__", ""), "description": _first_paragraph(function)}
-        table.declare(create_write(kind, {**about, **options, takes: function}))
+        table.add_write(create_write(kind, {**about, **options, takes: function}))
         return function
 
     return declared

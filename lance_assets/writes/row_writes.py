@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from lance_assets.resources.lance import looked_up
+from lance_assets.resources.lance import resolve_env_var
 from lance_assets.spark import append, ingest, overwrite, upsert
 from lance_assets.writes.context import WriteContext
 from lance_assets.writes.write import Parameters, Rows, SparkWriteOptions, Write, substitute_parameters
@@ -128,7 +128,7 @@ class SparkIngest(Write):
             on_bad_record=self.on_bad_record,
             changed=self.changed,  # type: ignore[arg-type]
             source_options={
-                name: str(looked_up(value, f"the source option {name!r} of {self.name}"))
+                name: str(resolve_env_var(value, f"the source option {name!r} of {self.name}"))
                 for name, value in self.source_options.items()
             }
             or None,

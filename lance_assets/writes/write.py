@@ -13,7 +13,7 @@ import dagster as dg
 
 from lance_assets.checks.check import Check
 from lance_assets.common.sql_literals import Value, sql_literal
-from lance_assets.ledger.ledger import check_word
+from lance_assets.ledger.ledger import check_name
 from lance_assets.resources.lance import Access
 from lance_assets.writes.context import WriteContext
 from lance_assets.writes.dependencies import Dependency
@@ -70,7 +70,7 @@ class Write(WriteSettings, ABC):
 
     def __post_init__(self) -> None:
         if self.name or not self.is_named_by_its_table:
-            check_word(self.name, what="a write's name")
+            check_name(self.name, subject="a write's name")
         if self.once_per not in ("run", "partition"):
             raise self.declaration_error(f"once_per is 'run' or 'partition', not {self.once_per!r}")
         if self.once_per == "partition" and self.partitions is None:

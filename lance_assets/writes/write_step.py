@@ -7,7 +7,7 @@ import dagster as dg
 
 from lance_assets.checks.check import Check
 from lance_assets.checks.evaluate import evaluate_in_run
-from lance_assets.failures.error_translation import lance_errors
+from lance_assets.failures.error_translation import translate_errors
 from lance_assets.ledger.incarnations import incarnation_of
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.ledger.recording import RecordingState, record_in_run
@@ -20,8 +20,8 @@ from lance_assets.ledger.version_metadata import (
 )
 from lance_assets.provenance.properties import RUN_ID
 from lance_assets.provenance.run_intents import partition_intent, run_intent
-from lance_assets.provenance.run_properties import properties_of
-from lance_assets.resources.spark import SPARK, session_of
+from lance_assets.provenance.run_properties import properties_of_run
+from lance_assets.resources.spark import SPARK_RESOURCE_KEY, session_of
 from lance_assets.spark.cancellation import cancel_with_caller
 from lance_assets.writes.audit import Audit, check_specs
 from lance_assets.writes.context import WriteContext
@@ -49,12 +49,12 @@ def write_asset(ledger: Ledger, write: Write, *, group: str, checks: Sequence[Ch
         code_version=write.code_version,
         retry_policy=write.retry_policy,
         check_specs=check_specs(write.audit, write_key(ledger, write)),
-        required_resource_keys={SPARK},
+        required_resource_keys={SPARK_RESOURCE_KEY},
         pool=ledger.pool,
     )
     # Where there are checks, Dagster takes this annotation only.
     def asset(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
-        with lance_errors(ledger, retry_number=context.retry_number):
+        with translate_errors(ledger, retry_number=context.retry_number):
             return _Step(context, ledger, write, checks).run()
 
     return asset
@@ -85,12 +85,12 @@ class _Step:
         ledger, partition = self.ledger, _partition_key_of(self.context, self.write)
         intent, key = self._intent_of(partition), write_key(ledger, self.write)
         before = ledger.open().version if self.write.commits_several_versions and ledger.exists() else 0
-        spark = session_of(getattr(self.context.resources, SPARK))
+        spark = session_of(getattr(self.context.resources, SPARK_RESOURCE_KEY))
         writing = WriteContext(spark, self.context, partition, ledger)
         audit = Audit(self.write.audit) if self.write.audit else None
 
         def how() -> SparkWriteOptions:
-            properties = properties_of(self.context.run, key, partition, intent, writing.inputs.items())
+            properties = properties_of_run(self.context.run, key, partition, intent, writing.inputs.items())
             return SparkWriteOptions(intent=intent, properties=properties, audit=audit, **ledger.access())
 
         try:
@@ -163,7 +163,7 @@ class _Step:
             context.log.info(f"{ledger.label}: this landed before, as version {facts.version}; nothing was written now")
         return dg.MaterializeResult(
             metadata={
-                **metadata_of(facts, run_is_known=known, with_picture=True),
+                **metadata_of(facts, run_is_known=known, with_diagram=True),
                 **where,
                 **self.write.metadata_of(committed.table),
                 "lance/landed_before": dg.MetadataValue.bool(committed.already_committed),

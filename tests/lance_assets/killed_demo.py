@@ -29,7 +29,7 @@ def run_demo(order: dict[str, str | None]) -> None:
     setattr(walkthrough, "days", one_day)  # noqa: B010 - the module imports it
     tape = Tape(root / "tape", order["kill_at"])
     tape.run()
-    walkthrough.run_walkthrough(workspace.place(), print)
+    walkthrough.run_walkthrough(workspace.demo_workspace(), print)
 
 
 def main() -> None:

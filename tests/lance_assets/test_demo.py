@@ -15,7 +15,7 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lance_assets.demo.workspace import ROOT_VARIABLE, DemoWorkspace, only_one
+from lance_assets.demo.workspace import ROOT_VARIABLE, DemoWorkspace, exclusive_lock
 from lance_core import Table
 
 PROJECT = Path(__file__).parent.parent.parent
@@ -84,7 +84,7 @@ def test_without_java_it_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_a_second_demo_in_the_same_folder_is_refused(tmp_path: Path) -> None:
-    with only_one(DemoWorkspace(tmp_path)):
+    with exclusive_lock(DemoWorkspace(tmp_path)):
         done = demo(tmp_path)
     assert done.returncode == 1
     assert f"a demo is running in {tmp_path} already" in done.stderr

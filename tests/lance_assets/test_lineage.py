@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lance_assets import SparkAppend, SparkSessionResource, WriteContext, lance_table
 from lance_assets.cli.main import main
-from lance_assets.common.text import in_markdown
+from lance_assets.common.text import escape_markdown
 from lance_assets.discovery.sensor import discovery_sensor
 from lance_assets.lineage import VersionName, ancestry_of
 from lance_assets.lineage.dagster_events import recorded_versions
@@ -54,7 +54,7 @@ def test_from_a_version_to_its_run_and_from_the_run_to_its_version(
     ((_, on_write),) = events(instance, features.write_key("features_append"))
     ((_, on_ledger),) = events(instance, features.key)
     drawn = shown(on_write)["lance/lineage"]
-    table = f"| table | version | how |\n|---|---|---|\n| {in_markdown(raw.uri)} | 1 | read |"
+    table = f"| table | version | how |\n|---|---|---|\n| {escape_markdown(raw.uri)} | 1 | read |"
     assert shown(on_ledger)["lance/lineage"] == table
     assert drawn.endswith(table)
     found = PICTURE.match(drawn)
@@ -66,7 +66,7 @@ def test_from_a_version_to_its_run_and_from_the_run_to_its_version(
 
     # From the table alone, by the function and by what a person types.
     found_in = ancestry_of(Table.open(features.uri))
-    first, source = found_in.found.values()
+    first, source = found_in.origins.values()
     assert (first.name, source.name) == (VersionName(features.uri, 2), VersionName(raw.uri, 1))
     assert shown(on_ledger)["lance/run"] == ended.run_id
     assert main(["lineage", features.uri]) == 0
@@ -91,7 +91,7 @@ def test_from_a_version_to_its_run_and_from_the_run_to_its_version(
     # From a run that found it landed.
     again = run(features, "features_append", instance, SparkSessionResource(), partition="monday")
     (found_landed,) = recorded_versions(instance, again.run_id).versions
-    assert (found_landed.name, found_landed.landed_in) == (made.name, ended.run_id)
+    assert (found_landed.name, found_landed.committed_by) == (made.name, ended.run_id)
     assert main(["run", again.run_id]) == 0
     assert f"  found landed, by run {ended.run_id}, {features.uri}@2  Append" in capsys.readouterr().out
 

@@ -49,10 +49,10 @@ def test_a_diamond(features: Table, shell: Shell, tmp_path: Path) -> None:
 
 def test_the_same_as_a_function(features: Table) -> None:
     found = ancestry_of(features)
-    assert [Path(name.uri).name for name in found.found] == [
+    assert [Path(name.uri).name for name in found.origins] == [
         "features.lance", "customers.lance", "orders.lance", "raw.lance",
     ]  # fmt: skip
-    assert found.is_whole
+    assert found.is_complete
 
 
 def test_with_the_versions_before(features: Table, shell: Shell, tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_what_is_gone_or_out_of_reach_is_a_line(features: Table, shell: Shell, t
         ("orders.lance", "(unknown: the record names no absolute place)"),
         ("", "(unknown: the record names no absolute place)"),
         ("gopher://x/y", "(unknown: it cannot be read: unknown scheme 'gopher'"),
-        ("memory://x", "(unknown: it cannot be read: memory://x: memory is for tests"),
+        ("memory://x", "(unknown: it cannot be read: memory://x: memory:// is for tests"),
         ("/dev/null", "(unknown: it cannot be read: /dev/null is a file"),
         ("/a\0b", "(unknown: it cannot be read:"),
         ("s3://me:s3cr3t-of-theirs@lake/t", "(unknown: it cannot be read:"),

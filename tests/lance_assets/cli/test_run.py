@@ -45,7 +45,7 @@ def test_a_run_that_made_nothing_of_them(two: tuple[Table, Table], shell: Shell)
 
 def test_only_the_newest_are_looked_at(two: tuple[Table, Table], shell: Shell) -> None:
     orders = two[0]
-    assert [each.name.version for each in versions_of_run(orders, RUN, looked_at_max=2)] == [4]
+    assert [each.name.version for each in versions_of_run(orders, RUN, versions_max=2)] == [4]
     assert [each["version"] for each in shell("run", RUN, orders.uri, "--limit", 1, "--json").json["versions"]] == [4]
     assert [each["version"] for each in shell("run", RUN, orders.uri, "--limit", 0, "--json").json["versions"]] == [
         4,

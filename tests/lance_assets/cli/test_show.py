@@ -5,7 +5,7 @@ from pathlib import Path
 import lance
 import pyarrow as pa
 
-from lance_assets.common.text import size
+from lance_assets.common.text import format_bytes
 from lance_core import Table
 from lance_core.operations import Append
 from tests.lance_assets.cli.conftest import FROM_RUN, RUN, Shell, reading, rows
@@ -140,7 +140,7 @@ def test_json_has_what_is_in_it(shell: Shell, tmp_path: Path) -> None:
     assert (told["stable_row_ids"], told["table_id"], told["tags"]) == (True, table.id, [])
     line = next(each for each in shell("show", place).out.splitlines() if each.startswith("by_id"))
     assert line.split()[:8] == ["by_id", "BTREE", "id", "1", "of", "2", "1", "1"]
-    assert line.split()[8:] == [*size(index.bytes).split(), *f"{index.created_at:%Y-%m-%d %H:%M:%S}".split()]
+    assert line.split()[8:] == [*format_bytes(index.bytes).split(), *f"{index.created_at:%Y-%m-%d %H:%M:%S}".split()]
 
 
 def test_columns_of_a_wide_table(shell: Shell, tmp_path: Path) -> None:

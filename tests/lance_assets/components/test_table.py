@@ -42,7 +42,7 @@ from lance_assets import (
     SqlCheck,
     lance_table,
 )
-from lance_assets.components.forms import Form, form_of
+from lance_assets.components.forms import Form, field_form
 from lance_assets.components.registry import TABLE, TYPES, WRITE
 from lance_assets.components.values import arrow_type
 from lance_assets.writes import WRITES
@@ -537,9 +537,9 @@ def test_an_option_without_a_form_is_noticed() -> None:
         what: Callable[[], None] = field(default=lambda: None)
 
     with pytest.raises(InvalidInput, match="the option 'what' has no form in YAML"):
-        form_of(Odd.__dataclass_fields__["what"], TYPES)
+        field_form(Odd.__dataclass_fields__["what"], TYPES)
     known: dict[object, Form] = {"what": TABLE["name"]}
-    assert form_of(Odd.__dataclass_fields__["what"], known) is TABLE["name"]
+    assert field_form(Odd.__dataclass_fields__["what"], known) is TABLE["name"]
 
 
 @pytest.mark.parametrize(

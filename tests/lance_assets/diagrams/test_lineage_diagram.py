@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lance_assets.diagrams.lineage_diagram import lineage_picture
-from lance_assets.diagrams.svg import width_of
+from lance_assets.diagrams.lineage_diagram import draw_lineage
+from lance_assets.diagrams.svg import text_width
 from lance_assets.lineage.model import AncestryKind, InputVersion, Origin, VersionName
 from lance_assets.provenance.properties import ASSET_KEY, PARTITION, RUN_ID
 
@@ -46,7 +46,7 @@ def read(uri: str, version: int = 7, bond: AncestryKind = AncestryKind.READ) -> 
 
 
 def words(of: Origin) -> list[str]:
-    root = ElementTree.fromstring(lineage_picture(of).svg())
+    root = ElementTree.fromstring(draw_lineage(of).svg())
     return ["".join(each.itertext()) for each in root.iter(f"{SVG}text")]
 
 
@@ -88,13 +88,13 @@ def test_it_stays_small(sign: str) -> None:
     long = sign * 5000
     noted = {ASSET_KEY: long, PARTITION: long, RUN_ID: long}
     of = origin(
-        *(read(f"/lake/{long}", 2**63, AncestryKind.BEGAN) for _ in range(100)),
+        *(read(f"/lake/{long}", 2**63, AncestryKind.FORKED) for _ in range(100)),
         uri=f"/lake/{long}", parent=2**63, over=range(10, 2**62), noted=noted,
     )  # fmt: skip
-    picture = lineage_picture(of)
+    picture = draw_lineage(of)
     assert len(picture.markdown("what version 17 comes from")) <= BYTES_MAX
     root = ElementTree.fromstring(picture.svg())
-    assert all(width_of("".join(each.itertext())) <= 280 for each in root.iter(f"{SVG}text"))
+    assert all(text_width("".join(each.itertext())) <= 280 for each in root.iter(f"{SVG}text"))
 
 
 @given(st.lists(st.text(alphabet=st.characters(exclude_categories=())), max_size=8), st.text())
@@ -105,7 +105,7 @@ def test_whatever_tables_are_called(names: list[str], asset: str) -> None:
 
 def test_boxes_lie_beside_each_other_and_on_the_picture() -> None:
     for number in range(10):
-        picture = lineage_picture(origin(*(read(f"/t{each}") for each in range(number)), parent=1))
+        picture = draw_lineage(origin(*(read(f"/t{each}") for each in range(number)), parent=1))
         root = ElementTree.fromstring(picture.svg())
         boxes = [
             tuple(float(each.get(key, "0")) for key in ("x", "y", "width", "height"))

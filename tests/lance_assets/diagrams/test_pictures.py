@@ -10,9 +10,9 @@ import pytest
 
 from lance_assets.common.version_stats import FragmentStats
 from lance_assets.diagrams import fragment_map as fragment_map_module
-from lance_assets.diagrams.fragment_map import bytes_text, fragment_map, fragment_strip
+from lance_assets.diagrams.fragment_map import bytes_text, draw_fragment_map, draw_fragment_strip
 from lance_assets.diagrams.svg import BLUE, ORANGE, RED, Picture
-from lance_assets.diagrams.version_graph import version_graph
+from lance_assets.diagrams.version_graph import draw_version_graph
 from lance_core import Table
 
 BYTES_MAX = 10_000
@@ -39,15 +39,15 @@ def test_versions_around_one(tmp_path: Path) -> None:
     table = grown(tmp_path / "t")
     table.tags.create("golden", 5)
     table.branches.create("dev", 7)
-    words = drawn(version_graph(table.at(8)))
+    words = drawn(draw_version_graph(table.at(8)))
     assert [word for word in words if re.fullmatch(r"v\d+", word)] == [f"v{n}" for n in range(11, 0, -1)]
     assert words[0] == "version 8 on the main line, which has 15 versions"
     assert "4 newer" in words
     assert words[words.index("v5") : words.index("v4")][-1] == "tag golden"
     assert words[words.index("v7") : words.index("v6")][-1] == "branch dev"
     assert "<script>alert" in "".join(words)
-    assert "<script" not in version_graph(table.at(8)).svg()
-    assert "3 older" in drawn(version_graph(table.at(11)))
+    assert "<script" not in draw_version_graph(table.at(8)).svg()
+    assert "3 older" in drawn(draw_version_graph(table.at(11)))
 
 
 def test_versions_that_are_gone(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_versions_that_are_gone(tmp_path: Path) -> None:
     for number in (3, 4, 6):
         path = table.at(number).manifest.path
         (tmp_path / "t" / "_versions" / path.rpartition("/")[2]).unlink()
-    words = drawn(version_graph(table.at(5)))
+    words = drawn(draw_version_graph(table.at(5)))
     assert words[0].endswith("which has 12 versions")
     assert ("1 version is gone" in words, "2 versions are gone" in words) == (True, True)
 
@@ -66,7 +66,7 @@ def test_a_branch_says_where_it_began(tmp_path: Path) -> None:
     dev = Table.open(table.uri, branch="dev").append(ROW).table
     table.tags.create("of_main", dev.version)
     table.branches.create("of_main_too", dev.version)
-    words = drawn(version_graph(dev))
+    words = drawn(draw_version_graph(dev))
     assert words[0].startswith(f"version {dev.version} on branch dev")
     assert "began at version 4 of the main line" in words
     assert not [word for word in words if "of_main" in word]
@@ -76,19 +76,19 @@ def test_many_names_are_counted(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", ROW)
     for number in range(9):
         table.tags.create(f"a-tag-with-quite-a-long-name-{number}")
-    assert "+6" in drawn(version_graph(table))
+    assert "+6" in drawn(draw_version_graph(table))
 
 
 def test_a_damaged_neighbour_is_told_and_the_others_drawn(tmp_path: Path) -> None:
     table = grown(tmp_path / "t")
     name = table.at(9).manifest.path.rpartition("/")[2]
     (tmp_path / "t" / "_versions" / name).write_bytes(b"nonsense")
-    words = drawn(version_graph(table.at(8)))
+    words = drawn(draw_version_graph(table.at(8)))
     assert words[words.index("v9") + 1] == "Corrupt"
 
 
 def piece(number: int, rows: int, deleted: int = 0, *, is_small: bool = False) -> FragmentStats:
-    return FragmentStats(number, rows, deleted, files=1, bytes=rows, unsized=0, is_small=is_small)
+    return FragmentStats(number, rows, deleted, files=1, bytes=rows, files_without_size=0, is_small=is_small)
 
 
 MAPS: tuple[tuple[str, list[FragmentStats], str], ...] = (
@@ -107,10 +107,10 @@ def test_maps_of_fragments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: Sequence[FragmentStats], said: str
 ) -> None:
     monkeypatch.setattr(fragment_map_module, "fragment_stats", lambda table: iter(found))
-    picture = fragment_map(Table.create(tmp_path / "t", ROW))
+    picture = draw_fragment_map(Table.create(tmp_path / "t", ROW))
     assert any(said in word for word in drawn(picture))
     once = picture.svg()
-    strip = fragment_strip(Table.create(tmp_path / "u", ROW))
+    strip = draw_fragment_strip(Table.create(tmp_path / "u", ROW))
     assert len(strip.markdown("rows by fragment")) < SHOWN_AT_ONCE
     assert (RED in strip.svg(), BLUE in strip.svg()) == (any(each.deleted for each in found), True)
     marked = (once.count(RED) > 1, once.count(ORANGE) > 1)  # once each in the legend
@@ -119,11 +119,13 @@ def test_maps_of_fragments(
 
 def test_a_map_of_a_real_table(tmp_path: Path) -> None:
     table = grown(tmp_path / "t").delete("id = 1").table.add_columns({"x": "id"}).table
-    words = drawn(fragment_map(table))
+    words = drawn(draw_fragment_map(table))
     assert words[0] == "version 17: 15 fragments, 15 rows"
     assert "30 files, up to 2 of one fragment" in words[1]
     assert ("15 deleted (50.0%)" in words, "15 small" in words) == (True, True)
-    assert "no fragments: the version holds no rows" in drawn(fragment_map(Table.create(tmp_path / "e", ROW.schema)))
+    assert "no fragments: the version holds no rows" in drawn(
+        draw_fragment_map(Table.create(tmp_path / "e", ROW.schema))
+    )
 
 
 def test_sizes() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lance_assets.diagrams.svg import Picture, escaped, shortened, width_of
+from lance_assets.diagrams.svg import Picture, escape, shorten, text_width
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -75,9 +75,9 @@ def test_markdown_is_an_image_with_its_data() -> None:
 
 def test_words_are_cut_by_width() -> None:
     words = "x" * 100
-    assert shortened(words, width_of(words)) == words
-    assert width_of(shortened(words, 200, 10), 10) <= 200
+    assert shorten(words, text_width(words)) == words
+    assert text_width(shorten(words, 200, 10), 10) <= 200
 
 
 def test_escaped() -> None:
-    assert escaped("<a href=\"b\">'&'</a>") == "&lt;a href=&quot;b&quot;&gt;&#39;&amp;&#39;&lt;/a&gt;"
+    assert escape("<a href=\"b\">'&'</a>") == "&lt;a href=&quot;b&quot;&gt;&#39;&amp;&#39;&lt;/a&gt;"

@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lance_assets import Maintenance, SparkAppend, SparkSessionResource, lance_fleet, lance_table
-from lance_assets.common.text import in_markdown
+from lance_assets.common.text import escape_markdown
 from lance_core import Committed, Corrupt, InvalidInput, Table
 from lance_core.tasks.driver import TableRef
 from lance_core.tasks.index_build import optimize_indices
@@ -127,7 +127,7 @@ def test_all_are_looked_after_in_one_job(tmp_path: Path, instance: dg.DagsterIns
     assert f"{lake}/no data: " in str(check.description)
     report = metadata["lance/report"]
     assert report.startswith(f"**{TABLES + 7} tables below `{lake}`**: 1 in shape, {TABLES} maintained, 1 deferred")
-    assert f"| {in_markdown(f'{lake}/raw/t003')} | maintained |" in report
+    assert f"| {escape_markdown(f'{lake}/raw/t003')} | maintained |" in report
 
     # Once more: nothing is left but what is wrong.
     before = set(tracker.getJobIdsForGroup(None))

@@ -103,8 +103,8 @@ def test_a_page_is_not_longer_than_somebody_reads() -> None:
 
 def test_failures_add_up() -> None:
     table = TableReport("x")
-    table.failed(ValueError("first"))
-    table.failed(KeyError())
+    table.add_failure(ValueError("first"))
+    table.add_failure(KeyError())
     assert (table.fate, table.message) == (TableOutcome.FAILED, "first; KeyError")
-    table.failed(ValueError("y" * 1000))
+    table.add_failure(ValueError("y" * 1000))
     assert len(table.message) == 500

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lance_assets.lineage.graph import Ancestry, LineKind, TreeLine, ancestry
+from lance_assets.lineage.graph import Ancestry, LineKind, TreeLine, build_ancestry
 from lance_assets.lineage.model import AncestryKind, InputVersion, Origin, Unknown, VersionName
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -44,19 +44,19 @@ def found_in(graph: Graph, root: int = 0, **bounds: int) -> tuple[Ancestry, list
         number = each.version
         return origin(number, graph[number]) if number in graph else Unknown(each, "gone")
 
-    return ancestry(name(root), look, **bounds), asked
+    return build_ancestry(name(root), look, **bounds), asked
 
 
 def drawn(graph: Graph, root: int = 0, **bounds: int) -> list[str]:
     told = {
         LineKind.NEW: "",
-        LineKind.AGAIN: " again",
+        LineKind.REPEATED: " again",
         LineKind.CYCLE: " cycle",
-        LineKind.CUT: " cut",
+        LineKind.TRUNCATED: " cut",
         LineKind.UNKNOWN: " gone",
     }
     found, _ = found_in(graph, root, **bounds)
-    return [f"{'.' * line.depth}{line.name.version}{told[line.mark]}" for line in found.lines()]
+    return [f"{'.' * line.depth}{line.name.version}{told[line.kind]}" for line in found.lines()]
 
 
 @pytest.mark.parametrize(
@@ -102,13 +102,13 @@ def test_every_version_has_its_say_once_and_every_edge_a_line(graph: Graph, dept
     assert len(asked) == len(set(asked))
     assert {each.version for each in asked} == reachable(graph, depth_max)
     lines = [*found.lines()]
-    having_their_say = [line for line in lines if line.mark in (LineKind.NEW, LineKind.CUT)]
+    having_their_say = [line for line in lines if line.kind in (LineKind.NEW, LineKind.TRUNCATED)]
     said = [line.name.version for line in having_their_say]
-    followed = [line.name.version for line in lines if line.mark is LineKind.NEW]
+    followed = [line.name.version for line in lines if line.kind is LineKind.NEW]
     assert sorted(set(said)) == sorted(number for number in reachable(graph, depth_max) if number in graph)
     assert len(followed) == len(set(followed))
     assert len(lines) == 1 + sum(len(graph[number]) for number in followed)
-    assert found.is_whole == (reachable(graph, depth_max) == reachable(graph, 99))
+    assert found.is_complete == (reachable(graph, depth_max) == reachable(graph, 99))
 
 
 @given(graphs)
@@ -118,7 +118,7 @@ def test_a_cycle_is_told_where_there_is_one(graph: Graph) -> None:
     for line in found.lines():
         del path[line.depth :]
         above = {each.name for each in path}
-        assert (line.mark is LineKind.CYCLE) == (line.name in above)
+        assert (line.kind is LineKind.CYCLE) == (line.name in above)
         assert line.depth == len(path)
         path.append(line)
 
@@ -130,11 +130,11 @@ def test_the_branches_of_the_tree_end_where_they_end(graph: Graph) -> None:
     lines = [*found.lines()]
     for place, line in enumerate(lines):
         after = next((each for each in lines[place + 1 :] if each.depth <= line.depth), None)
-        if line.last:
-            assert line.last[-1] == (after is None or after.depth < line.depth)
+        if line.is_last:
+            assert line.is_last[-1] == (after is None or after.depth < line.depth)
             assert (
                 after is None
-                or after.last[: line.depth - 1] == line.last[: after.depth - 1]
+                or after.is_last[: line.depth - 1] == line.is_last[: after.depth - 1]
                 or after.depth < line.depth
             )
 
@@ -157,5 +157,5 @@ def test_a_source_that_is_younger_than_what_comes_from_it() -> None:
         later = NOON + timedelta(minutes=each.version)
         return origin(each.version, {0: [4, 6], 4: [], 6: []}[each.version], later)
 
-    lines = [*ancestry(name(0), look).lines()]
+    lines = [*build_ancestry(name(0), look).lines()]
     assert [(line.name.version, line.is_younger) for line in lines] == [(0, False), (4, False), (6, True)]

@@ -24,12 +24,12 @@ def source(uri: str, version: int, bond: AncestryKind = AncestryKind.READ) -> In
         ({}, Append(()), []),
         ({"/b": 2, "/a": 1}, Append(()), [source("/a", 1), source("/b", 2)]),
         ({"/a": 1}, Restore(V7), [source("/t", 7, AncestryKind.RESTORED), source("/a", 1)]),
-        ({}, Clone(True, None, V7, "/s", None), [source("/s", 7, AncestryKind.BEGAN)]),
-        ({}, Clone(False, None, V7, "/s", None), [source("/s", 7, AncestryKind.BEGAN)]),
-        ({}, Clone(True, "dev", V7, "/s/tree/dev", "more"), [source("/s/tree/dev", 7, AncestryKind.BEGAN)]),
-        ({}, Clone(True, "dev", V7, "/s/tree/dev/", None), [source("/s/tree/dev/", 7, AncestryKind.BEGAN)]),
-        ({}, Clone(True, "dev", V7, "/s", None), [source("/s/tree/dev", 7, AncestryKind.BEGAN)]),
-        ({}, Clone(True, "a/b", V7, "s3://lake/s/", None), [source("s3://lake/s/tree/a/b", 7, AncestryKind.BEGAN)]),
+        ({}, Clone(True, None, V7, "/s", None), [source("/s", 7, AncestryKind.FORKED)]),
+        ({}, Clone(False, None, V7, "/s", None), [source("/s", 7, AncestryKind.FORKED)]),
+        ({}, Clone(True, "dev", V7, "/s/tree/dev", "more"), [source("/s/tree/dev", 7, AncestryKind.FORKED)]),
+        ({}, Clone(True, "dev", V7, "/s/tree/dev/", None), [source("/s/tree/dev/", 7, AncestryKind.FORKED)]),
+        ({}, Clone(True, "dev", V7, "/s", None), [source("/s/tree/dev", 7, AncestryKind.FORKED)]),
+        ({}, Clone(True, "a/b", V7, "s3://lake/s/", None), [source("s3://lake/s/tree/a/b", 7, AncestryKind.FORKED)]),
     ],
 )
 def test_sources(inputs: Mapping[str, int], operation: Operation | None, expected: list[InputVersion]) -> None:
