@@ -14,7 +14,7 @@ from benchmarks.report import Facts
 from lance_assets import lance_table
 from lance_assets.ledger.incarnations import incarnation_of
 from lance_assets.ledger.ledger import Ledger
-from lance_assets.ledger.recording import materialization, record_in_run
+from lance_assets.ledger.recording import build_materialization, record_in_run
 from lance_assets.ledger.version_metadata import committed_facts
 from lance_core import Committed, Table
 
@@ -86,7 +86,7 @@ class _Recording:
     def call(self) -> None:
         assert self.committed is not None
         if not self.is_ours:
-            event = materialization(self.instance, self.ledger, committed_facts(self.committed, 1))
+            event = build_materialization(self.instance, self.ledger, committed_facts(self.committed, 1))
             self.instance.add_dynamic_partitions(self.ledger.partition_set, [str(event.partition)])
             self.instance.report_runless_asset_event(event)
             return

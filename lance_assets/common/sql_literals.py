@@ -36,7 +36,7 @@ def sql_literal(value: Value, name: str) -> str:
             )
 
 
-def column(name: str) -> str:
+def quote_identifier(name: str) -> str:
     """
     >>> column("day"), column("a`b")
     ('`day`', '`a``b`')

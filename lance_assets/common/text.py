@@ -13,29 +13,29 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]()#+.!|<>&~=$^:\"'-])")
 _UNITS = ("kB", "MB", "GB", "TB", "PB")
 
 
-def in_markdown(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """As it stands there."""
     return _MARKUP.sub(r"\\\1", plain(text))
 
 
-def cut(text: str, cells_max: int) -> str:
+def truncate(text: str, cells_max: int) -> str:
     """To so many cells of a fixed-width font, in which some characters take two."""
-    if cells(text) <= cells_max:
+    if cell_width(text) <= cells_max:
         return text
     kept, room = [], cells_max - 1
     for character in text:
-        room -= cells(character)
+        room -= cell_width(character)
         if room < 0:
             break
         kept.append(character)
     return "".join(kept) + "…" if cells_max > 0 else ""
 
 
-def cells(text: Iterable[str]) -> int:
+def cell_width(text: Iterable[str]) -> int:
     return sum(0 if combining(each) else 2 if east_asian_width(each) in "WF" else 1 for each in text)
 
 
-def count(number: int, what: str, several: str | None = None) -> str:
+def format_count(number: int, what: str, several: str | None = None) -> str:
     """
     >>> count(1, "row"), count(12345, "row")
     ('1 row', '12,345 rows')
@@ -43,7 +43,7 @@ def count(number: int, what: str, several: str | None = None) -> str:
     return f"{number:,} {what if number == 1 else several or f'{what}s'}"
 
 
-def size(number: int | None) -> str:
+def format_bytes(number: int | None) -> str:
     """Of bytes; nothing where nobody knows.
 
     >>> size(1_234_567)
@@ -61,7 +61,7 @@ def size(number: int | None) -> str:
     return f"{amount:,.1f} {unit}"
 
 
-def age(time: timedelta) -> str:
+def format_duration(time: timedelta) -> str:
     """
     >>> age(timedelta(days=1, hours=2, minutes=3)), age(timedelta(seconds=8.4))
     ('1 day 2 h', '8 s')

@@ -1,7 +1,7 @@
-"""How a version lies on the store, as its manifest tells: rows, deletions, files, bytes, and which fragments are small.
+"""Version statistics: rows, deletions, files, bytes and small fragments of a version, taken from its manifest.
 
-Nothing is read but the manifest, which a table has at hand, and one pass goes over its fragments, of which there may be
-a hundred thousand.
+This module reads no file: the table already holds its manifest. It makes one pass over the fragments, of which there may
+be a hundred thousand. Start with `VersionStats.of`.
 """
 
 from collections.abc import Iterator
@@ -9,62 +9,66 @@ from dataclasses import dataclass
 
 from lance_core import Table
 
-SMALL_ROWS = 1_048_576
-"""A full fragment is never small, however narrow its rows are."""
-SMALL_BYTES = 32 * 1024**2
-"""Opening a file takes as long as reading this much of it, on a store that is far away."""
+FULL_FRAGMENT_ROWS = 1_048_576
+"""Row count of a full fragment, which is never small, however narrow its rows are."""
+SMALL_FRAGMENT_BYTES_MAX = 32 * 1024**2
+"""On a remote store, opening a file takes as long as reading this many bytes of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FragmentStats:
-    """A fragment, in figures."""
+    """Statistics of one fragment."""
 
     id: int
     rows: int
-    """Those that live."""
+    """Number of live rows."""
     deleted: int
     files: int
     bytes: int
-    """As far as the manifest knows."""
-    unsized: int
-    """Files whose size it does not tell; old writers did not note it."""
+    """Total size of the data files whose size the manifest records."""
+    files_without_size: int
+    """Number of files whose size the manifest lacks; old writers did not record it."""
     is_small: bool
 
 
 @dataclass(frozen=True, slots=True)
 class VersionStats:
+    """Statistics of one version, summed over its fragments."""
+
     rows: int
     deleted: int
     fragments: int
-    small: int
-    with_deletions: int
+    small_fragments: int
+    fragments_with_deletions: int
     files: int
     bytes: int
-    """Of data files, as far as the manifest knows."""
-    unsized: int
-    """Files whose size it does not tell."""
+    """Total size of the data files whose size the manifest records."""
+    files_without_size: int
+    """Number of files whose size the manifest lacks."""
 
     @classmethod
     def of(cls, table: Table) -> "VersionStats":
-        found = list(fragment_stats(table))
+        """Return the statistics of the version that `table` is open at."""
+        fragments = list(fragment_stats(table))
         return cls(
-            rows=sum(piece.rows for piece in found),
-            deleted=sum(piece.deleted for piece in found),
-            fragments=len(found),
-            small=sum(piece.is_small for piece in found),
-            with_deletions=sum(piece.deleted > 0 for piece in found),
-            files=sum(piece.files for piece in found),
-            bytes=sum(piece.bytes for piece in found),
-            unsized=sum(piece.unsized for piece in found),
+            rows=sum(fragment.rows for fragment in fragments),
+            deleted=sum(fragment.deleted for fragment in fragments),
+            fragments=len(fragments),
+            small_fragments=sum(fragment.is_small for fragment in fragments),
+            fragments_with_deletions=sum(fragment.deleted > 0 for fragment in fragments),
+            files=sum(fragment.files for fragment in fragments),
+            bytes=sum(fragment.bytes for fragment in fragments),
+            files_without_size=sum(fragment.files_without_size for fragment in fragments),
         )
 
     @property
     def deleted_share(self) -> float:
-        """Of the rows that are in the files."""
+        """Fraction of the physical rows in the files that are deleted."""
         return self.deleted / (self.rows + self.deleted) if self.deleted else 0.0
 
 
 def fragment_stats(table: Table) -> Iterator[FragmentStats]:
+    """Yield the statistics of each fragment of the version that `table` is open at."""
     for fragment in table.fragments:
         sizes = [file.size for file in fragment.files]
         rows, live, size = fragment.physical_rows, fragment.live_rows, sum(filter(None, sizes))
@@ -74,6 +78,6 @@ def fragment_stats(table: Table) -> Iterator[FragmentStats]:
             deleted=rows - live,
             files=len(sizes),
             bytes=size,
-            unsized=sizes.count(None),
-            is_small=rows < SMALL_ROWS and size < SMALL_BYTES,
+            files_without_size=sizes.count(None),
+            is_small=rows < FULL_FRAGMENT_ROWS and size < SMALL_FRAGMENT_BYTES_MAX,
         )

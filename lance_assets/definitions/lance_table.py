@@ -38,7 +38,7 @@ from lance_core.tasks.version_stamp import VersionStamp
 # Not in `lance_assets/__init__.py`, which Spark's workers load.
 DagsterLibraryRegistry.register("lance-assets", VersionStamp.of_this_process().lance_assets, is_dagster_package=False)
 
-_TABLE = "A Lance table: one partition for each of its versions, a fact that is recorded, not run."
+_DEFAULT_DESCRIPTION = "A Lance table: one partition for each of its versions, a fact that is recorded, not run."
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class LanceTable:
             f"branches=[{branch!r}] where it is declared"
         )
 
-    def declare(self, write: Write) -> None:
+    def add_write(self, write: Write) -> None:
         """One more write, as long as nobody has read `defs` or `spec`; `@lance_write` does it for a function."""
         self.writes.check_accepts(write)
         self.ledger_of(write.branch)
@@ -161,20 +161,20 @@ class LanceTable:
             for write in self.writes.freeze()
         ]
         profiles = [self._profile(ledger, self.profile) for ledger in ledgers] if self.profile else []
-        name = f"lance_discover__{self.ledger.word}"
+        name = f"lance_discover__{self.ledger.table_slug}"
         sensors = [discovery_sensor(name, ledgers, checks=checks_by_ledger([self]))] if self.discover else []
         declared = dg.Definitions(
             assets=[*(self._spec(ledger, place) for ledger in ledgers), *writes, *profiles],
             asset_checks=[asset_checks(ledger, self.checks) for ledger in ledgers] if self.checks else [],
             sensors=sensors,
         )
-        return dg.Definitions.merge(declared, self._upkeep) if self.maintenance else declared
+        return dg.Definitions.merge(declared, self._maintenance_definitions) if self.maintenance else declared
 
     def _profile(self, ledger: Ledger, how: Profile) -> dg.AssetsDefinition:
         return profile_asset(ledger, how, group=self.group, checks=self.checks, automation=self.automation)
 
     @property
-    def _upkeep(self) -> dg.Definitions:
+    def _maintenance_definitions(self) -> dg.Definitions:
         ledger, policy = self.ledger, self.maintenance
         assert policy is not None
         writes = [write_key(ledger, write) for write in self.writes.freeze()]
@@ -185,7 +185,7 @@ class LanceTable:
         )
 
     def _spec(self, ledger: Ledger, shown_uri: str) -> dg.AssetSpec:
-        about = self.description or _TABLE
+        about = self.description or _DEFAULT_DESCRIPTION
         writes = [write_key(self.ledger, write) for write in self.writes.freeze() if write.branch == ledger.branch]
         return dg.AssetSpec(
             key=ledger.key,
@@ -243,15 +243,15 @@ def lance_table(
     if storage is not None and storage_options is not None:
         raise InvalidInput(f"the Lance table {name!r}: give storage= or storage_options=, which it holds too")
     storage = storage or LanceResource(storage_options=dict(storage_options or {}))
-    ledger = Ledger(name, prefix, storage.place(uri) if uri else uri, storage)
-    followed = tuple(map(ledger.of_branch, branches))
+    ledger = Ledger(name, prefix, storage.resolve_uri(uri) if uri else uri, storage)
+    followed = tuple(map(ledger.for_branch, branches))
     keys = [each.key for each in followed]
     if twice := [each for each in followed if keys.count(each.key) > 1 or not each.branch or each.branch == "main"]:
         raise InvalidInput(
             f"the Lance table {ledger.label!r}: branches={list(branches)} would give {twice[0].label!r} twice; name "
             "branches besides the main line, each once, and not two that differ in a slash and a dot alone"
         )
-    how = _how(profile, ledger.label)
+    how = _profile_options(profile, ledger.label)
     taken = {name: "the table itself", **({f"{name}_profile": "the asset of its profiles"} if how else {})}
     if maintenance is not None:
         taken[maintenance_key(ledger).path[-1]] = "the asset of its maintenance"
@@ -265,10 +265,10 @@ def lance_table(
         tags=dict(tags or {}),
         branches=followed,
         maintenance=maintenance,
-        checks=_checks(checks, ledger.label),
+        checks=_validate_checks(checks, ledger.label),
         profile=how,
-        automation=_automation(automation, ledger.label),
-        freshness=_freshness(freshness, ledger.label),
+        automation=_validate_automation(automation, ledger.label),
+        freshness=_freshness_policy(freshness, ledger.label),
     )
     if automation and not table.profile:
         raise InvalidInput(f"the Lance table {ledger.label!r}: automation= is of the profile, and profile=False")
@@ -296,7 +296,7 @@ def checks_by_ledger(tables: Sequence[LanceTable]) -> Mapping[str, Sequence[Chec
     return {ledger.label: table.checks for table in tables for ledger in (table.ledger, *table.branches)}
 
 
-def _checks(checks: Sequence[Check], label: str) -> tuple[Check, ...]:
+def _validate_checks(checks: Sequence[Check], label: str) -> tuple[Check, ...]:
     for each in checks:
         given: object = each
         if not isinstance(given, Check):
@@ -308,7 +308,7 @@ def _checks(checks: Sequence[Check], label: str) -> tuple[Check, ...]:
     return tuple(checks)
 
 
-def _how(profile: bool | Profile, label: str) -> Profile | None:
+def _profile_options(profile: bool | Profile, label: str) -> Profile | None:
     given: object = profile
     if isinstance(given, Profile):
         return given
@@ -317,7 +317,7 @@ def _how(profile: bool | Profile, label: str) -> Profile | None:
     return Profile() if given else None
 
 
-def _automation(automation: Automation | None, label: str) -> Automation | None:
+def _validate_automation(automation: Automation | None, label: str) -> Automation | None:
     given: object = automation
     if given not in (None, "on_missing"):
         raise InvalidInput(
@@ -327,7 +327,7 @@ def _automation(automation: Automation | None, label: str) -> Automation | None:
     return automation
 
 
-def _freshness(freshness: timedelta | dg.FreshnessPolicy | None, label: str) -> dg.FreshnessPolicy | None:
+def _freshness_policy(freshness: timedelta | dg.FreshnessPolicy | None, label: str) -> dg.FreshnessPolicy | None:
     given: object = freshness
     if isinstance(given, timedelta):
         if given < timedelta(minutes=1):

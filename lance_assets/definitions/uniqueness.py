@@ -21,43 +21,43 @@ class DeclaredTable(Protocol):
     @property
     def label(self) -> str: ...
     @property
-    def word(self) -> str: ...
+    def table_slug(self) -> str: ...
     @property
     def shown_uri(self) -> str: ...
 
 
-class ShownUri(str):
+class DeclaredUri(str):
     """What definitions hold of a place: as long as they are there, so is this."""
 
     label: str
 
 
-_taken: dict[str, ReferenceType[ShownUri]] = {}
+_tables_by_uri: dict[str, ReferenceType[DeclaredUri]] = {}
 """Who is where. The definitions of a project are loaded by one process."""
-_named: dict[str, ReferenceType[ShownUri]] = {}
+_tables_by_name: dict[str, ReferenceType[DeclaredUri]] = {}
 """Whose names these are."""
 
 
-def register_table(ledger: DeclaredTable, kinds: Collection[str] = ()) -> ShownUri:
+def register_table(ledger: DeclaredTable, kinds: Collection[str] = ()) -> DeclaredUri:
     """For the definitions of this table, which are to hold it. `kinds` are those of what Dagster knows by its word."""
-    where, names = normalized_uri(ledger.shown_uri), [f"lance_{kind}__{ledger.word}" for kind in kinds]
-    if other := _other(_taken, where, ledger):
+    where, names = normalized_uri(ledger.shown_uri), [f"lance_{kind}__{ledger.table_slug}" for kind in kinds]
+    if other := _other_owner(_tables_by_uri, where, ledger):
         raise InvalidInput(
             f"the Lance tables {other!r} and {ledger.label!r} of this project are at the same place, "
             f"{ledger.shown_uri}: every version would be on both ledgers. Declare the table once, with the writes of "
             "both; other modules import it, and have .dep, .key and .write_key(...) of it"
         )
     for name in names:
-        if other := _other(_named, name, ledger):
+        if other := _other_owner(_tables_by_name, name, ledger):
             raise InvalidInput(
                 f"the Lance tables {other!r} and {ledger.label!r} of this project would both have a {name!r}: such "
                 "names of Dagster's have no slashes, so that key_prefix and name of the two read the same there. Give "
                 "one of them another name, or another key_prefix"
             )
-    taken = ShownUri(ledger.shown_uri)
+    taken = DeclaredUri(ledger.shown_uri)
     taken.label = ledger.label
-    _taken[where] = ref(taken)
-    _named.update((name, ref(taken)) for name in names)
+    _tables_by_uri[where] = ref(taken)
+    _tables_by_name.update((name, ref(taken)) for name in names)
     return taken
 
 
@@ -70,17 +70,17 @@ def normalized_uri(shown_uri: str) -> str:
     return os.path.normpath(local) if "://" not in local else local.rstrip("/")
 
 
-def _other(taken: dict[str, ReferenceType[ShownUri]], what: str, ledger: DeclaredTable) -> str | None:
+def _other_owner(taken: dict[str, ReferenceType[DeclaredUri]], what: str, ledger: DeclaredTable) -> str | None:
     """The label of another table that has it."""
-    if (found := _live(taken, what)) in (None, ledger.label):
+    if (found := _live_label(taken, what)) in (None, ledger.label):
         return None
     del found
     gc.collect()  # definitions that nobody has any more may be waiting for it
-    found = _live(taken, what)
+    found = _live_label(taken, what)
     return None if found == ledger.label else found
 
 
-def _live(taken: dict[str, ReferenceType[ShownUri]], what: str) -> str | None:
+def _live_label(taken: dict[str, ReferenceType[DeclaredUri]], what: str) -> str | None:
     found = taken.get(what)
     holder = None if found is None else found()
     return None if holder is None else holder.label

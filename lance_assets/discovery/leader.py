@@ -17,28 +17,36 @@ import dagster as dg
 
 from lance_assets.ledger.dynamic_partitions import register_partition_keys
 from lance_assets.ledger.ledger import Ledger
-from lance_assets.ledger.recording import recorded
-from lance_assets.ledger.recording_claims import LASTS, TICK, WHOLE, Claim, claims_of, liveness, release
+from lance_assets.ledger.recording import recorded_data_versions
+from lance_assets.ledger.recording_claims import (
+    CLAIM_LIFETIME,
+    TICK_PREFIX,
+    WHOLE_LEDGER,
+    Claim,
+    list_claims,
+    liveness_check,
+    release_claims,
+)
 
-_UP_TO = ".."
+_TICK_END_PREFIX = ".."
 """Before the last partition of a tick; no version's key begins with it."""
-_LOOKS = 20
-_LOOK_AGAIN_S = 0.1
-_pause = time.sleep
-_NOBODY = ""
+_CHECKS_MAX = 20
+_POLL_INTERVAL_S = 0.1
+_sleep = time.sleep
+_NO_CLAIMANT = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    other: str | None
+    other_leader: str | None
     """The sensor that speaks for the versions of others, if it is another one."""
-    is_quiet: bool
+    is_idle: bool
     """Nobody is recording."""
 
 
-def new_tick() -> str:
+def new_tick_claimant() -> str:
     """A claimant like no other."""
-    return f"{TICK}{uuid4().hex[:16]}"
+    return f"{TICK_PREFIX}{uuid4().hex[:16]}"
 
 
 def elect_leader(instance: dg.DagsterInstance, ledger: Ledger, sensor: str, now: datetime) -> Leadership:
@@ -48,24 +56,24 @@ def elect_leader(instance: dg.DagsterInstance, ledger: Ledger, sensor: str, now:
     Of two that begin at once neither speaks at first: the later one goes, the earlier waits until it has.
     """
     seconds = int(now.timestamp())
-    is_live = liveness(instance, _NOBODY, seconds)
-    there = claims_of(instance, ledger)
+    is_live = liveness_check(instance, _NO_CLAIMANT, seconds)
+    there = list_claims(instance, ledger)
     dead = [each for each in there if not is_live(each)]
-    looking = [each for each in there if each.partition == WHOLE and each not in dead]
+    looking = [each for each in there if each.partition == WHOLE_LEDGER and each not in dead]
     own = [each for each in looking if each.claimant == sensor]
-    if looking == own and not any(_is_young(each, seconds) for each in own):
+    if looking == own and not any(_is_recent(each, seconds) for each in own):
         dead += own
-        own = [Claim(WHOLE, sensor, seconds)]
+        own = [Claim(WHOLE_LEDGER, sensor, seconds)]
         register_partition_keys(instance, ledger.claim_set, [own[0].key])
-        there = claims_of(instance, ledger)
-        looking = [each for each in there if each.partition == WHOLE and each not in dead]
+        there = list_claims(instance, ledger)
+        looking = [each for each in there if each.partition == WHOLE_LEDGER and each not in dead]
     others = [each.claimant for each in looking if each.claimant != sensor]
     if others and looking[0].claimant != sensor:
         dead += own
-    dead += _over(instance, ledger, (each for each in there if each not in dead))
+    dead += _stored_tick_claims(instance, ledger, (each for each in there if each not in dead))
     for each in dict.fromkeys(dead):
         instance.delete_dynamic_partition(ledger.claim_set, each.key)
-    is_quiet = all(each.partition == WHOLE or each in dead for each in there)
+    is_quiet = all(each.partition == WHOLE_LEDGER or each in dead for each in there)
     return Leadership(others[0] if others else None, is_quiet)
 
 
@@ -76,34 +84,38 @@ def claim_tick(instance: dg.DagsterInstance, ledger: Ledger, tick: str, last: st
     Of two at once the later one goes. The earlier waits for that a moment: one that stays has not seen it, as where a
     database shows a key late, and may be recording. Then both leave it, and the next ticks come to it.
     """
-    own = Claim(f"{_UP_TO}{last}", tick, int(now.timestamp()))
+    own = Claim(f"{_TICK_END_PREFIX}{last}", tick, int(now.timestamp()))
     register_partition_keys(instance, ledger.claim_set, [own.key])
-    is_live = liveness(instance, tick, own.seconds)
-    for look in range(_LOOKS):
+    is_live = liveness_check(instance, tick, own.seconds)
+    for look in range(_CHECKS_MAX):
         if look:
-            _pause(_LOOK_AGAIN_S)
-        ticks = [each for each in claims_of(instance, ledger) if each.partition.startswith(_UP_TO) and is_live(each)]
+            _sleep(_POLL_INTERVAL_S)
+        ticks = [
+            each
+            for each in list_claims(instance, ledger)
+            if each.partition.startswith(_TICK_END_PREFIX) and is_live(each)
+        ]
         others = [each for each in ticks if each != own]
-        over = _over(instance, ledger, others)
+        over = _stored_tick_claims(instance, ledger, others)
         left = [each for each in ticks if each not in over or each == own]
         if left == [own]:
             return True
         if not left or left[0] != own:
             break
-    release(instance, ledger, tick)
+    release_claims(instance, ledger, tick)
     return False
 
 
-def _over(instance: dg.DagsterInstance, ledger: Ledger, claims: Iterable[Claim]) -> list[Claim]:
+def _stored_tick_claims(instance: dg.DagsterInstance, ledger: Ledger, claims: Iterable[Claim]) -> list[Claim]:
     """Of these, the ticks' claims on what is on the ledger."""
     by_partition: dict[str, list[Claim]] = {}
     for each in claims:
-        if each.claimant.startswith(TICK):
-            by_partition.setdefault(each.partition.removeprefix(_UP_TO), []).append(each)
-    stored = recorded(instance, ledger, by_partition) if by_partition else {}
+        if each.claimant.startswith(TICK_PREFIX):
+            by_partition.setdefault(each.partition.removeprefix(_TICK_END_PREFIX), []).append(each)
+    stored = recorded_data_versions(instance, ledger, by_partition) if by_partition else {}
     return [each for partition in stored for each in by_partition[partition]]
 
 
-def _is_young(each: Claim, seconds: int) -> bool:
+def _is_recent(each: Claim, seconds: int) -> bool:
     """Far from its end, so that it need not be made anew."""
-    return seconds - each.seconds < LASTS.total_seconds() / 2
+    return seconds - each.seconds < CLAIM_LIFETIME.total_seconds() / 2

@@ -18,18 +18,18 @@ from lance_assets.ledger.partition_keys import partition_key
 from lance_assets.ledger.recording import (
     RecordingState,
     already_recorded_message,
-    materialization,
-    recorded,
+    build_materialization,
+    recorded_data_versions,
     recording_state,
 )
-from lance_assets.ledger.recording_claims import FINISHED, UNFINISHED
+from lance_assets.ledger.recording_claims import FINISHED_STATUSES, UNFINISHED_STATUSES
 from lance_assets.ledger.version_metadata import VersionFacts, discovered_facts
 from lance_core import LanceError, StorageError, Table, VersionInfo
 
-WAIT_MAX = timedelta(minutes=10)
+RUN_WAIT_MAX = timedelta(minutes=10)
 
 # What a table can do to whoever reads it: it is anybody's bytes, numbers out of range and types that nobody knows.
-TABLES_FAULT = (LanceError, pa.ArrowException, ArithmeticError, LookupError, OSError, RecursionError, ValueError)
+TABLE_ERRORS = (LanceError, pa.ArrowException, ArithmeticError, LookupError, OSError, RecursionError, ValueError)
 
 _EVENT_BYTES = 6_000
 _COLUMN_BYTES = 250
@@ -40,11 +40,11 @@ _COLUMN_BYTES = 250
 class Watermark:
     """How far a table has been looked through."""
 
-    epoch: int
+    incarnation: int
     version: int
-    kept: int
+    settled_count: int
     """How many versions there were when nothing else was left to do; 0 where something was."""
-    again: tuple[int, ...] = ()
+    unreadable: tuple[int, ...] = ()
     """Versions up to `version` that are to be looked at again, since they could not be read."""
 
 
@@ -61,7 +61,7 @@ class TickBudget:
     def is_spent(self) -> bool:
         return self.versions <= 0 or self.bytes <= 0 or self.clock() >= self.ends
 
-    def take(self, facts: VersionFacts) -> None:
+    def charge(self, facts: VersionFacts) -> None:
         self.versions -= 1
         names = sum(len(field.name) for field in facts.schema)
         self.bytes -= _EVENT_BYTES + _COLUMN_BYTES * len(facts.schema) + names
@@ -72,41 +72,41 @@ class PendingVersions:
     """What is to be said of some versions, each looked at by itself."""
 
     last: int
-    """Up to here nothing is left to be looked at, besides `again`."""
-    again: list[int]
+    """Up to here nothing is left to be looked at, besides `unreadable`."""
+    unreadable: list[int]
     to_record: list[tuple[VersionFacts, dg.AssetMaterialization]] = field(default_factory=list)
     known: set[str] = field(default_factory=set)
     """Partitions that were recorded before."""
     notes: list[str] = field(default_factory=list)
-    looked_at: int = 0
-    at: Table | None = None
+    checked: int = 0
+    last_table: Table | None = None
     """The version that was read last."""
 
 
 def read_pending(
     instance: dg.DagsterInstance,
     ledger: Ledger,
-    epoch: int,
+    incarnation: int,
     table: Table,
-    numbers: Sequence[int],
-    seen: Watermark,
+    versions: Sequence[int],
+    watermark: Watermark,
     budget: TickBudget,
     now: datetime,
     retained: int,
 ) -> PendingVersions:
     """`retained` is how many versions the ledger has so far."""
-    read = PendingVersions(seen.version, list(seen.again))
-    known = recorded(instance, ledger, [partition_key(number, epoch) for number in numbers])
+    read = PendingVersions(watermark.version, list(watermark.unreadable))
+    known = recorded_data_versions(instance, ledger, [partition_key(number, incarnation) for number in versions])
     is_waiting = False
-    for number in numbers:
+    for number in versions:
         if budget.is_spent():
             break
-        read.looked_at += 1
-        is_old = number in seen.again
+        read.checked += 1
+        is_old = number in watermark.unreadable
         try:
-            read.at = table.at(number)
-            info = read.at.version_info()
-            facts = discovered_facts(read.at, info, epoch)
+            read.last_table = table.at(number)
+            info = read.last_table.version_info()
+            facts = discovered_facts(read.last_table, info, incarnation)
             stands = recording_state(facts, known)
             if stands is RecordingState.TAKEN:
                 read.notes.append(already_recorded_message(ledger, facts.partition))
@@ -120,17 +120,17 @@ def read_pending(
                     continue
                 is_waiting = True
             else:
-                read.to_record.append((facts, materialization(instance, ledger, facts, retained=retained + 1)))
+                read.to_record.append((facts, build_materialization(instance, ledger, facts, retained=retained + 1)))
                 retained += 1
-                budget.take(facts)
+                budget.charge(facts)
             if is_old:
-                read.again.remove(number)
+                read.unreadable.remove(number)
         except StorageError as error:  # it may pass: the next tick begins here
             read.notes.append(f"{ledger.label}: version {number}: {error_text(error)}")
             break
-        except TABLES_FAULT as error:
+        except TABLE_ERRORS as error:
             if not is_old:  # said once
-                read.again.append(number)
+                read.unreadable.append(number)
                 read.notes.append(
                     f"{ledger.label}: version {number} is not recorded, until it is repaired: {error_text(error)}"
                 )
@@ -140,7 +140,7 @@ def read_pending(
 
 
 def _is_left_to_its_run(instance: dg.DagsterInstance, facts: VersionFacts, info: VersionInfo, now: datetime) -> bool:
-    return now - info.timestamp < WAIT_MAX and _may_record(instance, facts.run_id)
+    return now - info.timestamp < RUN_WAIT_MAX and _may_record(instance, facts.run_id)
 
 
 def _may_record(instance: dg.DagsterInstance, run_id: str | None) -> bool:
@@ -148,10 +148,10 @@ def _may_record(instance: dg.DagsterInstance, run_id: str | None) -> bool:
     run = instance.get_run_by_id(run_id) if run_id else None
     if run is None:
         return False
-    if run.status not in FINISHED:
+    if run.status not in FINISHED_STATUSES:
         return True
     family = {"dagster/root_run_id": run.root_run_id or run.run_id}
-    return bool(instance.get_run_ids(dg.RunsFilter(tags=family, statuses=UNFINISHED), limit=1))
+    return bool(instance.get_run_ids(dg.RunsFilter(tags=family, statuses=UNFINISHED_STATUSES), limit=1))
 
 
 def error_text(error: Exception) -> str:

@@ -19,9 +19,9 @@ from functools import partial
 import dagster as dg
 
 from lance_assets.checks.check import Check
-from lance_assets.discovery.pending_versions import TABLES_FAULT, TickBudget, Watermark, error_text
+from lance_assets.discovery.pending_versions import TABLE_ERRORS, TickBudget, Watermark, error_text
 from lance_assets.discovery.reconcile import DiscoveryCache, OpenedTable, ReconcileResult, reconcile
-from lance_assets.ledger.ledger import Ledger, check_word
+from lance_assets.ledger.ledger import Ledger, check_name
 from lance_core import InvalidInput, NotFound
 
 INTERVAL_S = 30
@@ -45,13 +45,16 @@ class Cursor:
         """What does not parse was written by another version of this code; the ledger keeps that harmless."""
         try:
             fields = json.loads(text or "{}")
-            seen = {label: _seen(*map(int, numbers)) for label, numbers in fields["tables"].items()}
+            seen = {label: _watermark_of(*map(int, numbers)) for label, numbers in fields["tables"].items()}
             return cls(seen, str(fields["first"]))
         except (ValueError, TypeError, KeyError, AttributeError):
             return cls()
 
     def encode(self) -> str:
-        tables = {label: [seen.epoch, seen.version, seen.kept, *seen.again] for label, seen in self.tables.items()}
+        tables = {
+            label: [seen.incarnation, seen.version, seen.settled_count, *seen.unreadable]
+            for label, seen in self.tables.items()
+        }
         return json.dumps({"tables": tables, "first": self.first}, sort_keys=True)
 
 
@@ -68,7 +71,7 @@ def discovery_sensor(
 ) -> dg.SensorDefinition:
     """Registers the versions that others commit to these tables. `checks` are asked about them, by the label of their
     ledger: those of them that read no data, for a tick is short."""
-    check_word(name, what="a sensor's name")
+    check_name(name, subject="a sensor's name")
     if interval_s < 1 or versions_per_tick < 1 or seconds_per_tick <= 0:
         raise InvalidInput(f"sensor {name!r}: interval_s, versions_per_tick and seconds_per_tick count from 1")
     memory = DiscoveryCache()
@@ -78,9 +81,9 @@ def discovery_sensor(
         return run_tick(
             context,
             ledgers,
-            sensor=_claimant(context, name),
+            sensor=_sensor_claimant(context, name),
             budget=budget,
-            memory=memory,
+            cache=memory,
             checks=checks or {},
             now=now(),
         )
@@ -102,7 +105,7 @@ def run_tick(
     *,
     sensor: str,
     budget: TickBudget,
-    memory: DiscoveryCache,
+    cache: DiscoveryCache,
     checks: Mapping[str, Sequence[Check]],
     now: datetime,
 ) -> dg.SensorResult:
@@ -111,9 +114,9 @@ def run_tick(
     judged: list[dg.AssetCheckEvaluation] = []
     retired: list[dg.DeleteDynamicPartitionsRequest] = []
     notes: list[str] = []
-    order = _beginning_with(ledgers, cursor.first)
+    order = _rotate_to(ledgers, cursor.first)
     first = ""
-    for position, (ledger, opened) in enumerate(_opened(order, budget)):
+    for position, (ledger, opened) in enumerate(_open_ahead(order, budget)):
         if budget.is_spent():
             first = ledger.label
             break
@@ -127,26 +130,26 @@ def run_tick(
                 seen,
                 sensor=sensor,
                 budget=budget,
-                memory=memory,
+                cache=cache,
                 checks=checks.get(ledger.label, ()),
                 now=now,
             )
         except NotFound:
             looked = ReconcileResult(
-                seen, notes=(f"{ledger.label}: there is no {ledger.what} at {ledger.shown_uri} yet",)
+                seen, notes=(f"{ledger.label}: there is no {ledger.description} at {ledger.shown_uri} yet",)
             )
         except TimeoutError:
             looked = ReconcileResult(seen, notes=(f"{ledger.label}: {ledger.shown_uri} did not answer in time",))
-        except TABLES_FAULT as error:  # one damaged table must not keep the others from being looked at
+        except TABLE_ERRORS as error:  # one damaged table must not keep the others from being looked at
             looked = ReconcileResult(seen, notes=(f"{ledger.label}: {error_text(error)}",))
         events += looked.events
-        judged += looked.judged
+        judged += looked.check_evaluations
         notes += looked.notes
-        if looked.gone:
-            retired.append(ledger.partitions.build_delete_request(list(looked.gone)))
-        if looked.seen:
-            cursor.tables[ledger.label] = looked.seen
-        if looked.more:  # the others are not to wait until it has told everything
+        if looked.retired:
+            retired.append(ledger.partitions.build_delete_request(list(looked.retired)))
+        if looked.watermark:
+            cursor.tables[ledger.label] = looked.watermark
+        if looked.has_more:  # the others are not to wait until it has told everything
             first = order[(position + 1) % len(order)].label
     for note in notes:
         context.log.warning(note)
@@ -164,11 +167,11 @@ def run_tick(
     )
 
 
-def _seen(epoch: int, version: int, kept: int, *again: int) -> Watermark:
+def _watermark_of(epoch: int, version: int, kept: int, *again: int) -> Watermark:
     return Watermark(epoch, version, kept, again)
 
 
-def _opened(ledgers: Sequence[Ledger], budget: TickBudget) -> Iterator[tuple[Ledger, Callable[[], OpenedTable]]]:
+def _open_ahead(ledgers: Sequence[Ledger], budget: TickBudget) -> Iterator[tuple[Ledger, Callable[[], OpenedTable]]]:
     """Each table, opened some places ahead of its turn: most of the time of a look is a store's time to answer, and one
     that does not is not to hold up the others."""
     pool = ThreadPoolExecutor(_OPENED_AHEAD, thread_name_prefix="lance-discovery")
@@ -177,7 +180,7 @@ def _opened(ledgers: Sequence[Ledger], budget: TickBudget) -> Iterator[tuple[Led
     try:
         while True:
             while len(ahead) < _OPENED_AHEAD and (ledger := next(left, None)) is not None:
-                ahead.append((ledger, pool.submit(OpenedTable.of, ledger)))
+                ahead.append((ledger, pool.submit(OpenedTable.open, ledger)))
             if not ahead:
                 return
             ledger, opening = ahead.popleft()
@@ -186,13 +189,13 @@ def _opened(ledgers: Sequence[Ledger], budget: TickBudget) -> Iterator[tuple[Led
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _claimant(context: dg.SensorEvaluationContext, name: str) -> str:
+def _sensor_claimant(context: dg.SensorEvaluationContext, name: str) -> str:
     """This sensor among others, of other code locations too."""
     origin = context.code_location_origin
     location = f"{origin.location_name}:" if origin else ""
     return re.sub(r"\s", "_", f"sensor:{location}{name}")
 
 
-def _beginning_with(ledgers: Sequence[Ledger], label: str) -> Sequence[Ledger]:
+def _rotate_to(ledgers: Sequence[Ledger], label: str) -> Sequence[Ledger]:
     start = next((position for position, ledger in enumerate(ledgers) if ledger.label == label), 0)
     return [*ledgers[start:], *ledgers[:start]]

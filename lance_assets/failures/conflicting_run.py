@@ -44,12 +44,12 @@ class ConflictingRun:
         return {name: each for name, each in shown.items() if each is not None}
 
 
-def run_that_committed(where: object, version: int) -> ConflictingRun | None:
+def run_that_committed(table: object, version: int) -> ConflictingRun | None:
     """None where nobody can tell: the version is gone, or its place is not known here."""
-    if version < 1 or not isinstance(where, Openable):
+    if version < 1 or not isinstance(table, Openable):
         return None
     try:
-        made_by = where.open(version).transaction()
+        made_by = table.open(version).transaction()
     except (LanceError, OSError):  # it is for a message only
         return None
     properties = made_by.properties if made_by else {}

@@ -34,9 +34,9 @@ from lance_core import (
     Unsupported,
 )
 
-_IN_WORKER = re.compile(r"^lance_core\.errors\.(\w+): (.+)$", re.MULTILINE)
+_WORKER_ERROR = re.compile(r"^lance_core\.errors\.(\w+): (.+)$", re.MULTILINE)
 
-WAITS_S = (0, 5, 30)
+RETRY_DELAYS_S = (0, 5, 30)
 """Before each retry of a step. The core has tried many times before the first."""
 
 
@@ -74,47 +74,47 @@ TREATMENTS: Mapping[type[LanceError], Treatment] = {
 
 
 @contextmanager
-def lance_errors(where: TableLabel, *, retry_number: int) -> Iterator[None]:
+def translate_errors(table: TableLabel, *, retry_number: int) -> Iterator[None]:
     """Around the body of a step."""
     try:
         yield
     except LanceError as error:
-        _end(failure_of(error, where), error, retry_number)
+        _raise_for_dagster(failure_of(error, table), error, retry_number)
     except PythonException as error:
-        found = _IN_WORKER.search(str(error))
+        found = _WORKER_ERROR.search(str(error))
         kind = getattr(lance_core, found[1], None) if found else None
         if found is None or not (isinstance(kind, type) and issubclass(kind, LanceError)):
             raise
-        _end(_failure(kind, found[2], {}, where), error, retry_number)
+        _raise_for_dagster(_build_failure(kind, found[2], {}, table), error, retry_number)
 
 
-def _end(failure: dg.Failure, error: Exception, retry_number: int) -> NoReturn:
-    if not failure.allow_retries or retry_number >= len(WAITS_S):
+def _raise_for_dagster(failure: dg.Failure, error: Exception, retry_number: int) -> NoReturn:
+    if not failure.allow_retries or retry_number >= len(RETRY_DELAYS_S):
         raise failure from error
     # Dagster shows the failure when the retries are used up.
     failure.__cause__ = error
-    raise dg.RetryRequested(max_retries=len(WAITS_S), seconds_to_wait=WAITS_S[retry_number]) from failure
+    raise dg.RetryRequested(max_retries=len(RETRY_DELAYS_S), seconds_to_wait=RETRY_DELAYS_S[retry_number]) from failure
 
 
-def failure_of(error: LanceError, where: TableLabel) -> dg.Failure:
-    maker = run_that_committed(where, error.version) if isinstance(error, ConflictError) else None
+def failure_of(error: LanceError, table: TableLabel) -> dg.Failure:
+    maker = run_that_committed(table, error.version) if isinstance(error, ConflictError) else None
     message = f"{error}. {maker.sentence}" if maker else str(error)
-    return _failure(type(error), message, {**_details(error), **(maker.metadata if maker else {})}, where)
+    return _build_failure(type(error), message, {**_error_metadata(error), **(maker.metadata if maker else {})}, table)
 
 
-def _failure(
-    kind: type[LanceError], message: str, details: Mapping[str, dg.MetadataValue], where: TableLabel
+def _build_failure(
+    kind: type[LanceError], message: str, details: Mapping[str, dg.MetadataValue], table: TableLabel
 ) -> dg.Failure:
     treatment = next(each for known, each in TREATMENTS.items() if issubclass(kind, known))
-    shown = {"lance/table": where.label, "dagster/uri": where.shown_uri, "lance/error": kind.__name__}
+    shown = {"lance/table": table.label, "dagster/uri": table.shown_uri, "lance/error": kind.__name__}
     return dg.Failure(
-        description=f"{where.label}: {treatment.title}. {message}",
+        description=f"{table.label}: {treatment.title}. {message}",
         metadata={**shown, **details},
         allow_retries=treatment.retry,
     )
 
 
-def _details(error: LanceError) -> dict[str, dg.MetadataValue]:
+def _error_metadata(error: LanceError) -> dict[str, dg.MetadataValue]:
     value = dg.MetadataValue
     match error:
         case ConflictError():

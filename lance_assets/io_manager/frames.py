@@ -25,10 +25,10 @@ class Scan:
     columns: Sequence[str] | None
     filter: str | None
 
-    def rows(self) -> pa.Table:
+    def to_table(self) -> pa.Table:
         return self.table.to_table(self.columns, self.filter)
 
-    def reader(self) -> pa.RecordBatchReader:
+    def to_reader(self) -> pa.RecordBatchReader:
         """Batch by batch."""
         empty = self.table.to_table(self.columns, self.filter, limit=0)
         return pa.RecordBatchReader.from_batches(empty.schema, self.table.to_batches(self.columns, self.filter))
@@ -43,22 +43,22 @@ class FrameType:
     to_arrow: Callable[[Any], Rows]
     from_scan: Callable[[Scan], object]
 
-    def loaded(self) -> type | None:
+    def loaded_class(self) -> type | None:
         """Its class, if anybody has imported the library: a frame of a library that nobody imported is no frame."""
         found = getattr(sys.modules.get(self.module), self.name, None)
         return found if isinstance(found, type) else None
 
 
-def _polars(scan: Scan) -> Any:
-    return _imported("polars").from_arrow(scan.rows())
+def _to_polars(scan: Scan) -> Any:
+    return _import_library("polars").from_arrow(scan.to_table())
 
 
-def _pandas(scan: Scan) -> object:
-    _imported("pandas")
-    return scan.rows().to_pandas()
+def _to_pandas(scan: Scan) -> object:
+    _import_library("pandas")
+    return scan.to_table().to_pandas()
 
 
-def _imported(name: str) -> Any:
+def _import_library(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
@@ -73,8 +73,8 @@ def _from_pandas(frame: Any) -> pa.Table:
     return pa.Table.from_pandas(frame, preserve_index=False)
 
 
-def _one_batch(scan: Scan) -> pa.RecordBatch:
-    rows = scan.rows().combine_chunks()
+def _to_single_batch(scan: Scan) -> pa.RecordBatch:
+    rows = scan.to_table().combine_chunks()
     batches = rows.to_batches()
     if len(batches) > 1:  # text and lists of more than 2 GiB
         raise InvalidInput(
@@ -84,30 +84,30 @@ def _one_batch(scan: Scan) -> pa.RecordBatch:
     return batches[0] if batches else pa.RecordBatch.from_pylist([], rows.schema)
 
 
-KINDS: tuple[FrameType, ...] = (
-    FrameType("pyarrow", "Table", lambda frame: frame, Scan.rows),
-    FrameType("pyarrow", "RecordBatchReader", lambda frame: frame, Scan.reader),
-    FrameType("pyarrow", "RecordBatch", lambda batch: pa.Table.from_batches([batch]), _one_batch),
-    FrameType("pandas", "DataFrame", _from_pandas, _pandas),
-    FrameType("polars", "DataFrame", lambda frame: frame.to_arrow(), _polars),
-    FrameType("polars", "LazyFrame", lambda frame: frame.collect().to_arrow(), lambda scan: _polars(scan).lazy()),
+FRAME_TYPES: tuple[FrameType, ...] = (
+    FrameType("pyarrow", "Table", lambda frame: frame, Scan.to_table),
+    FrameType("pyarrow", "RecordBatchReader", lambda frame: frame, Scan.to_reader),
+    FrameType("pyarrow", "RecordBatch", lambda batch: pa.Table.from_batches([batch]), _to_single_batch),
+    FrameType("pandas", "DataFrame", _from_pandas, _to_pandas),
+    FrameType("polars", "DataFrame", lambda frame: frame.to_arrow(), _to_polars),
+    FrameType("polars", "LazyFrame", lambda frame: frame.collect().to_arrow(), lambda scan: _to_polars(scan).lazy()),
     FrameType("lance_core", "Table", lambda table: table.to_table(), lambda scan: scan.table),
 )
 
 
-def kind_of(frame: object) -> FrameType | None:
-    return next((kind for kind in KINDS if (known := kind.loaded()) and isinstance(frame, known)), None)
+def frame_type_of(frame: object) -> FrameType | None:
+    return next((kind for kind in FRAME_TYPES if (known := kind.loaded_class()) and isinstance(frame, known)), None)
 
 
-def kind_for(wanted: object) -> FrameType | None:
+def frame_type_for(wanted: object) -> FrameType | None:
     """Of the type that an input is annotated with."""
-    return next((kind for kind in KINDS if (known := kind.loaded()) and known is wanted), None)
+    return next((kind for kind in FRAME_TYPES if (known := kind.loaded_class()) and known is wanted), None)
 
 
-def is_spark(frame: object) -> bool:
+def is_spark_frame(frame: object) -> bool:
     """Classic and Spark Connect frames alike."""
     return hasattr(frame, "mapInArrow") and hasattr(frame, "sparkSession")
 
 
-def is_sparks_type(wanted: object) -> bool:
+def is_spark_frame_type(wanted: object) -> bool:
     return isinstance(wanted, type) and wanted.__name__ == "DataFrame" and wanted.__module__.startswith("pyspark.")

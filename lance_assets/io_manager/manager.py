@@ -18,14 +18,21 @@ import pyarrow as pa
 from pydantic import Field, PrivateAttr
 from pyspark.sql import SparkSession
 
-from lance_assets.failures.error_translation import lance_errors
-from lance_assets.io_manager.frames import Rows, Scan, is_spark, is_sparks_type, kind_for, kind_of
+from lance_assets.failures.error_translation import translate_errors
+from lance_assets.io_manager.frames import (
+    Rows,
+    Scan,
+    frame_type_for,
+    frame_type_of,
+    is_spark_frame,
+    is_spark_frame_type,
+)
 from lance_assets.io_manager.partition_predicates import PARTITION_EXPR, partition_predicate
 from lance_assets.ledger.partition_keys import version_of
 from lance_assets.ledger.version_metadata import committed_facts, metadata_of, metadata_of_retired
 from lance_assets.lineage.render import without_credentials
 from lance_assets.provenance.run_intents import run_intent
-from lance_assets.provenance.run_properties import properties_of
+from lance_assets.provenance.run_properties import properties_of_run
 from lance_assets.resources.lance import Access, LanceResource
 from lance_assets.resources.spark import SparkSessionResource, session_of
 from lance_assets.spark import append, overwrite, read
@@ -40,7 +47,7 @@ if TYPE_CHECKING:
 OVERWRITE, APPEND = "overwrite", "append"
 URI, STORAGE_KIND = "dagster/uri", "dagster/storage_kind"
 _MODES = (OVERWRITE, APPEND)
-_STEPS_KEPT = 100
+_STEPS_CACHED_MAX = 100
 
 
 class LanceIOManager(dg.ConfigurableIOManager):
@@ -60,51 +67,51 @@ class LanceIOManager(dg.ConfigurableIOManager):
     mode: str = Field(default=OVERWRITE, description="What a materialization does: overwrite, or append.")
     spark: SparkSessionResource | None = Field(default=None, description="For inputs that are DataFrames of Spark.")
 
-    _read: dict[tuple[str, str], set[tuple[str, int]]] = PrivateAttr(default_factory=dict)
+    _inputs_read: dict[tuple[str, str], set[tuple[str, int]]] = PrivateAttr(default_factory=dict)
     """By run and step: the tables that were loaded, and their versions."""
 
     def __init__(self, **data: object) -> None:
         super().__init__(**data)
         _check_mode(self.mode, "LanceIOManager")
 
-    def place(self, key: dg.AssetKey) -> str:
-        return self._reached.place("/".join(key.path) + ".lance")
+    def uri_of(self, key: dg.AssetKey) -> str:
+        return self._resource.resolve_uri("/".join(key.path) + ".lance")
 
     @property
-    def _reached(self) -> LanceResource:
+    def _resource(self) -> LanceResource:
         return self.storage or LanceResource()
 
     def handle_output(self, context: dg.OutputContext, obj: object) -> None:
         target = self._target(context)
-        with lance_errors(target, retry_number=context.step_context.previous_attempt_count):
+        with translate_errors(target, retry_number=context.step_context.previous_attempt_count):
             committed = _Output(self, context, target).write(obj)
         if gone := metadata_of_retired(committed):
             context.log.warning(f"{target.label}: {gone['lance/gone'].value}")
             context.add_output_metadata(gone)
             return
-        facts = committed_facts(committed, epoch=1)
+        facts = committed_facts(committed, incarnation=1)
         known = context.step_context.instance.has_run(facts.run_id) if facts.run_id else False
         landed = {"lance/landed_before": dg.MetadataValue.bool(committed.already_committed)}
-        context.add_output_metadata({**metadata_of(facts, run_is_known=known, with_picture=True), **landed})
+        context.add_output_metadata({**metadata_of(facts, run_is_known=known, with_diagram=True), **landed})
 
     def load_input(self, context: dg.InputContext) -> object:
         target = self._target(context)
-        with lance_errors(target, retry_number=context.step_context.previous_attempt_count):
+        with translate_errors(target, retry_number=context.step_context.previous_attempt_count):
             scan = self._scan(context, target)
             step = (context.step_context.run_id, context.step_context.step.key)
-            self.inputs_of(*step).add((scan.table.uri, scan.table.version))
+            self.inputs_read_by(*step).add((scan.table.uri, scan.table.version))
             context.add_input_metadata({"lance/version": scan.table.version})
             wanted = context.dagster_type.typing_type
-            if is_sparks_type(wanted):
+            if is_spark_frame_type(wanted):
                 return self._spark_frame(scan, target)
-            kind = kind_for(wanted)
+            kind = frame_type_for(wanted)
             if kind is None and wanted not in (Any, type(None)):
                 raise InvalidInput(
                     f"{target.label}: an input is annotated as {wanted}; a Lance table is loaded as pyarrow.Table, "
                     "RecordBatchReader or RecordBatch, a DataFrame of pandas, polars or Spark, polars.LazyFrame, or as "
                     "lance_core.Table, which reads nothing yet"
                 )
-            return kind.from_scan(scan) if kind else scan.rows()
+            return kind.from_scan(scan) if kind else scan.to_table()
 
     def _scan(self, context: dg.InputContext, target: "Target") -> Scan:
         asked = context.definition_metadata or {}
@@ -122,7 +129,7 @@ class LanceIOManager(dg.ConfigurableIOManager):
             version = version_of(max(keys))
         table = Table.open(target.uri, version=version, tag=tag, **target.access)
         if context.has_asset_partitions and not target.is_ledger:
-            rows = _slice(target, context.asset_partitions_def, keys, table.schema)
+            rows = _partition_predicate(target, context.asset_partitions_def, keys, table.schema)
             condition = rows if condition is None else f"({rows}) and ({condition})"
         columns = asked.get("columns")
         return Scan(table, None if columns is None else list(columns), condition)
@@ -140,19 +147,19 @@ class LanceIOManager(dg.ConfigurableIOManager):
         return Target(
             label="/".join(context.asset_key.path),
             key=context.asset_key,
-            uri=self._reached.place(str(where)) if where else self.place(context.asset_key),
-            access=self._reached.access(),
+            uri=self._resource.resolve_uri(str(where)) if where else self.uri_of(context.asset_key),
+            access=self._resource.access(),
             mode=_check_mode(str(about.get("mode", self.mode)), f"the asset {context.asset_key.to_user_string()}"),
-            by=about.get(PARTITION_EXPR),
+            partition_columns=about.get(PARTITION_EXPR),
             replace_schema=about.get("replace_schema"),
             is_ledger=is_ledger,
         )
 
-    def inputs_of(self, run_id: str, step: str) -> set[tuple[str, int]]:
+    def inputs_read_by(self, run_id: str, step: str) -> set[tuple[str, int]]:
         """What a step has loaded so far."""
-        while len(self._read) > _STEPS_KEPT:
-            del self._read[next(iter(self._read))]
-        return self._read.setdefault((run_id, step), set())
+        while len(self._inputs_read) > _STEPS_CACHED_MAX:
+            del self._inputs_read[next(iter(self._inputs_read))]
+        return self._inputs_read.setdefault((run_id, step), set())
 
     def _spark_frame(self, scan: Scan, target: "Target") -> "DataFrame":
         session = session_of(self.spark) if self.spark else SparkSession.getActiveSession()
@@ -175,7 +182,7 @@ class Target:
     uri: str
     access: Access = field(repr=False)
     mode: str
-    by: Any = None
+    partition_columns: Any = None
     """The column that partitions are of, or one for each dimension."""
     replace_schema: object = None
     is_ledger: bool = False
@@ -196,35 +203,35 @@ class _Output:
     target: Target
 
     def write(self, frame: object) -> Committed:
-        if is_spark(frame):
-            return self._spark(frame)  # type: ignore[arg-type]
-        kind = kind_of(frame)
+        if is_spark_frame(frame):
+            return self._write_with_spark(frame)  # type: ignore[arg-type]
+        kind = frame_type_of(frame)
         if kind is None:
             raise InvalidInput(
                 f"the asset {self.target.label} returned a {type(frame).__name__}; return a pyarrow.Table, "
                 "RecordBatchReader or RecordBatch, or a DataFrame of pandas, polars or Spark. An asset that writes by "
                 "itself returns a MaterializeResult, and is annotated so"
             )
-        return self._here(kind.to_arrow(frame))
+        return self._write_locally(kind.to_arrow(frame))
 
-    def _here(self, rows: Rows) -> Committed:
+    def _write_locally(self, rows: Rows) -> Committed:
         target = self.target
         where = TableRef(target.uri, **target.access)
         if target.mode == APPEND:
-            return here.append(rows, where, **self._how())
-        only = self._slice(rows.schema)
+            return here.append(rows, where, **self._options())
+        only = self._replace_predicate(rows.schema)
         replaces = only is None and target.replace_schema is not False
-        return here.overwrite(rows, where, only=only, replace_schema=replaces, **self._how())
+        return here.overwrite(rows, where, only=only, replace_schema=replaces, **self._options())
 
-    def _spark(self, frame: "DataFrame") -> Committed:
+    def _write_with_spark(self, frame: "DataFrame") -> Committed:
         target = self.target
         if target.mode == APPEND:
-            return append(frame, target.uri, **target.access, **self._how())
-        only = self._slice(stored_schema(frame.schema))
+            return append(frame, target.uri, **target.access, **self._options())
+        only = self._replace_predicate(stored_schema(frame.schema))
         replaces = only is None and target.replace_schema is True
-        return overwrite(frame, target.uri, where=only, replace_schema=replaces, **target.access, **self._how())
+        return overwrite(frame, target.uri, where=only, replace_schema=replaces, **target.access, **self._options())
 
-    def _slice(self, incoming: pa.Schema) -> str | None:
+    def _replace_predicate(self, incoming: pa.Schema) -> str | None:
         """The rows that are this materialization's alone. The table's types count; a new one will have those that
         come."""
         if not self.context.has_asset_partitions:
@@ -233,14 +240,18 @@ class _Output:
             schema = Table.open(self.target.uri, **self.target.access).schema
         except NotFound:
             schema = incoming
-        return _slice(self.target, self.context.asset_partitions_def, list(self.context.asset_partition_keys), schema)
+        return _partition_predicate(
+            self.target, self.context.asset_partitions_def, list(self.context.asset_partition_keys), schema
+        )
 
-    def _how(self) -> "_OutputOptions":
+    def _options(self) -> "_OutputOptions":
         step, key = self.context.step_context, self.target.key
         partition = self._partition()
         intent = run_intent(step.instance, step.dagster_run, key, partition)
-        inputs = self.manager.inputs_of(step.run_id, step.step.key)
-        return _OutputOptions(intent=intent, properties=properties_of(step.dagster_run, key, partition, intent, inputs))
+        inputs = self.manager.inputs_read_by(step.run_id, step.step.key)
+        return _OutputOptions(
+            intent=intent, properties=properties_of_run(step.dagster_run, key, partition, intent, inputs)
+        )
 
     def _partition(self) -> str | None:
         if not self.context.has_asset_partitions:
@@ -254,14 +265,16 @@ class _OutputOptions(TypedDict):
     properties: Mapping[str, str]
 
 
-def _slice(target: Target, partitions: dg.PartitionsDefinition[str], keys: Sequence[str], schema: pa.Schema) -> str:
-    if target.by is None:
+def _partition_predicate(
+    target: Target, partitions: dg.PartitionsDefinition[str], keys: Sequence[str], schema: pa.Schema
+) -> str:
+    if target.partition_columns is None:
         raise InvalidInput(
             f"the asset {target.label} has partitions, and does not say which column they are of; give it "
             f"metadata={{{PARTITION_EXPR!r}: 'column'}}, so that a partition replaces its own rows and no others, or "
             "mode 'append'"
         )
-    return partition_predicate(partitions, keys, target.by, schema, what=f"the asset {target.label}")
+    return partition_predicate(partitions, keys, target.partition_columns, schema, subject=f"the asset {target.label}")
 
 
 def _check_mode(mode: str, what: str) -> str:

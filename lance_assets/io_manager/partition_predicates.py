@@ -12,7 +12,7 @@ from typing import TypeAlias
 import dagster as dg
 import pyarrow as pa
 
-from lance_assets.common.sql_literals import column, sql_literal
+from lance_assets.common.sql_literals import quote_identifier, sql_literal
 from lance_core import InvalidInput
 
 PARTITION_EXPR = "partition_expr"
@@ -20,49 +20,52 @@ Columns: TypeAlias = str | Mapping[str, str]
 
 
 def partition_predicate(
-    partitions: dg.PartitionsDefinition[str], keys: Sequence[str], by: Columns, schema: pa.Schema, *, what: str
+    partitions: dg.PartitionsDefinition[str], keys: Sequence[str], columns: Columns, schema: pa.Schema, *, subject: str
 ) -> str:
-    """The rows of these partitions. `by` is what `partition_expr` says, `what` the asset, for messages."""
+    """The rows of these partitions. `columns` is what `partition_expr` says, `subject` the asset, for messages."""
     if not keys:
         return "false"
     if not isinstance(partitions, dg.MultiPartitionsDefinition):
-        if not isinstance(by, str):
-            raise InvalidInput(f"{what} has partitions of one dimension, so its {PARTITION_EXPR} is one column")
-        return _of_one(partitions, keys, _field(by, schema, what), what)
-    if not isinstance(by, Mapping) or set(by) != set(partitions.partition_dimension_names):
+        if not isinstance(columns, str):
+            raise InvalidInput(f"{subject} has partitions of one dimension, so its {PARTITION_EXPR} is one column")
+        return _dimension_predicate(partitions, keys, _partition_field(columns, schema, subject), subject)
+    if not isinstance(columns, Mapping) or set(columns) != set(partitions.partition_dimension_names):
         names = dict.fromkeys(partitions.partition_dimension_names, "...")
-        raise InvalidInput(f"{what} has partitions of several dimensions; its {PARTITION_EXPR} names them: {names}")
+        raise InvalidInput(f"{subject} has partitions of several dimensions; its {PARTITION_EXPR} names them: {names}")
     dimensions = {each.name: each.partitions_def for each in partitions.partitions_defs}
     return " or ".join(
         "("
         + " and ".join(
-            _of_one(dimensions[name], [part], _field(by[name], schema, what), what)
-            for name, part in _parts(partitions, key).items()
+            _dimension_predicate(dimensions[name], [part], _partition_field(columns[name], schema, subject), subject)
+            for name, part in _keys_by_dimension(partitions, key).items()
         )
         + ")"
         for key in keys
     )
 
 
-def _parts(partitions: dg.MultiPartitionsDefinition, key: str) -> Mapping[str, str]:
+def _keys_by_dimension(partitions: dg.MultiPartitionsDefinition, key: str) -> Mapping[str, str]:
     multiple = partitions.get_partition_key_from_str(key)
     return multiple.keys_by_dimension
 
 
-def _of_one(partitions: dg.PartitionsDefinition[str], keys: Sequence[str], field: pa.Field, what: str) -> str:
-    name, kind = column(field.name), field.type
+def _dimension_predicate(
+    partitions: dg.PartitionsDefinition[str], keys: Sequence[str], field: pa.Field, what: str
+) -> str:
+    name, kind = quote_identifier(field.name), field.type
     if isinstance(partitions, dg.TimeWindowPartitionsDefinition) and not _is_text(kind):
         windows = [partitions.time_window_for_partition_key(key) for key in keys]
-        ranges = _joined(sorted((window.start, window.end) for window in windows))
+        ranges = _merge_adjacent(sorted((window.start, window.end) for window in windows))
         found = [
-            f"{name} >= {_moment(start, field, what)} and {name} < {_moment(end, field, what)}" for start, end in ranges
+            f"{name} >= {_window_bound(start, field, what)} and {name} < {_window_bound(end, field, what)}"
+            for start, end in ranges
         ]
         return found[0] if len(found) == 1 else " or ".join(f"({each})" for each in found)
-    values = ", ".join(sql_literal(_value(key, field, what), field.name) for key in keys)
+    values = ", ".join(sql_literal(_key_value(key, field, what), field.name) for key in keys)
     return f"{name} = {values}" if len(keys) == 1 else f"{name} in ({values})"
 
 
-def _joined(windows: Iterable[tuple[datetime, datetime]]) -> list[tuple[datetime, datetime]]:
+def _merge_adjacent(windows: Iterable[tuple[datetime, datetime]]) -> list[tuple[datetime, datetime]]:
     """Windows that follow each other are one."""
     found: list[tuple[datetime, datetime]] = []
     for start, end in windows:
@@ -73,7 +76,7 @@ def _joined(windows: Iterable[tuple[datetime, datetime]]) -> list[tuple[datetime
     return found
 
 
-def _moment(moment: datetime, field: pa.Field, what: str) -> date | str:
+def _window_bound(moment: datetime, field: pa.Field, what: str) -> date | str:
     kind = field.type
     if pa.types.is_date(kind):
         if moment.time() != time():
@@ -90,7 +93,7 @@ def _moment(moment: datetime, field: pa.Field, what: str) -> date | str:
     return sql_literal(moment if kind.tz else moment.replace(tzinfo=None), field.name)
 
 
-def _value(key: str, field: pa.Field, what: str) -> str | int | bool | date:
+def _key_value(key: str, field: pa.Field, what: str) -> str | int | bool | date:
     kind = field.type
     try:
         if _is_text(kind):
@@ -108,7 +111,7 @@ def _value(key: str, field: pa.Field, what: str) -> str | int | bool | date:
     )
 
 
-def _field(name: str, schema: pa.Schema, what: str) -> pa.Field:
+def _partition_field(name: str, schema: pa.Schema, what: str) -> pa.Field:
     if name not in schema.names:
         raise InvalidInput(
             f"{what} is partitioned by {name!r}, and has no such column; it has {', '.join(schema.names)}. Say in the "

@@ -11,19 +11,19 @@ from sqlalchemy.exc import IntegrityError
 
 _KEYS_PER_CALL = 500
 """They are parameters of a query, of which some databases take a thousand."""
-_TRIES = 5
+_ATTEMPTS_MAX = 5
 
 
 def register_partition_keys(instance: dg.DagsterInstance, partition_set: str, keys: Sequence[str]) -> None:
     for start in range(0, len(keys), _KEYS_PER_CALL):
-        _add(instance, partition_set, keys[start : start + _KEYS_PER_CALL])
+        _add_with_retry(instance, partition_set, keys[start : start + _KEYS_PER_CALL])
 
 
-def _add(instance: dg.DagsterInstance, partition_set: str, keys: Sequence[str]) -> None:
-    for tried in range(1, _TRIES + 1):
+def _add_with_retry(instance: dg.DagsterInstance, partition_set: str, keys: Sequence[str]) -> None:
+    for tried in range(1, _ATTEMPTS_MAX + 1):
         try:
             instance.add_dynamic_partitions(partition_set, list(keys))
             return
         except IntegrityError:  # the next try finds that key there
-            if tried == _TRIES:
+            if tried == _ATTEMPTS_MAX:
                 raise

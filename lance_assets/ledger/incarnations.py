@@ -13,9 +13,9 @@ import dagster as dg
 from lance_assets.ledger.dynamic_partitions import register_partition_keys
 from lance_assets.ledger.ledger import Ledger
 
-_UNKNOWN = "unknown"
+_UNKNOWN_TABLE = "unknown"
 """A table of another library that had lost its first version before anybody looked."""
-_PLAIN = re.compile(r"[A-Za-z0-9-]{1,64}")
+_PLAIN_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
 def incarnation_of(instance: dg.DagsterInstance, ledger: Ledger, table_id: str | None) -> int:
@@ -26,15 +26,15 @@ def incarnation_of(instance: dg.DagsterInstance, ledger: Ledger, table_id: str |
     known = list(instance.get_dynamic_partitions(ledger.table_set))
     if table_id is None and known:
         return len(known)
-    name = _UNKNOWN if table_id is None else _name(table_id)
+    name = _UNKNOWN_TABLE if table_id is None else _known_name(table_id)
     if name not in known:
         register_partition_keys(instance, ledger.table_set, [name])
         known = list(instance.get_dynamic_partitions(ledger.table_set))  # somebody else may have been faster
     return known.index(name) + 1
 
 
-def _name(table_id: str) -> str:
+def _known_name(table_id: str) -> str:
     """Mostly a uuid; but it is read from the table, so anyone may have written it."""
-    if _PLAIN.fullmatch(table_id) and table_id != _UNKNOWN:
+    if _PLAIN_ID.fullmatch(table_id) and table_id != _UNKNOWN_TABLE:
         return table_id
     return hashlib.sha256(table_id.encode(errors="surrogatepass")).hexdigest()

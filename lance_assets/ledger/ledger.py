@@ -14,7 +14,7 @@ import dagster as dg
 from lance_assets.resources.lance import Access, LanceResource
 from lance_core import InvalidInput, NotFound, Table
 
-_WORD = re.compile(r"[A-Za-z0-9_]+")
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Ledger:
 
     def __post_init__(self) -> None:
         for part in (*self.prefix, self.name):
-            check_word(part, what="a Lance table's name and key prefix")
+            check_name(part, subject="a Lance table's name and key prefix")
         check_uri(self.uri, f"the Lance table {self.label!r}", missing="the directory that it is, or will be")
 
     @property
@@ -41,17 +41,17 @@ class Ledger:
         return "/".join((*self.prefix, self._title))
 
     @property
-    def word(self) -> str:
+    def table_slug(self) -> str:
         """The label, where Dagster takes letters, digits and underscores only. Branches share their table's."""
         return "_".join((*self.prefix, self.name))
 
     @property
-    def node(self) -> str:
+    def slug(self) -> str:
         """The same, no two ledgers alike."""
         if self.branch is None:
-            return self.word
+            return self.table_slug
         digest = hashlib.sha256(self.branch.encode(errors="surrogatepass")).hexdigest()[:6]
-        return f"{self.word}__{re.sub(r'[^A-Za-z0-9_]', '_', self.branch)}_{digest}"
+        return f"{self.table_slug}__{re.sub(r'[^A-Za-z0-9_]', '_', self.branch)}_{digest}"
 
     @property
     def partitions(self) -> dg.DynamicPartitionsDefinition:
@@ -86,7 +86,7 @@ class Ledger:
         return shown_uri(self.uri)
 
     @property
-    def what(self) -> str:
+    def description(self) -> str:
         return "table" if self.branch is None else f"branch {self.branch!r} of a table"
 
     def access(self) -> Access:
@@ -115,7 +115,7 @@ class Ledger:
         branch = table.branches.list().get(self.branch)
         return branch.lineage[-1][1] if branch and branch.lineage else None
 
-    def of_branch(self, branch: str) -> "Ledger":
+    def for_branch(self, branch: str) -> "Ledger":
         return replace(self, branch=branch)
 
     @property
@@ -129,26 +129,26 @@ def shown_uri(uri: str) -> str:
     return uri if "://" in uri else os.path.abspath(os.path.expanduser(uri))
 
 
-def check_word(text: str, *, what: str) -> None:
-    if not _WORD.fullmatch(text):
-        raise InvalidInput(f"{text!r} will not do: {what} may have letters, digits and underscores only")
+def check_name(name: str, *, subject: str) -> None:
+    if not _PLAIN_NAME.fullmatch(name):
+        raise InvalidInput(f"{name!r} will not do: {subject} may have letters, digits and underscores only")
 
 
-def check_uri(uri: str, what: str, *, missing: str) -> None:
+def check_uri(uri: str, subject: str, *, missing: str) -> None:
     """Credentials in a URI would be shown on every page that names the table."""
     if not uri:
-        raise InvalidInput(f"{what} has no uri; give {missing}")
+        raise InvalidInput(f"{subject} has no uri; give {missing}")
     _, is_remote, rest = uri.partition("://")
     if not is_remote:
         return
     if uri.lower().startswith("s3+ddb://"):
         raise InvalidInput(
-            f"the uri of {what} names where its versions are reserved; give it as "
+            f"the uri of {subject} names where its versions are reserved; give it as "
             "uri='s3://bucket/path', and storage=LanceResource(manifest_store='dynamodb://table')"
         )
     authority = rest.partition("/")[0]
     if ":" in authority.rpartition("@")[0] or "?" in rest or "#" in rest:
         raise InvalidInput(
-            f"the uri of {what} carries credentials or parameters, and it is shown to everyone; "
+            f"the uri of {subject} carries credentials or parameters, and it is shown to everyone; "
             "give the plain location as uri= and the rest as storage_options= with dagster.EnvVar values"
         )

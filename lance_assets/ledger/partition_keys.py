@@ -11,24 +11,24 @@ import re
 from lance_core import InvalidInput
 
 _DIGITS = 10
-_EPOCH_LETTERS = {2: "w", 3: "x", 4: "y", 5: "z"}
+_INCARNATION_LETTERS = {2: "w", 3: "x", 4: "y", 5: "z"}
 """By digits, so that the hundredth epoch sorts after the ninety-ninth."""
 _KEY = re.compile(r"(?:(?:w(?!0[01])\d\d|x(?!0)\d{3}|y(?!0)\d{4}|z(?!0)\d{5})\.)?v(\d{10})")
 
 
-def partition_key(version: int, epoch: int = 1) -> str:
+def partition_key(version: int, incarnation: int = 1) -> str:
     """
     >>> partition_key(42), partition_key(42, epoch=2)
     ('v0000000042', 'w02.v0000000042')
     """
     if not 1 <= version < 10**_DIGITS:
         raise InvalidInput(f"{version} is no version that a partition key can name; versions count from 1")
-    if epoch == 1:
+    if incarnation == 1:
         return f"v{version:0{_DIGITS}d}"
-    digits = f"{epoch:02d}"
-    if epoch < 1 or len(digits) not in _EPOCH_LETTERS:
-        raise InvalidInput(f"{epoch} is no epoch that a partition key can name; they go from 1 to 99999")
-    return f"{_EPOCH_LETTERS[len(digits)]}{digits}.v{version:0{_DIGITS}d}"
+    digits = f"{incarnation:02d}"
+    if incarnation < 1 or len(digits) not in _INCARNATION_LETTERS:
+        raise InvalidInput(f"{incarnation} is no epoch that a partition key can name; they go from 1 to 99999")
+    return f"{_INCARNATION_LETTERS[len(digits)]}{digits}.v{version:0{_DIGITS}d}"
 
 
 def version_of(key: str) -> int:

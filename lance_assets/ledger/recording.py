@@ -15,7 +15,7 @@ from lance_assets.ledger.dynamic_partitions import register_partition_keys
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.ledger.partition_keys import is_version_key
 from lance_assets.ledger.recording_claims import claim_partitions, release_claims, wait_for_others
-from lance_assets.ledger.version_budget import retention_advice, growth_warning
+from lance_assets.ledger.version_budget import growth_warning, retention_advice
 from lance_assets.ledger.version_metadata import VersionFacts, metadata_of, tags_of
 
 _DATA_VERSION = "dagster/data_version"
@@ -31,7 +31,9 @@ class RecordingState(Enum):
     """Its partition holds another version of the same number and the same table."""
 
 
-def recorded_data_versions(instance: dg.DagsterInstance, ledger: Ledger, partitions: Collection[str]) -> Mapping[str, str]:
+def recorded_data_versions(
+    instance: dg.DagsterInstance, ledger: Ledger, partitions: Collection[str]
+) -> Mapping[str, str]:
     """Of these partitions, those on the ledger, with the data version that is noted there."""
     wanted, found = list(partitions), dict[str, str]()
     for start in range(0, len(wanted), _PARTITIONS_PER_QUERY):

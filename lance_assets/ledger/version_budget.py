@@ -8,15 +8,15 @@ from lance_assets.ledger.ledger import Ledger
 
 SOFT_CAP = 2_000
 """From here on each event says it."""
-WARNED_FROM = 10_000
+WARNING_THRESHOLD = 10_000
 """From here on whoever records a version warns."""
 
 
-def advice(ledger: Ledger, retained: int) -> str | None:
+def retention_advice(ledger: Ledger, retained: int) -> str | None:
     """For a ledger that retains too many."""
     if retained < SOFT_CAP:
         return None
-    far = "" if retained < WARNED_FROM else "far "
+    far = "" if retained < WARNING_THRESHOLD else "far "
     return (
         f"{ledger.label} retains {retained:,} versions, each a partition, {far}above the {SOFT_CAP:,} that stay quick "
         "in Dagster. Let versions go that nobody needs: lower keep_versions= and keep_for= in the table's "
@@ -25,7 +25,7 @@ def advice(ledger: Ledger, retained: int) -> str | None:
     )
 
 
-def warning(ledger: Ledger, before: int, after: int) -> str | None:
+def growth_warning(ledger: Ledger, before: int, after: int) -> str | None:
     """For recorders that brought it from so many to so many: when it passes the soft cap, and always far above."""
     passes = before < SOFT_CAP <= after
-    return advice(ledger, after) if passes or (before < after and after >= WARNED_FROM) else None
+    return retention_advice(ledger, after) if passes or (before < after and after >= WARNING_THRESHOLD) else None

@@ -12,20 +12,20 @@ from datetime import datetime
 import dagster as dg
 import pyarrow as pa
 
-from lance_assets.diagrams.lineage_diagram import lineage_picture
+from lance_assets.diagrams.lineage_diagram import draw_lineage
 from lance_assets.ledger.new_files import new_files_of
 from lance_assets.ledger.partition_keys import partition_key
 from lance_assets.lineage.model import InputVersion, Origin, VersionName, sources_of
 from lance_assets.lineage.render import as_markdown, without_credentials
-from lance_assets.provenance.properties import ASSET_KEY, CODE_LOCATION, PARTITION, RUN_ID, as_inputs, inputs_of
+from lance_assets.provenance.properties import ASSET_KEY, CODE_LOCATION, PARTITION, RUN_ID, group_inputs, parse_inputs
 from lance_core import Committed, Table, VersionInfo
 from lance_core.operations import Clone, parts_of
 
 _TAG_VALUE = re.compile(r"[A-Za-z0-9_.-]{1,63}")
 _COLUMNS_MAX = 500
 _REBASED_OVER_MAX = 100
-_TOGETHER_MAX = 100
-_UNREAD_MAX = 500
+_FOLDED_MAX = 100
+_UNPARSED_CHARACTERS_MAX = 500
 
 Metadata = dict[str, dg.MetadataValue]
 
@@ -35,7 +35,7 @@ class VersionFacts:
     """What is known of a version. None where nobody can tell."""
 
     version: int
-    epoch: int
+    incarnation: int
     """Which of the tables that have been at this place it is a version of."""
     uri: str
     schema: pa.Schema
@@ -53,7 +53,7 @@ class VersionFacts:
     bytes: int | None
     attempts: int | None = None
     rebased_over: tuple[int, ...] = ()
-    together: tuple[str, ...] = ()
+    folded_uuids: tuple[str, ...] = ()
     """The uuids of the appends that share it, where several do."""
     sources: tuple[InputVersion, ...] = ()
     """The versions of this table and others that it comes from, besides the one before it."""
@@ -62,7 +62,7 @@ class VersionFacts:
 
     @property
     def partition(self) -> str:
-        return partition_key(self.version, self.epoch)
+        return partition_key(self.version, self.incarnation)
 
     @property
     def parent(self) -> int | None:
@@ -97,7 +97,7 @@ class VersionFacts:
             uuid=self.uuid,
             properties=self.properties,
             sources=self.sources,
-            together=self.together,
+            together=self.folded_uuids,
         )
 
 
@@ -107,13 +107,13 @@ def run_id_of(properties: Mapping[str, str]) -> str | None:
     return run_id if _TAG_VALUE.fullmatch(run_id) else None
 
 
-def committed_facts(committed: Committed, epoch: int) -> VersionFacts:
+def committed_facts(committed: Committed, incarnation: int) -> VersionFacts:
     """Of a version that a writer here returned, or found landed."""
     table = committed.table
     made_by = table.transaction()
     return VersionFacts(
         version=committed.version,
-        epoch=epoch,
+        incarnation=incarnation,
         uri=table.uri,
         schema=table.schema,
         timestamp=table.timestamp,
@@ -129,19 +129,19 @@ def committed_facts(committed: Committed, epoch: int) -> VersionFacts:
         bytes=committed.bytes,
         attempts=committed.attempts or None,
         rebased_over=tuple(committed.rebased_over),
-        together=tuple(part.uuid for part in parts_of(made_by)) if made_by else (),
+        folded_uuids=tuple(part.uuid for part in parts_of(made_by)) if made_by else (),
         sources=sources_of(table.uri, made_by.properties, made_by.operation) if made_by else (),
         deletion_files=new_files_of(table, made_by).deletion_files,
     )
 
 
-def discovered_facts(table: Table, info: VersionInfo, epoch: int) -> VersionFacts:
+def discovered_facts(table: Table, info: VersionInfo, incarnation: int) -> VersionFacts:
     """Of a version that was found in the history. `table` is at that version."""
     made_by = table.transaction()
     written = new_files_of(table, made_by)
     return VersionFacts(
         version=info.version,
-        epoch=epoch,
+        incarnation=incarnation,
         uri=table.uri,
         schema=table.schema,
         timestamp=info.timestamp,
@@ -156,37 +156,37 @@ def discovered_facts(table: Table, info: VersionInfo, epoch: int) -> VersionFact
         files=written.files,
         bytes=written.bytes,
         rebased_over=tuple(info.rebased_over[-_REBASED_OVER_MAX:]),
-        together=info.together,
+        folded_uuids=info.together,
         sources=sources_of(table.uri, info.properties, made_by.operation if made_by else None),
         deletion_files=written.deletion_files,
     )
 
 
-def metadata_of(facts: VersionFacts, *, run_is_known: bool, with_picture: bool = False) -> Metadata:
-    """`with_picture` is for events of writes; the ledger does without (`001-lineage-in-transaction-properties.md`)."""
+def metadata_of(facts: VersionFacts, *, run_is_known: bool, with_diagram: bool = False) -> Metadata:
+    """`with_diagram` is for events of writes; the ledger does without (`001-lineage-in-transaction-properties.md`)."""
     value = dg.MetadataValue
     shown: dict[str, dg.MetadataValue | None] = {
         "lance/version": value.int(facts.version),
         "lance/operation": value.text(facts.operation),
-        "lance/parent": _int(facts.parent),
-        "lance/planned_on": _int(facts.planned_on),
-        "lance/rows_added": _int(facts.rows_added),
-        "lance/rows_removed": _int(facts.rows_removed),
+        "lance/parent": _int_metadata(facts.parent),
+        "lance/planned_on": _int_metadata(facts.planned_on),
+        "lance/rows_added": _int_metadata(facts.rows_added),
+        "lance/rows_removed": _int_metadata(facts.rows_removed),
         "lance/fragments": value.int(facts.fragments),
-        "lance/files_written": _int(facts.files),
-        "lance/bytes_written": _int(facts.bytes),
-        "lance/deletion_files_written": _int(facts.deletion_files),
+        "lance/files_written": _int_metadata(facts.files),
+        "lance/bytes_written": _int_metadata(facts.bytes),
+        "lance/deletion_files_written": _int_metadata(facts.deletion_files),
         "lance/committed_at": value.timestamp(facts.timestamp),
-        "lance/transaction": _text(facts.uuid),
-        "lance/attempts": _int(facts.attempts),
+        "lance/transaction": _text_metadata(facts.uuid),
+        "lance/attempts": _int_metadata(facts.attempts),
         "lance/rebased_over": value.json(list(facts.rebased_over)) if facts.rebased_over else None,
-        "lance/together": value.json(list(facts.together[:_TOGETHER_MAX])) if facts.together else None,
-        "lance/inputs": _inputs(facts.properties),
-        "lance/lineage": _lineage(facts, with_picture),
-        "lance/written_by": _text(facts.properties.get(ASSET_KEY)),
-        "lance/written_partition": _text(facts.properties.get(PARTITION)),
-        "lance/code_location": _text(facts.properties.get(CODE_LOCATION)),
-        "lance/run": value.dagster_run(facts.run_id) if facts.run_id and run_is_known else _text(facts.run_id),
+        "lance/together": value.json(list(facts.folded_uuids[:_FOLDED_MAX])) if facts.folded_uuids else None,
+        "lance/inputs": _inputs_metadata(facts.properties),
+        "lance/lineage": _lineage_metadata(facts, with_diagram),
+        "lance/written_by": _text_metadata(facts.properties.get(ASSET_KEY)),
+        "lance/written_partition": _text_metadata(facts.properties.get(PARTITION)),
+        "lance/code_location": _text_metadata(facts.properties.get(CODE_LOCATION)),
+        "lance/run": value.dagster_run(facts.run_id) if facts.run_id and run_is_known else _text_metadata(facts.run_id),
         "dagster/row_count": value.int(facts.rows),
         "dagster/uri": value.text(facts.uri),
         "dagster/column_schema": value.table_schema(table_schema(facts.schema)),
@@ -231,28 +231,28 @@ def table_schema(schema: pa.Schema) -> dg.TableSchema:
     return dg.TableSchema(columns=columns)
 
 
-def _inputs(properties: Mapping[str, str]) -> dg.MetadataValue | None:
+def _inputs_metadata(properties: Mapping[str, str]) -> dg.MetadataValue | None:
     """Written by anyone, so it may be anything."""
-    inputs = inputs_of(properties)
-    if inputs.unread is not None:
-        return dg.MetadataValue.text(inputs.unread[:_UNREAD_MAX])
-    told = as_inputs((without_credentials(uri), version) for uri, version in inputs.versions)
+    inputs = parse_inputs(properties)
+    if inputs.unparsed is not None:
+        return dg.MetadataValue.text(inputs.unparsed[:_UNPARSED_CHARACTERS_MAX])
+    told = group_inputs((without_credentials(uri), version) for uri, version in inputs.versions)
     return dg.MetadataValue.json(told) if told else None
 
 
-def _lineage(facts: VersionFacts, with_picture: bool) -> dg.MetadataValue | None:
+def _lineage_metadata(facts: VersionFacts, with_picture: bool) -> dg.MetadataValue | None:
     if not facts.sources:
         return None
     table = as_markdown(facts.origin)
     if not with_picture:
         return dg.MetadataValue.md(table)
-    picture = lineage_picture(facts.origin).markdown(f"what version {facts.version} comes from")
+    picture = draw_lineage(facts.origin).markdown(f"what version {facts.version} comes from")
     return dg.MetadataValue.md(f"{picture}\n\n{table}")
 
 
-def _int(number: int | None) -> dg.MetadataValue | None:
+def _int_metadata(number: int | None) -> dg.MetadataValue | None:
     return None if number is None else dg.MetadataValue.int(number)
 
 
-def _text(text: str | None) -> dg.MetadataValue | None:
+def _text_metadata(text: str | None) -> dg.MetadataValue | None:
     return dg.MetadataValue.text(text) if text else None

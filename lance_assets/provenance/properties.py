@@ -25,11 +25,11 @@ class Inputs:
 
     versions: tuple[tuple[str, int], ...] = ()
     """Several of one table where several were read."""
-    unread: str | None = None
+    unparsed: str | None = None
     """What was written there and is not that."""
 
 
-def inputs_of(properties: Mapping[str, str]) -> Inputs:
+def parse_inputs(properties: Mapping[str, str]) -> Inputs:
     """
     >>> inputs_of({INPUTS: '{"/lake/orders.lance": 7}'}).versions
     (('/lake/orders.lance', 7),)
@@ -42,16 +42,16 @@ def inputs_of(properties: Mapping[str, str]) -> Inputs:
     try:
         told = json.loads(text)
     except (ValueError, RecursionError):
-        return Inputs(unread=text)
+        return Inputs(unparsed=text)
     if not isinstance(told, dict):
-        return Inputs(unread=text)
+        return Inputs(unparsed=text)
     several = {uri: given if isinstance(given, list) else [given] for uri, given in told.items()}
     if not all(map(_is_version, chain.from_iterable(several.values()))):
-        return Inputs(unread=text)
+        return Inputs(unparsed=text)
     return Inputs(tuple(sorted((uri, version) for uri, versions in several.items() for version in set(versions))))
 
 
-def as_inputs(versions: Iterable[tuple[str, int]]) -> dict[str, int | list[int]]:
+def group_inputs(versions: Iterable[tuple[str, int]]) -> dict[str, int | list[int]]:
     """By table: the version that was read of it, or a list of them.
 
     >>> as_inputs([("/a", 7), ("/b", 2), ("/a", 9)])

@@ -9,13 +9,13 @@ from collections.abc import Iterable
 
 import dagster as dg
 
-from lance_assets.provenance.properties import ASSET_KEY, CODE_LOCATION, INPUTS, INTENT, PARTITION, RUN_ID, as_inputs
+from lance_assets.provenance.properties import ASSET_KEY, CODE_LOCATION, INPUTS, INTENT, PARTITION, RUN_ID, group_inputs
 
 _LOCATION_TAG = "dagster/code_location"
 """On runs that a webserver or the daemon launched."""
 
 
-def properties_of(
+def properties_of_run(
     run: dg.DagsterRun, key: dg.AssetKey, partition: str | None, intent: str, inputs: Iterable[tuple[str, int]]
 ) -> dict[str, str]:
     properties = {RUN_ID: run.run_id, ASSET_KEY: key.to_user_string(), INTENT: intent}
@@ -23,6 +23,6 @@ def properties_of(
         properties[PARTITION] = partition
     if location := run.tags.get(_LOCATION_TAG):
         properties[CODE_LOCATION] = location
-    if told := as_inputs(inputs):
+    if told := group_inputs(inputs):
         properties[INPUTS] = json.dumps(told, sort_keys=True)
     return properties

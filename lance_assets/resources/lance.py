@@ -66,7 +66,8 @@ class LanceResource(dg.ConfigurableResource["LanceResource"]):
     def access(self, branch: str | None = None) -> Access:
         """With the values of `EnvVar`s, looked up now."""
         options = {
-            name: str(resolve_env_var(value, f"the storage option {name!r}")) for name, value in self.storage_options.items()
+            name: str(resolve_env_var(value, f"the storage option {name!r}"))
+            for name, value in self.storage_options.items()
         }
         return Access(
             storage_options=options,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 import dagster as dg
 from pydantic import Field, PrivateAttr
 
-from lance_assets.resources.lance import is_written_out
+from lance_assets.resources.lance import is_literal
 from lance_assets.spark.cancellation import keep_sigint_handler
 from lance_assets.spark.session import check_applied, is_session, live_session, open_session
 from lance_assets.spark.settings import SparkSettings, mask_secret
@@ -20,7 +20,7 @@ from lance_core import InvalidInput
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SPARK = "spark"
+SPARK_RESOURCE_KEY = "spark"
 """The resource key under which write assets look for it."""
 
 
@@ -45,11 +45,11 @@ class SparkSessionResource(dg.ConfigurableResource["SparkSessionResource"]):
     def __init__(self, **data: object) -> None:
         conf = data.get("conf")
         for key, value in conf.items() if isinstance(conf, Mapping) else ():
-            if is_written_out(value) and mask_secret(str(key), str(value)) != str(value):
-                raise InvalidInput(_shown_message(f"conf[{key!r}]"))
+            if is_literal(value) and mask_secret(str(key), str(value)) != str(value):
+                raise InvalidInput(_exposed_secret_message(f"conf[{key!r}]"))
         remote = data.get("remote")
-        if isinstance(remote, str) and is_written_out(remote) and mask_secret("remote", remote) != remote:
-            raise InvalidInput(_shown_message("remote"))
+        if isinstance(remote, str) and is_literal(remote) and mask_secret("remote", remote) != remote:
+            raise InvalidInput(_exposed_secret_message("remote"))
         super().__init__(**data)
 
     @property
@@ -65,14 +65,14 @@ def session_of(resource: object) -> "SparkSession":
     settings that the resource asks for, or is refused."""
     if not (is_session(resource) or _has_session(resource)):
         raise InvalidInput(
-            f"the resource {SPARK!r} is a {type(resource).__name__} without .spark_session; give a "
+            f"the resource {SPARK_RESOURCE_KEY!r} is a {type(resource).__name__} without .spark_session; give a "
             "SparkSessionResource, a PySparkResource of dagster-pyspark, a session, or an object that has one"
         )
     with keep_sigint_handler():
         session = live_session(cast("SparkSession", resource))
     asked = getattr(resource, "spark_config", None)  # of dagster-pyspark, whose resources drop in silence what is late
     if isinstance(asked, Mapping):
-        check_applied(session, dict(_flat(asked)))
+        check_applied(session, dict(_flatten(asked)))
     return session
 
 
@@ -81,16 +81,16 @@ def _has_session(resource: object) -> bool:
     return hasattr(type(resource), "spark_session") or "spark_session" in getattr(resource, "__dict__", {})
 
 
-def _flat(settings: Mapping[str, object], above: str = "") -> Iterator[tuple[str, object]]:
+def _flatten(settings: Mapping[str, object], above: str = "") -> Iterator[tuple[str, object]]:
     """dagster-pyspark takes dots and levels alike."""
     for name, value in settings.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{above}{name}.")
+            yield from _flatten(value, f"{above}{name}.")
         else:
             yield f"{above}{name}", value
 
 
-def _shown_message(where: str) -> str:
+def _exposed_secret_message(where: str) -> str:
     return (
         f"{where} of SparkSessionResource looks like a secret, and Dagster shows the configuration of resources; "
         'give it as dagster.EnvVar("NAME") and set that variable where this code runs'

@@ -20,8 +20,8 @@ from lance_assets.spark.jobs import (
     FRAGMENT_RESULT_SCHEMA,
     PARTITION_RESULT_SCHEMA,
     SparkRunner,
-    partition_numbers,
     count_task_slots,
+    partition_numbers,
 )
 from lance_assets.spark.session import classic_context
 from lance_assets.spark.types import spark_schema, stored_schema, transport_schema

@@ -63,6 +63,6 @@ def ingest(
     return ingesting.ingest(
         TableRef(uri, branch, storage_options, manifest_store),
         what,
-        how=WriteOptions(intent, properties, retries, audit),
+        options=WriteOptions(intent, properties, retries, audit),
         runner=SparkRunner(spark),
     )

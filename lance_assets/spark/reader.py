@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from lance_assets.spark.jobs import SparkRunner, limited_driver_result, partition_numbers, count_task_slots
+from lance_assets.spark.jobs import SparkRunner, count_task_slots, limited_driver_result, partition_numbers
 from lance_assets.spark.types import spark_schema, transport_schema
 from lance_assets.spark.worker_setup import WorkerTask
 from lance_core.tasks import aggregate as aggregating
@@ -58,7 +58,9 @@ def read(
     schema = spark_schema(plan.arrow)
     if not plan.partitions:
         return _empty_frame(spark, schema)
-    return partition_numbers(spark, len(plan.partitions), plan.memory_bytes).mapInArrow(WorkerTask(ReadTask(plan)), schema)
+    return partition_numbers(spark, len(plan.partitions), plan.memory_bytes).mapInArrow(
+        WorkerTask(ReadTask(plan)), schema
+    )
 
 
 def _empty_frame(spark: SparkSession, schema: StructType) -> DataFrame:

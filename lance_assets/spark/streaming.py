@@ -29,9 +29,9 @@ from lance_assets.spark.worker_setup import set_up_worker
 from lance_core import InvalidInput
 from lance_core.tasks.read import VersionRef
 from lance_core.tasks.streaming.change_feed import OnChange
-from lance_core.tasks.streaming.offsets import Start
+from lance_core.tasks.streaming.offsets import StreamStart
 from lance_core.tasks.streaming.stream_partitions import StreamPartition
-from lance_core.tasks.streaming.stream_source import Limits, Stream
+from lance_core.tasks.streaming.stream_source import ReadLimits, Stream
 
 _ASSUMED_SLOTS = 8
 """How many tasks run at once is not known where Spark plans."""
@@ -51,7 +51,7 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> "LanceStrea
         filter=given.get_text("filter"),
         start=_start_position(given),
         on_change=_change_mode(given),
-        limits=Limits(
+        limits=ReadLimits(
             rows=given.get_number("max_rows_per_trigger", None),
             files=given.get_number("max_files_per_trigger", None),
             versions=given.get_number("max_versions_per_trigger", None),
@@ -68,7 +68,7 @@ class LanceStreamPartition(ds.InputPartition):
         self.part = part
 
     def __repr__(self) -> str:
-        return f"LanceStreamPartition({len(self.part.pieces)} pieces)"
+        return f"LanceStreamPartition({len(self.part.slices)} pieces)"
 
 
 class LanceStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -82,34 +82,34 @@ class LanceStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._stream
 
     def initialOffset(self) -> dict[str, object]:
-        return self.stream.initial()
+        return self.stream.initial_offset()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Spark knows one limit at a time; here it only says that there are some, and all of them are kept."""
         limits = self.stream.limits
-        if limits == Limits():
+        if limits == ReadLimits():
             return ReadAllAvailable()
         if limits.rows is None and limits.files is not None:
             return ReadMaxFiles(limits.files)
         return ReadMaxRows(limits.rows or _UNLIMITED_ROWS)
 
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
-        return self.stream.latest(start, limited=not isinstance(limit, ReadAllAvailable))
+        return self.stream.latest_offset(start, limited=not isinstance(limit, ReadAllAvailable))
 
     def reportLatestOffset(self) -> dict[str, object]:
-        return self.stream.reached()
+        return self.stream.newest_offset()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self.stream.hold()
+        self.stream.stop_at_newest()
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[ds.InputPartition]:
-        return [LanceStreamPartition(part) for part in self.stream.parts(start, end, slots=_ASSUMED_SLOTS)]
+        return [LanceStreamPartition(part) for part in self.stream.plan_partitions(start, end, slots=_ASSUMED_SLOTS)]
 
     def read(self, partition: ds.InputPartition | None) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, LanceStreamPartition):
             return iter(())
         set_up_worker()
-        return partition.part.rows(to_arrow_schema(self._schema, timezone="UTC"))
+        return partition.part.read(to_arrow_schema(self._schema, timezone="UTC"))
 
     def __getstate__(self) -> dict[str, object]:
         """Tasks are given their parts one by one."""
@@ -119,11 +119,13 @@ class LanceStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.__dict__.update(state)
 
 
-def _start_position(given: FormatOptions) -> Start:
+def _start_position(given: FormatOptions) -> StreamStart:
     version, time = given.get_text("starting_version"), given.get_text("starting_timestamp")
     if version is not None and version.lower() == _LATEST:
-        return Start(latest=True, timestamp=None if time is None else _parse_timestamp(time))
-    return Start(given.get_number("starting_version", None), timestamp=None if time is None else _parse_timestamp(time))
+        return StreamStart(latest=True, timestamp=None if time is None else _parse_timestamp(time))
+    return StreamStart(
+        given.get_number("starting_version", None), timestamp=None if time is None else _parse_timestamp(time)
+    )
 
 
 def _parse_timestamp(text: str) -> datetime:

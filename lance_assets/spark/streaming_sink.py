@@ -65,7 +65,7 @@ class LanceStreamWriter(ds.DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> LanceStreamMessage:
         set_up_worker()
-        return LanceStreamMessage(self._write.written(iterator, _current_batch()))
+        return LanceStreamMessage(self._write.write_batches(iterator, _current_batch()))
 
     def commit(self, messages: list[ds.WriterCommitMessage | None], batchId: int) -> None:
         told = [message.message for message in messages if isinstance(message, LanceStreamMessage)]
@@ -74,7 +74,7 @@ class LanceStreamWriter(ds.DataSourceStreamArrowWriter):
                 f"{self._options.uri}: Spark gave back less than its tasks wrote in batch {batchId}; start the query "
                 "again, which repeats the batch"
             )
-        stream_sink.commit(
+        stream_sink.commit_batch(
             told,
             batchId,
             storage_options=self._options.storage,

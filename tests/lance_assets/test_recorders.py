@@ -16,7 +16,7 @@ import pytest
 from dagster import DagsterInstance
 
 from lance_assets import lance_table
-from lance_assets.ledger.recording_claims import ClaimResult, claim, wait_for_others
+from lance_assets.ledger.recording_claims import ClaimResult, claim_partitions, wait_for_others
 from lance_core import Table
 from tests.lance_assets.instances import claims, events, partitions
 from tests.lance_assets.recorders import record_at_once
@@ -71,20 +71,20 @@ def test_of_two_that_may_not_have_seen_each_other_the_first_waits(tmp_path: Path
     with DagsterInstance.from_config(str(home)) as instance:
         first, second = (add_run(instance) for _ in range(2))
         shown = instance.get_dynamic_partitions
-        hidden = claim(instance, ledger, ["v1"], first)
+        hidden = claim_partitions(instance, ledger, ["v1"], first)
         assert hidden == ClaimResult(frozenset({"v1"}), frozenset())
         with pytest.MonkeyPatch.context() as patch:
             without = [key for key in shown(ledger.claim_set) if first in key]
             patch.setattr(
                 instance, "get_dynamic_partitions", lambda name: [key for key in shown(name) if key not in without]
             )
-            assert claim(instance, ledger, ["v1"], second).held == {"v1"}
-        late = claim(instance, ledger, ["v1"], first)
+            assert claim_partitions(instance, ledger, ["v1"], second).held == {"v1"}
+        late = claim_partitions(instance, ledger, ["v1"], first)
         assert late == ClaimResult(frozenset({"v1"}), frozenset({"v1"}))
         # Until the second lets go, or its run ends.
         instance.report_run_failed(instance.get_run_by_id(second))  # type: ignore[arg-type]
         wait_for_others(instance, ledger, "v1", first)
-        assert claim(instance, ledger, ["v1"], first).contested == frozenset()
+        assert claim_partitions(instance, ledger, ["v1"], first).contested == frozenset()
 
 
 def add_run(instance: dg.DagsterInstance) -> str:

@@ -20,7 +20,7 @@ import pytest
 from lance_assets import LanceTable, lance_discovery, lance_table
 from lance_assets.discovery.reconcile import OpenedTable
 from lance_assets.discovery.sensor import discovery_sensor
-from lance_assets.ledger.recording_claims import TICK_LASTS
+from lance_assets.ledger.recording_claims import TICK_CLAIM_LIFETIME
 from lance_core import Table
 from tests.lance_assets.instances import partitions, tick
 
@@ -60,7 +60,7 @@ def test_two_thousand_foreign_versions_come_in_pages_each_once(tmp_path: Path, i
         start = time.perf_counter()
         sensor.evaluate_tick(dg.build_sensor_context(instance=instance, cursor=cursor))  # died before it was stored
         took.append(time.perf_counter() - start)
-        clock[0] += TICK_LASTS + timedelta(seconds=1)
+        clock[0] += TICK_CLAIM_LIFETIME + timedelta(seconds=1)
         cursor, _ = tick(sensor, instance, cursor)
         told.append(count(instance, table))
     # As much as fits into a tick, and the other table does not wait until all is told.
@@ -112,7 +112,7 @@ def test_what_does_not_fit_into_an_answer_comes_with_the_next(
     size = sum(len(dg.serialize_value(event)) for event in evaluated.asset_events)
     assert 1 < len(evaluated.asset_events) < 20
     assert size < 1_300_000
-    clock[0] += TICK_LASTS + timedelta(seconds=1)  # and nobody stored it
+    clock[0] += TICK_CLAIM_LIFETIME + timedelta(seconds=1)  # and nobody stored it
     cursor = None
     for _ in range(5):
         cursor, _ = tick(sensor, instance, cursor)
@@ -123,7 +123,7 @@ def test_a_store_that_does_not_answer_holds_up_nobody_else(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lance_assets.discovery.sensor._OPENING_S_MIN", 0.1)
-    answered, real = Event(), OpenedTable.of
+    answered, real = Event(), OpenedTable.open
     tables = [lance_table(name, uri=str(tmp_path / name), discover=False) for name in ("hung", "good")]
     for table in tables:
         grown(table, 1)
@@ -133,7 +133,7 @@ def test_a_store_that_does_not_answer_holds_up_nobody_else(
             answered.wait(60)
         return real(ledger)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(OpenedTable, "of", of)
+    monkeypatch.setattr(OpenedTable, "open", of)
     sensor = discovery_sensor("s", [table.ledger for table in tables], seconds_per_tick=1)
     cursor, said = tick(sensor, instance)
     assert said is not None

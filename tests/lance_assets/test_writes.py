@@ -325,8 +325,8 @@ def test_two_runs_that_record_one_version_make_one_event(
             run(table, "orders_append", instance, resource, partition="2026-01-01")
         return found
 
-    recording_recorded = recording.recorded
-    monkeypatch.setattr(recording, "recorded", look)
+    recording_recorded = recording.recorded_data_versions
+    monkeypatch.setattr(recording, "recorded_data_versions", look)
     run(table, "orders_append", instance, resource, partition="2026-01-01")
     assert looks >= window
     assert Table.open(table.uri).version == 1

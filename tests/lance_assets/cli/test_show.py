@@ -19,7 +19,7 @@ orders.lance@2
   files       2 files, SIZE
   fragments   2
   format      2.2
-  written by  lance-assets 0.1.0
+  written by  lance-assets 0.2.0
   table id    UUID
 
 where it comes from
@@ -49,7 +49,7 @@ orders.lance@3
   fragments   2, 1 deleted row in 1 of them
   tags        spring
   format      2.2
-  written by  lance-assets 0.1.0
+  written by  lance-assets 0.2.0
   table id    UUID
 
 where it comes from

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lance_assets.common.text import cells, count, cut, in_markdown, size
+from lance_assets.common.text import cell_width, escape_markdown, format_bytes, format_count, truncate
 from lance_core.shell import plain
 
 
@@ -22,8 +22,8 @@ from lance_core.shell import plain
     ],
 )
 def test_words_are_cut_by_their_cells(text: str, most: int, expected: str) -> None:
-    assert cut(text, most) == expected
-    assert cells(expected) <= most
+    assert truncate(text, most) == expected
+    assert cell_width(expected) <= most
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_whatever_it_is_can_be_printed(text: str) -> None:
     ],
 )
 def test_nothing_is_markup(text: str, expected: str) -> None:
-    assert in_markdown(text) == expected
+    assert escape_markdown(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -65,10 +65,10 @@ def test_nothing_is_markup(text: str, expected: str) -> None:
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (1234567, "1.2 MB"), (10**18, "1,000.0 PB"), (None, "")],
 )
 def test_sizes(number: int | None, expected: str) -> None:
-    assert size(number) == expected
+    assert format_bytes(number) == expected
 
 
 def test_counts() -> None:
-    assert (count(1, "row"), count(0, "row"), count(12345, "row"), count(2, "index", "indices")) == (
+    assert (format_count(1, "row"), format_count(0, "row"), format_count(12345, "row"), format_count(2, "index", "indices")) == (
         "1 row", "0 rows", "12,345 rows", "2 indices",
     )  # fmt: skip

@@ -24,20 +24,29 @@ ROWS = pa.table({"id": list(range(1_000))})
 def test_small_is_what_has_few_rows_and_few_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, size: int, small: list[bool]
 ) -> None:
-    monkeypatch.setattr(version_stats, "SMALL_ROWS", rows)
-    monkeypatch.setattr(version_stats, "SMALL_BYTES", size)
+    monkeypatch.setattr(version_stats, "FULL_FRAGMENT_ROWS", rows)
+    monkeypatch.setattr(version_stats, "SMALL_FRAGMENT_BYTES_MAX", size)
     table = Table.create(tmp_path / "t", ROWS).append(ROWS.slice(0, 10)).table
     assert [piece.is_small for piece in fragment_stats(table)] == small
-    assert VersionStats.of(table).small == sum(small)
+    assert VersionStats.of(table).small_fragments == sum(small)
 
 
 def test_deleted_rows_do_not_make_a_fragment_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(version_stats, "SMALL_ROWS", 1_000)
+    monkeypatch.setattr(version_stats, "FULL_FRAGMENT_ROWS", 1_000)
     (piece,) = fragment_stats(Table.create(tmp_path / "t", ROWS).delete("id > 5").table)
     assert (piece.rows, piece.deleted, piece.is_small) == (6, 994, False)
 
 
 def test_nothing(tmp_path: Path) -> None:
     empty = VersionStats.of(Table.create(tmp_path / "t", ROWS.schema))
-    assert empty == VersionStats(rows=0, deleted=0, fragments=0, small=0, with_deletions=0, files=0, bytes=0, unsized=0)
+    assert empty == VersionStats(
+        rows=0,
+        deleted=0,
+        fragments=0,
+        small_fragments=0,
+        fragments_with_deletions=0,
+        files=0,
+        bytes=0,
+        files_without_size=0,
+    )
     assert empty.deleted_share == 0

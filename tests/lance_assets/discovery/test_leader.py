@@ -20,14 +20,14 @@ from lance_assets.discovery.reconcile import DiscoveryCache, OpenedTable, reconc
 from lance_assets.ledger import recording
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.ledger.partition_keys import partition_key
-from lance_assets.ledger.recording_claims import TICK_LASTS
+from lance_assets.ledger.recording_claims import TICK_CLAIM_LIFETIME
 from lance_assets.ledger.version_metadata import VersionFacts
 from lance_core import Table
 from tests.lance_assets.turns import WAITS_MAX, Database, Turns
 
 LEDGER = lance_table("orders", uri="orders.lance").ledger
 NOW = datetime.now(UTC)
-LATER = NOW + TICK_LASTS + timedelta(seconds=1)
+LATER = NOW + TICK_CLAIM_LIFETIME + timedelta(seconds=1)
 
 
 class Still(datetime):
@@ -47,7 +47,7 @@ SEEDS = 500
 def facts_of(version: int) -> VersionFacts:
     properties = {"dagster.run_id": RUN} if version == OF_A_RUN else {}
     return VersionFacts(
-        version=version, epoch=1, uri="/orders.lance", schema=pa.schema([]), timestamp=NOW, operation="Append",
+        version=version, incarnation=1, uri="/orders.lance", schema=pa.schema([]), timestamp=NOW, operation="Append",
         uuid=f"{version:08}", planned_on=None, properties=properties, rows=0, rows_added=0, rows_removed=0,
         fragments=0, files=None, bytes=None,
     )  # fmt: skip
@@ -89,12 +89,12 @@ def tick(database: Database, cursor: Cursor, now: datetime, put: Callable[[dg.As
         cursor.seen,
         sensor="sensor:orders",
         budget=TickBudget(100, 10**9, 1.0, clock=lambda: 0.0),
-        memory=DiscoveryCache(),
+        cache=DiscoveryCache(),
         now=now,
     )
     for event in looked.events:
         put(event)
-    cursor.seen = looked.seen
+    cursor.seen = looked.watermark
 
 
 def play(
@@ -114,8 +114,8 @@ def play(
         database.dead.add(RUN)
     monkeypatch.setattr(Ledger, "identity_of", lambda *_: "id")
     monkeypatch.setattr(pending_versions, "discovered_facts", lambda at, *_: FACTS[at.version])
-    monkeypatch.setattr("lance_assets.discovery.leader._pause", turns.wait)
-    monkeypatch.setattr("lance_assets.ledger.recording_claims._pause", turns.wait)
+    monkeypatch.setattr("lance_assets.discovery.leader._sleep", turns.wait)
+    monkeypatch.setattr("lance_assets.ledger.recording_claims._sleep", turns.wait)
     monkeypatch.setattr("lance_assets.ledger.recording_claims.datetime", Still)
 
     def daemon() -> None:
@@ -179,14 +179,16 @@ def test_two_that_meet_hardly_ever_leave_it_to_each_other(monkeypatch: pytest.Mo
     """The one that came first waits a moment for the other to go."""
 
     def neither(looks: int) -> int:
-        monkeypatch.setattr("lance_assets.discovery.leader._LOOKS", looks)
+        monkeypatch.setattr("lance_assets.discovery.leader._CHECKS_MAX", looks)
         return sum(not play(seed, monkeypatch, ticks=1)[0].events for seed in range(SEEDS // 3))
 
     assert neither(looks=20) * 3 < neither(looks=1)
 
 
-@pytest.mark.parametrize("broken", ["claim_tick", "recorded"])
+@pytest.mark.parametrize("broken", ["claim_tick", "recorded_data_versions"])
 def test_the_orders_that_are_tried_need_each_step(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """That one tick is alone, and that it looks at the ledger again then."""
-    monkeypatch.setattr(reconcile_module, broken, {"claim_tick": lambda *_: True, "recorded": lambda *_: {}}[broken])
+    monkeypatch.setattr(
+        reconcile_module, broken, {"claim_tick": lambda *_: True, "recorded_data_versions": lambda *_: {}}[broken]
+    )
     assert any(max(counted(play(seed, monkeypatch)[0]).values()) > 1 for seed in range(SEEDS))

@@ -15,12 +15,12 @@ from lance.file import LanceFileWriter
 
 from lance_assets import LanceTable, lance_discovery, lance_table
 from lance_assets.discovery.leader import elect_leader
-from lance_assets.discovery.pending_versions import WAIT_MAX
+from lance_assets.discovery.pending_versions import RUN_WAIT_MAX
 from lance_assets.discovery.reconcile import OpenedTable
 from lance_assets.discovery.sensor import Cursor, discovery_sensor
 from lance_assets.ledger.incarnations import incarnation_of
 from lance_assets.ledger.ledger import Ledger
-from lance_assets.ledger.recording_claims import TICK_LASTS, claim
+from lance_assets.ledger.recording_claims import TICK_CLAIM_LIFETIME, claim_partitions
 from lance_core import Corrupt, InvalidInput, Table
 from tests.lance_assets.instances import claims, events, partitions, shown, tags, tick
 
@@ -85,7 +85,7 @@ def test_a_tick_that_died_between_key_and_event_is_made_good(tmp_path: Path, ins
     assert keys_of(instance, table) == []
     _, said = tick(sensor_of(table), instance)  # nobody can tell it from one whose events are being stored
     assert "being recorded by a run, or another tick" in str(said)
-    over = datetime.now(UTC) + TICK_LASTS + timedelta(seconds=1)
+    over = datetime.now(UTC) + TICK_CLAIM_LIFETIME + timedelta(seconds=1)
     tick(discovery_sensor(sensor_of(table).name, [table.ledger], now=lambda: over), instance)
     assert keys_of(instance, table) == ["v0000000001"]
 
@@ -122,7 +122,9 @@ def test_it_waits_ten_minutes_at_most(tmp_path: Path, instance: dg.DagsterInstan
     table = declared(tmp_path)
     stuck = add_run(instance, dg.DagsterRunStatus.STARTED)
     Table.create(table.uri, ROW, properties={"dagster.run_id": stuck.run_id})
-    later = discovery_sensor("later", [table.ledger], now=lambda: datetime.now(UTC) + WAIT_MAX + timedelta(seconds=1))
+    later = discovery_sensor(
+        "later", [table.ledger], now=lambda: datetime.now(UTC) + RUN_WAIT_MAX + timedelta(seconds=1)
+    )
     tick(later, instance)
     assert keys_of(instance, table) == ["v0000000001"]
 
@@ -266,13 +268,13 @@ def test_a_damaged_version_is_recorded_once_it_is_repaired(tmp_path: Path, insta
     cursor, said = tick(sensor_of(table), instance, cursor)
     assert said == "no new versions"
     assert cursor is not None
-    assert Cursor.parse(cursor).tables[table.ledger.label].again == ()
+    assert Cursor.parse(cursor).tables[table.ledger.label].unreadable == ()
 
 
 def test_of_many_damaged_versions_the_newest_are_looked_at_again(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lance_assets.discovery.reconcile.AGAIN_MAX", 2)
+    monkeypatch.setattr("lance_assets.discovery.reconcile.UNREADABLE_MAX", 2)
     table = declared(tmp_path)
     at = Table.create(table.uri, ROW)
     damaged = []
@@ -284,7 +286,7 @@ def test_of_many_damaged_versions_the_newest_are_looked_at_again(
         each.write_bytes(b"not a manifest")
     evaluated = sensor_of(table).evaluate_tick(dg.build_sensor_context(instance=instance))
     assert "of 3 damaged versions the newest 2 are looked at again" in str(evaluated.skip_message)
-    assert Cursor.parse(evaluated.cursor).tables[table.ledger.label].again == (3, 4)
+    assert Cursor.parse(evaluated.cursor).tables[table.ledger.label].unreadable == (3, 4)
 
 
 def test_a_cursor_of_before_is_read(tmp_path: Path, instance: dg.DagsterInstance) -> None:
@@ -300,7 +302,7 @@ def test_a_table_that_is_replaced_between_opening_and_looking_is_left_to_the_nex
     Table.create(table.uri, ROW)
     cursor, _ = tick(sensor_of(table), instance)
     Table.open(table.uri).append(ROW)
-    opened = OpenedTable.of
+    opened = OpenedTable.open
 
     def and_then_replaced(ledger: Ledger) -> OpenedTable:
         found = opened(ledger)
@@ -310,7 +312,7 @@ def test_a_table_that_is_replaced_between_opening_and_looking_is_left_to_the_nex
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(OpenedTable, "of", and_then_replaced)
+        patch.setattr(OpenedTable, "open", and_then_replaced)
         cursor, said = tick(sensor_of(table), instance, cursor)
     assert "was replaced while it was looked at" in str(said)
     assert keys_of(instance, table) == ["v0000000001"]
@@ -355,7 +357,7 @@ def test_the_sensor_leaves_to_a_run_what_that_run_is_recording(tmp_path: Path, i
     table = declared(tmp_path)
     dead, other = (add_run(instance, status) for status in (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.STARTED))
     Table.create(table.uri, ROW, properties={"dagster.run_id": dead.run_id})
-    claim(instance, table.ledger, ["v0000000001"], other.run_id)
+    claim_partitions(instance, table.ledger, ["v0000000001"], other.run_id)
     cursor, said = tick(sensor_of(table), instance)
     assert said is not None
     assert "is being recorded by a run" in said

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import lance_core
 from lance_assets import SparkAppend, SparkSessionResource, WriteContext, lance_table
-from lance_assets.failures.error_translation import TREATMENTS, WAITS_S, failure_of, lance_errors
+from lance_assets.failures.error_translation import RETRY_DELAYS_S, TREATMENTS, failure_of, translate_errors
 from lance_assets.io_manager.manager import Target
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.resources.lance import LanceResource
@@ -69,24 +69,24 @@ def test_every_error_of_the_core_has_a_treatment_of_its_own_or_of_its_kind() -> 
 
 @pytest.mark.parametrize("error", [LOST_RACE, UNKNOWN])
 def test_what_may_end_otherwise_is_tried_again_a_few_times(error: LanceError) -> None:
-    for number, wait in enumerate(WAITS_S):
-        with pytest.raises(dg.RetryRequested) as asked, lance_errors(LEDGER, retry_number=number):
+    for number, wait in enumerate(RETRY_DELAYS_S):
+        with pytest.raises(dg.RetryRequested) as asked, translate_errors(LEDGER, retry_number=number):
             raise error
-        assert (asked.value.seconds_to_wait, asked.value.max_retries) == (wait, len(WAITS_S))
+        assert (asked.value.seconds_to_wait, asked.value.max_retries) == (wait, len(RETRY_DELAYS_S))
         assert isinstance(asked.value.__cause__, dg.Failure)
-    with pytest.raises(dg.Failure, match="lake/orders"), lance_errors(LEDGER, retry_number=len(WAITS_S)):
+    with pytest.raises(dg.Failure, match="lake/orders"), translate_errors(LEDGER, retry_number=len(RETRY_DELAYS_S)):
         raise error
 
 
 def test_what_cannot_end_otherwise_fails_at_once() -> None:
-    with pytest.raises(dg.Failure) as failed, lance_errors(LEDGER, retry_number=0):
+    with pytest.raises(dg.Failure) as failed, translate_errors(LEDGER, retry_number=0):
         raise MISFIT
     assert failed.value.allow_retries is False
     assert failed.value.__cause__ is MISFIT
 
 
 def test_errors_of_others_pass() -> None:
-    with pytest.raises(ZeroDivisionError), lance_errors(LEDGER, retry_number=0):
+    with pytest.raises(ZeroDivisionError), translate_errors(LEDGER, retry_number=0):
         raise ZeroDivisionError
 
 

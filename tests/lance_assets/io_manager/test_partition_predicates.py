@@ -56,14 +56,14 @@ def test_rows_of_partitions(
     found: list[int],
 ) -> None:
     table = Table.create(tmp_path_factory.mktemp("t") / "t", pa.table({"n": range(len(values)), "A b": values}))
-    condition = partition_predicate(partitions, keys, "A b", table.schema, what="x")
+    condition = partition_predicate(partitions, keys, "A b", table.schema, subject="x")
     assert table.to_table(filter=condition)["n"].to_pylist() == found
 
 
 def test_partitions_of_two_dimensions() -> None:
     schema = pa.schema({"d": pa.date32(), "c": pa.string()})
     keys = ["Oslo|2026-03-01", "7|2026-03-02"]
-    assert partition_predicate(BOTH, keys, {"day": "d", "city": "c"}, schema, what="x") == (
+    assert partition_predicate(BOTH, keys, {"day": "d", "city": "c"}, schema, subject="x") == (
         "(`c` = 'Oslo' and `d` >= date '2026-03-01' and `d` < date '2026-03-02') or "
         "(`c` = '7' and `d` >= date '2026-03-02' and `d` < date '2026-03-03')"
     )
@@ -71,7 +71,7 @@ def test_partitions_of_two_dimensions() -> None:
 
 def test_windows_in_a_row_are_one_range() -> None:
     keys = DAILY.get_partition_keys(current_time=datetime(2027, 3, 1, tzinfo=ZoneInfo("UTC")))
-    condition = partition_predicate(DAILY, keys, "d", pa.schema({"d": pa.date32()}), what="x")
+    condition = partition_predicate(DAILY, keys, "d", pa.schema({"d": pa.date32()}), subject="x")
     assert condition == "`d` >= date '2026-03-01' and `d` < date '2027-03-01'"
 
 
@@ -93,5 +93,5 @@ def test_what_does_not_fit_is_named(
     partitions: dg.PartitionsDefinition[str], key: str, by: Columns, kind: Any, said: str
 ) -> None:
     with pytest.raises(InvalidInput) as refused:
-        partition_predicate(partitions, [key], by, pa.schema({"d": kind}), what="the asset x")
+        partition_predicate(partitions, [key], by, pa.schema({"d": kind}), subject="the asset x")
     assert said in str(refused.value)

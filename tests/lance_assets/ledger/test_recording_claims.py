@@ -27,8 +27,8 @@ def play(seed: int, monkeypatch: pytest.MonkeyPatch, *, recorders: int, somebody
     dies = (draw.choice(names), draw.randint(1, 14)) if somebody_dies else None
     turns = Turns(draw, changes=draw.choice((0.1, 0.3, 1.0)))
     database = Database(turns, dies)
-    monkeypatch.setattr(recording, "materialization", lambda *_, **__: EVENT)
-    monkeypatch.setattr("lance_assets.ledger.recording_claims._pause", turns.wait)
+    monkeypatch.setattr(recording, "build_materialization", lambda *_, **__: EVENT)
+    monkeypatch.setattr("lance_assets.ledger.recording_claims._sleep", turns.wait)
 
     def work(name: str) -> Callable[[], None]:
         log = SimpleNamespace(info=lambda *_: None, warning=lambda *_: None)

@@ -12,7 +12,7 @@ from lance_assets import lance_table
 from lance_assets.discovery.sensor import discovery_sensor
 from lance_assets.ledger import version_budget
 from lance_assets.ledger.recording import record_in_run
-from lance_assets.ledger.version_budget import advice, warning
+from lance_assets.ledger.version_budget import growth_warning, retention_advice
 from lance_assets.ledger.version_metadata import committed_facts
 from lance_core import Table
 from tests.lance_assets.instances import events, shown, tick
@@ -22,8 +22,8 @@ ROW = pa.table({"id": [1]})
 
 
 def test_few_versions_are_nothing_to_speak_of() -> None:
-    assert advice(LEDGER, 1_999) is None
-    assert warning(LEDGER, 1_998, 1_999) is None
+    assert retention_advice(LEDGER, 1_999) is None
+    assert growth_warning(LEDGER, 1_998, 1_999) is None
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_few_versions_are_nothing_to_speak_of() -> None:
     [(1_999, 2_000, True), (1_500, 4_000, True), (2_000, 2_001, False), (9_999, 10_000, True), (10_001, 10_001, False)],
 )
 def test_it_warns_where_it_passes_the_soft_cap_and_always_far_above(before: int, after: int, is_said: bool) -> None:
-    said = warning(LEDGER, before, after)
+    said = growth_warning(LEDGER, before, after)
     assert (said is not None) == is_said
     if said:
         assert said.startswith(f"lake/orders retains {after:,} versions")
@@ -41,7 +41,7 @@ def test_it_warns_where_it_passes_the_soft_cap_and_always_far_above(before: int,
 
 def test_runs_and_the_sensor_say_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(version_budget, "SOFT_CAP", 3)
-    monkeypatch.setattr(version_budget, "WARNED_FROM", 5)
+    monkeypatch.setattr(version_budget, "WARNING_THRESHOLD", 5)
     ledger = lance_table("orders", uri=str(tmp_path / "orders.lance"), key_prefix="lake").ledger
     at = Table.create(ledger.uri, ROW)
     sensor = discovery_sensor("s", [ledger])

@@ -73,7 +73,7 @@ def test_a_run_compacts_cleans_up_and_records(
     features = lance_table("features", uri=str(tmp_path / "features.lance"))
     Table.create(features.uri, pa.table({"id": [1]}), properties=inputs, durable=False)
     for each in (table, features):
-        tick(sensors(each)[f"lance_discover__{each.ledger.word}"], instance)
+        tick(sensors(each)[f"lance_discover__{each.ledger.table_slug}"], instance)
     assert len(partitions(instance, table)) == 8
 
     before = lance.dataset(table.uri).to_table()

@@ -94,11 +94,11 @@ def test_figures_are_those_of_the_rows(table: Table) -> None:
         rows=dataset.count_rows(),
         deleted=sum(each.num_deletions for each in fragments),
         fragments=len(fragments),
-        small=3,
-        with_deletions=1,
+        small_fragments=3,
+        fragments_with_deletions=1,
         files=sum(len(each.data_files()) for each in fragments),
         bytes=sum(file.stat().st_size for file in (Path(table.uri) / "data").iterdir()),
-        unsized=0,
+        files_without_size=0,
     )
     assert found.stats.deleted_share == 40 / 500
     assert (found.contents.rows_read, found.contents.is_sampled) == (460, False)

@@ -70,7 +70,7 @@ def test_what_the_code_takes_out_of_the_environment_is_refused_as_well(monkeypat
     ],
 )
 def test_places_are_below_the_root(root: str | None, uri: str, place: str) -> None:
-    assert LanceResource(root=root).place(uri) == place
+    assert LanceResource(root=root).resolve_uri(uri) == place
 
 
 def test_an_asset_opens_tables_with_it(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -10,8 +10,8 @@ from pyspark.sql import types as T
 
 from lance_assets.spark.arrow_bridge import (
     BYTES_SETTING,
-    TEXT_BATCH_ROWS,
     ROWS_SETTING,
+    TEXT_BATCH_ROWS,
     map_in_arrow,
     unmeasured_batch_rows,
 )

