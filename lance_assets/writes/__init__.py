@@ -1,10 +1,11 @@
-"""Write assets: what a user declares, and what becomes of it, from intention to recorded version.
+"""Write assets: a declared write becomes a Dagster asset, from the intent to the recorded version.
 
-    intent -> the write's own change(ctx, how) -> committed -> recorded on the ledger -> result
+    intent -> execute(ctx, make_options) of the write -> commit -> record on the ledger -> result
 
-A write says what changes: `row_writes.py`, `dml_writes.py`, `column_writes.py` and `index_writes.py` have them.
-Committing, recording and retrying are in `write_step.py`, so that no write can forget the properties that tie a version
-to its run. `write.py` is what all share, `write_list.py` which there are by name.
+Each write class defines what it changes: `row_writes.py`, `dml_writes.py`, `column_writes.py` and `index_writes.py`.
+`write_step.py` commits, records and retries for all of them, so that no write can omit the properties that tie a
+version to its run. `write.py` is the base class, `write_list.py` the registry of writes by name. Start with
+`write.py`.
 """
 
 from lance_assets.writes.column_writes import SparkMapColumns, SparkMergeColumns

@@ -1,11 +1,11 @@
-"""The audit of a write: its checks, asked about the version that it would make before anybody else can see it.
+"""Audit: evaluates the checks of a write on the detached version, before it is published (write-audit-publish).
 
-    core: version beside the line -> each check judges it -> ERROR: refused, nothing is published -> the step fails
-                                                          -> WARN: told, and published
+    core: detached version -> evaluate each check -> severity ERROR failed: nothing is published, the step fails
+                                                  -> severity WARN failed: logged, and published
 
-The same checks can be asked about versions on the ledger; here they decide. What they found is on the page of the write
-asset, as its asset checks, whichever way it went. How the core keeps what was refused: its
-`lance_core/commit/audit.py`.
+The same checks can be evaluated on versions of the ledger; here their results decide. The page of the write asset
+shows the results as asset checks in either case. `lance_core/commit/audit.py` describes how the core keeps a refused
+version.
 """
 
 from collections.abc import Sequence
@@ -21,55 +21,61 @@ from lance_core import StorageError, Table
 
 @dataclass(slots=True)
 class Audit:
-    """Of one step. What was found the last time counts: what is planned again is looked at again."""
+    """Audit function of one step. After a replan it runs again, and the results of the last run count."""
 
     checks: Sequence[Check]
     check_results: dict[str, CheckResult] = field(default_factory=dict)
 
     def __call__(self, table: Table, parent: Table | None) -> None:
-        """All of them are asked, so that whoever mends it sees everything at once."""
-        seen = CheckContext(table, parent)
-        # Where the store failed nothing was found, and another try may be able to look.
-        found = [evaluate(check, seen, reraise=(StorageError,)) for check in self.checks]
-        self.check_results = {each.check.name: each.result for each in found}
-        decisive = [check.name for check in self.checks if check.severity is Severity.ERROR]
-        if failed := {name: self.check_results[name] for name in decisive if not self.check_results[name].passed}:
+        """Evaluate all checks, so that one run shows every problem. Raise `ChecksFailed` if a check of severity ERROR
+        failed."""
+        context = CheckContext(table, parent)
+        # A failure of the store says nothing about the data, and a retry may succeed.
+        evaluated = [evaluate(check, context, reraise=(StorageError,)) for check in self.checks]
+        self.check_results = {each.check.name: each.result for each in evaluated}
+        blocking = [check.name for check in self.checks if check.severity is Severity.ERROR]
+        if failed := {name: self.check_results[name] for name in blocking if not self.check_results[name].passed}:
             raise ChecksFailed(failed)
 
     def asset_check_results(self, default_description: str, version: int | None) -> list[dg.AssetCheckResult]:
-        """One for each check, which Dagster asks for. `default_description` says why none was asked."""
-        shown: dict[str, dg.MetadataValue] = {} if version is None else {"lance/version": dg.MetadataValue.int(version)}
-        found = {
+        """Return one result per check, as Dagster requires. `default_description` explains a check that was not
+        evaluated."""
+        version_metadata: dict[str, dg.MetadataValue] = {}
+        if version is not None:
+            version_metadata["lance/version"] = dg.MetadataValue.int(version)
+        results = {
             check: self.check_results.get(check.name) or CheckResult(True, default_description) for check in self.checks
         }
         return [
             dg.AssetCheckResult(
                 check_name=check.name,
-                passed=finding.passed,
+                passed=result.passed,
                 severity=SEVERITIES[check.severity],
-                description=finding.description,
-                metadata={**shown, **finding.metadata},
+                description=result.description,
+                metadata={**version_metadata, **result.metadata},
             )
-            for check, finding in found.items()
+            for check, result in results.items()
         ]
 
     def evaluations(self, key: dg.AssetKey, detached_version: int) -> list[dg.AssetCheckEvaluation]:
-        """Of a change that was refused: the step has no result to put them into."""
-        where = {"lance/detached_version": dg.MetadataValue.text(str(detached_version))}
+        """Return the evaluations of a refused change as events, since the failed step returns no result to put them
+        into."""
+        version_metadata = {"lance/detached_version": dg.MetadataValue.text(str(detached_version))}
         return [
             dg.AssetCheckEvaluation(
                 asset_key=key,
                 check_name=check.name,
-                passed=finding.passed,
+                passed=result.passed,
                 severity=SEVERITIES[check.severity],
-                description=finding.description,
-                metadata={**where, **finding.metadata},
+                description=result.description,
+                metadata={**version_metadata, **result.metadata},
             )
             for check in self.checks
-            if (finding := self.check_results.get(check.name)) is not None
+            if (result := self.check_results.get(check.name)) is not None
         ]
 
     def warnings(self) -> list[str]:
+        """Return a message for each check that did not pass."""
         return [
             f"check {check.name}: {self.check_results[check.name].description}"
             for check in self.checks
@@ -78,10 +84,11 @@ class Audit:
 
 
 def check_specs(checks: Sequence[Check], key: dg.AssetKey) -> list[dg.AssetCheckSpec]:
-    """They block nothing in Dagster: where one of them fails there is no new version that could be read."""
+    """Return the specs of the audit's checks. Dagster need not block on them: if one fails, no new version is
+    readable."""
     return [
         dg.AssetCheckSpec(
-            check.name, asset=key, description=f"Audit by {type(check).__name__}, before a version is published."
+            check.name, asset=key, description=f"{type(check).__name__}, evaluated before a version is published."
         )
         for check in checks
     ]

@@ -1,4 +1,4 @@
-"""Writes that add columns to the rows that are there; no file of theirs is written again."""
+"""Column writes: add columns to existing rows. They never rewrite existing data files."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ ROW_ADDRESS = "_rowaddr"
 
 @dataclass(frozen=True, slots=True)
 class SparkMergeColumns(Write):
-    """All columns that `fn` returns, but those of `on`, become columns of the table: by key, or by the address of the
-    row, which `ctx.read(with_row_address=True)` gives."""
+    """Add the columns that `fn` returns, except those of `on`, to the table. Rows are matched by key, or by row
+    address, which `ctx.read(with_row_address=True)` returns."""
 
     fn: Rows
     on: str | Sequence[str] = ROW_ADDRESS
@@ -38,8 +38,8 @@ class SparkMergeColumns(Write):
 
 @dataclass(frozen=True, slots=True)
 class SparkMapColumns(Write):
-    """The columns of `schema`, which `fn` computes from batches of `read_columns`, one task a fragment. A run that goes
-    on for one that failed does what is left, and `resume_key` names work that goes on beyond that."""
+    """Compute the columns of `schema`: `fn` maps batches of `read_columns`, one task per fragment. A run that
+    continues a failed run processes the remaining fragments; `resume_key` names work that continues beyond one run."""
 
     fn: Callable[[pa.RecordBatch], pa.RecordBatch]
     schema: pa.Schema
@@ -50,17 +50,17 @@ class SparkMapColumns(Write):
     def check(self) -> None:
         self.check_function(self.fn, signature="(pyarrow.RecordBatch) -> pyarrow.RecordBatch")
         if self.schema is None or not len(self.schema):
-            raise self.declaration_error("schema= says which columns fn computes")
+            raise self.declaration_error("schema= is missing; give the schema of the columns that fn computes")
 
     def execute(self, ctx: WriteContext, make_options: Callable[[], SparkWriteOptions]) -> Committed:
-        given = make_options()
+        options = make_options()
         return map_columns(
             ctx.spark,
             ctx.table.uri,
             self.fn,
             read_columns=self.read_columns,
             schema=self.schema,
-            resume_key=self.resume_key or given["intent"],
-            progress=lambda done, of: ctx.log.info(f"{self.name}: {done} of {of} fragments"),
-            **given,
+            resume_key=self.resume_key or options["intent"],
+            progress=lambda done, total: ctx.log.info(f"{self.name}: {done} of {total} fragments"),
+            **options,
         )

@@ -1,4 +1,4 @@
-"""What a write's function gets to know, and its way to read tables: each of them at one version, which is noted."""
+"""Context of a write's function: the Spark session, the partition key, and table reads that are recorded as inputs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class TableReference(Protocol):
-    """A table to read from: a `LanceTable`."""
+    """Table to read from, such as a `LanceTable`."""
 
     @property
     def uri(self) -> str: ...
@@ -24,13 +24,15 @@ class TableReference(Protocol):
 
 @dataclass(slots=True)
 class WriteContext:
+    """Argument `ctx` of the functions of a write."""
+
     spark: "SparkSession"
     dagster: dg.AssetExecutionContext
     partition_key: str | None
     table: TableReference
-    """The table that is written."""
+    """The table that this write changes."""
     inputs: dict[str, int] = field(default_factory=dict)
-    """The tables read so far and their versions; they are noted in the transaction."""
+    """Versions of the tables read so far, by URI. The transaction records them."""
 
     @property
     def log(self) -> dg.DagsterLogManager:
@@ -45,16 +47,19 @@ class WriteContext:
         filter: str | None = None,
         with_row_address: bool = False,
     ) -> "DataFrame":
-        """One version of a Lance table (None: the one that is written): the version named, else the newest, which then
-        stays the same for this write."""
+        """Read one version of a Lance table; `table=None` reads the table that this write changes.
+
+        Without `version`, the first read of a table chooses its newest version, and later reads of this write use the
+        same one. Raise `InvalidInput` if one write reads two versions of a table.
+        """
         table = table or self.table
         uri, access = (table, LanceResource().access()) if isinstance(table, str) else (table.uri, table.access())
-        wanted = version or self.inputs.get(Table.open(uri, **access).uri)
-        opened = Table.open(uri, version=wanted, **access)
+        pinned_version = version or self.inputs.get(Table.open(uri, **access).uri)
+        opened = Table.open(uri, version=pinned_version, **access)
         if self.inputs.setdefault(opened.uri, opened.version) != opened.version:
             raise InvalidInput(
-                f"this write has read version {self.inputs[opened.uri]} of {opened.uri} already and now asks for "
-                f"version {opened.version}; read one version of a table in one write, so that its inputs are clear"
+                f"this write has already read version {self.inputs[opened.uri]} of {opened.uri} and cannot also read "
+                f"version {opened.version}; read one version of each table in a write, so that its inputs are clear"
             )
         return read(
             self.spark,
@@ -67,6 +72,6 @@ class WriteContext:
         )
 
     def version_read(self) -> int | None:
-        """Of the table that is written, if this write has read it."""
-        own = Table.open(self.table.uri, **self.table.access()).uri if self.inputs else ""
-        return self.inputs.get(own)
+        """Return the version of the changed table that this write has read, or `None` if it has read none."""
+        own_uri = Table.open(self.table.uri, **self.table.access()).uri if self.inputs else ""
+        return self.inputs.get(own_uri)

@@ -1,7 +1,7 @@
-"""A write declared beside the function that it calls: `@lance_write(table=orders, op="append")`.
+"""Write decorator: `@lance_write(table=orders, op="append")` declares a write on the function that it calls.
 
-The function stays what it was, so that a test calls it with a session and whatever it needs of a context. Which writes
-there are by name is in `write_list.py`.
+The decorator returns the function unchanged, so that a test can call it with a session and a context of its own. The
+names of the writes are in `write_list.py`.
 """
 
 import inspect
@@ -18,42 +18,43 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class AcceptsWrites(Protocol):
-    """A `LanceTable`."""
+    """Table that accepts declared writes: a `LanceTable`."""
 
     def add_write(self, write: Write) -> None: ...
 
 
 def lance_write(*, table: AcceptsWrites, op: str, **options: Any) -> Callable[[Function], Function]:
-    """Declare a write of `table` whose function is the one below; `options` are those of that write.
+    """Declare a write of `table` that calls the decorated function. `options` are those of the write class of `op`.
 
         @lance_write(table=orders, op="upsert", on="order_id", partitions=days)
         def corrected_orders(spark, ctx):
             return spark.read.parquet(f"corrections/{ctx.partition_key}")
 
-    It is named like the function, unless `name=` says otherwise, and described by the first paragraph of its
-    docstring. `op` is append, upsert, merge_columns, map_columns or any other write with a function; of an ingest the
-    function gives the files, of the context alone. Read `table.defs` below: what is declared later is refused.
+    The write takes the name of the function unless `name=` is given, and its description is the first paragraph of
+    the docstring. `op` is append, upsert, merge_columns, map_columns or any other write that calls a function. The
+    function of an ingest takes the context alone and returns the files. Read `table.defs` below all declarations: a
+    write that is declared later is refused.
     """
     kind = write_type_of(op, what="op")
-    takes = "files" if kind is SparkIngest else "fn"
-    if takes not in {field.name for field in fields(kind)}:
+    function_option = "files" if kind is SparkIngest else "fn"
+    if function_option not in {field.name for field in fields(kind)}:
         raise InvalidInput(
-            f"op={op!r} calls no function, so that there is nothing to decorate; give {kind.__name__}(...) to writes= "
-            "of the table"
+            f"op={op!r} calls no function, so there is nothing to decorate; add {kind.__name__}(...) to writes= of the "
+            "table instead"
         )
-    if takes in options:
-        raise InvalidInput(f"{takes}= is the function that is decorated; leave it out")
+    if function_option in options:
+        raise InvalidInput(f"{function_option}= is the decorated function; leave it out")
     if not hasattr(table, "add_write"):
-        raise InvalidInput(f"table= is what lance_table(...) gave, not {table!r}")
+        raise InvalidInput(f"table= must be the result of lance_table(...), not {table!r}")
 
-    def declared(function: Function) -> Function:
+    def decorate(function: Function) -> Function:
         if not callable(function):
-            raise InvalidInput(f"@lance_write(op={op!r}) stands above a function, not above {function!r}")
-        about = {"name": getattr(function, "__name__", ""), "description": _first_paragraph(function)}
-        table.add_write(create_write(kind, {**about, **options, takes: function}))
+            raise InvalidInput(f"@lance_write(op={op!r}) decorates a function, not {function!r}")
+        defaults = {"name": getattr(function, "__name__", ""), "description": _first_paragraph(function)}
+        table.add_write(create_write(kind, {**defaults, **options, function_option: function}))
         return function
 
-    return declared
+    return decorate
 
 
 def _first_paragraph(function: object) -> str | None:

@@ -1,5 +1,8 @@
-"""What an asset comes after, as Dagster takes it: as `deps`, or, where a key has a sign that `deps` does not take, as
-inputs that nothing is loaded for. The ledgers of branches have such keys, `orders@dev`."""
+"""Dependencies of an asset, in the form that Dagster accepts.
+
+Most are `deps`. The key of a branch's ledger, `orders@dev`, has a sign that `deps` does not accept; it becomes an
+input that loads nothing.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +16,8 @@ _BRANCH_SIGN = "@"
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
+    """Upstream assets, divided into `deps` and `ins` of `@dg.asset`."""
+
     deps: tuple[Dependency, ...] = ()
     ins: dict[str, dg.AssetIn] = field(default_factory=dict)
 
@@ -20,17 +25,17 @@ class Dependencies:
     def of(cls, dependencies: Iterable[Dependency]) -> "Dependencies":
         deps: list[Dependency] = []
         ins: dict[str, dg.AssetIn] = {}
-        for each in dependencies:
-            key = _asset_key(each)
+        for dependency in dependencies:
+            key = _asset_key(dependency)
             if key is not None and any(_BRANCH_SIGN in part for part in key.path):
-                ins |= ordering_input(each if isinstance(each, dg.AssetDep) else dg.AssetDep(key))
+                ins |= ordering_input(dependency if isinstance(dependency, dg.AssetDep) else dg.AssetDep(key))
             else:
-                deps.append(each)
+                deps.append(dependency)
         return cls(tuple(deps), ins)
 
 
 def ordering_input(dep: dg.AssetDep) -> dict[str, dg.AssetIn]:
-    """The same as an input, `@dg.asset(ins=...)`; the function of the asset gets nothing for it."""
+    """Return the dependency as `@dg.asset(ins=...)`. It only orders the assets: the function gets no value for it."""
     name = "after_" + "_".join(dep.asset_key.path)
     safe = "".join(sign if sign.isalnum() and sign.isascii() else "_" for sign in name)
     return {safe: dg.AssetIn(key=dep.asset_key, partition_mapping=dep.partition_mapping, dagster_type=dg.Nothing)}

@@ -1,4 +1,4 @@
-"""Writes that change the rows that are there. Conditions are Lance's SQL, with `:name` for parameters."""
+"""DML writes: delete and update rows, and compact fragments. Conditions are Lance SQL with `:name` for parameters."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,8 @@ from lance_core.tasks.write import ROWS_PER_FILE_MAX
 
 @dataclass(frozen=True, slots=True)
 class SparkDelete(Write):
-    """Remove the rows that match, as `SparkDelete("purge", predicate="at < :cutoff", parameters={"cutoff": f})`."""
+    """Delete the rows that match `predicate`: `SparkDelete("purge", predicate="at < :cutoff", parameters={"cutoff":
+    f})`."""
 
     predicate: str
     parameters: Parameters = field(default_factory=dict)
@@ -21,7 +22,9 @@ class SparkDelete(Write):
 
     def check(self) -> None:
         if not self.predicate:
-            raise self.declaration_error("predicate= says which rows go; it is 'true' for all of them")
+            raise self.declaration_error(
+                "predicate= is empty; give the condition of the rows to delete, 'true' for all"
+            )
         self.check_parameters(self.parameters, self.predicate)
 
     def execute(self, ctx: WriteContext, make_options: Callable[[], SparkWriteOptions]) -> Committed:
@@ -31,7 +34,7 @@ class SparkDelete(Write):
 
 @dataclass(frozen=True, slots=True)
 class SparkUpdate(Write):
-    """Give columns new values, `set={column: SQL}`, in the rows that match `where`; in all rows without it."""
+    """Set columns to new values, `set={column: SQL}`, in the rows that match `where`, or in all rows without it."""
 
     set: Mapping[str, str]
     where: str | None = None
@@ -40,7 +43,7 @@ class SparkUpdate(Write):
 
     def check(self) -> None:
         if not self.set:
-            raise self.declaration_error("set= says which columns get which values")
+            raise self.declaration_error("set= is empty; give the columns to update and the SQL of their values")
         self.check_parameters(self.parameters, self.where, *self.set.values())
 
     def execute(self, ctx: WriteContext, make_options: Callable[[], SparkWriteOptions]) -> Committed:
@@ -51,7 +54,7 @@ class SparkUpdate(Write):
 
 @dataclass(frozen=True, slots=True)
 class SparkCompact(Write):
-    """Write small fragments, and those with many deleted rows, anew. Each group that is done is a version."""
+    """Rewrite small fragments and fragments with many deleted rows. Each completed group becomes a version."""
 
     target_rows: int | None = None
     summary: ClassVar[str] = "Compacts"
@@ -59,15 +62,15 @@ class SparkCompact(Write):
 
     def check(self) -> None:
         if self.target_rows is not None and self.target_rows < 1:
-            raise self.declaration_error(f"target_rows={self.target_rows}: a file has at least one row")
+            raise self.declaration_error(f"target_rows={self.target_rows} is below 1; a file has at least one row")
 
     def execute(self, ctx: WriteContext, make_options: Callable[[], SparkWriteOptions]) -> Committed:
-        asked = make_options()
+        options = make_options()
         return compact(
             ctx.spark,
             ctx.table.uri,
             target_rows=self.target_rows or ROWS_PER_FILE_MAX,
-            intent=asked["intent"],
-            properties=asked["properties"],
+            intent=options["intent"],
+            properties=options["properties"],
             **ctx.table.access(),
         )

@@ -1,4 +1,6 @@
-"""Writes that build indices, and keep them up. Rows stay as they are, so that a version of theirs has the same ones."""
+"""Index writes: build indices and maintain them. They never change rows, so a version of theirs has the rows of its
+parent.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -18,19 +20,20 @@ _NON_WORD = re.compile(r"\W+", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class SparkBuildIndex(Write):
-    """There is an index of this kind on this column, and it covers every row.
+    """Ensure that an index of this type exists on this column and covers every row.
 
         SparkBuildIndex("user", "BTREE")
         SparkBuildIndex("address.city", "BITMAP", index="by_city", name="cities")
 
-    The first run builds it. Each one after that reads what is not covered yet, and no more: rows that came since become
-    a segment of the index, together with segments that are small, and where all is covered there is no new version. So
-    a run every day costs what a day brings. Where the index that is there is of another kind, or was built with other
-    `params` than are given, it is built anew; queries use the old one until then. One of this name that is on another
-    column is refused.
+    The first run builds the index. Each later run reads only the rows that it does not cover yet: the new rows become
+    a segment, which is merged with small segments, and if all rows are covered the run commits no version. A daily
+    run therefore costs as much as a day's new rows. If the existing index has another type or other values of the
+    given `params`, the run rebuilds it; queries use the old index until then. An index of this name on another column
+    is refused.
 
-    `index` is its name in the table, `<column>_idx` as Lance has it; `name` is that of the asset, and
-    `<table>_index_<column>` unless it is given. `params` are what the kind may be told, as `{"rows_per_zone": 4096}`.
+    `index` is the name of the index in the table; the default is `<column>_idx`, as in Lance. `name` is the name of
+    the asset; the default is `<table>_index_<column>`. `params` are the parameters of the index type, such as
+    `{"rows_per_zone": 4096}`.
     """
 
     name: str = field(default="", kw_only=True)
@@ -43,12 +46,12 @@ class SparkBuildIndex(Write):
 
     def check(self) -> None:
         if not self.column:
-            raise self.declaration_error(f"column= is the path of the column that is indexed, not {self.column!r}")
+            raise self.declaration_error(f"column= must be the path of the column to index, not {self.column!r}")
         params: object = self.params
         if not isinstance(params, Mapping):
-            raise self.declaration_error(f"params= are names with values, not {params!r:.100}")
+            raise self.declaration_error(f"params= must be a mapping of parameter names to values, not {params!r:.100}")
         try:
-            index_build.check(self._request)
+            index_build.check_params(self._request)
         except InvalidInput as error:
             raise self.declaration_error(str(error)) from None
 
@@ -58,24 +61,24 @@ class SparkBuildIndex(Write):
         return replace(self, name=_NON_WORD.sub("_", f"{table}_index_{self.column}").rstrip("_"))
 
     def execute(self, ctx: WriteContext, make_options: Callable[[], SparkWriteOptions]) -> Committed:
-        asked = self._request
+        request = self._request
         return build_index(
             ctx.spark,
             ctx.table.uri,
-            asked.column,
-            asked.kind,
-            name=asked.name,
+            request.column,
+            request.kind,
+            name=request.name,
             only="needed",
             **make_options(),
-            **asked.params,  # type: ignore[arg-type]  # which were looked at, and are none of the options above
+            **request.params,  # type: ignore[arg-type]  # validated above; their names differ from these options
         )
 
     def metadata_of(self, table: Table) -> Metadata:
         try:
-            found = [each for each in table.index_statistics() if each.name == self.index_name]
+            statistics = [each for each in table.index_statistics() if each.name == self.index_name]
         except LanceError:
-            return {}  # the version is there, whatever else its indices are
-        return metadata_of_index(found[0]) if found else {}
+            return {}  # the version is committed; unreadable index metadata must not fail the step
+        return metadata_of_index(statistics[0]) if statistics else {}
 
     @property
     def index_name(self) -> str:
@@ -91,8 +94,8 @@ class SparkBuildIndex(Write):
 
 @dataclass(frozen=True, slots=True)
 class SparkOptimizeIndices(Write):
-    """Cover with all indices, or those of some `indices`, what they do not cover yet, make one of small segments, and
-    write those anew whose rows a compaction moved. A table's maintenance does it when it is due."""
+    """Maintain all indices, or the named `indices`: index uncovered rows, merge small segments, and rewrite segments
+    whose rows a compaction moved. The maintenance asset of a table does the same when it is due."""
 
     indices: Sequence[str] | None = None
     merge: Literal["small", "all", "none"] = "small"
@@ -101,18 +104,20 @@ class SparkOptimizeIndices(Write):
 
     def check(self) -> None:
         if isinstance(self.indices, str):
-            raise self.declaration_error(f"indices={self.indices!r} is one text; give a list of names, or none for all")
+            raise self.declaration_error(
+                f"indices={self.indices!r} is a text; give a list of names, or omit it for all"
+            )
         if self.merge not in ("small", "all", "none"):
-            raise self.declaration_error(f"merge is 'small', 'all' or 'none', not {self.merge!r}")
+            raise self.declaration_error(f"merge must be 'small', 'all' or 'none', not {self.merge!r}")
 
     def execute(self, ctx: WriteContext, make_options: Callable[[], SparkWriteOptions]) -> Committed:
-        asked = make_options()
+        options = make_options()
         return optimize_indices(
             ctx.spark,
             ctx.table.uri,
             self.indices,
             merge=self.merge,
-            intent=asked["intent"],
-            properties=asked["properties"],
+            intent=options["intent"],
+            properties=options["properties"],
             **ctx.table.access(),
         )

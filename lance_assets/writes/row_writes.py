@@ -1,4 +1,6 @@
-"""Writes that bring rows: from a DataFrame, or from files that the workers read themselves."""
+"""Row writes: append, overwrite or upsert the rows of a DataFrame, or ingest files that Spark's tasks read
+themselves.
+"""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +19,7 @@ _FRAME = "(spark, ctx) -> Spark DataFrame"
 
 @dataclass(frozen=True, slots=True)
 class SparkAppend(Write):
-    """Append what `fn` returns, as one version."""
+    """Append the rows that `fn` returns as one version."""
 
     fn: Rows
     summary: ClassVar[str] = "Appends rows to"
@@ -32,7 +34,7 @@ class SparkAppend(Write):
 
 @dataclass(frozen=True, slots=True)
 class SparkOverwrite(Write):
-    """Replace all rows by what `fn` returns; with `where`, those that match, which all of the new ones have to do: say
+    """Replace all rows, or those that match `where`, by the rows that `fn` returns. All new rows must match `where`:
     `SparkOverwrite("daily", fn, where="day = :partition_key", partitions=days)`."""
 
     fn: Rows
@@ -44,20 +46,20 @@ class SparkOverwrite(Write):
     def check(self) -> None:
         self.check_function(self.fn, signature=_FRAME)
         if self.where is not None and not self.where:
-            raise self.declaration_error("where= says which rows are overwritten; leave it out for all of them")
+            raise self.declaration_error("where= is empty; give a condition, or leave it out to overwrite all rows")
         if self.where and self.replace_schema:
             raise self.declaration_error(
-                "replace_schema=True is for an overwrite of all rows; with where= the schema stays"
+                "replace_schema=True needs an overwrite of all rows; with where= the schema cannot change"
             )
         if self.where is None and self.partitions is not None:
             raise self.declaration_error(
-                "each partition would overwrite all others; say its rows, where='day = :partition_key'"
+                "each partition would overwrite all others; select its rows, as in where='day = :partition_key'"
             )
         self.check_parameters(self.parameters, self.where)
         if self.partitions is not None and not self.depends_on_partition(self.parameters, self.where):
             raise self.declaration_error(
-                f"each partition would overwrite the rows where {self.where}, which are those of all others too; say "
-                "its own, where='day = :partition_key', or by a parameter that is a function of the context"
+                f"every partition would overwrite the same rows, those where {self.where}; select the rows of the "
+                "partition, as in where='day = :partition_key', or use a parameter that is a function of the context"
             )
 
     def execute(self, ctx: WriteContext, make_options: Callable[[], SparkWriteOptions]) -> Committed:
@@ -68,7 +70,8 @@ class SparkOverwrite(Write):
 
 @dataclass(frozen=True, slots=True)
 class SparkUpsert(Write):
-    """Bring what `fn` returns by the key columns `on`; the clauses are those of `lance_assets.spark.upsert`."""
+    """Upsert the rows that `fn` returns by the key columns `on`. The options are those of
+    `lance_assets.spark.upsert`."""
 
     fn: Rows
     on: str | Sequence[str]
@@ -76,12 +79,12 @@ class SparkUpsert(Write):
     matched_if: str | None = None
     insert: bool = True
     delete_unmatched: bool | str | None = False
-    summary: ClassVar[str] = "Brings rows by key to"
+    summary: ClassVar[str] = "Upserts rows into"
 
     def check(self) -> None:
         self.check_function(self.fn, signature=_FRAME)
         if not self.on:
-            raise self.declaration_error("on= names the key columns")
+            raise self.declaration_error("on= is empty; name the key columns")
 
     def execute(self, ctx: WriteContext, make_options: Callable[[], SparkWriteOptions]) -> Committed:
         rows = self.compute_rows(self.fn, ctx)
@@ -99,9 +102,10 @@ class SparkUpsert(Write):
 
 @dataclass(frozen=True, slots=True)
 class SparkIngest(Write):
-    """Take the files that the table has not taken yet, read inside the tasks. `files` may depend on the partition, as a
-    function of the context; `on_bad_record` is "fail", or the place of a table for what cannot be a row. A secret among
-    `source_options`, which say how the files are reached, is a `dagster.EnvVar` or `env:NAME`."""
+    """Ingest the files that the table has not ingested yet; Spark's tasks read them. `files` may be a function of the
+    context, so that it can depend on the partition. `on_bad_record` is "fail" or the URI of a table for records that
+    cannot become rows. `source_options` configure access to the files; a secret among them is a `dagster.EnvVar` or
+    `env:NAME`."""
 
     files: Files | Callable[[WriteContext], Files]
     format: str | None = None
@@ -110,11 +114,11 @@ class SparkIngest(Write):
     on_bad_record: str = "fail"
     changed: str = "fail"
     source_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    summary: ClassVar[str] = "Takes new files into"
+    summary: ClassVar[str] = "Ingests new files into"
 
     def check(self) -> None:
         if not self.files:
-            raise self.declaration_error("files= names at least one file, directory or glob")
+            raise self.declaration_error("files= is empty; name at least one file, directory or glob")
 
     def execute(self, ctx: WriteContext, make_options: Callable[[], SparkWriteOptions]) -> Committed:
         files = self.files(ctx) if callable(self.files) else self.files
@@ -124,7 +128,7 @@ class SparkIngest(Write):
             ctx.table.uri,
             format=self.format,
             mapping=self.mapping or None,
-            extra=self.extra,  # type: ignore[arg-type]  # refused by name where it is no such word
+            extra=self.extra,  # type: ignore[arg-type]  # `ingest` refuses other values
             on_bad_record=self.on_bad_record,
             changed=self.changed,  # type: ignore[arg-type]
             source_options={

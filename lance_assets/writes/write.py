@@ -1,6 +1,7 @@
-"""What every write has: a name in Dagster, when it is the same write, and how it says what changes.
+"""Base class of all writes: name and settings in Dagster, validation at declaration, and the method that commits.
 
-Text of conditions may hold parameters, `:name`, which become literals of Lance's SQL: `:partition_key` is always there.
+Conditions may contain parameters, `:name`, which become literals of Lance SQL; `:partition_key` is always available
+in a partitioned write.
 """
 
 import re
@@ -30,7 +31,7 @@ _QUOTED_PARAMETER = re.compile(r"(?<![:\w]):(?P<name>[A-Za-z_]\w*)")
 
 
 class SparkWriteOptions(Access):
-    """What every op of `lance_assets.spark` that writes takes."""
+    """Options that every writing operation of `lance_assets.spark` takes."""
 
     intent: str
     properties: Mapping[str, str]
@@ -39,40 +40,44 @@ class SparkWriteOptions(Access):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteSettings:
-    """`once_per="run"`: a retried run, or one executed again because it had failed, does not write again; a deliberate
-    new one does. `once_per="partition"`: a partition is written once, ever; materialising it again reports the version
-    that holds it."""
+    """Settings that every write has in Dagster.
+
+    With `once_per="run"`, a retry of a run, or a re-execution after a failure, does not write again, but a new run
+    does. With `once_per="partition"`, each partition is written once; materializing it again reports the version that
+    holds it.
+    """
 
     deps: Iterable[Dependency] = ()
     partitions: dg.PartitionsDefinition[str] | None = None
     once_per: Literal["run", "partition"] = "run"
     branch: str | None = None
-    """Where it writes, if not to the main line; a branch that the table follows."""
+    """Branch to write to, which the table must follow; `None` writes to the main branch."""
     description: str | None = None
     code_version: str | None = None
     tags: Mapping[str, str] | None = None
     audit: Sequence[Check] = ()
-    """Checks of the version that it would make, before anybody can see it. One that fails has nothing published, unless
-    its severity is a warning."""
+    """Checks of the new version before it is published. If one with severity ERROR fails, nothing is published."""
     retry_policy: dg.RetryPolicy | None = None
-    """For errors of functions and of Spark; conflicts are retried without it."""
+    """Retry policy for errors of functions and of Spark. Conflicts are retried without it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Write(WriteSettings, ABC):
+    """Declared change of a table, which becomes one Dagster asset."""
+
     name: str
     summary: ClassVar[str] = ""
-    """What it does, for a page of Dagster that says nothing else."""
+    """Verb phrase for the asset's default description."""
     commits_several_versions: ClassVar[bool] = False
-    """Whether it may commit more than one version."""
+    """True if one execution may commit more than one version."""
     is_named_by_its_table: ClassVar[bool] = False
-    """Whether it needs no name before it is one of a table's writes."""
+    """True if the name may be empty until the write belongs to a table, which then derives it."""
 
     def __post_init__(self) -> None:
         if self.name or not self.is_named_by_its_table:
             check_name(self.name, subject="a write's name")
         if self.once_per not in ("run", "partition"):
-            raise self.declaration_error(f"once_per is 'run' or 'partition', not {self.once_per!r}")
+            raise self.declaration_error(f"once_per must be 'run' or 'partition', not {self.once_per!r}")
         if self.once_per == "partition" and self.partitions is None:
             raise self.declaration_error("once_per='partition' needs partitions=")
         self._check_audit()
@@ -80,32 +85,35 @@ class Write(WriteSettings, ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """What can be known to be wrong when it is declared."""
+        """Raise `InvalidInput` for options that are wrong before any run."""
 
     @abstractmethod
     def execute(self, ctx: WriteContext, make_options: Callable[[], SparkWriteOptions]) -> Committed:
-        """Do it. `make_options` is asked for last, when all that is read has been noted."""
+        """Perform the change. Call `make_options` last, since its properties record the inputs that were read until
+        then."""
 
     def for_table(self, table: str) -> "Write":
-        """As one of the writes of the table of this name."""
+        """Return this write as one of the writes of the table with this name."""
         return self
 
     def metadata_of(self, table: Table) -> Mapping[str, dg.MetadataValue]:
-        """What its asset tells besides, of the table at the version that it made or found."""
+        """Return additional metadata of the asset, for the table at the version that the step committed or found."""
         return {}
 
     def _check_audit(self) -> None:
         if isinstance(self.audit, Check) or not all(isinstance(each, Check) for each in self.audit):
-            raise self.declaration_error("audit= is a list of checks, such as those of lance_assets.checks")
+            raise self.declaration_error("audit= must be a list of checks, such as those of lance_assets.checks")
         names = [each.name for each in self.audit]
         if twice := [name for name in names if names.count(name) > 1]:
             raise self.declaration_error(f"audit= has two checks {twice[0]!r}; give each its own name")
         if self.audit and self.commits_several_versions:
             raise self.declaration_error(
-                "audit= is for one version that changes rows; this makes several, of the same rows"
+                "audit= needs a write that commits one version with changed rows; this one commits several versions "
+                "with the same rows"
             )
 
     def declaration_error(self, reason: str) -> InvalidInput:
+        """Return an error that names this write."""
         return InvalidInput(f"{type(self).__name__}({self.name!r}): {reason}")
 
     def check_function(self, fn: object, *, signature: str) -> None:
@@ -113,12 +121,13 @@ class Write(WriteSettings, ABC):
             raise self.declaration_error(f"fn must be a function {signature}")
 
     def check_parameters(self, parameters: Parameters, *texts: str | None) -> None:
-        """Every name that a text has is given, and every name that is given is in a text, outside of quotes."""
+        """Check that every parameter in the texts is given, and that every given one occurs in a text, outside
+        quotes."""
         for quoted, name in _quoted_parameters(text for text in texts if text):
             if name in parameters or name == "partition_key":
                 raise self.declaration_error(
-                    f"{quoted} is that very text, for within quotes :{name} is no parameter; write :{name} without "
-                    f"quotes, it becomes a literal with quotes of its own. More text is joined to it: 'day ' || :{name}"
+                    f"{quoted} is a literal text: within quotes, :{name} is not a parameter; write :{name} without "
+                    f"quotes, since it becomes a quoted literal. Concatenate more text with ||: 'day ' || :{name}"
                 )
         used = {name for text in texts if text for name in _parameter_names(text)}
         if "partition_key" in used and self.partitions is None:
@@ -128,14 +137,15 @@ class Write(WriteSettings, ABC):
                 f"there is no parameter :{unknown[0]}; give parameters={{{unknown[0]!r}: ...}}"
             )
         if unused := sorted(set(parameters) - used):
-            raise self.declaration_error(f"the parameter {unused[0]!r} is not used: nothing says :{unused[0]}")
+            raise self.declaration_error(f"the parameter {unused[0]!r} is not used; write :{unused[0]}, or remove it")
 
     def depends_on_partition(self, parameters: Parameters, text: str | None) -> bool:
-        """As far as can be told: what a function of the context does, only a run knows."""
+        """Return whether the text can differ between partitions. A function of the context counts, since only a run
+        can tell."""
         return "partition_key" in _parameter_names(text or "") or any(map(callable, parameters.values()))
 
     def compute_rows(self, fn: Rows, ctx: WriteContext) -> "DataFrame":
-        """Classic and Spark Connect frames alike."""
+        """Call `fn` and check that it returns a Spark DataFrame, classic or Spark Connect."""
         frame = fn(ctx.spark, ctx)
         if not (hasattr(frame, "mapInArrow") and hasattr(frame, "schema")):
             raise InvalidInput(f"the function of {self.name} must return a Spark DataFrame, not {type(frame).__name__}")
@@ -143,12 +153,12 @@ class Write(WriteSettings, ABC):
 
 
 def substitute_parameters(text: str, parameters: Parameters, ctx: WriteContext) -> str:
-    """A condition with its parameters as literals."""
+    """Return a condition with its parameters replaced by literals."""
 
-    def literal(found: re.Match[str]) -> str:
-        name = found["name"]
+    def literal(match: re.Match[str]) -> str:
+        name = match["name"]
         if name is None:
-            return found[0]
+            return match[0]
         value = ctx.partition_key if name == "partition_key" and name not in parameters else parameters[name]
         return sql_literal(value(ctx) if callable(value) else value, name)
 
@@ -156,12 +166,12 @@ def substitute_parameters(text: str, parameters: Parameters, ctx: WriteContext) 
 
 
 def _quoted_parameters(texts: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """What looks like a parameter and is text."""
+    """Yield quoted texts that contain what looks like a parameter, with its name."""
     for text in texts:
-        for found in _PARAMETER.finditer(text):
-            if found[0][0] in "'\"":
-                yield from ((found[0], each["name"]) for each in _QUOTED_PARAMETER.finditer(found[0]))
+        for match in _PARAMETER.finditer(text):
+            if match[0][0] in "'\"":
+                yield from ((match[0], inner["name"]) for inner in _QUOTED_PARAMETER.finditer(match[0]))
 
 
 def _parameter_names(text: str) -> list[str]:
-    return [found["name"] for found in _PARAMETER.finditer(text) if found["name"]]
+    return [match["name"] for match in _PARAMETER.finditer(text) if match["name"]]

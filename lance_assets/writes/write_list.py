@@ -1,7 +1,7 @@
-"""The writes that a table is declared with, and how one is made from its name in words: `op="append"`, `type: append`.
+"""Registry of writes by name (`op="append"` in Python, `op: append` in YAML), and the list of writes of one table.
 
-More may be declared (`lance_write`) until somebody reads the table's definitions: what came later would be missing in
-what the project has merged. The decorator is in `decorator.py`, YAML in `lance_assets/components/`.
+`lance_write` can add writes until the definitions of the table are read: a later one would be missing from what the
+project has merged. The decorator is in `decorator.py`, YAML in `lance_assets/components/`.
 """
 
 import difflib
@@ -29,16 +29,16 @@ WRITES: Mapping[str, type[Write]] = {
     "update": SparkUpdate,
     "upsert": SparkUpsert,
 }
-"""What each word makes, in Python's decorator and in YAML alike."""
+"""Write class of each name, in the Python decorator and in YAML."""
 
 
 class Writes(Sequence[Write]):
-    """In the order in which they were declared."""
+    """Writes of one table, in the order of their declaration."""
 
     def __init__(
         self, label: str, writes: Sequence[Write] = (), *, reserved: Mapping[str, str] | None = None, view: bool = False
     ) -> None:
-        """`reserved` are names that no write may have, and whose they are. A view is declared elsewhere."""
+        """Add `writes`. `reserved` maps names that no write may have to their owners. A `view` accepts no writes."""
         self._label = label
         self._reserved = dict(reserved or {})
         self._writes: list[Write] = []
@@ -52,36 +52,36 @@ class Writes(Sequence[Write]):
         write = write.for_table(self._label.rpartition("/")[2])
         if write.name in self._reserved:
             raise self._duplicate_name(f"{self._reserved[write.name]} and a write", write.name)
-        if any(each.name == write.name for each in self._writes):
+        if any(other.name == write.name for other in self._writes):
             raise self._duplicate_name("2 writes", write.name)
         self._check_index(write)
         self._writes.append(write)
 
     def _check_index(self, write: Write) -> None:
-        for each in self._writes:
-            if not isinstance(each, SparkBuildIndex) or not isinstance(write, SparkBuildIndex):
+        for other in self._writes:
+            if not isinstance(other, SparkBuildIndex) or not isinstance(write, SparkBuildIndex):
                 continue
-            if (each.index_name, each.branch) == (write.index_name, write.branch):
+            if (other.index_name, other.branch) == (write.index_name, write.branch):
                 raise InvalidInput(
-                    f"the Lance table {self._label!r}: {each.name!r} and {write.name!r} both build the index "
-                    f"{write.index_name!r}, and each would undo what the other does; give one of them index="
+                    f"the Lance table {self._label!r}: {other.name!r} and {write.name!r} both build the index "
+                    f"{write.index_name!r}, and each would undo the other; give one of them another name by index="
                 )
 
     def check_accepts(self, write: Write) -> None:
+        """Raise `InvalidInput` if no write can be added any more."""
         if self._is_view:
             raise InvalidInput(
-                f"the write {write.name!r} of {self._label!r}: what writes to a branch is declared with its table, and "
-                "says branch= itself"
+                f"the write {write.name!r} of {self._label!r}: declare a write to a branch on its table, with branch="
             )
         if self._is_frozen:
             raise InvalidInput(
-                f"the write {write.name!r} of the Lance table {self._label!r} is declared after the definitions of the "
-                "table were read, so that they lack it; read .defs where all writes are declared: below them in the "
-                "module, or in a module that imports those that declare"
+                f"the write {write.name!r} of the Lance table {self._label!r} is declared after .defs of the table was "
+                "read, so that the definitions lack it; read .defs below all declarations, or in a module that imports "
+                "all modules with declarations"
             )
 
     def freeze(self) -> tuple[Write, ...]:
-        """All of them; there can be no more from now on."""
+        """Return all writes and refuse further ones."""
         self._is_frozen = True
         return tuple(self._writes)
 
@@ -105,30 +105,33 @@ class Writes(Sequence[Write]):
         return InvalidInput(f"the Lance table {self._label!r}: {what} are called {name!r}; give each its own name")
 
 
-def write_type_of(word: object, *, what: str) -> type[Write]:
-    if isinstance(word, str) and word in WRITES:
-        return WRITES[word]
-    raise InvalidInput(f"{what}={word!r}: a write is one of {', '.join(WRITES)}{did_you_mean(word, WRITES)}")
+def write_type_of(name: object, *, what: str) -> type[Write]:
+    """Return the write class of a name. `what` is the option that holds the name, for the error."""
+    if isinstance(name, str) and name in WRITES:
+        return WRITES[name]
+    raise InvalidInput(f"{what}={name!r} is not a write; choose one of {', '.join(WRITES)}{did_you_mean(name, WRITES)}")
 
 
 def create_write(kind: type[Write], options: Mapping[str, object]) -> Write:
-    """A write out of its options by name; what is missing or unknown is said by name."""
+    """Create a write from its options by name. Raise `InvalidInput` that names a missing or unknown option."""
     check_options(kind, options, label=f"{kind.__name__}({options.get('name')!r})")
-    return kind(**options)  # type: ignore[arg-type]  # the names are looked at above, the values by the write
+    return kind(**options)  # type: ignore[arg-type]  # the names are checked above, the values by the write
 
 
 def check_options(kind: type, options: Mapping[str, object], *, label: str) -> None:
+    """Raise `InvalidInput` if `options` has a name that the dataclass `kind` lacks, or lacks a required one."""
     known = {field.name: field for field in fields(kind)}
     for name in options:
         if name not in known:
             raise InvalidInput(
-                f"{label}: there is no {name!r}{did_you_mean(name, known)}; it has {', '.join(sorted(known))}"
+                f"{label} has no option {name!r}{did_you_mean(name, known)}; its options are {', '.join(sorted(known))}"
             )
     for name, field in known.items():
         if field.default is MISSING and field.default_factory is MISSING and options.get(name) is None:
             raise InvalidInput(f"{label}: {name}= is missing")
 
 
-def did_you_mean(word: object, known: Mapping[str, object]) -> str:
-    found = difflib.get_close_matches(str(word), known, n=1)
-    return f" (did you mean {found[0]!r}?)" if found else ""
+def did_you_mean(name: object, known: Mapping[str, object]) -> str:
+    """Return a hint with the most similar known name, or an empty text."""
+    matches = difflib.get_close_matches(str(name), known, n=1)
+    return f" (did you mean {matches[0]!r}?)" if matches else ""

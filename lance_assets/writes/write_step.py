@@ -1,4 +1,8 @@
-"""The Dagster asset of a write, from the intention to the version on the ledger."""
+"""Step of a write asset: from the intent to the version on the ledger.
+
+The step chooses the intent, executes the write, records the committed versions on the ledger and evaluates the
+checks.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,16 +35,19 @@ from lance_core import AuditFailed, Committed, InvalidInput
 
 
 def write_key(ledger: Ledger, write: Write) -> dg.AssetKey:
+    """Return the asset key of a write."""
     return dg.AssetKey([*ledger.prefix, write.name])
 
 
 def write_asset(ledger: Ledger, write: Write, *, group: str, checks: Sequence[Check] = ()) -> dg.AssetsDefinition:
-    after = Dependencies.of(write.deps)
+    """Return the Dagster asset of a write. `checks` are those of the table, evaluated on the versions that the write
+    commits."""
+    dependencies = Dependencies.of(write.deps)
 
     @dg.asset(
         key=write_key(ledger, write),
-        deps=after.deps,
-        ins=after.ins,
+        deps=dependencies.deps,
+        ins=dependencies.ins,
         partitions_def=write.partitions,
         group_name=group,
         kinds={"spark", "lance"},
@@ -52,7 +59,7 @@ def write_asset(ledger: Ledger, write: Write, *, group: str, checks: Sequence[Ch
         required_resource_keys={SPARK_RESOURCE_KEY},
         pool=ledger.pool,
     )
-    # Where there are checks, Dagster takes this annotation only.
+    # If the asset has checks, Dagster accepts this annotation only.
     def asset(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
         with translate_errors(ledger, retry_number=context.retry_number):
             return _Step(context, ledger, write, checks).run()
@@ -68,40 +75,43 @@ def write_in_step(
     *,
     intent_suffix: str = "",
 ) -> dg.MaterializeResult[None]:
-    """As the asset of the write would do it, in a step of another asset; `intent_suffix` tells several of one step apart."""
+    """Execute a write in a step of another asset, as its own asset would. `intent_suffix` distinguishes several
+    writes of one step."""
     return _Step(context, ledger, write, checks, intent_suffix).run()
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
+    """Execution of one write in one Dagster step."""
+
     context: dg.AssetExecutionContext
     ledger: Ledger
     write: Write
     checks: Sequence[Check]
     intent_suffix: str = ""
-    """Which intention of the run it is, where that has several."""
+    """Suffix of the run's intent, if the run has several."""
 
     def run(self) -> dg.MaterializeResult[None]:
         ledger, partition = self.ledger, _partition_key_of(self.context, self.write)
         intent, key = self._intent_of(partition), write_key(ledger, self.write)
-        before = ledger.open().version if self.write.commits_several_versions and ledger.exists() else 0
+        version_before = ledger.open().version if self.write.commits_several_versions and ledger.exists() else 0
         spark = session_of(getattr(self.context.resources, SPARK_RESOURCE_KEY))
-        writing = WriteContext(spark, self.context, partition, ledger)
+        write_context = WriteContext(spark, self.context, partition, ledger)
         audit = Audit(self.write.audit) if self.write.audit else None
 
-        def how() -> SparkWriteOptions:
-            properties = properties_of_run(self.context.run, key, partition, intent, writing.inputs.items())
+        def make_options() -> SparkWriteOptions:
+            properties = properties_of_run(self.context.run, key, partition, intent, write_context.inputs.items())
             return SparkWriteOptions(intent=intent, properties=properties, audit=audit, **ledger.access())
 
         try:
             with cancel_with_caller(spark):
-                committed = self.write.execute(writing, how)
+                committed = self.write.execute(write_context, make_options)
         except AuditFailed as error:
             for evaluation in audit.evaluations(key, error.detached_version) if audit else ():
                 self.context.log_event(evaluation)
             raise
         if self.write.commits_several_versions:
-            self._record_intermediate_versions(before, committed)
+            self._record_intermediate_versions(version_before, committed)
         return self._record(committed, self._audit_results(audit, committed))
 
     def _audit_results(self, audit: Audit | None, committed: Committed) -> list[dg.AssetCheckResult]:
@@ -109,11 +119,11 @@ class _Step:
             return []
         if committed.already_committed:
             return Audit(audit.checks).asset_check_results(
-                f"This had landed before, as version {committed.version}, and was not asked again.", committed.version
+                f"Not evaluated again: already committed as version {committed.version}.", committed.version
             )
         for warning in audit.warnings():
             self.context.log.warning(f"{self.ledger.label}: version {committed.version} was published; {warning}")
-        return audit.asset_check_results("Nothing was written, so there was nothing to ask about.", committed.version)
+        return audit.asset_check_results("Not evaluated: nothing was written.", committed.version)
 
     def _intent_of(self, partition: str | None) -> str:
         key = write_key(self.ledger, self.write)
@@ -121,63 +131,66 @@ class _Step:
             return partition_intent(key, partition)
         return run_intent(self.context.instance, self.context.run, key, partition) + self.intent_suffix
 
-    def _record_intermediate_versions(self, before: int, committed: Committed) -> None:
-        """Versions of this run that were committed on the way."""
-        epoch = incarnation_of(self.context.instance, self.ledger, self.ledger.identity_of(committed.table))
-        for info in committed.table.versions(since=before):
+    def _record_intermediate_versions(self, version_before: int, committed: Committed) -> None:
+        """Record the versions of this run that precede the last one."""
+        incarnation = incarnation_of(self.context.instance, self.ledger, self.ledger.identity_of(committed.table))
+        for info in committed.table.versions(since=version_before):
             if info.version < committed.version and info.properties.get(RUN_ID) == self.context.run.run_id:
                 table = committed.table.at(info.version)
-                facts = discovered_facts(table, info, epoch)
+                facts = discovered_facts(table, info, incarnation)
                 record_in_run(self.context, self.ledger, facts)
-                # Rows are read of the last of them only, by those that ask for rows.
-                cheap = [check for check in self.checks if not check.reads_data]
-                evaluate_in_run(self.context, self.ledger, cheap, table, facts.partition)
+                # Checks that read rows are evaluated on the last version only.
+                manifest_checks = [check for check in self.checks if not check.reads_data]
+                evaluate_in_run(self.context, self.ledger, manifest_checks, table, facts.partition)
 
-    def _should_evaluate_checks(self, facts: VersionFacts, stood: RecordingState) -> bool:
-        """Not one that landed long ago and is only told of again: what is found of it would stand as the newest."""
-        if stood is RecordingState.MISSING or facts.run_id == self.context.run.run_id:
+    def _should_evaluate_checks(self, facts: VersionFacts, state: RecordingState) -> bool:
+        """Return whether the checks apply to this version.
+
+        They do not apply to an old version that another run committed: Dagster would show their result as the current
+        one.
+        """
+        if state is RecordingState.MISSING or facts.run_id == self.context.run.run_id:
             return True
         return self.ledger.open().version == facts.version
 
-    def _record(self, committed: Committed, checked: list[dg.AssetCheckResult]) -> dg.MaterializeResult[None]:
+    def _record(self, committed: Committed, audit_results: list[dg.AssetCheckResult]) -> dg.MaterializeResult[None]:
+        """Record the committed version on the ledger, evaluate the checks, and return the result of the step."""
         context, ledger = self.context, self.ledger
         if not committed.attempts and not committed.already_committed:
-            context.log.info(f"{ledger.label}: there was nothing to write; it stays at version {committed.version}")
-            told = self.write.metadata_of(committed.table)
-            return _result_without_partition(
-                committed.version, {"lance/rows_added": dg.MetadataValue.int(0), **told}, checked
-            )
+            context.log.info(f"{ledger.label}: nothing to write; the table stays at version {committed.version}")
+            metadata = {"lance/rows_added": dg.MetadataValue.int(0), **self.write.metadata_of(committed.table)}
+            return _result_without_partition(committed.version, metadata, audit_results)
         if gone := metadata_of_retired(committed):
             context.log.warning(f"{ledger.label}: {gone['lance/gone'].value}. There is no partition to record")
-            return _result_without_partition(committed.version, gone, checked)
+            return _result_without_partition(committed.version, gone, audit_results)
         facts = committed_facts(
             committed, incarnation_of(context.instance, ledger, ledger.identity_of(committed.table))
         )
-        known = facts.run_id is not None and context.instance.has_run(facts.run_id)
-        stood = record_in_run(context, ledger, facts)
-        if stood is not RecordingState.TAKEN and self._should_evaluate_checks(facts, stood):
+        run_is_known = facts.run_id is not None and context.instance.has_run(facts.run_id)
+        state = record_in_run(context, ledger, facts)
+        if state is not RecordingState.TAKEN and self._should_evaluate_checks(facts, state):
             evaluate_in_run(context, ledger, self.checks, committed.table, facts.partition)
-        # Where the partition holds another version, this one has none.
-        where = {} if stood is RecordingState.TAKEN else {"lance/partition": dg.MetadataValue.text(facts.partition)}
+        # If the partition key is taken by another version, this version has no partition.
+        partition = {} if state is RecordingState.TAKEN else {"lance/partition": dg.MetadataValue.text(facts.partition)}
         if committed.already_committed:
-            context.log.info(f"{ledger.label}: this landed before, as version {facts.version}; nothing was written now")
+            context.log.info(f"{ledger.label}: already committed as version {facts.version}; nothing was written now")
         return dg.MaterializeResult(
             metadata={
-                **metadata_of(facts, run_is_known=known, with_diagram=True),
-                **where,
+                **metadata_of(facts, run_is_known=run_is_known, with_diagram=True),
+                **partition,
                 **self.write.metadata_of(committed.table),
                 "lance/landed_before": dg.MetadataValue.bool(committed.already_committed),
             },
             data_version=dg.DataVersion(facts.data_version),
-            check_results=checked,
+            check_results=audit_results,
         )
 
 
 def _result_without_partition(
-    version: int, metadata: Mapping[str, dg.MetadataValue], checked: list[dg.AssetCheckResult]
+    version: int, metadata: Mapping[str, dg.MetadataValue], audit_results: list[dg.AssetCheckResult]
 ) -> dg.MaterializeResult[None]:
-    shown = {"lance/version": dg.MetadataValue.int(version), **metadata}
-    return dg.MaterializeResult(metadata=shown, check_results=checked)
+    version_metadata = {"lance/version": dg.MetadataValue.int(version), **metadata}
+    return dg.MaterializeResult(metadata=version_metadata, check_results=audit_results)
 
 
 def _partition_key_of(context: dg.AssetExecutionContext, write: Write) -> str | None:
@@ -185,7 +198,7 @@ def _partition_key_of(context: dg.AssetExecutionContext, write: Write) -> str | 
         return None
     if not context.has_partition_key:
         raise InvalidInput(
-            f"{write.name} makes one version for one partition, and this run names none, or a range of them; "
-            "launch it for one partition, or as a backfill with one run a partition"
+            f"{write.name} commits one version per partition, but this run names no single partition; launch it for "
+            "one partition, or as a backfill with one run per partition"
         )
     return str(context.partition_key)

@@ -78,7 +78,7 @@ def test_what_is_declared_too_late_is_refused(read: str) -> None:
 
 def test_writes_to_a_branch_are_declared_with_the_table() -> None:
     table = orders(branches=["dev"])
-    with pytest.raises(InvalidInput, match=r"'tried' of 'lake/orders@dev': what writes to a branch is declared with"):
+    with pytest.raises(InvalidInput, match=r"'tried' of 'lake/orders@dev': declare a write to a branch on its table"):
         lance_write(table=table.branch("dev"), op="append", name="tried")(print)
     with pytest.raises(InvalidInput, match="follows no branch 'main2'"):
         lance_write(table=table, op="append", name="tried", branch="main2")(print)
@@ -89,16 +89,16 @@ def test_writes_to_a_branch_are_declared_with_the_table() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"op": "apend"}, r"op='apend': a write is one of append, .* \(did you mean 'append'\?\)"),
-        ({"op": "delete", "predicate": "true"}, r"op='delete' calls no function.* give SparkDelete\(...\) to writes="),
-        ({"op": "append", "fn": print}, "fn= is the function that is decorated; leave it out"),
-        ({"op": "append", "partition": DAYS}, r"no 'partition' \(did you mean 'partitions'\?\); it has .*once_per"),
+        ({"op": "apend"}, r"op='apend' is not a write; choose one of append, .* \(did you mean 'append'\?\)"),
+        ({"op": "delete", "predicate": "true"}, r"op='delete' calls no function.* add SparkDelete\(...\) to writes="),
+        ({"op": "append", "fn": print}, "fn= is the decorated function; leave it out"),
+        ({"op": "append", "partition": DAYS}, r"no 'partition' \(did you mean 'partitions'\?\); its options are .*once_per"),
         ({"op": "upsert"}, r"SparkUpsert\('rows'\): on= is missing"),
         ({"op": "append", "once_per": "partition"}, "once_per='partition' needs partitions="),
         ({"op": "append", "name": "orders"}, "the table itself and a write are called 'orders'"),
         ({"op": "append", "name": "tidy"}, "2 writes are called 'tidy'"),
         ({"op": "append", "name": "a b"}, "'a b' will not do"),
-        ({"op": "append", "table": "orders"}, r"table= is what lance_table\(...\) gave, not 'orders'"),
+        ({"op": "append", "table": "orders"}, r"table= must be the result of lance_table\(...\), not 'orders'"),
     ],
     ids=str,
 )
@@ -113,7 +113,7 @@ def test_what_cannot_be_declared_is_said(options: dict[str, Any], message: str) 
 
 
 def test_only_functions_are_decorated() -> None:
-    with pytest.raises(InvalidInput, match="stands above a function, not above 'rows'"):
+    with pytest.raises(InvalidInput, match="decorates a function, not 'rows'"):
         lance_write(table=orders(), op="append")("rows")  # type: ignore[type-var]
     with pytest.raises(InvalidInput, match="'<lambda>' will not do"):
         lance_write(table=orders(), op="append")(lambda spark, ctx: None)

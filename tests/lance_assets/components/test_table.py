@@ -481,7 +481,7 @@ MISTAKES: dict[str, tuple[str, int, str]] = {
             "    - {op: build_index, column: id, kind: BITMAP, name: x}\n"
         ),
         2,
-        "'orders_index_id' and 'x' both build the index 'id_idx', and each would undo what the other does",
+        "'orders_index_id' and 'x' both build the index 'id_idx', and each would undo the other",
     ),
     "a share of an index": (
         f"{HEAD}  checks:\n    - {{check: index_coverage,\n       at_least: 90}}\n",

@@ -140,13 +140,13 @@ def test_a_profile_tells_of_indices(tmp_path: Path) -> None:
 BAD: list[tuple[str, Callable[[], object]]] = [
     ("SparkBuildIndex('id'): kind='TREE': an index is one of", lambda: SparkBuildIndex("id", "TREE")),
     ("SparkBuildIndex('id'): ", lambda: SparkBuildIndex("id", "BTREE", params={"color": 1})),
-    ("SparkBuildIndex('x'): column= is the path", lambda: SparkBuildIndex("", "BTREE", name="x")),
+    ("SparkBuildIndex('x'): column= must be the path", lambda: SparkBuildIndex("", "BTREE", name="x")),
     ("SparkBuildIndex('id'): name=''", lambda: SparkBuildIndex("id", "BTREE", index="")),
-    ("SparkBuildIndex('id'): params= are names", lambda: SparkBuildIndex("id", "BTREE", params=[1])),  # type: ignore[arg-type]
+    ("SparkBuildIndex('id'): params= must be a mapping of parameter names", lambda: SparkBuildIndex("id", "BTREE", params=[1])),  # type: ignore[arg-type]
     ("'a-b' will not do", lambda: SparkBuildIndex("id", "BTREE", name="a-b")),
-    ("indices='id_idx' is one text", lambda: SparkOptimizeIndices("x", "id_idx")),
-    ("merge is 'small', 'all' or 'none'", lambda: SparkOptimizeIndices("x", merge="some")),  # type: ignore[arg-type]
-    ("audit= is for one version", lambda: SparkOptimizeIndices("x", audit=[IndexCoverage()])),
+    ("indices='id_idx' is a text", lambda: SparkOptimizeIndices("x", "id_idx")),
+    ("merge must be 'small', 'all' or 'none'", lambda: SparkOptimizeIndices("x", merge="some")),  # type: ignore[arg-type]
+    ("audit= needs a write that commits one version", lambda: SparkOptimizeIndices("x", audit=[IndexCoverage()])),
     ("at_least= is a share", lambda: IndexCoverage(at_least=0)),
     ("at_least= is a share", lambda: IndexCoverage(at_least=True)),
     ("indices= is a list", lambda: IndexCoverage(indices="id_idx")),
@@ -155,7 +155,7 @@ BAD: list[tuple[str, Callable[[], object]]] = [
         lambda: words(Path(), SparkBuildIndex("id", "BTREE"), SparkBuildIndex("id", "BITMAP")),
     ),
     (
-        "'words_index_id' and 'x' both build the index 'id_idx', and each would undo what the other does",
+        "'words_index_id' and 'x' both build the index 'id_idx', and each would undo the other",
         lambda: words(Path(), SparkBuildIndex("id", "BTREE"), SparkBuildIndex("id", "BITMAP", name="x")),
     ),
 ]

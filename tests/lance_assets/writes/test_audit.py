@@ -192,10 +192,10 @@ def test_what_landed_and_what_was_nothing_is_said(
     assert Table.open(table.uri).version == 1
     assert [each.description for each in checked(instance, table, "once", "told")] == [
         "fine",
-        "This had landed before, as version 1, and was not asked again.",
+        "Not evaluated again: already committed as version 1.",
     ]
     (said,) = checked(instance, table, "none", "told")
-    assert (said.passed, said.description) == (True, "Nothing was written, so there was nothing to ask about.")
+    assert (said.passed, said.description) == (True, "Not evaluated: nothing was written.")
 
 
 def test_every_write_is_audited(tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource) -> None:
@@ -271,9 +271,9 @@ def test_checks_are_declared_on_the_write_and_block_nothing() -> None:
 
 FEW = RowsAtMost("few", most=1)
 BAD: list[tuple[str, Callable[[], object]]] = [
-    ("SparkCompact('c'): audit= is for one version that changes rows", lambda: SparkCompact("c", audit=[FEW])),
-    ("SparkAppend('a'): audit= is a list of checks", lambda: SparkAppend("a", ten, audit=FEW)),  # type: ignore[arg-type]
-    ("SparkAppend('a'): audit= is a list of checks", lambda: SparkAppend("a", ten, audit=[ten])),  # type: ignore[list-item]
+    ("SparkCompact('c'): audit= needs a write that commits one version", lambda: SparkCompact("c", audit=[FEW])),
+    ("SparkAppend('a'): audit= must be a list of checks", lambda: SparkAppend("a", ten, audit=FEW)),  # type: ignore[arg-type]
+    ("SparkAppend('a'): audit= must be a list of checks", lambda: SparkAppend("a", ten, audit=[ten])),  # type: ignore[list-item]
     ("SparkAppend('a'): audit= has two checks 'few'", lambda: SparkAppend("a", ten, audit=[FEW, FEW])),
 ]
 
