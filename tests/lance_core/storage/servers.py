@@ -7,6 +7,7 @@ Everything listens on loopback.
 
 import json
 import logging
+import os
 import re
 import subprocess
 import tempfile
@@ -27,7 +28,8 @@ KEY_ID, SECRET = "not-a-key-id", "not-a-secret-but-looked-for"
 AZURE_ACCOUNT = "devstoreaccount1"
 AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """Every emulator's."""
-AZURITE = Path(__file__).parents[3] / ".tools/azurite/node_modules/.bin/azurite-blob"
+TOOLS = Path(__file__).parents[3] / ".tools"
+AZURITE = TOOLS / "azurite/node_modules/.bin/azurite-blob"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +103,15 @@ def gcs(stored: Gcs | None = None) -> Iterator[Server]:
 @contextmanager
 def azure() -> Iterator[Server]:
     if not AZURITE.exists():
-        raise RuntimeError(f"{AZURITE} is not there; `make test` installs it, by npm")
+        raise RuntimeError(f"{AZURITE} does not exist; `make test` installs it")
     options = ("--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry", "--silent")
     with tempfile.TemporaryDirectory() as directory:
         command = [str(AZURITE), "--blobHost", "127.0.0.1", "--blobPort", "0", *options]
-        process = subprocess.Popen(command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        # Node.js of the machine, or else the one that `make test` took from a wheel.
+        environment = {**os.environ, "PATH": os.pathsep.join([os.environ.get("PATH", ""), str(TOOLS / "node/bin")])}
+        process = subprocess.Popen(
+            command, cwd=directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
         assert process.stdout is not None
         try:
             told = (re.search(r"listens on (http://\S+)", line) for line in process.stdout)
