@@ -1,8 +1,9 @@
 """Argument validation: checks of everything a caller passes besides rows, before any file is written.
 
 A check returns the normalized argument, or raises an `InvalidInput` that names the argument, shows its value and says
-what is accepted. No check reads a table: whether a column or a version exists is checked where the table is open. SQL is
-checked in `expressions/`, names of tags and branches in `format/refs.py`. Start at `check_integer` or `check_names`.
+what is accepted. No check reads a table: whether a column or a version exists is checked where the table is open. SQL
+is checked in `expressions/`, names of tags and branches in `format/refs.py`. Start at `check_integer` or
+`check_names`.
 """
 
 import operator
@@ -17,14 +18,14 @@ import pyarrow as pa
 
 from lance_core.errors import InvalidInput
 from lance_core.format.base_path import BasePath
-from lance_core.format.config_keys import SET_BY_THE_LIBRARY
+from lance_core.format.config_keys import RESERVED_KEYS
 from lance_core.format.hash_chain import PARENT
 from lance_core.format.ids import Version
 from lance_core.format.ingest_records import FOLLOWS, INGESTED
 
 STABLE_ROW_IDS_ADVICE = (
-    "the table has none: row ids are assigned from the first version on and cannot be turned on later. Create a new table "
-    "with stable_row_ids=True from the rows of this one: Table.create(uri, table.to_batches(), stable_row_ids=True)"
+    "the table has none: row ids are assigned from the first version on and cannot be turned on later. Create a new "
+    "table with stable_row_ids=True from these rows: Table.create(uri, table.to_batches(), stable_row_ids=True)"
 )
 _DISPLAY_CHARACTERS_MAX = 80
 EnumType = TypeVar("EnumType", bound=Enum)
@@ -146,7 +147,8 @@ def check_key_columns(value: object, argument: str) -> tuple[str, ...]:
 def check_fields(value: object, argument: str) -> list[pa.Field]:
     if not isinstance(value, Collection) or not all(isinstance(field, pa.Field) for field in value):
         raise InvalidInput(
-            f"{argument} must be a mapping of names to SQL, pyarrow fields, a schema or a function, not {_display(value)}"
+            f"{argument} must be a mapping of names to SQL, pyarrow fields, a schema or a function, "
+            f"not {_display(value)}"
         )
     return list(value)
 
@@ -233,7 +235,9 @@ def check_properties(value: Mapping[str, str] | None) -> dict[str, str]:
     """Return a copy of the transaction properties, without any that the library sets itself."""
     properties = check_text_mapping(value, "properties")
     if PARENT in properties:
-        raise InvalidInput(f"the property {PARENT} is the hash of the parent manifest; only a commit sets it. Remove it")
+        raise InvalidInput(
+            f"the property {PARENT} is the hash of the parent manifest; only a commit sets it. Remove it"
+        )
     for name in (INGESTED, FOLLOWS):
         if name in properties:
             raise InvalidInput(f"the property {name} records ingested files; only an ingest sets it. Remove it")
@@ -248,7 +252,7 @@ def check_config(value: Mapping[str, str] | None) -> dict[str, str]:
 
 def check_config_keys(keys: Collection[str]) -> None:
     """Raise if one of the keys is set by the library alone."""
-    for key, why in SET_BY_THE_LIBRARY.items():
+    for key, why in RESERVED_KEYS.items():
         if key in keys:
             raise InvalidInput(f"the config key {key} {why}")
 

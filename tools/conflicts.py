@@ -5,7 +5,7 @@ python -m tools.conflicts > lance_core/transactions/CONFLICTS.md
 
 from collections.abc import Iterable, Mapping
 
-from lance_core.transactions.conflicts import KINDS, RULES, Kind, reused_field
+from lance_core.transactions.conflicts import OPERATION_TYPES, RULES, OperationType, reused_field
 from lance_core.transactions.rules import compatible, incompatible, plan_again, unknown_change
 from lance_core.transactions.verdicts import Rule
 
@@ -24,11 +24,11 @@ def grid() -> str:
     rules = list(dict.fromkeys(rule for columns in RULES.values() for rule in _in_order(columns)))
     numbers = {rule: str(number) for number, rule in enumerate((r for r in rules if r not in signs), 1)}
     lines += [
-        "| ours \\ theirs | " + " | ".join(kind.name for kind in KINDS) + " |",
-        "|---" * (len(KINDS) + 1) + "|",
+        "| ours \\ theirs | " + " | ".join(kind.name for kind in OPERATION_TYPES) + " |",
+        "|---" * (len(OPERATION_TYPES) + 1) + "|",
         *(
             f"| {ours.name} | " + " | ".join((signs | numbers)[rule] for rule in _in_order(RULES[ours])) + " |"
-            for ours in KINDS
+            for ours in OPERATION_TYPES
         ),
         "",
         *(f"- {(signs | numbers)[rule] or 'empty'} `{rule.__name__}`: {_said(rule)}" for rule in (*signs, *numbers)),
@@ -38,8 +38,8 @@ def grid() -> str:
     return "\n".join(lines)
 
 
-def _in_order(columns: Mapping[Kind, Rule]) -> Iterable[Rule]:
-    return (columns[kind] for kind in KINDS)
+def _in_order(columns: Mapping[OperationType, Rule]) -> Iterable[Rule]:
+    return (columns[kind] for kind in OPERATION_TYPES)
 
 
 def _said(rule: Rule) -> str:

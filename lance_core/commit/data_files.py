@@ -65,7 +65,7 @@ def register_files(
 ) -> None:
     """The intention learns of its files and index segments, which then have to be there."""
     if record:
-        paths = sorted((*(file.path for file in files), *(segment.place for segment in segments)))
+        paths = sorted((*(file.path for file in files), *(segment.qualified_path for segment in segments)))
         idempotency.heartbeat(location.store, record, files=paths, now_ns=runtime.now_ns())
     check_files(location, files)
     check_segments(location, segments)
@@ -75,7 +75,7 @@ def check_files(location: Location, files: Sequence[DataFile]) -> None:
     """A manifest must not name a file that is missing or cut short: look at each before it does."""
 
     def check(file: DataFile) -> None:
-        _check(location, file.place, f"the data file {file.path}", file.size)
+        _check(location, file.qualified_path, f"the data file {file.path}", file.size)
 
     map_concurrently(check, files)
 
@@ -90,7 +90,7 @@ def check_segments(location: Location, segments: Sequence[IndexMetadata]) -> Non
     map_concurrently(
         check,
         [
-            (f"{segment.place}/{file.path}", f"the file {file.path} of index {segment.name!r}", file.size)
+            (f"{segment.qualified_path}/{file.path}", f"the file {file.path} of index {segment.name!r}", file.size)
             for segment in segments
             for file in segment.files
         ],

@@ -37,7 +37,7 @@ from lance_core.format.transaction import Transaction
 from lance_core.runtime import Runtime
 from lance_core.transactions.apply import NewTable
 from lance_core.transactions.change_stats import files_written
-from lance_core.transactions.fold import PARTS_MAX, Shared, can_fold, fold, parts_of
+from lance_core.transactions.fold import PARTS_MAX, SharedFragment, can_fold, fold, parts_of
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot
 
@@ -317,7 +317,7 @@ def _folded(leader: PendingAppend, group: Sequence[PendingAppend], fragments: Se
     if len(row_counts) > 1:
         (fragment,) = fragments
         check_files(leader.location, fragment.files)
-        return fold([append.transaction for append in group], uuid, Shared(fragment, tuple(row_counts)))
+        return fold([append.transaction for append in group], uuid, SharedFragment(fragment, tuple(row_counts)))
     written = {leader.transaction.uuid: _with_files(leader, fragments)}
     return fold([written.get(each.transaction.uuid, each.transaction) for each in group], uuid)
 

@@ -26,8 +26,8 @@ class KeyConflicts:
 
     def __init__(self, ours: Transaction) -> None:
         operation = ours.operation
-        self._slice = operation.restates if isinstance(operation, Update) else None
-        self._meant = self._slice or (operation.keys_brought if isinstance(operation, Update) else None)
+        self._slice = operation.replaced_slice if isinstance(operation, Update) else None
+        self._meant = self._slice or (operation.source_keys if isinstance(operation, Update) else None)
         self._told: dict[Version, bool] = {}
 
     def annotate(self, others: Sequence[CommittedTransaction], head: Snapshot | None) -> list[CommittedTransaction]:
@@ -47,7 +47,7 @@ class KeyConflicts:
                 self._told[landed.version] = _brings_one(operation, head, meant)
             except (LanceError, pa.ArrowException):
                 return landed
-        told = replace(operation, meets=self._told[landed.version])
+        told = replace(operation, overlaps=self._told[landed.version])
         return replace(landed, transaction=replace(transaction, operation=told))
 
 

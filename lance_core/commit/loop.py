@@ -311,7 +311,7 @@ def fetch_inputs(location: Location, wanted: RequiredInputs, runtime: Runtime) -
             deletions[fragment.id] = vector
     return FetchedInputs(
         deletions=deletions,
-        numbers={fragment_id: runtime.new_uuid().int >> 64 for fragment_id in deletions},
+        file_numbers={fragment_id: runtime.new_uuid().int >> 64 for fragment_id in deletions},
         manifest=None if wanted.version is None else load_at(location, wanted.version).manifest,
     )
 
@@ -332,7 +332,7 @@ def _conflict(location: Location, ours: Transaction, finding: ConflictResult) ->
     kind = IncompatibleConflict if final else RetryableConflict
     return kind(
         f"{location.uri}: this {ours.operation.name}, planned on version {ours.read_version}, cannot stand "
-        f"beside {theirs.described}, by rule {finding.rule}; {advice}",
+        f"beside {theirs.description}, by rule {finding.rule}; {advice}",
         ours=ours.operation.name,
         theirs=theirs.operation,
         version=theirs.version,

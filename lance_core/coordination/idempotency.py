@@ -16,9 +16,9 @@ from lance_core.errors import Corrupt, InvalidInput, NotFound, StorageError
 from lance_core.format import naming, size_guard
 from lance_core.format.ids import Version
 from lance_core.limits import INTENT_BYTES
-from lance_core.storage.store import ObjectInfo, Put, Store, read_whole, with_facts
+from lance_core.storage.store import ObjectInfo, Put, Store, read_whole, load_details
 
-DIRECTORY = f"{naming.OWN}/intents"
+DIRECTORY = f"{naming.PROJECT_DIRECTORY}/intents"
 FOR_GOOD = "for good: "
 """An intent that begins so is remembered for as long as its table; others are forgotten a month after they landed."""
 _KEPT = ".kept.json"
@@ -126,7 +126,7 @@ def records(store: Store, wanted: Callable[[ObjectInfo], bool]) -> Sequence[tupl
     """Those that are wanted by their name and by when the store last heard of them; the others are not read. One that
     went meanwhile is left out."""
     found = []
-    for listed in filter(wanted, with_facts(store.list(DIRECTORY))):
+    for listed in filter(wanted, load_details(store.list(DIRECTORY))):
         try:
             found.append((listed, _decode(read_whole(store, listed.path, INTENT_BYTES), listed.path)))
         except NotFound:

@@ -21,11 +21,11 @@ from lance_core.errors import Corrupt, LanceError, NotFound, StorageError
 from lance_core.format import naming, size_guard
 from lance_core.limits import INTENT_BYTES
 from lance_core.runtime import Runtime
-from lance_core.storage.store import ObjectInfo, Store, read_whole, with_facts
+from lance_core.storage.store import ObjectInfo, Store, read_whole, load_details
 
 REMEMBERED = timedelta(days=30)
-HOLDS = f"{naming.OWN}/holds"
-NOTICES = f"{naming.OWN}/notices"
+HOLDS = f"{naming.PROJECT_DIRECTORY}/holds"
+NOTICES = f"{naming.PROJECT_DIRECTORY}/notices"
 _IN_ONE = 100_000
 """Names in one hold or notice, so that whoever has to read it may (`limits.py`)."""
 _Kind = TypeVar("_Kind")
@@ -82,7 +82,7 @@ def release(store: Store, path: str) -> None:
 
 
 def active_leases(store: Store, *, now: datetime) -> Iterator[Lease]:
-    for listed in with_facts(store.list(HOLDS)):
+    for listed in load_details(store.list(HOLDS)):
         if now - listed.modified <= REMEMBERED:
             with suppress(NotFound):
                 yield read_lease(store, listed.path)
@@ -104,7 +104,7 @@ def announce_sweep(store: Store, notice: SweepNotice, runtime: Runtime) -> str:
 
 
 def sweep_notices(store: Store) -> Iterator[tuple[ObjectInfo, SweepNotice]]:
-    for listed in with_facts(store.list(NOTICES)):
+    for listed in load_details(store.list(NOTICES)):
         with suppress(NotFound):
             yield listed, read_notice(store, listed.path)
 

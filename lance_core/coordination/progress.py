@@ -19,10 +19,10 @@ from lance_core.errors import Corrupt, InvalidInput, NotFound, StorageError
 from lance_core.format import naming
 from lance_core.format.fragment import Fragment
 from lance_core.limits import INTENT_BYTES
-from lance_core.storage.store import Put, Store, read_whole, with_facts
-from lance_core.storage.tree_operations import prune
+from lance_core.storage.store import Put, Store, read_whole, load_details
+from lance_core.storage.tree_operations import remove_empty_directories
 
-DIRECTORY = f"{naming.OWN}/work"
+DIRECTORY = f"{naming.PROJECT_DIRECTORY}/work"
 _PLAN = "plan.json"
 _RECORD = re.compile(r"fragment-(\d+)\.bin")
 _KEY_CHARACTERS_MAX = 4096
@@ -91,13 +91,13 @@ def sweep(store: Store, directory: str) -> None:
         paths = [listed.path for listed in store.list(directory)]
         for path in sorted(paths, key=lambda path: path.endswith(_PLAN)):
             store.delete(path)
-        prune(store, directory)
+        remove_empty_directories(store, directory)
 
 
 def last_activity(store: Store) -> dict[str, datetime]:
     """The directories of all work, each with when the last of its records was put."""
     last: dict[str, datetime] = {}
-    for info in with_facts(store.walk(DIRECTORY)):
+    for info in load_details(store.walk(DIRECTORY)):
         directory = info.path.rpartition("/")[0]
         last[directory] = max(info.modified, last.get(directory, info.modified))
     return last

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from lance_core.datafiles.codec import DataCodec, FileReader, FileWriter
 from lance_core.errors import InvalidInput
-from lance_core.format.base_path import split
+from lance_core.format.base_path import split_qualified_path
 from lance_core.format.fragment import StorageVersion
 from lance_core.storage.store import ObjectDetails, ObjectInfo, Put, Store
 
@@ -43,36 +43,36 @@ class BasedStore:
         return self.own.description
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        store, inner = self.at(path)
+        store, inner = self.resolve(path)
         return store.read(inner, start, length)
 
     def head(self, path: str) -> ObjectInfo | None:
-        store, inner = self.at(path)
+        store, inner = self.resolve(path)
         return store.head(inner)
 
     def list(self, directory: str, start_after: str = "") -> Sequence[ObjectInfo]:
-        store, inner = self.at(directory)
-        return _renamed(store.list(inner, start_after), inner, directory)
+        store, inner = self.resolve(directory)
+        return _with_qualified_paths(store.list(inner, start_after), inner, directory)
 
     def walk(self, directory: str) -> Sequence[ObjectInfo]:
-        store, inner = self.at(directory)
-        return _renamed(store.walk(inner), inner, directory)
+        store, inner = self.resolve(directory)
+        return _with_qualified_paths(store.walk(inner), inner, directory)
 
     def put(self, path: str, data: bytes) -> None:
-        self.own.put(_own(path), data)
+        self.own.put(_check_own(path), data)
 
     def create(self, path: str, data: bytes) -> Put:
-        return self.own.create(_own(path), data)
+        return self.own.create(_check_own(path), data)
 
     def delete(self, path: str) -> None:
-        self.own.delete(_own(path))
+        self.own.delete(_check_own(path))
 
     def ensure_durable(self, paths: Sequence[str]) -> None:
-        self.own.ensure_durable(list(map(_own, paths)))
+        self.own.ensure_durable(list(map(_check_own, paths)))
 
-    def at(self, path: str) -> tuple[Store, str]:
+    def resolve(self, path: str) -> tuple[Store, str]:
         """The store that really has this, and what it calls it."""
-        base_id, inner = split(path)
+        base_id, inner = split_qualified_path(path)
         if base_id is None:
             return self.own, path
         base = self.base(base_id)
@@ -85,23 +85,23 @@ class BasedCodec:
     base: OpenBaseById
 
     def create(self, path: str, schema: pa.Schema, version: StorageVersion) -> FileWriter:
-        return self.own.create(_own(path), schema, version)
+        return self.own.create(_check_own(path), schema, version)
 
     def open(self, path: str, columns: Sequence[str] = ()) -> FileReader:
-        base_id, inner = split(path)
+        base_id, inner = split_qualified_path(path)
         if base_id is None:
             return self.own.open(path, columns)
         base = self.base(base_id)
         return base.codec.open(base.path(inner), columns)
 
 
-def _renamed(found: Sequence[ObjectInfo], inner: str, directory: str) -> Sequence[ObjectInfo]:
+def _with_qualified_paths(found: Sequence[ObjectInfo], inner: str, directory: str) -> Sequence[ObjectInfo]:
     if inner == directory:
         return found
     return [ObjectDetails(directory + info.path.removeprefix(inner), info.size, info.modified) for info in found]
 
 
-def _own(path: str) -> str:
-    if split(path)[0] is not None:
+def _check_own(path: str) -> str:
+    if split_qualified_path(path)[0] is not None:
         raise InvalidInput(f"{path} lies in another place than the table, which is read and never written")
     return path

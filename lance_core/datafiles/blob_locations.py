@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from lance_core.errors import Corrupt, Unsupported
 from lance_core.format import naming
-from lance_core.format.base_path import located
+from lance_core.format.base_path import qualify_path
 from lance_core.format.fragment import DataFile
 
 INLINE, PACKED, DEDICATED, EXTERNAL, MANAGED = range(5)
@@ -125,15 +125,15 @@ class BlobLocations:
 
     def _path(self, kind: int, number: int) -> str:
         if kind == INLINE:
-            return self.file.place
-        return f"{self.file.place.removesuffix('.lance')}/{naming.blob_file_name(number)}"
+            return self.file.qualified_path
+        return f"{self.file.qualified_path.removesuffix('.lance')}/{naming.blob_file_name(number)}"
 
     def _outside(self, row: int) -> ExternalBlob:
         uri = self._descriptors.field("blob_uri")[row].as_py() or ""
         base, size = int(self._ids[row]), int(pc.struct_field(self._descriptors, "size")[row].as_py())
         if base:
             check_below(uri, path=self.file.path)
-            uri = located(base, uri)
+            uri = qualify_path(base, uri)
         elif uri.startswith("@") or not uri:
             raise Corrupt(f"refers to a blob at {uri!r}, which is no URI", path=self.file.path, field=self.column)
         return ExternalBlob(uri, int(self.positions[row]), size or None)

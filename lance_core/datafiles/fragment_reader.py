@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from lance_core.datafiles.assemble import StoredColumn, is_in_place
+from lance_core.datafiles.assemble import StoredColumn, has_same_children
 from lance_core.datafiles.blob_values import BlobValues
 from lance_core.datafiles.blob_view import described
 from lance_core.datafiles.codec import DataCodec, Rows
@@ -17,7 +17,7 @@ from lance_core.datafiles.legacy_codec import LegacyFileReader
 from lance_core.datafiles.open_fragment import FragmentLayout, LiveRows, OpenFile, OpenFragment, Shape, reader_of
 from lance_core.errors import Corrupt, Unsupported
 from lance_core.format.deletion_vector import DeletionVector
-from lance_core.format.field_paths import is_quoted
+from lance_core.format.field_paths import needs_quotes
 from lance_core.format.fragment import DataFile, Fragment
 from lance_core.format.schema import Field, TableSchema
 from lance_core.limits import DELETION_BYTES
@@ -34,7 +34,7 @@ def read_deletions(store: Store, fragment: Fragment) -> DeletionVector | None:
     if deleted is None:
         return None
     decode = DeletionVector.decode_bitmap if deleted.is_bitmap else DeletionVector.decode_arrow
-    return decode(read_whole(store, deleted.place, DELETION_BYTES), path=deleted.path)
+    return decode(read_whole(store, deleted.qualified_path, DELETION_BYTES), path=deleted.path)
 
 
 def load_deletions(store: Store, fragment: Fragment) -> DeletionVector | None:
@@ -124,7 +124,7 @@ class FragmentReader:
 
     def open(self, fragment: Fragment) -> "OpenFragment":
         """Its files, as far as they hold any of the columns."""
-        fragment.check_itself(path=self._path)
+        fragment.check_limits(path=self._path)
         files = fragment.files
         shape = tuple((file.field_ids, file.column_indices, file.version) for file in files)
         layout = self._layouts.get(shape)
@@ -232,7 +232,7 @@ def _names(field: Field, paths: Mapping[int, Path], *, is_pruned: bool) -> list[
     if not is_pruned:
         return [path[0]]
     wanted = list(_wanted_paths(field, (field.name,), paths))
-    if any(is_quoted(name) for found in wanted for name in found):
+    if any(needs_quotes(name) for found in wanted for name in found):
         return [path[0]]  # of which child would be a part of that name?
     return [".".join(found) for found in wanted] or [path[0]]
 
@@ -249,7 +249,7 @@ def _wanted_paths(field: Field, path: Path, paths: Mapping[int, Path]) -> Iterat
 
 
 def _is_straight(field: Field, places: Sequence[tuple[int, int, str]], paths: Mapping[int, Path]) -> bool:
-    return [name for _, _, name in places] == [field.name] and is_in_place(field, StoredColumn(pa.nulls(0), paths, ""))
+    return [name for _, _, name in places] == [field.name] and has_same_children(field, StoredColumn(pa.nulls(0), paths, ""))
 
 
 def _has_blobs_inside(field: Field) -> bool:

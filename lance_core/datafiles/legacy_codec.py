@@ -58,9 +58,9 @@ class LegacyFileReader:
             return store.read(path, position, tail_start - position) + tail
 
         metadata = legacy_file.metadata_span(tail, size=size, path=path)
-        message = legacy_file.message_in(bytes_from(metadata.position, "metadata"), path=path, field="metadata")
+        message = legacy_file.read_message(bytes_from(metadata.position, "metadata"), path=path, field="metadata")
         file = LegacyFile.decode(message, size=size, path=path)
-        manifest = legacy_file.message_in(bytes_from(file.schema_position, "schema"), path=path, field="schema")
+        manifest = legacy_file.read_message(bytes_from(file.schema_position, "schema"), path=path, field="schema")
         columns = LegacySchema.decode(manifest, path=path)
         for field in columns.schema.fields:
             field.arrow()  # refuses types that nobody knows, and lists without a child
@@ -91,13 +91,13 @@ class LegacyFileReader:
             yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(named))
 
     @property
-    def notes(self) -> Mapping[str, str]:
+    def metadata(self) -> Mapping[str, str]:
         return {key.decode(): value.decode() for key, value in (self.schema.metadata or {}).items()}
 
-    def attached(self, number: int) -> bytes:
+    def read_buffer(self, number: int) -> bytes:
         raise Unsupported(f"{self._path}: files of format 0.1 have no buffers beside their columns")
 
-    def described(self) -> "LegacyFileReader":
+    def with_descriptors(self) -> "LegacyFileReader":
         raise Unsupported(f"{self._path}: format 0.1 holds blobs as any other value; read the column")
 
     def take(self, columns: Sequence[str], rows: Rows) -> Iterator[pa.RecordBatch]:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.datafiles.assemble import StoredColumn, assembled
+from lance_core.datafiles.assemble import StoredColumn, assemble_column
 from lance_core.datafiles.blob_values import BlobValues
 from lance_core.datafiles.codec import BATCH_ROWS, DataCodec, FileReader, Rows
 from lance_core.datafiles.column_layout import Path
@@ -102,7 +102,7 @@ class OpenFragment:
         position = start
         for batches in self._batches(_Range(start, left if count is None else min(count, left))):
             rows = batches[0].num_rows
-            alive = deletions.alive(position, rows) if deletions else None
+            alive = deletions.live_mask(position, rows) if deletions else None
             if alive is not None and alive.all():
                 alive = None
             live = [_only(batch, alive) for batch in batches]
@@ -131,7 +131,7 @@ class OpenFragment:
         streams = []
         for stream, (number, names) in enumerate(self.layout.streams):
             reader = self.sources[number].reader
-            streams.append(rows.read(reader.described() if stream in self.layout.descriptors else reader, names))
+            streams.append(rows.read(reader.with_descriptors() if stream in self.layout.descriptors else reader, names))
         return zip(*streams, strict=True)
 
     def _joined(self, batches: Sequence[pa.RecordBatch], *, all_live: bool) -> pa.RecordBatch:
@@ -155,7 +155,7 @@ class OpenFragment:
             for number, stream, name in places:
                 source = self.sources[number]
                 parts.append(StoredColumn(batches[stream].column(name), source.paths, source.file.path, all_live))
-            columns.append(assembled(field, target.type, parts, batches[0].num_rows))
+            columns.append(assemble_column(field, target.type, parts, batches[0].num_rows))
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
 
 
@@ -240,7 +240,7 @@ def _one_batch(batches: Sequence[pa.RecordBatch], arrow: pa.Schema) -> pa.Record
 
 
 def reader_of(store: Store, codec: DataCodec, file: DataFile, likely: Sequence[str] = ()) -> FileReader:
-    return LegacyFileReader.open(store, file.place) if file.version.is_legacy else codec.open(file.place, likely)
+    return LegacyFileReader.open(store, file.qualified_path) if file.version.is_legacy else codec.open(file.qualified_path, likely)
 
 
 def _only(batch: pa.RecordBatch, alive: npt.NDArray[np.bool_] | None) -> pa.RecordBatch:

@@ -16,10 +16,10 @@ from lance_core.storage.store import Store
 
 def with_counts(store: Store, codec: DataCodec, manifest: Manifest) -> Manifest:
     """The manifest itself, where it can be trusted."""
-    if manifest.is_signed:
+    if manifest.has_writer:
         return manifest
     return manifest.with_fragments(
-        fragment.counted(_physical_rows(store, codec, fragment, manifest.path), _deleted_rows(store, fragment))
+        fragment.with_counts(_physical_rows(store, codec, fragment, manifest.path), _deleted_rows(store, fragment))
         for fragment in manifest.fragments
     )
 

@@ -6,7 +6,7 @@ version is opened; what is committed after that has all of it in the manifest.
 
 from lance_core.errors import Corrupt, Unsupported
 from lance_core.format import framing, naming
-from lance_core.format.external_lineage import IN_COLUMNS, LineageFile, files_of, has_external_lineage, inlined
+from lance_core.format.external_lineage import IN_COLUMNS, LineageFile, lineage_files, external_lineage_fields, inline_sequences
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
 from lance_core.limits import LINEAGE_BYTES, LINEAGE_BYTES_TOGETHER
@@ -19,7 +19,7 @@ def with_lineage(store: Store, manifest: Manifest) -> Manifest:
     """The manifest itself, where it holds all of it."""
     if not manifest.has_stable_row_ids:
         return manifest
-    found = has_external_lineage(framing.manifest_message(manifest.encode(), path=manifest.path), path=manifest.path)
+    found = external_lineage_fields(framing.extract_manifest_message(manifest.encode(), path=manifest.path), path=manifest.path)
     if not found:
         return manifest
     if not found.isdisjoint(IN_COLUMNS):
@@ -27,15 +27,15 @@ def with_lineage(store: Store, manifest: Manifest) -> Manifest:
             f"{manifest.path} keeps row ids or versions of rows as hidden columns of data files; this version cannot "
             "read them"
         )
-    sizes = [file.size for fragment in manifest.fragments for file in files_of(fragment)]
+    sizes = [file.size for fragment in manifest.fragments for file in lineage_files(fragment)]
     LINEAGE_BYTES.check(max(sizes, default=0), path=f"a fragment of {manifest.path}")
     LINEAGE_BYTES_TOGETHER.check(sum(sizes), path=manifest.path)  # many may name one file; each gets a copy
     return manifest.with_fragments(_with_all(store, fragment, manifest.path) for fragment in manifest.fragments)
 
 
 def _with_all(store: Store, fragment: Fragment, path: str) -> Fragment:
-    files = files_of(fragment)
-    return inlined(fragment, {file.field: _read(store, file, fragment, path) for file in files}) if files else fragment
+    files = lineage_files(fragment)
+    return inline_sequences(fragment, {file.field: _read(store, file, fragment, path) for file in files}) if files else fragment
 
 
 def _read(store: Store, file: LineageFile, fragment: Fragment, path: str) -> bytes:

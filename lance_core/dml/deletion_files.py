@@ -25,7 +25,7 @@ def with_deleted(
     if len(deleted) == fragment.physical_rows:
         return None
     old = fragment.deletion_file
-    as_bitmap = deleted.goes_on_as_bitmap(was_bitmap=None if old is None else old.is_bitmap)
+    as_bitmap = deleted.should_use_bitmap(was_bitmap=None if old is None else old.is_bitmap)
     number = runtime.new_uuid().int >> 64
     after = fragment.with_deletion_file(
         is_bitmap=as_bitmap, read_version=read_version, number=number, rows=len(deleted)

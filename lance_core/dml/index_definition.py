@@ -34,8 +34,8 @@ class IndexRequest:
     params: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        validation.text(self.column, "column")
-        validation.flag(self.replace, "replace")
+        validation.check_text(self.column, "column")
+        validation.check_flag(self.replace, "replace")
         if self.name is not None:
             check_name(self.name)
 
@@ -45,7 +45,7 @@ def create(base: Snapshot, asked: IndexRequest, *, runtime: Runtime) -> CreateIn
     wanted, removed = planned(base, asked)
     fragments = chosen(base, asked.fragments)
     covers = BitMap(fragment.id for fragment in fragments)
-    return CreateIndex((build.build(base, wanted, fragments, covers=covers, runtime=runtime),), removed)
+    return CreateIndex((build.build_segment(base, wanted, fragments, covers=covers, runtime=runtime),), removed)
 
 
 def planned(base: Snapshot, asked: IndexRequest) -> tuple[IndexSpec, tuple[IndexMetadata, ...]]:
@@ -53,9 +53,9 @@ def planned(base: Snapshot, asked: IndexRequest) -> tuple[IndexSpec, tuple[Index
     uri, schema = base.location.uri, base.manifest.schema
     kind = registry.by_name(asked.kind)
     chain = build.column_of(schema, asked.column, uri=uri)
-    path = field_paths.spelt(chain)
+    path = field_paths.format_path(chain)
     registry.check_supported(kind, build.arrow_of(schema, chain), path=path, uri=uri)
-    options = kind.options(asked.params)
+    options = kind.parse_options(asked.params)
     name = asked.name if asked.name is not None else _free_name(base, path, chain[-1].id, kind.name)
     there = tuple(index for index in base.manifest.indices if index.name == name)
     if there and not asked.replace:
@@ -77,13 +77,13 @@ def drop(base: Snapshot, name: str) -> CreateIndex:
     segments = tuple(index for index in base.manifest.indices if index.name == name)
     if not segments:
         names = list(dict.fromkeys(index.name for index in base.manifest.indices if not index.is_system))
-        hint = field_paths.near(name, names) if names else "this version has none"
+        hint = field_paths.suggest_name(name, names) if names else "this version has none"
         raise InvalidInput(f"{base.location.uri}: there is no index {name!r}; {hint}")
     return CreateIndex(removed=segments)
 
 
 def check_name(name: str) -> None:
-    validation.text(name, "name")
+    validation.check_text(name, "name")
     if not name or name in SYSTEM_INDICES:
         what = "an index has a name" if not name else f"the index {name!r} is the library's own"
         raise InvalidInput(f"name={name!r}: {what}; choose another")
@@ -110,7 +110,7 @@ def described(schema: TableSchema, segments: Sequence[IndexMetadata]) -> str:
     for index in segments:
         kind = registry.by_type_url(index)
         chain = build.chain_of(schema, index.field_ids[0]) if index.field_ids else None
-        on = "a column that is gone" if chain is None else f"column {field_paths.spelt(chain)!r}"
+        on = "a column that is gone" if chain is None else f"column {field_paths.format_path(chain)!r}"
         found.append(f"a {index.kind or 'nameless kind' if kind is None else kind.name} on {on}")
     return " and ".join(dict.fromkeys(found))
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_core import validation
-from lance_core.datafiles.blob_files import is_v2
+from lance_core.datafiles.blob_files import is_blob_v2
 from lance_core.datafiles.blob_writing import stored_schema
 from lance_core.datafiles.column_layout import check_storable
 from lance_core.datafiles.conform import Conversion, conform
@@ -22,7 +22,7 @@ from lance_core.dml.key_join import NOTHING, SourceKeys, check_key_type
 from lance_core.errors import InvalidInput, SchemaMismatch
 from lance_core.expressions import Projection, with_metadata_columns
 from lance_core.format import field_ids
-from lance_core.format.field_paths import unknown, with_children
+from lance_core.format.field_paths import unknown_column_message, with_children
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.operations import Merge
 from lance_core.format.schema import Field, TableSchema
@@ -44,7 +44,7 @@ def add_columns(
     read_columns: Sequence[str] | None,
     runtime: Runtime,
 ) -> Merge:
-    schema = None if schema is None else validation.schema(schema, "schema")
+    schema = None if schema is None else validation.check_schema(schema, "schema")
     if isinstance(columns, Mapping):
         return _by_sql(base, columns, runtime)
     if isinstance(columns, pa.Field):
@@ -52,19 +52,19 @@ def add_columns(
     if callable(columns):
         return _by_function(base, columns, schema, read_columns, runtime)
     return _all_null(
-        base, columns if isinstance(columns, pa.Schema) else pa.schema(validation.fields(columns, "columns"))
+        base, columns if isinstance(columns, pa.Schema) else pa.schema(validation.check_fields(columns, "columns"))
     )
 
 
 def merge_columns(base: Snapshot, data: InputRows, on: str | Sequence[str], *, runtime: Runtime) -> Merge:
     """A left join: rows without a partner get null, and null keys have none. `data` is held in memory."""
     what, stored = base.location.uri, base.manifest.schema
-    keys = validation.keys(on, "on")
+    keys = validation.check_key_columns(on, "on")
     added = pa.schema([field for field in data.columns if field.name not in keys])
     for name in keys:
         for side, names in (("the table", stored.arrow.names), ("the data", data.columns.names)):
             if name not in names:
-                raise InvalidInput(f"{what}: cannot join on {name!r}, for in {side} {unknown(name, names)}")
+                raise InvalidInput(f"{what}: cannot join on {name!r}, for in {side} {unknown_column_message(name, names)}")
         check_key_type(name, stored.arrow.field(name).type, what=what)
     if not keys or not added.names:
         raise InvalidInput(f"{what}: a merge of columns needs a key to join on and, in the data, a column besides it")
@@ -108,10 +108,10 @@ def _by_function(
 ) -> Merge:
     stored = base.manifest.schema
     readable = with_metadata_columns(stored.arrow)
-    columns = stored.arrow.names if read_columns is None else list(validation.names(read_columns, "read_columns"))
+    columns = stored.arrow.names if read_columns is None else list(validation.check_names(read_columns, "read_columns"))
     for name in columns:
         if name not in readable.names:
-            raise InvalidInput(unknown(name, stored.arrow.names))
+            raise InvalidInput(unknown_column_message(name, stored.arrow.names))
 
     def computed(fragment: Fragment) -> Iterator[PositionedBatch]:
         for rows in live_rows(base, fragment, columns, stored):
@@ -170,7 +170,7 @@ def _checked(
             f"{told} returned the columns {got}; expected are {names}", column=got, expected=names, got=got
         )
     for field in expected or ():
-        if not is_v2(field) and _BLOB not in (field.metadata or {}):  # of those, another type is given than stored
+        if not is_blob_v2(field) and _BLOB not in (field.metadata or {}):  # of those, another type is given than stored
             conform(result, pa.schema([field]), conversion=Conversion.EXACT, what=f"{told} returned what does not fit")
     return result
 
@@ -256,7 +256,7 @@ def new_fields(base: Snapshot, arrow: pa.Schema) -> TableSchema:
 
 def _next_id(base: Snapshot) -> int:
     manifest = base.manifest
-    return field_ids.highest(manifest.schema, manifest.message.fragments, manifest.config) + 1
+    return field_ids.highest_field_id(manifest.schema, manifest.message.fragments, manifest.config) + 1
 
 
 def merged(base: Snapshot, fragments: Sequence[Fragment], new: Sequence[Field]) -> Merge:

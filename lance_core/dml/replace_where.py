@@ -124,7 +124,7 @@ class ReplacementRows:
             new=new,
             fields_assigned=ids_of(schema.fields),
             affected=removed.affected,
-            restates=its,
+            replaced_slice=its,
         )
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from lance_core.datafiles.fragment_reader import load_deletions, read_fragment
 from lance_core.errors import InvalidInput
 from lance_core.expressions import Predicate
-from lance_core.format.field_paths import near
+from lance_core.format.field_paths import suggest_name
 from lance_core.format.fragment import Fragment
 from lance_core.format.schema import TableSchema
 from lance_core.index import lookup
@@ -20,7 +20,7 @@ from lance_core.scan.morsels import LiveFragment
 from lance_core.scan.plan import plan_columns, plan_scan
 from lance_core.scan.row_reader import RowReader
 from lance_core.scan.selection import FragmentSelection, Offsets, Selection
-from lance_core.scan.system_columns import ROW_COLUMNS, SystemColumns
+from lance_core.scan.system_columns import SYSTEM_COLUMN_NAMES, SystemColumns
 from lance_core.versions.snapshot import Snapshot
 
 
@@ -33,9 +33,9 @@ def matching(
         for fragment in base.manifest.fragments:
             deleted = load_deletions(base.location.store, fragment)
             rows = fragment.physical_rows
-            yield fragment, np.arange(rows) if deleted is None else np.flatnonzero(deleted.alive(0, rows))
+            yield fragment, np.arange(rows) if deleted is None else np.flatnonzero(deleted.live_mask(0, rows))
         return
-    select = lookup.select(base) if selection is None else lambda _predicate: selection
+    select = lookup.selector_of(base) if selection is None else lambda _predicate: selection
     yield from matching_rows(base.location, plan_scan(base.manifest, columns=(), filter=predicate, select=select))
 
 
@@ -45,11 +45,11 @@ def rows_of(base: Snapshot, fragment: Fragment, columns: Sequence[str]) -> Itera
     location, manifest = base.location, base.manifest
     path = f"{location.uri}/{manifest.path}"
     facts = SystemColumns(manifest, fragment, path=path)
-    stored = [name for name in columns if name not in ROW_COLUMNS]
+    stored = [name for name in columns if name not in SYSTEM_COLUMN_NAMES]
     for rows in read_fragment(
         location.store, location.codec, fragment, manifest.schema, columns=stored, path=path, describe_blobs=True
     ):
-        yield facts.joined(rows, columns)
+        yield facts.add_to(rows, columns)
 
 
 def picked_rows_of(
@@ -58,9 +58,9 @@ def picked_rows_of(
     """Those of `rows_of` that are chosen; none, where nothing is."""
     plan = plan_columns(base.manifest, columns)
     of = LiveFragment(base.location, base.manifest, fragment)
-    offsets = None if chosen is None else chosen.live(of.deletions)
+    offsets = None if chosen is None else chosen.live_offsets(of.deletions)
     nothing = offsets is None or not len(offsets)
-    batches = [] if nothing or offsets is None else [RowReader(base.location, plan).picked(of, offsets)]
+    batches = [] if nothing or offsets is None else [RowReader(base.location, plan).pick(of, offsets)]
     return pa.Table.from_batches(batches, plan.schema)
 
 
@@ -76,4 +76,4 @@ def check_columns(names: Iterable[str], schema: TableSchema, *, what: str, where
                 f"{what}: {where} names {name!r}, a field inside column {parent!r}; columns are taken as a whole, so "
                 f"name {parent!r}"
             )
-        raise InvalidInput(f"{what}: {where} names {name!r}, and there is no such column; {near(name, known)}")
+        raise InvalidInput(f"{what}: {where} names {name!r}, and there is no such column; {suggest_name(name, known)}")

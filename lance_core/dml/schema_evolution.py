@@ -15,7 +15,7 @@ from lance_core.datafiles.conform import Conversion
 from lance_core.dml.column_files import live_rows, with_columns
 from lance_core.errors import InvalidInput, SchemaMismatch
 from lance_core.format import field_ids
-from lance_core.format.field_paths import Chain, find, narrowed, replaced, unknown, without
+from lance_core.format.field_paths import FieldPath, find_field, narrow_to, replace_field, unknown_column_message, remove_fields
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.logical_types import EXTENSION_METADATA, EXTENSION_NAME
 from lance_core.format.operations import Merge, Project
@@ -29,14 +29,14 @@ _FIRST_WITH_LEAF_COLUMNS = StorageVersion(2, 1)
 def drop_columns(base: Snapshot, columns: Sequence[str], *, runtime: Runtime) -> Project | Merge:
     """A parent of which nothing is left goes too. Files keep what is in them until they are written anew."""
     schema = base.manifest.schema
-    if not (paths := validation.names(columns, "columns")):
+    if not (paths := validation.check_names(columns, "columns")):
         raise InvalidInput(f"{base.location.uri}: drop_columns takes a list of columns, at least one")
     gone: set[int] = set()
     for path in paths:
-        found = find(schema, path)
+        found = find_field(schema, path)
         _check_separable(found, path)
         gone.add(found[-1].id)
-    after = without(schema, frozenset(gone))
+    after = remove_fields(schema, frozenset(gone))
     if not after.fields:
         raise InvalidInput(f"{base.location.uri}: these are all of its columns, and a table keeps at least one")
     live = {field.id for top in after.fields for field in top.walk()}
@@ -59,11 +59,11 @@ def _with_a_file(base: Snapshot, fragment: Fragment, schema: TableSchema, runtim
 def reorder_columns(base: Snapshot, columns: Sequence[str]) -> Project:
     """All of them, in the order they are to have."""
     schema = base.manifest.schema
-    columns = validation.names(columns, "columns")
+    columns = validation.check_names(columns, "columns")
     names = [field.name for field in schema.fields]
     for name in columns:
         if name not in names:
-            raise InvalidInput(unknown(name, names))
+            raise InvalidInput(unknown_column_message(name, names))
     if sorted(columns) != sorted(names):
         missing = [name for name in names if name not in columns]
         what = f"{missing[0]!r} is missing" if missing else "one is named twice"
@@ -82,12 +82,12 @@ def alter_column(
 ) -> Project | Merge:
     if rename is None and type is None and nullable is None:
         raise InvalidInput(f"say what becomes of column {path!r}: rename=, type= or nullable=")
-    path = validation.text(path, "name")
-    rename = None if rename is None else validation.text(rename, "rename")
-    type = None if type is None else validation.data_type(type, "type")
-    nullable = None if nullable is None else validation.flag(nullable, "nullable")
+    path = validation.check_text(path, "name")
+    rename = None if rename is None else validation.check_text(rename, "rename")
+    type = None if type is None else validation.check_data_type(type, "type")
+    nullable = None if nullable is None else validation.check_flag(nullable, "nullable")
     schema = base.manifest.schema
-    chain = find(schema, path)
+    chain = find_field(schema, path)
     old = chain[-1]
     tightened = nullable is False and old.nullable
     if tightened:
@@ -104,13 +104,13 @@ def alter_column(
         old.children,
     )
     if type is None:
-        return Project(replaced(schema, chain, after), preserves_nullability=not tightened)
+        return Project(replace_field(schema, chain, after), preserves_nullability=not tightened)
     return _cast(base, chain, path, after, type, preserves_nullability=not tightened, runtime=runtime)
 
 
 def _cast(
     base: Snapshot,
-    chain: Chain,
+    chain: FieldPath,
     path: str,
     after: Field,
     type: pa.DataType,
@@ -126,13 +126,13 @@ def _cast(
         )
     _check_not_indexed(base, chain, path)
     recast = _retyped(after, type, first_id=_next_id(base))
-    schema = replaced(manifest.schema, chain, recast)
+    schema = replace_field(manifest.schema, chain, recast)
     # In 2.0 a parent is a column too and cannot be in two files, so all that it holds is written anew.
     is_whole = version < _FIRST_WITH_LEAF_COLUMNS
-    read = chain[0] if is_whole else narrowed(chain)
+    read = chain[0] if is_whole else narrow_to(chain)
     written = next(field for field in schema.fields if field.id == chain[0].id or field.id == recast.id)
     if not is_whole:
-        written = narrowed((*chain[:-1], recast))
+        written = narrow_to((*chain[:-1], recast))
     source = TableSchema((read,), manifest.schema.metadata)
     stored = TableSchema((_named(written, read),), {})
     moved = {field.id for field in written.walk()} if is_whole else set()
@@ -176,9 +176,9 @@ def _named(field: Field, like: Field) -> Field:
     return Field(field.id, like.name, field.logical_type, field.nullable, field.metadata, children)
 
 
-def _check_no_nulls(base: Snapshot, chain: Chain, path: str) -> None:
+def _check_no_nulls(base: Snapshot, chain: FieldPath, path: str) -> None:
     """Of live rows; a null parent is a null in all that is in it."""
-    source = TableSchema((narrowed(chain),), {})
+    source = TableSchema((narrow_to(chain),), {})
     for fragment in base.manifest.fragments:
         for rows in live_rows(base, fragment, [chain[0].name], source, describe_blobs=True):
             array = rows.batch.column(0)
@@ -197,7 +197,7 @@ def _has_nulls(array: pa.Array, depth: int) -> bool:
     return _has_nulls(array.flatten(), depth - 1)
 
 
-def _check_free(schema: TableSchema, chain: Chain, name: str) -> None:
+def _check_free(schema: TableSchema, chain: FieldPath, name: str) -> None:
     beside = chain[-2].children if len(chain) > 1 else schema.fields
     if any(field.name == name and field.id != chain[-1].id for field in beside):
         raise InvalidInput(f"there is a column {name!r} already; choose another name, or drop that one first")
@@ -207,7 +207,7 @@ def _check_free(schema: TableSchema, chain: Chain, name: str) -> None:
         raise InvalidInput("a field within a column needs a name")
 
 
-def _check_separable(chain: Chain, path: str, *, keeps_its_place: bool = False) -> None:
+def _check_separable(chain: FieldPath, path: str, *, keeps_its_place: bool = False) -> None:
     """Whether the field can change, or go, while what is beside it stays."""
     for parent in chain[:-1]:
         if parent.is_packed or parent.logical_type.partition(":")[0] in ("map", "fixed_size_list"):
@@ -219,7 +219,7 @@ def _check_separable(chain: Chain, path: str, *, keeps_its_place: bool = False) 
         raise InvalidInput(f"field {path!r} stands for what is in the lists of {chain[-2].name!r}, not for a field")
 
 
-def _check_not_indexed(base: Snapshot, chain: Chain, path: str) -> None:
+def _check_not_indexed(base: Snapshot, chain: FieldPath, path: str) -> None:
     """Nor what it is within: of a list of labels, the index is on the list."""
     ids = {node.id for node in (*chain, *chain[-1].walk())}
     section = base.manifest.indices
@@ -233,4 +233,4 @@ def _check_not_indexed(base: Snapshot, chain: Chain, path: str) -> None:
 
 def _next_id(base: Snapshot) -> int:
     manifest = base.manifest
-    return field_ids.highest(manifest.schema, manifest.message.fragments, manifest.config) + 1
+    return field_ids.highest_field_id(manifest.schema, manifest.message.fragments, manifest.config) + 1

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from lance_core import validation
 from lance_core.errors import InvalidInput
-from lance_core.format.field_paths import find
+from lance_core.format.field_paths import find_field
 from lance_core.format.operations import MapUpdate, UpdateConfig
 from lance_core.versions.snapshot import Snapshot
 
@@ -34,20 +34,20 @@ def set_schema_metadata(values: Values, *, replace: bool) -> UpdateConfig:
 
 
 def set_field_metadata(base: Snapshot, columns: Mapping[str, Values], *, replace: bool) -> UpdateConfig:
-    validation.mapping(columns, "columns")
+    validation.check_mapping(columns, "columns")
     if not columns:
         raise InvalidInput("no column is given; say which one's metadata to set: {column: {key: value}}")
     schema = base.manifest.schema
     return UpdateConfig(
         field_metadata={
-            find(schema, validation.text(path, "a name in columns"))[-1].id: _update(values, replace=replace)
+            find_field(schema, validation.check_text(path, "a name in columns"))[-1].id: _update(values, replace=replace)
             for path, values in columns.items()
         }
     )
 
 
 def _update(values: Values, *, replace: bool) -> MapUpdate:
-    entries = validation.entries(values, "entries")
-    if not entries and not validation.flag(replace, "replace"):
+    entries = validation.check_setting_changes(values, "entries")
+    if not entries and not validation.check_flag(replace, "replace"):
         raise InvalidInput("no entry is given; with replace=True that would delete all of them")
-    return MapUpdate(entries, validation.flag(replace, "replace"))
+    return MapUpdate(entries, validation.check_flag(replace, "replace"))

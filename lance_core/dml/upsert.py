@@ -39,7 +39,7 @@ from lance_core.dml.upsert_join import (
     join,
 )
 from lance_core.errors import InvalidInput
-from lance_core.format.key_filter import is_recorded_by_all, joined_filters, key_filter
+from lance_core.format.key_filter import is_recorded_by_all, merge_filters, key_filter
 from lance_core.format.operations import Update
 from lance_core.format.schema import TableSchema
 from lance_core.runtime import Runtime
@@ -102,7 +102,7 @@ class SourceKeySet:
 def with_cache(update: Update, source: SourceRows, rules: UpsertRules, schema: TableSchema) -> Update:
     """With what the version does not keep, and its commit has to know."""
     brought = SourceKeySet(tuple(schema.field(name).id for name in rules.on), source)
-    return replace(update, removes_rest=rules.delete_unmatched is not False, keys_brought=brought)
+    return replace(update, deletes_unmatched=rules.delete_unmatched is not False, source_keys=brought)
 
 
 def existing_rows(count: int, named: str, *, what: str) -> InvalidInput:
@@ -161,7 +161,7 @@ def keys_of(new_rows: pa.Table, rules: UpsertRules, schema: TableSchema) -> byte
 def keys_joined(filters: Sequence[bytes], rules: UpsertRules, schema: TableSchema) -> bytes:
     """Of keys that were found new in several places."""
     fields = [schema.field(name) for name in rules.on]
-    return joined_filters([field.id for field in fields], filters, exact=not _as_others(rules, schema))
+    return merge_filters([field.id for field in fields], filters, exact=not _as_others(rules, schema))
 
 
 def _as_others(rules: UpsertRules, schema: TableSchema) -> bool:

@@ -18,9 +18,9 @@ import pyarrow as pa
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 Step: TypeAlias = str | int
 Path: TypeAlias = tuple[Step, ...]
-Found: TypeAlias = "Json | Missing"
+JsonOrMissing: TypeAlias = "Json | Missing"
 Scalar: TypeAlias = bool | int | float | str | None
-Reader: TypeAlias = Callable[[Found, str], Scalar]
+Reader: TypeAlias = Callable[[JsonOrMissing, str], Scalar]
 
 
 class Missing:
@@ -29,26 +29,26 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class JsonFunction:
-    """`reads(value at the first argument, last argument)`; `by_key` where the first is a key, not a path."""
+    """`convert(value at the first argument, last argument)`; `by_key` where the first is a key, not a path."""
 
     name: str
     returns: pa.DataType
-    reads: Reader
+    convert: Reader
     by_key: bool = False
     arguments: int = 1
 
     def __call__(self, column: pa.Array, *arguments: pa.Array) -> pa.Array:
         texts = column.flatten()[0].to_pylist()
         columns = [argument.to_pylist() for argument in arguments]
-        return pa.array([self._row(*row) for row in zip(texts, *columns, strict=True)], self.returns)
+        return pa.array([self._evaluate_row(*row) for row in zip(texts, *columns, strict=True)], self.returns)
 
-    def _row(self, text: str | None, *arguments: str | None) -> Scalar:
+    def _evaluate_row(self, text: str | None, *arguments: str | None) -> Scalar:
         if text is None or any(argument is None for argument in arguments):
             return None
         first, last = str(arguments[0]), str(arguments[-1])
-        document = json.loads(text, parse_int=_whole)
-        found = _at_key(document, first) if self.by_key else _at(document, path(first))
-        return self.reads(found, last)
+        document = json.loads(text, parse_int=_parse_integer)
+        found = _value_at_key(document, first) if self.by_key else _value_at(document, parse_path(first))
+        return self.convert(found, last)
 
 
 class UnsupportedPath(ValueError):
@@ -60,7 +60,7 @@ _STEP = re.compile(r"\.?(?:(?P<name>\w+)|\"(?P<quoted>[^\"\\]*)\")|\[\s*(?:(?P<i
 
 
 @lru_cache(maxsize=256)
-def path(text: str) -> Path:
+def parse_path(text: str) -> Path:
     """The steps of a JSON path.
 
     >>> path('$.a["odd name"][0]')
@@ -83,28 +83,28 @@ def path(text: str) -> Path:
     return tuple(steps)
 
 
-def text_of(value: Json) -> str:
+def to_json_text(value: Json) -> str:
     """Compact, keys in order, numbers as Lance spells them."""
     match value:
         case dict():
-            pairs = (f"{_quoted(key)}:{text_of(value[key])}" for key in sorted(value, key=str.encode))
+            pairs = (f"{_quote(key)}:{to_json_text(value[key])}" for key in sorted(value, key=str.encode))
             return f"{{{','.join(pairs)}}}"
         case list():
-            return f"[{','.join(map(text_of, value))}]"
+            return f"[{','.join(map(to_json_text, value))}]"
         case float():
-            return _number(value)
+            return _format_float(value)
         case str():
-            return _quoted(value)
+            return _quote(value)
         case _:
             return json.dumps(value)
 
 
-def _whole(digits: str) -> int | float:
+def _parse_integer(digits: str) -> int | float:
     number = int(digits)
     return number if -(2**63) <= number < 2**64 else float(digits)
 
 
-def _at(value: Json, steps: Path) -> Found:
+def _value_at(value: Json, steps: Path) -> JsonOrMissing:
     for step in steps:
         match step, value:
             case str(), dict() if step in value:
@@ -116,15 +116,15 @@ def _at(value: Json, steps: Path) -> Found:
     return value
 
 
-def _at_key(value: Json, key: str) -> Found:
-    return _at(value, (int(key),) if isinstance(value, list) and key.isdecimal() else (key,))
+def _value_at_key(value: Json, key: str) -> JsonOrMissing:
+    return _value_at(value, (int(key),) if isinstance(value, list) and key.isdecimal() else (key,))
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _number(value: float) -> str:
+def _format_float(value: float) -> str:
     text = repr(value)
     mantissa, _, exponent = text.partition("e")
     if exponent == "-05":
@@ -132,43 +132,43 @@ def _number(value: float) -> str:
     return f"{mantissa}e{exponent[0]}{exponent[1:].lstrip('0')}" if exponent else text
 
 
-def _extract(value: Found, _: str) -> str | None:
-    return None if isinstance(value, Missing) else text_of(value)
+def _extract(value: JsonOrMissing, _: str) -> str | None:
+    return None if isinstance(value, Missing) else to_json_text(value)
 
 
-def _exists(value: Found, _: str) -> bool:
+def _exists(value: JsonOrMissing, _: str) -> bool:
     return not isinstance(value, Missing)
 
 
-def _length(value: Found, _: str) -> int | None:
+def _length(value: JsonOrMissing, _: str) -> int | None:
     if isinstance(value, Missing):
         return None
     return len(value) if isinstance(value, list) else 0
 
 
-def _contains(value: Found, wanted: str) -> bool:
+def _contains(value: JsonOrMissing, wanted: str) -> bool:
     if not isinstance(value, list):
         return False
-    return any(wanted in (text, text.strip('"')) for text in map(text_of, value))
+    return any(wanted in (text, text.strip('"')) for text in map(to_json_text, value))
 
 
-def _as_string(value: Found, _: str) -> str | None:
+def _as_string(value: JsonOrMissing, _: str) -> str | None:
     if isinstance(value, list | dict):
-        raise _unconverted(value, "text")
+        raise _conversion_error(value, "text")
     if value is None or isinstance(value, Missing):
         return None
-    return value if isinstance(value, str) else text_of(value)
+    return value if isinstance(value, str) else to_json_text(value)
 
 
-def _as_float(value: Found, _: str) -> float | None:
+def _as_float(value: JsonOrMissing, _: str) -> float | None:
     if value is None or isinstance(value, Missing):
         return None
     if (isinstance(value, str) and not _FLOAT.fullmatch(value)) or isinstance(value, list | dict):
-        raise _unconverted(value, "a number")
+        raise _conversion_error(value, "a number")
     return float(value)
 
 
-def _as_int(value: Found, _: str) -> int | None:
+def _as_int(value: JsonOrMissing, _: str) -> int | None:
     if isinstance(value, str) and _INT.fullmatch(value):
         value = int(value)
     if not isinstance(value, int):
@@ -176,23 +176,23 @@ def _as_int(value: Found, _: str) -> int | None:
         if number is None:
             return None
         if not math.isfinite(number):
-            raise _unconverted(number, "a whole number")
+            raise _conversion_error(number, "a whole number")
         value = int(math.copysign(math.floor(abs(number) + 0.5), number))
     if not -(2**63) <= value < 2**63:
-        raise _unconverted(value, "a whole number of 64 bits")
+        raise _conversion_error(value, "a whole number of 64 bits")
     return int(value)
 
 
-def _as_bool(value: Found, _: str) -> bool | None:
+def _as_bool(value: JsonOrMissing, _: str) -> bool | None:
     if value is None or isinstance(value, Missing | bool):
         return None if isinstance(value, Missing) else value
     if isinstance(value, str) and value.lower() in ("true", "false"):
         return value.lower() == "true"
-    raise _unconverted(value, "true or false")
+    raise _conversion_error(value, "true or false")
 
 
-def _unconverted(value: Json, wanted: str) -> ValueError:
-    return ValueError(f"the JSON value {text_of(value)[:60]} is not {wanted}")
+def _conversion_error(value: Json, wanted: str) -> ValueError:
+    return ValueError(f"the JSON value {to_json_text(value)[:60]} is not {wanted}")
 
 
 _INT = re.compile(r"[+-]?[0-9]+")

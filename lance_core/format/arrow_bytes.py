@@ -7,7 +7,7 @@ import pyarrow as pa
 Offsets = npt.NDArray[np.int64]
 
 
-def laid_out(array: pa.Array, *, spare: int = 0) -> tuple[Offsets, npt.NDArray[np.uint8]]:
+def offsets_and_data(array: pa.Array, *, padding: int = 0) -> tuple[Offsets, npt.NDArray[np.uint8]]:
     """Where each value begins, and where the last one ends; all bytes, and as many zeros behind them as are asked for.
     There may be bytes behind a NULL."""
     wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
@@ -19,6 +19,6 @@ def laid_out(array: pa.Array, *, spare: int = 0) -> tuple[Offsets, npt.NDArray[n
     first, last = int(offsets[0]), int(offsets[-1])
     offsets -= first
     if last == first:
-        return offsets, np.zeros(spare, dtype=np.uint8)
+        return offsets, np.zeros(padding, dtype=np.uint8)
     data = np.frombuffer(values, np.uint8, last - first, first)
-    return offsets, np.concatenate([data, np.zeros(spare, dtype=np.uint8)]) if spare else data
+    return offsets, np.concatenate([data, np.zeros(padding, dtype=np.uint8)]) if padding else data

@@ -31,7 +31,7 @@ class BasePath:
         return message
 
 
-def decode_all(messages: Iterable[table_pb2.BasePath]) -> tuple[BasePath, ...]:
+def decode_bases(messages: Iterable[table_pb2.BasePath]) -> tuple[BasePath, ...]:
     """In the order of their ids: a manifest holds them in any."""
     return tuple(sorted(map(decode, messages), key=lambda base: base.id))
 
@@ -45,13 +45,13 @@ def by_id(bases: Iterable[BasePath], *, path: str) -> dict[int, BasePath]:
     return found
 
 
-def free_id(bases: Iterable[BasePath], *, first: int) -> int:
+def smallest_free_id(bases: Iterable[BasePath], *, first: int) -> int:
     """The smallest one that is unused. A clone begins at 0, added paths at 1."""
     taken = {base.id for base in bases}
     return next(number for number in range(first, first + len(taken) + 1) if number not in taken)
 
 
-def with_added(known: Sequence[BasePath], new: Iterable[BasePath]) -> tuple[BasePath, ...]:
+def add_bases(known: Sequence[BasePath], new: Iterable[BasePath]) -> tuple[BasePath, ...]:
     """Those that are there and new ones, which get an id where they bring none."""
     bases = list(known)
     for base in new:
@@ -63,11 +63,11 @@ def with_added(known: Sequence[BasePath], new: Iterable[BasePath]) -> tuple[Base
                 )
             if base.id and base.id == other.id:
                 raise InvalidInput(f"the id {base.id} is {other.path}'s already; leave it at 0 to get a free one")
-        bases.append(base if base.id else replace(base, id=free_id(bases, first=1)))
+        bases.append(base if base.id else replace(base, id=smallest_free_id(bases, first=1)))
     return tuple(bases)
 
 
-def located(base_id: int | None, path: str) -> str:
+def qualify_path(base_id: int | None, path: str) -> str:
     """
     >>> located(None, "data/x.lance"), located(0, "data/x.lance")
     ('data/x.lance', '@0/data/x.lance')
@@ -75,8 +75,8 @@ def located(base_id: int | None, path: str) -> str:
     return path if base_id is None else f"@{base_id}/{path}"
 
 
-def split(path: str) -> tuple[int | None, str]:
-    """What `located` put together."""
+def split_qualified_path(path: str) -> tuple[int | None, str]:
+    """What `qualify_path` put together."""
     if not path.startswith("@"):
         return None, path
     number, _, inner = path[1:].partition("/")

@@ -46,19 +46,19 @@ def decode(data: bytes, *, path: str) -> npt.NDArray[np.uint32]:
         with pa.ipc.open_file(data, options=_READ) as file:
             if not file.schema.equals(SCHEMA):
                 raise Corrupt(f"has the columns {file.schema}, not row_id: uint32 not null", path=path, field="schema")
-            found = list(_batches(file, pa.py_buffer(data), path=path))
+            found = list(_read_batches(file, pa.py_buffer(data), path=path))
     except (pa.ArrowException, OSError, EOFError, struct.error) as error:
         raise Corrupt("is not an Arrow IPC file", path=path, field="deletion_file") from error
     return np.concatenate([np.empty(0, dtype=np.uint32), *found])
 
 
-def _batches(file: pa.ipc.RecordBatchFileReader, data: pa.Buffer, *, path: str) -> Iterator[npt.NDArray[np.uint32]]:
-    left = DELETED_ROWS_AS_ARROW.most
-    for number, (start, size) in enumerate(_blocks(data)):
+def _read_batches(file: pa.ipc.RecordBatchFileReader, data: pa.Buffer, *, path: str) -> Iterator[npt.NDArray[np.uint32]]:
+    left = DELETED_ROWS_AS_ARROW.maximum
+    for number, (start, size) in enumerate(_batch_spans(data)):
         if not 0 <= start <= start + size <= data.size:
             raise Corrupt(f"has a batch at bytes {start} to {start + size} of {data.size}", path=path, field="footer")
         message = pa.ipc.read_message(data.slice(start, size))
-        left -= _checked_rows(message.metadata.to_pybytes(), message.body, left, path=path)
+        left -= _check_batch(message.metadata.to_pybytes(), message.body, left, path=path)
         batch = file.get_batch(number)
         batch.validate()
         if batch.column(0).null_count:
@@ -66,12 +66,12 @@ def _batches(file: pa.ipc.RecordBatchFileReader, data: pa.Buffer, *, path: str) 
         yield batch.column(0).to_numpy()
 
 
-def _blocks(data: pa.Buffer) -> Iterator[tuple[int, int]]:
+def _batch_spans(data: pa.Buffer) -> Iterator[tuple[int, int]]:
     """Where each batch is, metadata and all, by the footer."""
     end = data.size - _TRAILER.size
     size, _magic = _TRAILER.unpack(data.slice(end).to_pybytes())
     footer = data.slice(end - size, size).to_pybytes()
-    blocks = _table_in(footer, _followed(footer, 0), _FOOTER_BATCHES)
+    blocks = _table_position(footer, _follow_offset(footer, 0), _FOOTER_BATCHES)
     if blocks is None:
         return
     (count,) = _COUNT.unpack_from(footer, blocks)
@@ -80,20 +80,20 @@ def _blocks(data: pa.Buffer) -> Iterator[tuple[int, int]]:
         yield start, metadata + body
 
 
-def _checked_rows(metadata: bytes, body: pa.Buffer, rows_max: int, *, path: str) -> int:
+def _check_batch(metadata: bytes, body: pa.Buffer, rows_max: int, *, path: str) -> int:
     """How many rows the batch has, if its buffers are as long as that, compressed or not."""
-    batch = _table_in(metadata, _followed(metadata, 0), _HEADER)
+    batch = _table_position(metadata, _follow_offset(metadata, 0), _HEADER)
     if batch is None:
         raise Corrupt("holds a batch without metadata", path=path, field="deletion_file")
-    place = _field(metadata, batch, _ROWS)
+    place = _field_position(metadata, batch, _ROWS)
     rows = 0 if place is None else int(_LENGTH.unpack_from(metadata, place)[0])
     if rows > rows_max:
         raise DELETED_ROWS_AS_ARROW.exceeded("more", path=path)
     if rows < 0 or body is None:
         raise Corrupt(f"holds a batch of {rows} rows", path=path, field="row_id")
-    if _field(metadata, batch, _COMPRESSION) is None:
+    if _field_position(metadata, batch, _COMPRESSION) is None:
         return rows
-    buffers = _table_in(metadata, batch, _BUFFERS)
+    buffers = _table_position(metadata, batch, _BUFFERS)
     if buffers is None:
         return rows
     (count,) = _COUNT.unpack_from(metadata, buffers)
@@ -109,13 +109,13 @@ def _checked_rows(metadata: bytes, body: pa.Buffer, rows_max: int, *, path: str)
     return rows
 
 
-def _table_in(data: bytes, table: int, number: int) -> int | None:
+def _table_position(data: bytes, table: int, number: int) -> int | None:
     """Where the table, or the vector, is that a field of a table leads to."""
-    place = _field(data, table, number)
-    return None if place is None else _followed(data, place)
+    place = _field_position(data, table, number)
+    return None if place is None else _follow_offset(data, place)
 
 
-def _field(data: bytes, table: int, number: int) -> int | None:
+def _field_position(data: bytes, table: int, number: int) -> int | None:
     """Where a field is; None where the table leaves it out."""
     entries = table - struct.unpack_from("<i", data, table)[0]
     (size,) = struct.unpack_from("<H", data, entries)
@@ -124,5 +124,5 @@ def _field(data: bytes, table: int, number: int) -> int | None:
     return table + offset if offset else None
 
 
-def _followed(data: bytes, place: int) -> int:
+def _follow_offset(data: bytes, place: int) -> int:
     return place + int(struct.unpack_from("<I", data, place)[0])

@@ -47,26 +47,26 @@ class DeletionVector:
         return DeletionVector(sorted_unique(np.concatenate([self.offsets, other.offsets])))
 
     @property
-    def is_best_as_bitmap(self) -> bool:
+    def prefers_bitmap(self) -> bool:
         """Which of the two encodings Lance chooses for this many rows."""
         return len(self) > _ARRAY_ROWS_MAX
 
-    def goes_on_as_bitmap(self, *, was_bitmap: bool | None) -> bool:
+    def should_use_bitmap(self, *, was_bitmap: bool | None) -> bool:
         """The same where a file is there already (None: there is none). A bitmap stays one, however small; 5,000 rows
         become one only if they are the first."""
-        return was_bitmap or self.is_best_as_bitmap or (was_bitmap is None and len(self) == _ARRAY_ROWS_MAX)
+        return was_bitmap or self.prefers_bitmap or (was_bitmap is None and len(self) == _ARRAY_ROWS_MAX)
 
     def encode(self, *, as_bitmap: bool) -> bytes:
         if as_bitmap:
             return bytes(BitMap(self.offsets).serialize())
         return deletion_arrow.encode(self.offsets)
 
-    def physical(self, live: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def to_physical_offsets(self, live: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Where the live rows of these numbers are."""
         before = self.offsets.astype(np.int64) - np.arange(len(self.offsets))
         return live + np.searchsorted(before, live, side="right")
 
-    def alive(self, start: int, count: int) -> npt.NDArray[np.bool_]:
+    def live_mask(self, start: int, count: int) -> npt.NDArray[np.bool_]:
         """For the rows at `start`, `start + 1`, …: which ones are still there."""
         first, last = np.searchsorted(self.offsets, [start, start + count])
         mask = np.ones(count, dtype=np.bool_)

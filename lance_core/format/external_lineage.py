@@ -24,10 +24,10 @@ IN_FILES: Mapping[str, str] = {
 IN_COLUMNS = ("column_row_ids", "column_created_at_versions", "column_last_updated_at_versions")
 
 
-def has_external_lineage(manifest: bytes, *, path: str) -> frozenset[str]:
+def external_lineage_fields(manifest: bytes, *, path: str) -> frozenset[str]:
     """Which of the fields above some fragment has."""
     try:
-        merged: Message = _MERGED.FromString(manifest).fragments  # type: ignore[attr-defined]
+        merged: Message = _MERGED_TYPE.FromString(manifest).fragments  # type: ignore[attr-defined]
     except DecodeError as error:
         raise Corrupt("a fragment of the manifest does not parse", path=path, field="fragments") from error
     return frozenset(name for name in (*IN_FILES, *IN_COLUMNS) if merged.HasField(name))
@@ -43,13 +43,13 @@ class LineageFile:
     size: int
 
 
-def files_of(fragment: Fragment) -> tuple[LineageFile, ...]:
+def lineage_files(fragment: Fragment) -> tuple[LineageFile, ...]:
     message = fragment.message
     found = ((name, getattr(message, name)) for name in IN_FILES if message.HasField(name))
     return tuple(LineageFile(name, file.path, file.offset, file.size) for name, file in found)
 
 
-def inlined(fragment: Fragment, sequences: Mapping[str, bytes]) -> Fragment:
+def inline_sequences(fragment: Fragment, sequences: Mapping[str, bytes]) -> Fragment:
     """With these in the manifest itself, by the field that said where they are."""
     message = table_pb2.DataFragment()
     message.CopyFrom(fragment.message)
@@ -58,7 +58,7 @@ def inlined(fragment: Fragment, sequences: Mapping[str, bytes]) -> Fragment:
     return Fragment(message)
 
 
-def _declared() -> type[Message]:
+def _declare_merged_type() -> type[Message]:
     """A manifest of one fragment, which has just these fields, under their real numbers, each as bytes."""
     package = "lance.table.spilled_lineage"
     file = descriptor_pb2.FileDescriptorProto(name="lance_core/format/external_lineage", package=package)
@@ -81,4 +81,4 @@ def _declared() -> type[Message]:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.Manifest"))
 
 
-_MERGED = _declared()
+_MERGED_TYPE = _declare_merged_type()

@@ -52,17 +52,17 @@ PAIRED = Feature.MIXED_FILE_VERSIONS | Feature.FRAGMENT_REUSE_INDEX | Feature.MA
 
 def check_readable(reader_flags: int, writer_flags: int, *, what: str) -> None:
     if unknown := reader_flags & ~int(READABLE):
-        raise Unsupported(f"{what} needs reader features {_names(unknown)}; this version cannot read it")
+        raise Unsupported(f"{what} needs reader features {_flag_names(unknown)}; this version cannot read it")
     if halves := (reader_flags ^ writer_flags) & int(PAIRED):
-        raise Unsupported(f"{what} sets features {_names(halves)} in one of its two flag words only; run a check on it")
+        raise Unsupported(f"{what} sets features {_flag_names(halves)} in one of its two flag words only; run a check on it")
 
 
 def check_writable(writer_flags: int, *, what: str) -> None:
     if unknown := writer_flags & ~int(WRITABLE):
-        raise Unsupported(f"{what} needs writer features {_names(unknown)}; this version can read it, not change it")
+        raise Unsupported(f"{what} needs writer features {_flag_names(unknown)}; this version can read it, not change it")
 
 
-def _names(bits: int) -> str:
+def _flag_names(bits: int) -> str:
     names = []
     for position in range(bits.bit_length()):
         if bit := bits & (1 << position):

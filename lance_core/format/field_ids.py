@@ -11,14 +11,14 @@ from collections.abc import Iterable, Mapping
 from lance_core.format._pb import table_pb2
 from lance_core.format.schema import TableSchema
 
-NOTED = "lance_assets.field_id_max"
+FIELD_ID_MAX_KEY = "lance_assets.field_id_max"
 """Config key; absent where what is there tells as much."""
 _DIGITS_MAX = 10
 
 
-def highest(schema: TableSchema, fragments: Iterable[table_pb2.DataFragment], config: Mapping[str, str]) -> int:
+def highest_field_id(schema: TableSchema, fragments: Iterable[table_pb2.DataFragment], config: Mapping[str, str]) -> int:
     """-1 where there was never a field."""
-    noted = config.get(NOTED, "")
+    noted = config.get(FIELD_ID_MAX_KEY, "")
     found = max(schema.field_id_max, int(noted) if noted.isdecimal() and len(noted) <= _DIGITS_MAX else -1)
     listed = (max(file.fields, default=-1) for fragment in fragments for file in fragment.files)
     return max(found, max(listed, default=-1))

@@ -15,41 +15,41 @@ from lance_core.format.schema import Field, TableSchema
 
 _SHOWN_MAX = 20
 
-Chain = tuple[Field, ...]
+FieldPath = tuple[Field, ...]
 """A field with all that it is within, from the top."""
 
 
-def find(schema: TableSchema, path: str, *, enters: Callable[[Field], bool] = lambda field: True) -> Chain:
-    """`enters` says of which fields the parts can be meant."""
+def find_field(schema: TableSchema, path: str, *, can_enter: Callable[[Field], bool] = lambda field: True) -> FieldPath:
+    """`can_enter` says of which fields the parts can be meant."""
     for top in schema.fields:
         if top.name == path:
             return (top,)
-    routes = list(_routes(schema.fields, path, enters))
+    routes = list(_matching_paths(schema.fields, path, can_enter))
     meant = [route for route, is_loose in routes if not is_loose] or [route for route, _ in routes]
     if not meant:
-        raise InvalidInput(unknown(path, _offered(schema, path, enters)))
+        raise InvalidInput(unknown_column_message(path, _suggestions(schema, path, can_enter)))
     if len(meant) > 1:
         raise InvalidInput(
-            f"column {path!r} could be either of several; write {' or '.join(map(repr, map(spelt, meant)))}"
+            f"column {path!r} could be either of several; write {' or '.join(map(repr, map(format_path, meant)))}"
         )
     return meant[0]
 
 
-def spelt(chain: Sequence[Field]) -> str:
+def format_path(chain: Sequence[Field]) -> str:
     """The path to the last field that can be taken for no other."""
-    return ".".join(_quoted(field.name) if is_quoted(field.name) else field.name for field in chain)
+    return ".".join(_quote(field.name) if needs_quotes(field.name) else field.name for field in chain)
 
 
-def is_quoted(name: str) -> bool:
+def needs_quotes(name: str) -> bool:
     """Whether a name on a path has to stand in back-ticks."""
     return not name or "." in name or "`" in name
 
 
-def unknown(name: str, names: Sequence[str]) -> str:
-    return f"there is no column {name!r}; {near(name, names)}"
+def unknown_column_message(name: str, names: Sequence[str]) -> str:
+    return f"there is no column {name!r}; {suggest_name(name, names)}"
 
 
-def near(name: str, names: Sequence[str]) -> str:
+def suggest_name(name: str, names: Sequence[str]) -> str:
     """What may have been meant, in large or small letters; else what there is."""
     if close := difflib.get_close_matches(name.lower(), [each.lower() for each in names], n=1):
         match = next(each for each in names if each.lower() == close[0])
@@ -57,7 +57,7 @@ def near(name: str, names: Sequence[str]) -> str:
     return f"there are {', '.join(names[:_SHOWN_MAX])}" + (", …" if len(names) > _SHOWN_MAX else "")
 
 
-def narrowed(chain: Chain) -> Field:
+def narrow_to(chain: FieldPath) -> Field:
     """The top-level field with nothing in it but what leads to the last one."""
     field = chain[-1]
     for parent in reversed(chain[:-1]):
@@ -65,7 +65,7 @@ def narrowed(chain: Chain) -> Field:
     return field
 
 
-def replaced(schema: TableSchema, chain: Chain, by: Field) -> TableSchema:
+def replace_field(schema: TableSchema, chain: FieldPath, by: Field) -> TableSchema:
     """With another field in the place of the chain's last one."""
     field = by
     for parent, old in zip(reversed(chain[:-1]), reversed(chain[1:]), strict=True):
@@ -73,55 +73,55 @@ def replaced(schema: TableSchema, chain: Chain, by: Field) -> TableSchema:
     return TableSchema(tuple(field if top.id == chain[0].id else top for top in schema.fields), schema.metadata)
 
 
-def without(schema: TableSchema, field_ids: frozenset[int]) -> TableSchema:
+def remove_fields(schema: TableSchema, field_ids: frozenset[int]) -> TableSchema:
     """Less these fields; a parent of which nothing is left goes with its children."""
-    return TableSchema(_without(schema.fields, field_ids), schema.metadata)
+    return TableSchema(_remove_from(schema.fields, field_ids), schema.metadata)
 
 
 def with_children(field: Field, children: Iterable[Field]) -> Field:
     return Field(field.id, field.name, field.logical_type, field.nullable, field.metadata, tuple(children))
 
 
-def _routes(fields: Sequence[Field], path: str, enters: Callable[[Field], bool]) -> Iterator[tuple[Chain, bool]]:
+def _matching_paths(fields: Sequence[Field], path: str, enters: Callable[[Field], bool]) -> Iterator[tuple[FieldPath, bool]]:
     """Every way that leads somewhere, and whether back-ticks that a name on it needs were left out."""
     for field in fields:
-        for written in dict.fromkeys((field.name, _quoted(field.name))):
-            is_loose = written == field.name and is_quoted(field.name)
+        for written in dict.fromkeys((field.name, _quote(field.name))):
+            is_loose = written == field.name and needs_quotes(field.name)
             if path == written:
                 yield (field,), is_loose
             elif path.startswith(f"{written}.") and enters(field):
-                for below, is_below_loose in _routes(field.children, path.removeprefix(f"{written}."), enters):
+                for below, is_below_loose in _matching_paths(field.children, path.removeprefix(f"{written}."), enters):
                     yield (field, *below), is_loose or is_below_loose
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
-def _chains(fields: Sequence[Field], enters: Callable[[Field], bool]) -> Iterator[Chain]:
+def _all_paths(fields: Sequence[Field], enters: Callable[[Field], bool]) -> Iterator[FieldPath]:
     for field in fields:
         yield (field,)
         if enters(field):
-            yield from ((field, *below) for below in _chains(field.children, enters))
+            yield from ((field, *below) for below in _all_paths(field.children, enters))
 
 
-def _offered(schema: TableSchema, path: str, enters: Callable[[Field], bool]) -> list[str]:
+def _suggestions(schema: TableSchema, path: str, enters: Callable[[Field], bool]) -> list[str]:
     """What may have been meant: what is in the column that the path begins with, else any."""
-    chains = list(_chains(schema.fields, enters))
+    chains = list(_all_paths(schema.fields, enters))
     begun = [
         chain
         for chain in chains
-        if len(chain) > 1 and path.startswith((f"{chain[0].name}.", f"{_quoted(chain[0].name)}."))
+        if len(chain) > 1 and path.startswith((f"{chain[0].name}.", f"{_quote(chain[0].name)}."))
     ]
-    return [spelt(chain) for chain in begun or chains]
+    return [format_path(chain) for chain in begun or chains]
 
 
-def _without(fields: Sequence[Field], field_ids: frozenset[int]) -> tuple[Field, ...]:
+def _remove_from(fields: Sequence[Field], field_ids: frozenset[int]) -> tuple[Field, ...]:
     kept = []
     for field in fields:
         if field.id in field_ids:
             continue
-        children = _without(field.children, field_ids)
+        children = _remove_from(field.children, field_ids)
         if children != field.children:
             if not children:
                 continue

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from lance_core.errors import Corrupt
 from lance_core.format import naming
 from lance_core.format._pb import table_pb2
-from lance_core.format.base_path import located
+from lance_core.format.base_path import qualify_path
 from lance_core.format.ids import FragmentId, Version
 from lance_core.limits import FIELDS, FILES_OF_A_FRAGMENT
 
@@ -108,9 +108,9 @@ class DataFile:
         return self._message.path
 
     @property
-    def place(self) -> str:
+    def qualified_path(self) -> str:
         """Relative to the table's root; under its base's number where it is somebody else's."""
-        return located(self.base_id, f"{naming.DATA}/{self.path}")
+        return qualify_path(self.base_id, f"{naming.DATA}/{self.path}")
 
     @property
     def field_ids(self) -> tuple[int, ...]:
@@ -153,9 +153,9 @@ class DeletionFile:
         return f"{naming.DELETIONS}/{name}"
 
     @property
-    def place(self) -> str:
+    def qualified_path(self) -> str:
         """Relative to the table's root; under its base's number where it is somebody else's."""
-        return located(self.base_id, self.path)
+        return qualify_path(self.base_id, self.path)
 
     @property
     def read_version(self) -> Version:
@@ -273,7 +273,7 @@ class Fragment:
     def files(self) -> tuple[DataFile, ...]:
         files = tuple(map(DataFile, self._message.files))
         if len(files) > 1 and files[0].version.is_legacy:
-            return _with_ids_once(files)
+            return _tombstone_repeated_ids(files)
         return files
 
     @property
@@ -296,7 +296,7 @@ class Fragment:
         """Size of its data files, as far as it is known."""
         return sum(file.size or 0 for file in self.files)
 
-    def moved(self, base_id: int | None) -> "Fragment":
+    def with_base(self, base_id: int | None) -> "Fragment":
         """For a table at another place: what has no base has this one now. With None, nothing has one."""
         message = self._copy()
         stored: list[table_pb2.DataFile | table_pb2.DeletionFile] = [*message.files]
@@ -309,7 +309,7 @@ class Fragment:
                 file.base_id = base_id
         return Fragment(message)
 
-    def counted(self, physical_rows: int, deleted_rows: int) -> "Fragment":
+    def with_counts(self, physical_rows: int, deleted_rows: int) -> "Fragment":
         """With other counts: those that were found in its files."""
         message = table_pb2.DataFragment()
         message.CopyFrom(self._message)
@@ -318,7 +318,7 @@ class Fragment:
             message.deletion_file.num_deleted_rows = deleted_rows
         return Fragment(message)
 
-    def check_itself(self, *, path: str) -> None:
+    def check_limits(self, *, path: str) -> None:
         """The part of `check` that two fragments with files of the same fields do not share."""
         where = f"fragments[id={self._message.id}]"
         if self._message.id > _U32_MAX:
@@ -330,7 +330,7 @@ class Fragment:
 
     def check(self, *, path: str) -> None:
         """What must hold for a fragment before anything of it is read."""
-        self.check_itself(path=path)
+        self.check_limits(path=path)
         where = f"fragments[id={self.id}]"
         FILES_OF_A_FRAGMENT.check(len(self._message.files), path=path)
         live: set[int] = set()
@@ -364,7 +364,7 @@ def live_rows(message: table_pb2.DataFragment) -> int:
     return message.physical_rows - deleted
 
 
-def _with_ids_once(files: tuple[DataFile, ...]) -> tuple[DataFile, ...]:
+def _tombstone_repeated_ids(files: tuple[DataFile, ...]) -> tuple[DataFile, ...]:
     """Writers up to 0.10.5 could give a new column the id of a dropped one, which other files of the fragment still
     list: the last file holds what the id stands for now."""
     seen: set[int] = set()

@@ -64,28 +64,28 @@ class FragmentReuse:
     @classmethod
     def decode(cls, data: bytes, *, path: str) -> "FragmentReuse":
         """The content itself, wherever it is kept."""
-        size_guard.check(data, path=path)
+        size_guard.check_message(data, path=path)
         try:
             content = _Details.InlineContent.FromString(data)
         except DecodeError as error:
             raise Corrupt("is not a fragment reuse index", path=path, field="index_details") from error
-        return cls(_checked(content, path=path))
+        return cls(_check_fragment_ids(content, path=path))
 
-    def followed_by(self, dataset_version: Version, groups: Iterable[FragmentRewrite]) -> "FragmentReuse":
+    def with_compaction(self, dataset_version: Version, groups: Iterable[FragmentRewrite]) -> "FragmentReuse":
         """With one more compaction, built when `dataset_version` was the newest."""
         content = _Details.InlineContent()
         content.CopyFrom(self._content)
         version = content.versions.add(dataset_version=dataset_version)
         for group in groups:
             version.groups.add(
-                changed_row_addrs=_surviving(group),
-                old_fragments=map(_digest, group.old),
-                new_fragments=map(_digest, group.new),
+                changed_row_addrs=_encode_survivors(group),
+                old_fragments=map(_fragment_digest, group.old),
+                new_fragments=map(_fragment_digest, group.new),
             )
         return FragmentReuse(content)
 
-    def keeping(self, numbers: Collection[int]) -> "FragmentReuse":
-        """Only these of its notes, as `notes()` counts them."""
+    def keep_compactions(self, numbers: Collection[int]) -> "FragmentReuse":
+        """Only these of its notes, as `compactions()` counts them."""
         content = _Details.InlineContent()
         content.CopyFrom(self._content)
         kept = [version for number, version in enumerate(self._content.versions) if number in numbers]
@@ -96,7 +96,7 @@ class FragmentReuse:
     def encode(self) -> bytes:
         return self._content.SerializeToString()
 
-    def now_covered(self, covered: BitMap) -> BitMap:
+    def follow_coverage(self, covered: BitMap) -> BitMap:
         """A coverage in today's fragments, from one that was noted when older ones were alive."""
         for version in self._content.versions:
             for group in version.groups:
@@ -105,10 +105,10 @@ class FragmentReuse:
                     covered = (covered - old) | BitMap(fragment.id for fragment in group.new_fragments)
         return covered
 
-    def notes(self) -> Iterator[tuple[Version, tuple[ReuseGroup, ...]]]:
+    def compactions(self) -> Iterator[tuple[Version, tuple[ReuseGroup, ...]]]:
         """Oldest first, each with the version that it was planned on."""
         for version in self._content.versions:
-            yield Version(version.dataset_version), tuple(map(_led, version.groups))
+            yield Version(version.dataset_version), tuple(map(_reuse_group, version.groups))
 
     @property
     def new_fragments(self) -> BitMap:
@@ -159,10 +159,10 @@ def content_of(index: IndexMetadata) -> FragmentReuse | ExternalContent:
     if details.HasField("external"):
         external = details.external
         return ExternalContent(external.path, external.offset, external.size)
-    return FragmentReuse(_checked(details.inline, path=path))
+    return FragmentReuse(_check_fragment_ids(details.inline, path=path))
 
 
-def _checked(content: _Details.InlineContent, *, path: str) -> _Details.InlineContent:
+def _check_fragment_ids(content: _Details.InlineContent, *, path: str) -> _Details.InlineContent:
     """Bitmaps hold ids of 32 bits, as fragments have."""
     groups = [group for version in content.versions for group in version.groups]
     ids = [each.id for group in groups for each in (*group.old_fragments, *group.new_fragments)]
@@ -171,27 +171,27 @@ def _checked(content: _Details.InlineContent, *, path: str) -> _Details.InlineCo
     return content
 
 
-def surviving_rows(led: ReuseGroup, *, path: str) -> BitMap64:
+def surviving_rows(group: ReuseGroup, *, path: str) -> BitMap64:
     """Ascending, they are the rows of the new fragments in their order."""
-    rows = sum(count for _, count in led.old)
-    new_rows = sum(count for _, count in led.new)
+    rows = sum(count for _, count in group.old)
+    new_rows = sum(count for _, count in group.new)
     try:
-        found = BitMap64.deserialize(led.surviving)
+        found = BitMap64.deserialize(group.surviving)
     except ValueError as error:
         raise Corrupt("is not a set of rows", path=path, field="changed_row_addrs") from error
-    if max((count for _, count in (*led.old, *led.new)), default=0) > _ROWS_MAX or not len(found) == new_rows <= rows:
+    if max((count for _, count in (*group.old, *group.new)), default=0) > _ROWS_MAX or not len(found) == new_rows <= rows:
         raise Corrupt(f"leads {len(found)} of {rows} rows to {new_rows} new ones", path=path, field="changed_row_addrs")
     return found
 
 
-def _led(group: table_pb2.FragmentReuseIndexDetails.Group) -> ReuseGroup:
+def _reuse_group(group: table_pb2.FragmentReuseIndexDetails.Group) -> ReuseGroup:
     old = tuple((each.id, each.physical_rows) for each in group.old_fragments)
     return ReuseGroup(
         old, group.changed_row_addrs, tuple((each.id, each.physical_rows) for each in group.new_fragments)
     )
 
 
-def _surviving(group: FragmentRewrite) -> bytes:
+def _encode_survivors(group: FragmentRewrite) -> bytes:
     addresses = BitMap64()
     for fragment, deleted in zip(group.old, group.deleted, strict=True):
         first = fragment.id << 32
@@ -202,7 +202,7 @@ def _surviving(group: FragmentRewrite) -> bytes:
     return bytes(addresses.serialize())
 
 
-def _digest(fragment: Fragment) -> table_pb2.FragmentReuseIndexDetails.FragmentDigest:
+def _fragment_digest(fragment: Fragment) -> table_pb2.FragmentReuseIndexDetails.FragmentDigest:
     rows = fragment.physical_rows
     return _Details.FragmentDigest(id=fragment.id, physical_rows=rows, num_deleted_rows=rows - fragment.live_rows)
 

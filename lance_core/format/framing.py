@@ -29,8 +29,8 @@ class Offsets:
     transaction: int | None
 
 
-def offsets(index_section: bytes | None, transaction: bytes | None, *, before: bytes = b"") -> Offsets:
-    """Where `frame` will put the sections: known before the manifest that has to name them is serialised."""
+def section_offsets(index_section: bytes | None, transaction: bytes | None, *, before: bytes = b"") -> Offsets:
+    """Where `frame_manifest` will put the sections: known before the manifest that has to name them is serialised."""
     position = len(before)
     at: list[int | None] = []
     for section in (index_section, transaction):
@@ -39,7 +39,7 @@ def offsets(index_section: bytes | None, transaction: bytes | None, *, before: b
     return Offsets(index_section=at[0], transaction=at[1])
 
 
-def frame(index_section: bytes | None, transaction: bytes | None, manifest: bytes, *, before: bytes = b"") -> bytes:
+def frame_manifest(index_section: bytes | None, transaction: bytes | None, manifest: bytes, *, before: bytes = b"") -> bytes:
     parts: list[bytes] = [before]
     for section in (index_section, transaction):
         if section is not None:
@@ -49,7 +49,7 @@ def frame(index_section: bytes | None, transaction: bytes | None, manifest: byte
     return b"".join(parts)
 
 
-def manifest_position(tail: bytes, *, size: int, path: str) -> int:
+def find_manifest_position(tail: bytes, *, size: int, path: str) -> int:
     """Where the manifest message's section starts, read from the last bytes of a file of `size` bytes."""
     if len(tail) < FOOTER.size:
         raise Corrupt(f"{size} bytes are too few for a manifest", path=path, field="footer")
@@ -62,10 +62,10 @@ def manifest_position(tail: bytes, *, size: int, path: str) -> int:
     return int(position)
 
 
-def manifest_message(data: bytes, *, path: str) -> bytes:
+def extract_manifest_message(data: bytes, *, path: str) -> bytes:
     """The manifest message's bytes in a whole file."""
-    position = manifest_position(data[-FOOTER.size :], size=len(data), path=path)
-    message = section(data, position, path=path, field="manifest")
+    position = find_manifest_position(data[-FOOTER.size :], size=len(data), path=path)
+    message = read_section(data, position, path=path, field="manifest")
     if position + _LENGTH.size + len(message) + FOOTER.size != len(data):
         raise Corrupt(
             f"the manifest's length {len(message)} does not fill the file up to its footer",
@@ -75,7 +75,7 @@ def manifest_message(data: bytes, *, path: str) -> bytes:
     return message
 
 
-def section(data: bytes, position: int, *, path: str, field: str) -> bytes:
+def read_section(data: bytes, position: int, *, path: str, field: str) -> bytes:
     """The length-prefixed section that starts at `position`."""
     start = position + _LENGTH.size
     if position < 0 or start > len(data):

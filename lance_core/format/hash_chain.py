@@ -17,7 +17,7 @@ from lance_core.format.ids import Version
 PARENT = "lance_assets.parent"
 PARENT_BYTES_MAX = 256
 """What it adds to a transaction, at most."""
-_FORM = re.compile(r"([1-9][0-9]{0,18}) sha256:([0-9a-f]{64})")
+_PATTERN = re.compile(r"([1-9][0-9]{0,18}) sha256:([0-9a-f]{64})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class ParentHash:
         >>> Parent.of("somebody else's").version
         0
         """
-        matched = _FORM.fullmatch(text)
+        matched = _PATTERN.fullmatch(text)
         return cls(Version(int(matched[1])), matched[2]) if matched else cls(Version(0), text)
 
     def __str__(self) -> str:

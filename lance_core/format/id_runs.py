@@ -18,13 +18,13 @@ Positions = npt.NDArray[np.integer]
 END_MAX = 2**64 - 1
 
 
-def checked(positions: Positions, rows: int) -> Counts:
+def check_positions(positions: Positions, rows: int) -> Counts:
     if len(positions) and not (positions.min() >= 0 and positions.max() < rows):
         raise InvalidInput(f"rows {positions.min()} to {positions.max()} of {rows}")
     return positions.astype(np.int64)
 
 
-def without(lengths: Counts, deleted: Counts) -> tuple[Counts, Counts, Counts]:
+def remove_positions(lengths: Counts, deleted: Counts) -> tuple[Counts, Counts, Counts]:
     """What stays of runs when rows are deleted: for each piece, its run, how far into it, and its length."""
     ends = np.cumsum(lengths)
     if not len(deleted):
@@ -38,15 +38,15 @@ def without(lengths: Counts, deleted: Counts) -> tuple[Counts, Counts, Counts]:
     return run, piece_starts - (ends - lengths)[run], piece_ends - piece_starts
 
 
-def clipped(lengths: Counts, start: int, stop: int) -> tuple[Counts, Counts, Counts]:
-    """What of runs lies between two rows, in the form of `without`."""
+def clip_runs(lengths: Counts, start: int, stop: int) -> tuple[Counts, Counts, Counts]:
+    """What of runs lies between two rows, in the form of `remove_positions`."""
     ends = np.cumsum(lengths)
     begins = np.maximum(ends - lengths, start)
     run = np.flatnonzero(np.minimum(ends, stop) > begins)
     return run, (begins - (ends - lengths))[run], (np.minimum(ends, stop) - begins)[run]
 
 
-def ascends(values: Ids) -> bool:
+def is_ascending(values: Ids) -> bool:
     return bool((values[1:] > values[:-1]).all())
 
 
@@ -59,22 +59,22 @@ def one_run(start: int, count: int) -> tuple[Ids, Counts]:
 def runs_of(ids: Ids) -> tuple[Ids, Counts]:
     if not len(ids):
         return ids, np.empty(0, dtype=np.int64)
-    first = np.concatenate([[0], np.flatnonzero(~follows(ids[1:], ids[:-1])) + 1])
+    first = np.concatenate([[0], np.flatnonzero(~is_successor(ids[1:], ids[:-1])) + 1])
     return ids[first], np.diff(first, append=len(ids))
 
 
-def follows(ids: Ids, before: Ids) -> npt.NDArray[np.bool_]:
+def is_successor(ids: Ids, before: Ids) -> npt.NDArray[np.bool_]:
     """The highest id is followed by none, though its sum with 1 wraps to 0."""
     follows: npt.NDArray[np.bool_] = (ids == before + np.uint64(1)) & (ids != 0)
     return follows
 
 
-def lasts_of(starts: Ids, lengths: Counts) -> Ids:
+def last_ids(starts: Ids, lengths: Counts) -> Ids:
     """Inclusive, since the end of a run may need a bit more."""
     return starts + (lengths - 1).astype(np.uint64)
 
 
-def expanded(starts: Ids, lengths: Counts) -> Ids:
+def expand_runs(starts: Ids, lengths: Counts) -> Ids:
     ends = np.cumsum(lengths)
     rows = int(ends[-1]) if len(ends) else 0
     expanded: Ids = np.arange(rows, dtype=np.uint64)
@@ -82,15 +82,15 @@ def expanded(starts: Ids, lengths: Counts) -> Ids:
     return expanded
 
 
-def by_first(starts: Ids, lengths: Counts) -> tuple[Ids, Counts, Counts]:
-    if ascends(starts):
+def sort_by_first_id(starts: Ids, lengths: Counts) -> tuple[Ids, Counts, Counts]:
+    if is_ascending(starts):
         return starts, lengths, np.arange(len(starts))
     order = np.argsort(starts, kind="stable")
     return starts[order], lengths[order], order
 
 
-def overlap(starts: Ids, lengths: Counts) -> tuple[int, RowId] | None:
+def find_overlap(starts: Ids, lengths: Counts) -> tuple[int, RowId] | None:
     """Of runs by first id: the first whose next one starts before it ends, and the id that both hold."""
-    lasts = lasts_of(starts, lengths)
+    lasts = last_ids(starts, lengths)
     meeting = np.flatnonzero(starts[1:] <= lasts[:-1])
     return (int(meeting[0]), RowId(int(starts[meeting[0] + 1]))) if len(meeting) else None

@@ -7,10 +7,10 @@ Start with `decode_segment` and `encode_segment`. What a sequence of segments me
 import numpy as np
 
 from lance_core.format._pb import rowids_pb2
-from lance_core.format.id_runs import END_MAX, Counts, Ids, ascends, expanded, lasts_of, one_run, runs_of
+from lance_core.format.id_runs import END_MAX, Counts, Ids, is_ascending, expand_runs, last_ids, one_run, runs_of
 
 
-class BadSegment(ValueError):
+class InvalidSegment(ValueError):
     """A segment contradicts itself. Whoever decodes says in which file and field."""
 
 
@@ -20,8 +20,8 @@ def decode_segment(message: rowids_pb2.U64Segment, *, rows_max: int) -> tuple[Id
     if kind == "sorted_array" or kind == "array":
         values = _decode_array(message.sorted_array if kind == "sorted_array" else message.array)
         _check_count(len(values), rows_max)
-        if kind == "sorted_array" and not ascends(values):
-            raise BadSegment("a sorted array does not ascend")
+        if kind == "sorted_array" and not is_ascending(values):
+            raise InvalidSegment("a sorted array does not ascend")
         return runs_of(values)
     if kind == "range":
         start, end = message.range.start, message.range.end
@@ -31,17 +31,17 @@ def decode_segment(message: rowids_pb2.U64Segment, *, rows_max: int) -> tuple[Id
         return _decode_holes(message.range_with_holes, rows_max)
     if kind == "range_with_bitmap":
         return _decode_bitmap(message.range_with_bitmap, rows_max)
-    raise BadSegment("a segment is of no kind that is known here")
+    raise InvalidSegment("a segment is of no kind that is known here")
 
 
 def _decode_holes(message: rowids_pb2.U64Segment.RangeWithHoles, rows_max: int) -> tuple[Ids, Counts]:
     start, end = message.start, message.end
     holes = _decode_array(message.holes)
     _check_count(end - start - len(holes), rows_max)
-    if not ascends(holes):
-        raise BadSegment("the holes of a range do not ascend")
+    if not is_ascending(holes):
+        raise InvalidSegment("the holes of a range do not ascend")
     if len(holes) and not (start <= holes[0] and holes[-1] < end):
-        raise BadSegment(f"a hole lies outside of its range {start}..{end}")
+        raise InvalidSegment(f"a hole lies outside of its range {start}..{end}")
     starts = np.concatenate([np.array([start], dtype=np.uint64), holes + np.uint64(1)])
     lengths = (np.concatenate([holes, np.array([end], dtype=np.uint64)]) - starts).astype(np.int64)
     return starts[lengths > 0], lengths[lengths > 0]
@@ -51,9 +51,9 @@ def _decode_bitmap(message: rowids_pb2.U64Segment.RangeWithBitmap, rows_max: int
     slots = message.end - message.start
     packed = np.frombuffer(message.bitmap, dtype=np.uint8)
     if slots < 0 or len(packed) != -(-slots // 8):
-        raise BadSegment(f"a bitmap of {len(packed)} bytes is not for the range {message.start}..{message.end}")
+        raise InvalidSegment(f"a bitmap of {len(packed)} bytes is not for the range {message.start}..{message.end}")
     if slots % 8 and packed[-1] >> (slots % 8):
-        raise BadSegment("a bitmap has bits beyond its range")
+        raise InvalidSegment("a bitmap has bits beyond its range")
     _check_count(int(np.bitwise_count(packed).sum()), rows_max)
     edges = np.diff(np.unpackbits(packed, count=slots, bitorder="little").view(np.int8), prepend=0, append=0)
     starts, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
@@ -69,48 +69,48 @@ def _decode_array(message: rowids_pb2.EncodedU64Array) -> Ids:
     elif kind == "u64_array":
         base, data, width = 0, message.u64_array.values, 8
     else:
-        raise BadSegment("an array is of no kind that is known here")
+        raise InvalidSegment("an array is of no kind that is known here")
     if len(data) % width:
-        raise BadSegment(f"{len(data)} bytes are no array of {width}-byte values")
+        raise InvalidSegment(f"{len(data)} bytes are no array of {width}-byte values")
     offsets = np.frombuffer(data, dtype=f"<u{width}").astype(np.uint64)
     if len(offsets) and int(offsets.max()) + base > END_MAX:
-        raise BadSegment("an array holds values of more than 64 bits")
+        raise InvalidSegment("an array holds values of more than 64 bits")
     return offsets + np.uint64(base)
 
 
 def _check_count(count: int, rows_max: int) -> None:
     if count < 0:
-        raise BadSegment("a range ends before it starts")
+        raise InvalidSegment("a range ends before it starts")
     if count > rows_max:
-        raise BadSegment(f"a segment holds {count} values where {rows_max} rows are left")
+        raise InvalidSegment(f"a segment holds {count} values where {rows_max} rows are left")
 
 
 def encode_segment(starts: Ids, lengths: Counts) -> rowids_pb2.U64Segment:
     """The smallest form by the reference writer's estimate; of equal ones the first of holes, bitmap, array."""
-    lasts = lasts_of(starts, lengths)
+    lasts = last_ids(starts, lengths)
     if not (starts[1:] > lasts[:-1]).all():
-        return rowids_pb2.U64Segment(array=_array(expanded(starts, lengths)))
+        return rowids_pb2.U64Segment(array=_encode_array(expand_runs(starts, lengths)))
     start, end, count = int(starts[0]), int(lasts[-1]) + 1, int(lengths.sum())
     slots = end - start
     if slots == count and end <= END_MAX:
         return range_segment(start, end)
     as_holes, as_bitmap, as_array = 4 * (slots - count), -(-slots // 8), 2 * count
     if end > END_MAX or as_array < min(as_holes, as_bitmap):
-        return rowids_pb2.U64Segment(sorted_array=_array(expanded(starts, lengths)))
+        return rowids_pb2.U64Segment(sorted_array=_encode_array(expand_runs(starts, lengths)))
     if as_holes <= as_bitmap:
         gaps = lasts[:-1] + np.uint64(1)
-        holes = _array(expanded(gaps, (starts[1:] - gaps).astype(np.int64)))
+        holes = _encode_array(expand_runs(gaps, (starts[1:] - gaps).astype(np.int64)))
         message = rowids_pb2.U64Segment.RangeWithHoles(start=start, end=end, holes=holes)
         return rowids_pb2.U64Segment(range_with_holes=message)
     bits = np.zeros(slots, dtype=np.uint8)
-    bits[(expanded(starts, lengths) - starts[0]).astype(np.int64)] = 1
+    bits[(expand_runs(starts, lengths) - starts[0]).astype(np.int64)] = 1
     bitmap = np.packbits(bits, bitorder="little").tobytes()
     return rowids_pb2.U64Segment(
         range_with_bitmap=rowids_pb2.U64Segment.RangeWithBitmap(start=start, end=end, bitmap=bitmap)
     )
 
 
-def _array(values: Ids) -> rowids_pb2.EncodedU64Array:
+def _encode_array(values: Ids) -> rowids_pb2.EncodedU64Array:
     base, top = (values.min(), values.max()) if len(values) else (np.uint64(0), np.uint64(END_MAX))
     offsets = values - base
     if top - base < 2**16:

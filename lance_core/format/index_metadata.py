@@ -15,7 +15,7 @@ from pyroaring import BitMap
 from lance_core.errors import Corrupt
 from lance_core.format import naming, size_guard
 from lance_core.format._pb import table_pb2
-from lance_core.format.base_path import located
+from lance_core.format.base_path import qualify_path
 from lance_core.format.ids import Version
 from lance_core.limits import FIELDS, INDICES
 
@@ -33,7 +33,7 @@ _ROW_IDS_BELOW = {
     "vectorindexdetails": 3,
 }
 """Below this version a kind stores row ids, from it on addresses. The others store addresses, or nobody knows."""
-_FOLLOWS_NOTES_BELOW = {
+_FOLLOWS_REUSE_BELOW = {
     "bitmapindexdetails": 1,
     "bloomfilterindexdetails": 1,
     "btreeindexdetails": 2,
@@ -51,7 +51,7 @@ _BREAKS_WHEN_REMAPPED = frozenset(
 )
 """Kinds whose rows pylance 14 loses where it rewrites the index at once over a fragment reuse index that it depends
 on, as `compact_files()` does."""
-_OF_ZONES = frozenset({"zonemapindexdetails", "bloomfilterindexdetails"})
+_ZONE_BASED = frozenset({"zonemapindexdetails", "bloomfilterindexdetails"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class IndexMetadata:
         message.index_details.value = details
         return cls(message)
 
-    def filled(self, details: bytes, files: Iterable[SegmentFile]) -> "IndexMetadata":
+    def with_contents(self, details: bytes, files: Iterable[SegmentFile]) -> "IndexMetadata":
         """With what is known once its files are written."""
         message = table_pb2.IndexMetadata()
         message.CopyFrom(self._message)
@@ -132,9 +132,9 @@ class IndexMetadata:
         return self._message.base_id if self._message.HasField("base_id") else None
 
     @property
-    def place(self) -> str:
+    def qualified_path(self) -> str:
         """Its directory, relative to the table's root; under its base's number where it is somebody else's."""
-        return located(self.base_id, f"{naming.INDICES}/{self.uuid}")
+        return qualify_path(self.base_id, f"{naming.INDICES}/{self.uuid}")
 
     @property
     def file_names(self) -> tuple[str, ...]:
@@ -185,24 +185,24 @@ class IndexMetadata:
         return self._message.index_details.type_url.rpartition(".")[2]
 
     @property
-    def holds_addresses(self) -> bool:
+    def stores_addresses(self) -> bool:
         """Whether it says where rows are, even in a table with stable row ids: then it is lost where they move."""
         return self._message.index_version >= _ROW_IDS_BELOW.get(self.kind.lower(), 0)
 
     @property
-    def is_of_zones(self) -> bool:
+    def is_zone_based(self) -> bool:
         """It knows stretches of a fragment, not rows: nothing of it can follow a row to another place."""
-        return self.kind.lower() in _OF_ZONES
+        return self.kind.lower() in _ZONE_BASED
 
     @property
-    def follows_notes(self) -> bool:
+    def follows_reuse(self) -> bool:
         """Whether it stays right where a fragment reuse index says where its rows went."""
-        return self._message.index_version < _FOLLOWS_NOTES_BELOW.get(self.kind.lower(), 0)
+        return self._message.index_version < _FOLLOWS_REUSE_BELOW.get(self.kind.lower(), 0)
 
     @property
-    def outlives_notes(self) -> bool:
+    def survives_remap(self) -> bool:
         """Whether it stays right even where somebody who compacts later rewrites it at once."""
-        return self.follows_notes and self.kind.lower() not in _BREAKS_WHEN_REMAPPED
+        return self.follows_reuse and self.kind.lower() not in _BREAKS_WHEN_REMAPPED
 
     @property
     def covers(self) -> BitMap | None:
@@ -214,22 +214,22 @@ class IndexMetadata:
         except ValueError as error:
             raise Corrupt("is not a Roaring bitmap", path=f"index {self.name}", field="fragment_bitmap") from error
 
-    def rewritten_as(self, anew: "IndexMetadata") -> "IndexMetadata":
+    def with_rewrite(self, rewritten: "IndexMetadata") -> "IndexMetadata":
         """Under a new uuid with new files; name, fields and the version it was built from stay."""
         message = table_pb2.IndexMetadata()
         message.CopyFrom(self._message)
-        message.uuid.CopyFrom(anew.message.uuid)
+        message.uuid.CopyFrom(rewritten.message.uuid)
         message.ClearField("base_id")
-        if anew.base_id is not None:
-            message.base_id = anew.base_id
-        message.index_version = anew.message.index_version
+        if rewritten.base_id is not None:
+            message.base_id = rewritten.base_id
+        message.index_version = rewritten.message.index_version
         del message.files[:]
-        message.files.extend(anew.message.files)
-        if anew.message.HasField("index_details"):
-            message.index_details.CopyFrom(anew.message.index_details)
+        message.files.extend(rewritten.message.files)
+        if rewritten.message.HasField("index_details"):
+            message.index_details.CopyFrom(rewritten.message.index_details)
         return IndexMetadata(message)
 
-    def moved(self, base_id: int | None) -> "IndexMetadata":
+    def with_base(self, base_id: int | None) -> "IndexMetadata":
         """For a table at another place: without a base, its files are in this one now. With None, in the table."""
         message = table_pb2.IndexMetadata()
         message.CopyFrom(self._message)
@@ -239,7 +239,7 @@ class IndexMetadata:
             message.base_id = base_id
         return IndexMetadata(message)
 
-    def covering(self, fragments: BitMap) -> "IndexMetadata":
+    def with_coverage(self, fragments: BitMap) -> "IndexMetadata":
         """The same segment with another coverage. The empty set is written out: no bytes would mean unknown."""
         message = table_pb2.IndexMetadata()
         message.CopyFrom(self._message)
@@ -250,7 +250,7 @@ class IndexMetadata:
 def decode_section(data: bytes | None, *, path: str) -> tuple[IndexMetadata, ...]:
     if data is None:
         return ()
-    size_guard.check(data, path=path)
+    size_guard.check_message(data, path=path)
     try:
         segments = table_pb2.IndexSection.FromString(data).indices
     except DecodeError as error:

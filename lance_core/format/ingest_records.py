@@ -19,7 +19,7 @@ INGESTED = "lance_assets.ingested"
 """The key of the entry, and of the property that says what it becomes."""
 FOLLOWS = "lance_assets.ingested_follows"
 """The property that says what it is before."""
-DIRECTORY = f"{naming.OWN}/ingested"
+DIRECTORY = f"{naming.PROJECT_DIRECTORY}/ingested"
 _SEGMENT = re.compile(r"([0-9a-f]{32}):([1-9]\d{0,11})")
 
 

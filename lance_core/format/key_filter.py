@@ -47,13 +47,13 @@ def may_share_keys(one: bytes, other: bytes) -> bool:
         return not set(first.exact.key_hashes).isdisjoint(second.exact.key_hashes)
     if kinds == ["exact", "bloom"]:
         first, second = second, first
-    if not _is_ours(first.bloom):
+    if not _has_known_size(first.bloom):
         return True
     words = _words(first.bloom)
     if second.WhichOneof("data") == "exact":
-        block, bits = _places(np.array(second.exact.key_hashes, dtype=np.uint64))
+        block, bits = _blocks_and_bits(np.array(second.exact.key_hashes, dtype=np.uint64))
         return bool(((words[block] & bits) == bits).all(axis=1).any())
-    if not _is_ours(second.bloom):
+    if not _has_known_size(second.bloom):
         return True
     # A key sets one bit in each word of a block: where some word has no bit in common, no key is in both.
     return bool((words & _words(second.bloom)).all(axis=1).any())
@@ -69,11 +69,11 @@ def key_filter(field_ids: Sequence[int], columns: Sequence[pa.Array], *, exact: 
         message.exact.SetInParent()
         return message.SerializeToString()
     words = np.zeros((_BLOCKS, _WORDS_PER_BLOCK), dtype=np.uint32)
-    _add(words, hashes)
+    _set_bits(words, hashes)
     return _bloom(message, words)
 
 
-def joined_filters(field_ids: Sequence[int], filters: Sequence[bytes], *, exact: bool) -> bytes:
+def merge_filters(field_ids: Sequence[int], filters: Sequence[bytes], *, exact: bool) -> bytes:
     """Of keys in several portions, each of whose filters `key_filter` made: the filter of them all."""
     message = transaction_pb2.Transaction.KeyExistenceFilter(field_ids=field_ids)
     parts = [transaction_pb2.Transaction.KeyExistenceFilter.FromString(each) for each in filters]
@@ -86,7 +86,7 @@ def joined_filters(field_ids: Sequence[int], filters: Sequence[bytes], *, exact:
     words = np.zeros((_BLOCKS, _WORDS_PER_BLOCK), dtype=np.uint32)
     for bloom in blooms:
         words |= _words(bloom)
-    _add(words, hashes)
+    _set_bits(words, hashes)
     return _bloom(message, words)
 
 
@@ -95,8 +95,8 @@ def hashes_of(columns: Sequence[pa.Array]) -> Hashes:
     return _hashes(columns)
 
 
-def _add(words: npt.NDArray[np.uint32], hashes: Hashes) -> None:
-    block, bits = _places(hashes)
+def _set_bits(words: npt.NDArray[np.uint32], hashes: Hashes) -> None:
+    block, bits = _blocks_and_bits(hashes)
     for number in range(_WORDS_PER_BLOCK):
         np.bitwise_or.at(words[:, number], block, bits[:, number])
 
@@ -109,14 +109,14 @@ def _bloom(message: transaction_pb2.Transaction.KeyExistenceFilter, words: npt.N
     return message.SerializeToString()
 
 
-def _places(hashes: Hashes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
+def _blocks_and_bits(hashes: Hashes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
     """The block of each key, and its bit in every word of that."""
     block = (((hashes >> np.uint64(32)) * np.uint64(_BLOCKS)) >> np.uint64(32)).astype(np.int64)
     low = hashes.astype(np.uint32)[:, np.newaxis]
     return block, np.left_shift(np.uint32(1), (low * np.array(_SALTS, dtype=np.uint32)) >> np.uint32(27))
 
 
-def _is_ours(bloom: transaction_pb2.Transaction.BloomFilter) -> bool:
+def _has_known_size(bloom: transaction_pb2.Transaction.BloomFilter) -> bool:
     """Of the size that is known here; another one may hold any key."""
     return len(bloom.bitmap) == 4 * _WORDS_PER_BLOCK * _BLOCKS and bloom.num_bits == len(bloom.bitmap) * 8
 
@@ -128,8 +128,8 @@ def _words(bloom: transaction_pb2.Transaction.BloomFilter) -> npt.NDArray[np.uin
 def _hashes(columns: Sequence[pa.Array]) -> Hashes:
     """Of one column its bytes; of several each one's bytes and a zero, one after another."""
     if len(columns) == 1 and not _is_text(columns[0].type):
-        return xxh64(_bytes_of(columns[0]))
-    parts = [_texts(column) if _is_text(column.type) else _fixed(column) for column in columns]
+        return xxh64(_byte_matrix(columns[0]))
+    parts = [_text_bytes(column) if _is_text(column.type) else _fixed_width_bytes(column) for column in columns]
     if not parts:
         return np.empty(0, dtype=np.uint64)
     keys = parts[0] if len(parts) == 1 else [b"".join(part + b"\0" for part in row) for row in zip(*parts, strict=True)]
@@ -142,11 +142,11 @@ def _hashes(columns: Sequence[pa.Array]) -> Hashes:
     return found
 
 
-def _fixed(column: pa.Array) -> list[bytes]:
-    return [each.tobytes() for each in _bytes_of(column)]
+def _fixed_width_bytes(column: pa.Array) -> list[bytes]:
+    return [each.tobytes() for each in _byte_matrix(column)]
 
 
-def _bytes_of(column: pa.Array) -> _Bytes:
+def _byte_matrix(column: pa.Array) -> _Bytes:
     """A row for each value, of a type whose values have one size."""
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.uint8())
@@ -160,7 +160,7 @@ def _bytes_of(column: pa.Array) -> _Bytes:
     return np.frombuffer(values, dtype=np.uint8)[start : start + len(column) * width].reshape(-1, width)
 
 
-def _texts(column: pa.Array) -> list[bytes]:
+def _text_bytes(column: pa.Array) -> list[bytes]:
     found: list[bytes] = column.cast(pa.large_binary()).to_pylist()
     return found
 

@@ -11,7 +11,7 @@ from lance_core.errors import InvalidInput
 _PRIMARY = b"lance-schema:unenforced-primary-key"
 _PRIMARY_POSITION = b"lance-schema:unenforced-primary-key:position"
 _CLUSTERING_POSITION = b"lance-schema:unenforced-clustering-key:position"
-_YES = frozenset({b"true", b"1", b"on", b"yes", b"y"})
+_TRUE_TEXTS = frozenset({b"true", b"1", b"on", b"yes", b"y"})
 _U32_MAX = 2**32 - 1
 _DIGITS_MAX = 10
 
@@ -19,26 +19,26 @@ Metadata = Mapping[bytes, bytes]
 Updates = Mapping[str, str | None]
 
 
-def is_primary(metadata: Metadata) -> bool:
+def is_primary_key(metadata: Metadata) -> bool:
     """A place among the columns of the key is enough, whatever the mark says."""
-    return metadata.get(_PRIMARY, b"").lower() in _YES or _number(metadata.get(_PRIMARY_POSITION)) is not None
+    return metadata.get(_PRIMARY, b"").lower() in _TRUE_TEXTS or _parse_number(metadata.get(_PRIMARY_POSITION)) is not None
 
 
 def primary_position(metadata: Metadata) -> int:
     """From 1; 0 stands for the order of the schema."""
-    return _number(metadata.get(_PRIMARY_POSITION)) or 0
+    return _parse_number(metadata.get(_PRIMARY_POSITION)) or 0
 
 
 def clustering_position(metadata: Metadata) -> int:
     """From 1; 0 where the field is in no clustering key."""
-    return _number(metadata.get(_CLUSTERING_POSITION)) or 0
+    return _parse_number(metadata.get(_CLUSTERING_POSITION)) or 0
 
 
 def check_update(before: Mapping[int, Metadata], updates: Mapping[int, Updates], after: Mapping[int, Metadata]) -> None:
     """All by field id. What is declared cannot be declared anew, not even in the same words or for another column; what
     is not yet has to make sense."""
     for kind, names, is_declared in (
-        ("primary key", (_PRIMARY, _PRIMARY_POSITION), is_primary),
+        ("primary key", (_PRIMARY, _PRIMARY_POSITION), is_primary_key),
         ("clustering key", (_CLUSTERING_POSITION,), _is_clustered),
     ):
         reserved = [name for name in names if any(name.decode() in each for each in updates.values())]
@@ -57,10 +57,10 @@ def check_update(before: Mapping[int, Metadata], updates: Mapping[int, Updates],
 
 
 def _is_clustered(metadata: Metadata) -> bool:
-    return _number(metadata.get(_CLUSTERING_POSITION)) is not None
+    return _parse_number(metadata.get(_CLUSTERING_POSITION)) is not None
 
 
-def _number(text: bytes | None) -> int | None:
+def _parse_number(text: bytes | None) -> int | None:
     """Of 32 bits, in decimal digits; anything else is no number."""
     digits = (text or b"").removeprefix(b"+")
     if not digits.isdigit() or len(digits.lstrip(b"0")) > _DIGITS_MAX:

@@ -54,7 +54,7 @@ class LegacyFile:
 
     @classmethod
     def decode(cls, metadata: bytes, *, size: int, path: str) -> "LegacyFile":
-        size_guard.check(metadata, path=path)
+        size_guard.check_message(metadata, path=path)
         try:
             message = file_pb2.Metadata.FromString(metadata)
         except DecodeError as error:
@@ -79,7 +79,7 @@ class LegacySchema:
 
     @classmethod
     def decode(cls, manifest: bytes, *, path: str) -> "LegacySchema":
-        size_guard.check(manifest, path=path)
+        size_guard.check_message(manifest, path=path)
         try:
             message = table_pb2.Manifest.FromString(manifest)
         except DecodeError as error:
@@ -105,7 +105,7 @@ def metadata_span(tail: bytes, *, size: int, path: str) -> Span:
     return Span(position, length)
 
 
-def message_in(section: bytes, *, path: str, field: str) -> bytes:
+def read_message(section: bytes, *, path: str, field: str) -> bytes:
     """The length-prefixed message at the start of these bytes."""
     if len(section) < _LENGTH.size:
         raise Corrupt(f"section {field} is cut short", path=path, field=field)

@@ -86,10 +86,10 @@ def to_arrow(logical: str) -> pa.DataType:
                 make = {"128": pa.decimal128, "256": pa.decimal256}[bits]
                 return make(int(precision), int(scale))
             case "fixed_size_binary":
-                return pa.binary(_positive(rest))
+                return pa.binary(_parse_positive(rest))
             case "fixed_size_list":
                 inner, _, size = rest.rpartition(":")
-                return pa.list_(_BFLOAT16_ITEM if inner == BFLOAT16_EXTENSION else to_arrow(inner), _positive(size))
+                return pa.list_(_BFLOAT16_ITEM if inner == BFLOAT16_EXTENSION else to_arrow(inner), _parse_positive(size))
             case "dict":
                 value, index, _ordered = rest.rsplit(":", 2)
                 return pa.dictionary(to_arrow(index), to_arrow(value))
@@ -113,13 +113,13 @@ def from_arrow(arrow: pa.DataType) -> str:
     if pa.types.is_fixed_size_binary(arrow):
         return f"fixed_size_binary:{arrow.byte_width}"
     if pa.types.is_fixed_size_list(arrow):
-        return f"fixed_size_list:{_element(arrow.value_field)}:{arrow.list_size}"
+        return f"fixed_size_list:{_element_type(arrow.value_field)}:{arrow.list_size}"
     if pa.types.is_dictionary(arrow):
         return f"dict:{from_arrow(arrow.value_type)}:{from_arrow(arrow.index_type)}:false"
     raise UnknownLogicalType(str(arrow))
 
 
-def _element(field: pa.Field) -> str:
+def _element_type(field: pa.Field) -> str:
     metadata = field.metadata or {}
     if metadata.get(EXTENSION_NAME) == BFLOAT16_EXTENSION.encode():
         return BFLOAT16_EXTENSION
@@ -129,7 +129,7 @@ def _element(field: pa.Field) -> str:
     return name
 
 
-def _positive(text: str) -> int:
+def _parse_positive(text: str) -> int:
     number = int(text)
     if number <= 0:
         raise UnknownLogicalType(text)

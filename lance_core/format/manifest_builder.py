@@ -13,12 +13,12 @@ from itertools import pairwise
 from lance_core.errors import Corrupt, InvalidInput
 from lance_core.format import index_metadata, manifest_header, naming
 from lance_core.format._pb import table_pb2
-from lance_core.format.base_path import BasePath, decode_all
+from lance_core.format.base_path import BasePath, decode_bases
 from lance_core.format.features import STICKY, Feature
 from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.ids import FragmentId, RowId, Version
 from lance_core.format.index_metadata import IndexMetadata
-from lance_core.format.manifest import FRAGMENT_ID_MAX, Manifest, not_given_out
+from lance_core.format.manifest import FRAGMENT_ID_MAX, Manifest, unassigned_id_error
 from lance_core.format.naming import NamingScheme
 from lance_core.format.row_versions import RowVersions
 from lance_core.format.rowids import RowIdSequence
@@ -27,7 +27,7 @@ from lance_core.format.schema import TableSchema
 LIBRARY = "lance-assets"
 _ROW_ID_MAX = 2**63 - 1
 _BLOB = b"lance.blob.v2"
-_OF_ONE_VERSION = ("version_aux_data", "tag", "writer_version", "timestamp", "transaction_file")
+_VERSION_SPECIFIC_FIELDS = ("version_aux_data", "tag", "writer_version", "timestamp", "transaction_file")
 
 
 class ManifestBuilder:
@@ -36,7 +36,7 @@ class ManifestBuilder:
         self._path = path
         self._fragments: dict[FragmentId, Fragment] | None = None
         """Those that were there, once somebody asked; the message then carries none."""
-        self._fresh: list[table_pb2.DataFragment] = []
+        self._added: list[table_pb2.DataFragment] = []
         self._carries_fragments = True
         self._index_section = index_section
         self._indices: tuple[IndexMetadata, ...] | None = None
@@ -63,9 +63,9 @@ class ManifestBuilder:
         are the head's in any case, since what was given out once is never given out again. `version` is another
         number than the next, for one beside the line."""
         source = contents or head
-        message = source.edit()
-        message.version = version or _following(head)
-        for name in _OF_ONE_VERSION:
+        message = source.copy_header()
+        message.version = version or _next_version(head)
+        for name in _VERSION_SPECIFIC_FIELDS:
             message.ClearField(name)
         if not message.data_format.version:
             message.data_format.file_format = "lance"
@@ -79,7 +79,7 @@ class ManifestBuilder:
         return draft
 
     @classmethod
-    def elsewhere(cls, source: Manifest, *, base: BasePath | None, branch: str | None) -> "ManifestBuilder":
+    def for_other_location(cls, source: Manifest, *, base: BasePath | None, branch: str | None) -> "ManifestBuilder":
         """The same version at another place: what had no base is in `base` from here on. With none, everything was
         copied, and nothing has one but blobs that the table only refers to."""
         draft = cls.for_successor(source, version=source.version)
@@ -93,8 +93,8 @@ class ManifestBuilder:
         message.ClearField("branch")
         if branch is not None:
             message.branch = branch
-        draft.put([fragment.moved(base.id if base else None) for fragment in draft.fragments.values()])
-        draft.set_indices([index.moved(base.id if base else None) for index in draft.indices])
+        draft.update_fragments([fragment.with_base(base.id if base else None) for fragment in draft.fragments.values()])
+        draft.set_indices([index.with_base(base.id if base else None) for index in draft.indices])
         return draft
 
     # Looking
@@ -130,11 +130,11 @@ class ManifestBuilder:
 
     @property
     def base_paths(self) -> tuple[BasePath, ...]:
-        return decode_all(self._message.base_paths)
+        return decode_bases(self._message.base_paths)
 
     @property
     def fragments(self) -> Mapping[FragmentId, Fragment]:
-        """Those that are there, less those that `add` brought. Asking for them parses them, so a change that leaves
+        """Those that are there, less those that `add_fragments` brought. Asking for them parses them, so a change that leaves
         them alone does not ask."""
         if self._fragments is None:
             whole = table_pb2.Manifest.FromString(self._message.SerializeToString())
@@ -144,14 +144,14 @@ class ManifestBuilder:
                 twice = next(after for before, after in pairwise(sorted(ids)) if before == after)
                 raise Corrupt(f"lists fragment {twice} twice", path=self._path, field="fragments")
             if self._message.HasField("max_fragment_id") and max(self._fragments, default=-1) > self.max_fragment_id:
-                raise not_given_out(max(self._fragments), self.max_fragment_id, path=self._path)
+                raise unassigned_id_error(max(self._fragments), self.max_fragment_id, path=self._path)
             self._message = manifest_header.without_fragments(self._message)
         return self._fragments
 
     @property
-    def fresh(self) -> tuple[Fragment, ...]:
-        """What `add` brought."""
-        return tuple(map(Fragment, self._fresh))
+    def added_fragments(self) -> tuple[Fragment, ...]:
+        """What `add_fragments` brought."""
+        return tuple(map(Fragment, self._added))
 
     @property
     def indices(self) -> tuple[IndexMetadata, ...]:
@@ -186,14 +186,14 @@ class ManifestBuilder:
         self.set_schema(schema)
         self.set_indices(())
 
-    def put(self, fragments: Iterable[Fragment]) -> None:
+    def update_fragments(self, fragments: Iterable[Fragment]) -> None:
         """Give fragments that are there a new state."""
         assert self.fragments is self._fragments
         for fragment in fragments:
             assert fragment.id in self._fragments, f"fragment {fragment.id} is not there"
             self._fragments[fragment.id] = fragment
 
-    def remove(self, fragment_ids: Iterable[FragmentId]) -> None:
+    def remove_fragments(self, fragment_ids: Iterable[FragmentId]) -> None:
         assert self.fragments is self._fragments
         for fragment_id in fragment_ids:
             self._fragments.pop(fragment_id, None)
@@ -210,14 +210,14 @@ class ManifestBuilder:
         del self._message.base_paths[:]
         self._message.base_paths.extend(base.message for base in bases)
 
-    def reserve(self, count: int) -> None:
+    def reserve_fragment_ids(self, count: int) -> None:
         """Give out ids that a later rewrite will use. On a table that never had a fragment the format begins at 1."""
         last = max(0, self.max_fragment_id) + count
         if last > FRAGMENT_ID_MAX:
-            raise self._no_id_left(last)
+            raise self._ids_exhausted(last)
         self._message.max_fragment_id = last
 
-    def add(self, fragments: Sequence[Fragment], *, keep_ids: bool) -> None:
+    def add_fragments(self, fragments: Sequence[Fragment], *, keep_ids: bool) -> None:
         """Put fragments behind those that are there, and give out their ids. An id of 0 is never kept: on the
         wire it says that none was given out yet."""
         message = self._message
@@ -225,24 +225,24 @@ class ManifestBuilder:
         for theirs in fragments:
             fragment = table_pb2.DataFragment()
             fragment.CopyFrom(theirs.message)
-            self._fresh.append(fragment)
+            self._added.append(fragment)
             if not (keep_ids and fragment.id):
                 fragment.id = next_id
             if fragment.id > FRAGMENT_ID_MAX:
-                raise self._no_id_left(fragment.id)
+                raise self._ids_exhausted(fragment.id)
             next_id = max(next_id, fragment.id + 1)
             if self.has_stable_row_ids:
-                self._give_row_ids(fragment)
+                self._assign_row_ids(fragment)
         if fragments:
             message.max_fragment_id = max(self.max_fragment_id, next_id - 1)
 
-    def _no_id_left(self, fragment_id: int) -> InvalidInput:
+    def _ids_exhausted(self, fragment_id: int) -> InvalidInput:
         return InvalidInput(
             f"version {self.version} would need a fragment of id {fragment_id}, and ids end at {FRAGMENT_ID_MAX}; "
             "write fewer, larger fragments, or copy the rows into a new table"
         )
 
-    def _give_row_ids(self, fragment: table_pb2.DataFragment) -> None:
+    def _assign_row_ids(self, fragment: table_pb2.DataFragment) -> None:
         """To all rows, or to those at the end that have none yet; and the version to rows whose writer noted none."""
         rows, start = fragment.physical_rows, self._message.next_row_id
         known = RowIdSequence.of_range(RowId(0), 0)
@@ -255,7 +255,7 @@ class ManifestBuilder:
                 "into a new table"
             )
         if missing:
-            fragment.inline_row_ids = known.followed_by(RowId(start), missing).encode()
+            fragment.inline_row_ids = known.with_appended_range(RowId(start), missing).encode()
             self._message.next_row_id += missing
         born = RowVersions.of_one(rows, self.version).encode()
         if fragment.WhichOneof("created_at_version_sequence") is None:
@@ -275,7 +275,7 @@ class ManifestBuilder:
         """The draft is not used after this."""
         message = self._message
         self._set_flags()
-        fragments = [fragment.message for fragment in (self._fragments or {}).values()] + self._fresh
+        fragments = [fragment.message for fragment in (self._fragments or {}).values()] + self._added
         # Without those that pass through as bytes the order is ours to keep; they lie before what was added.
         manifest_header.add_fragments(message, sorted(fragments, key=lambda fragment: fragment.id))
         message.timestamp.seconds, message.timestamp.nanos = divmod(now_ns, 1_000_000_000)
@@ -283,7 +283,7 @@ class ManifestBuilder:
         message.writer_version.version = library_version
         message.transaction_file = transaction_file
         section = self._index_section if self._indices is None else index_metadata.encode_section(self._indices)
-        return Manifest.framed(
+        return Manifest.from_header(
             message,
             index_section=section,
             transaction=transaction,
@@ -306,13 +306,13 @@ class ManifestBuilder:
             version = StorageVersion.parse(message.data_format.version)
         except ValueError as error:
             raise Corrupt(str(error), path=self._path, field="data_format.version") from error
-        if any(file.version != version for fragment in self.fresh for file in fragment.files):
+        if any(file.version != version for fragment in self.added_fragments for file in fragment.files):
             both |= Feature.MIXED_FILE_VERSIONS
         message.reader_feature_flags = int(both)
         message.writer_feature_flags = int(both | Feature.TABLE_CONFIG if message.config else both)
 
 
-def _following(head: Manifest) -> Version:
+def _next_version(head: Manifest) -> Version:
     number = Version(head.version + 1)
     if naming.is_detached(number):
         raise Corrupt(f"is version {head.version}, and no number of a line follows it", path=head.path, field="version")

@@ -14,10 +14,10 @@ TRANSACTIONS = "_transactions"
 DATA = "data"
 DELETIONS = "_deletions"
 INDICES = "_indices"
-OWN = "_lance_assets"
+PROJECT_DIRECTORY = "_lance_assets"
 """The one directory this project adds to a table;
 Lance's readers and cleanup leave unknown directories alone."""
-DIRECTORIES = (TRANSACTIONS, DATA, DELETIONS, INDICES, OWN)
+DIRECTORIES = (TRANSACTIONS, DATA, DELETIONS, INDICES, PROJECT_DIRECTORY)
 """Where a table keeps its files, but for its versions."""
 
 _U64_MAX = 2**64 - 1

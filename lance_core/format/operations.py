@@ -26,7 +26,7 @@ class Append:
     """Add rows: fragments with fresh ids, beside all that is there."""
 
     fragments: tuple[Fragment, ...]
-    meets: bool | None = field(default=None, compare=False)
+    overlaps: bool | None = field(default=None, compare=False)
     """Whether it brings a key that the upsert beside it brings too, or a row of the slice that is overwritten beside
     it, where somebody looked. Not part of the transaction that is written."""
     name: ClassVar[str] = "Append"
@@ -42,7 +42,7 @@ class Overwrite:
     name: ClassVar[str] = "Overwrite"
 
 
-Rows = Mapping[FragmentId, bytes]
+RowOffsets = Mapping[FragmentId, bytes]
 """Fragment id -> Roaring bitmap of physical offsets."""
 
 
@@ -53,7 +53,7 @@ class Delete:
     updated: tuple[Fragment, ...]
     removed_ids: tuple[FragmentId, ...]
     predicate: str
-    affected: Rows | None = field(default=None, compare=False)
+    affected: RowOffsets | None = field(default=None, compare=False)
     """The rows that it removes, by fragment: with them it can follow somebody else who removed others. Not part of the
     transaction that is written, so one that comes from there is planned anew instead."""
     name: ClassVar[str] = "Delete"
@@ -105,16 +105,16 @@ class Update:
     """Fragment id -> Roaring bitmap of the physical offsets whose columns were rewritten."""
     progress: tuple[Progress, ...] = ()
     """What it took from the logs in front of the table."""
-    affected: Rows | None = field(default=None, compare=False)
+    affected: RowOffsets | None = field(default=None, compare=False)
     """The rows that it moves, changes or removes, as in `Delete`."""
-    keys_brought: AffectedRows | None = field(default=None, compare=False, repr=False)
+    source_keys: AffectedRows | None = field(default=None, compare=False, repr=False)
     """With them, rows that others append meanwhile can be told from those that it should have seen."""
-    restates: AffectedRows | None = field(default=None, compare=False, repr=False)
+    replaced_slice: AffectedRows | None = field(default=None, compare=False, repr=False)
     """A slice that it overwrites: it has to have seen every row of it."""
-    removes_rest: bool = field(default=False, compare=False)
+    deletes_unmatched: bool = field(default=False, compare=False)
     """Whether rows that nothing matched go: then it has to have seen what other upserts insert. Not part of the
     transaction that is written."""
-    meets: bool | None = field(default=None, compare=False)
+    overlaps: bool | None = field(default=None, compare=False)
     """As in `Append`."""
     name: ClassVar[str] = "Update"
 

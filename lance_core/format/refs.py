@@ -93,17 +93,17 @@ def check_tag_name(name: str) -> None:
     Traceback (most recent call last):
     lance_core.errors.InvalidInput: 'a/b' cannot name a tag: letters, digits, '.', '-' and '_' can
     """
-    if what := _wrong_with_tag(name):
+    if what := _tag_name_problem(name):
         raise InvalidInput(f"{name!r} cannot name a tag: {what}")
 
 
 def check_branch_name(name: str) -> None:
-    if what := _wrong_with_branch(name):
+    if what := _branch_name_problem(name):
         raise InvalidInput(f"{name!r} cannot name a branch: {what}")
 
 
 def is_branch_name(name: str) -> bool:
-    return _wrong_with_branch(name) is None
+    return _branch_name_problem(name) is None
 
 
 def check_new_branch_name(name: str) -> None:
@@ -115,12 +115,12 @@ def check_new_branch_name(name: str) -> None:
 
 def tag_path(name: str) -> str:
     check_tag_name(name)
-    return f"{TAGS}/{_escaped(name)}.json"
+    return f"{TAGS}/{_escape(name)}.json"
 
 
 def branch_path(name: str) -> str:
     check_branch_name(name)
-    return f"{BRANCHES}/{_escaped(name)}.json"
+    return f"{BRANCHES}/{_escape(name)}.json"
 
 
 def branch_directory(name: str) -> str:
@@ -128,13 +128,13 @@ def branch_directory(name: str) -> str:
     return f"{TREE}/{name}"
 
 
-def name_in(path: str) -> str | None:
+def parse_reference_name(path: str) -> str | None:
     """The name that a reference's file stands for; None for what is no reference, such as a leftover of a writer."""
     file = path.rpartition("/")[2]
     if not file.endswith(".json") or file.startswith(".tmp"):
         return None
-    name = _unescaped(file.removesuffix(".json"))
-    wrong = _wrong_with_tag if path.startswith(TAGS) else _wrong_with_branch
+    name = _unescape(file.removesuffix(".json"))
+    wrong = _tag_name_problem if path.startswith(TAGS) else _branch_name_problem
     if name is None or (what := wrong(name)):
         raise Corrupt(f"is no name of a reference{f': {what}' if name else ''}", path=path, field="name")
     return name
@@ -154,9 +154,9 @@ def encode_tag(tag: Tag) -> bytes:
 
 
 def decode_tag(data: bytes, *, path: str) -> Tag:
-    found = _Members(data, path)
+    found = _JsonMembers(data, path)
     branch = found.optional_text("branch")
-    if branch is not None and (what := _wrong_with_branch(branch)):
+    if branch is not None and (what := _branch_name_problem(branch)):
         raise Corrupt(f"names the branch {branch!r}: {what}", path=path, field="branch")
     return Tag(
         branch=branch,
@@ -182,9 +182,9 @@ def encode_branch(branch: Branch) -> bytes:
 
 
 def decode_branch(data: bytes, *, name: str, path: str) -> Branch:
-    found = _Members(data, path)
+    found = _JsonMembers(data, path)
     parent = found.optional_text("parentBranch")
-    if parent is not None and (what := _wrong_with_branch(parent)):
+    if parent is not None and (what := _branch_name_problem(parent)):
         raise Corrupt(f"names the parent {parent!r}: {what}", path=path, field="parentBranch")
     version, created = found.version("parentVersion"), found.number("createAt", highest=_LAST_SECOND)
     return Branch(
@@ -192,15 +192,15 @@ def decode_branch(data: bytes, *, name: str, path: str) -> Branch:
         parent_version=version,
         manifest_bytes=found.number("manifestSize"),
         created_seconds=created,
-        lineage=found.lineage() or ((0, _made_up_id(name, parent, version, created)),),
+        lineage=found.lineage() or ((0, _synthetic_id(name, parent, version, created)),),
         metadata=found.texts("metadata"),
     )
 
 
-def _wrong_with_tag(name: str) -> str | None:
+def _tag_name_problem(name: str) -> str | None:
     if not isinstance(name, str):
         return "it is a text"
-    if not name or _bytes(name) > _MAX_BYTES:
+    if not name or _byte_length(name) > _MAX_BYTES:
         return f"it has to have 1 to {_MAX_BYTES} bytes"
     if not _is_plain(name):
         return "letters, digits, '.', '-' and '_' can"
@@ -209,10 +209,10 @@ def _wrong_with_tag(name: str) -> str | None:
     return None
 
 
-def _wrong_with_branch(name: str) -> str | None:
+def _branch_name_problem(name: str) -> str | None:
     if not isinstance(name, str):
         return "it is a text"
-    if not name or _bytes(name) > _MAX_BYTES:
+    if not name or _byte_length(name) > _MAX_BYTES:
         return f"it has to have 1 to {_MAX_BYTES} bytes"
     if name == MAIN:
         return "that is the line every table begins with"
@@ -226,7 +226,7 @@ def _wrong_with_branch(name: str) -> str | None:
     return None
 
 
-def _bytes(name: str) -> int:
+def _byte_length(name: str) -> int:
     return len(name.encode(errors="replace"))
 
 
@@ -234,11 +234,11 @@ def _is_plain(text: str) -> bool:
     return all(character.isalnum() or character in "._-" for character in text)
 
 
-def _escaped(name: str) -> str:
+def _escape(name: str) -> str:
     return "".join(chr(byte) if byte in _SAFE else f"%{byte:02X}" for byte in name.encode())
 
 
-def _unescaped(text: str) -> str | None:
+def _unescape(text: str) -> str | None:
     parts = re.split(r"%([0-9A-Fa-f]{2})", text)
     pieces = [bytes.fromhex(part) if index % 2 else part.encode() for index, part in enumerate(parts)]
     try:
@@ -247,7 +247,7 @@ def _unescaped(text: str) -> str | None:
         return None
 
 
-def _made_up_id(name: str, parent: str | None, version: int, created: int) -> str:
+def _synthetic_id(name: str, parent: str | None, version: int, created: int) -> str:
     """What stands in for the id where a release of 2025 wrote none: two FNV-1a hashes of what it did write."""
     text = f"branch_name={name}\nparent_branch={parent or ''}\nparent_version={version}\ncreate_at={created}"
     halves = []
@@ -267,7 +267,7 @@ def _is_text(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
 
 
-class _Members:
+class _JsonMembers:
     """The members of a JSON object that nobody vouches for."""
 
     def __init__(self, data: bytes, path: str) -> None:
@@ -283,7 +283,7 @@ class _Members:
     def optional_text(self, name: str) -> str | None:
         value = self._members.get(name)
         if value is not None and not _is_text(value):
-            raise self._wrong(name)
+            raise self._invalid_member(name)
         return value
 
     def time(self, name: str) -> str | None:
@@ -292,41 +292,41 @@ class _Members:
             if text is not None:
                 datetime.fromisoformat(text)
         except ValueError as error:
-            raise self._wrong(name) from error
+            raise self._invalid_member(name) from error
         return text
 
     def number(self, name: str, *, highest: int = _U64) -> int:
         value = self._members.get(name, 0)
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= highest:
-            raise self._wrong(name)
+            raise self._invalid_member(name)
         return value
 
     def version(self, name: str) -> Version:
         if not (number := self.number(name)):
-            raise self._wrong(name)
+            raise self._invalid_member(name)
         return Version(number)
 
     def texts(self, name: str) -> Mapping[str, str]:
         value = self._members.get(name) or {}
         texts = [*value, *value.values()] if isinstance(value, dict) else []
         if not isinstance(value, dict) or not all(map(_is_text, texts)):
-            raise self._wrong(name)
+            raise self._invalid_member(name)
         return value
 
     def lineage(self) -> tuple[tuple[int, str], ...]:
         identifier = self._members.get("identifier") or {}
         steps = identifier.get("version_mapping", []) if isinstance(identifier, dict) else None
         if not isinstance(steps, list):
-            raise self._wrong("identifier")
+            raise self._invalid_member("identifier")
         lineage = []
         for step in steps:
             if not (isinstance(step, list) and len(step) == 2):
-                raise self._wrong("identifier")
+                raise self._invalid_member("identifier")
             version, uuid = step
             if not (isinstance(version, int) and _is_text(uuid)):
-                raise self._wrong("identifier")
+                raise self._invalid_member("identifier")
             lineage.append((version, uuid))
         return tuple(lineage)
 
-    def _wrong(self, name: str) -> Corrupt:
+    def _invalid_member(self, name: str) -> Corrupt:
         return Corrupt(f"says {self._members.get(name)!r} for {name}", path=self._path, field=name)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_core.errors import Corrupt
-from lance_core.format.id_runs import Counts, Ids, by_first, overlap, without
+from lance_core.format.id_runs import Counts, Ids, sort_by_first_id, find_overlap, remove_positions
 from lance_core.format.ids import FragmentId
 from lance_core.format.rowids import RowIdSequence
 
@@ -27,10 +27,10 @@ class FragmentRowIds:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Places:
-    """Where the rows of some ids are, in the order asked for. Where `known` is false the rest says nothing."""
+class RowLocations:
+    """Where the rows of some ids are, in the order asked for. Where `is_known` is false the rest says nothing."""
 
-    known: npt.NDArray[np.bool_]
+    is_known: npt.NDArray[np.bool_]
     fragment_ids: Ids
     offsets: Ids
 
@@ -54,27 +54,27 @@ class RowIdIndex:
         self._fragments = tuple(fragments)
         self._path = path
 
-    def find(self, ids: npt.ArrayLike) -> Places:
-        starts, lengths, fragment, offsets = self._live
+    def locate_rows(self, ids: npt.ArrayLike) -> RowLocations:
+        starts, lengths, fragment, offsets = self._live_runs
         wanted = np.asarray(ids, dtype=np.uint64)
         if not len(starts):
             nowhere = np.zeros(len(wanted), dtype=np.uint64)
-            return Places(nowhere.astype(np.bool_), nowhere, nowhere)
+            return RowLocations(nowhere.astype(np.bool_), nowhere, nowhere)
         run = np.maximum(np.searchsorted(starts, wanted, side="right") - 1, 0)
         within = wanted - starts[run]
         known = (wanted >= starts[run]) & (within < lengths[run].astype(np.uint64))
-        return Places(known, self._fragment_ids[fragment[run]], offsets[run].astype(np.uint64) + within)
+        return RowLocations(known, self._fragment_ids[fragment[run]], offsets[run].astype(np.uint64) + within)
 
     def __len__(self) -> int:
         """Live rows."""
-        return int(self._live[1].sum())
+        return int(self._live_runs[1].sum())
 
     @cached_property
     def _fragment_ids(self) -> Ids:
         return np.array([each.fragment_id for each in self._fragments], dtype=np.uint64)
 
     @cached_property
-    def _live(self) -> tuple[Ids, Counts, Counts, Counts]:
+    def _live_runs(self) -> tuple[Ids, Counts, Counts, Counts]:
         """Live runs by first id: first id, length, number of the fragment, first offset in it."""
         sequences = [each.row_ids for each in self._fragments]
         starts = np.concatenate([np.empty(0, dtype=np.uint64), *(each.starts for each in sequences)])
@@ -82,12 +82,12 @@ class RowIdIndex:
         run_counts = np.array([len(each.starts) for each in sequences], dtype=np.int64)
         row_edges = np.concatenate([[0], np.cumsum(lengths)])
         fragment_edges = row_edges[np.concatenate([[0], np.cumsum(run_counts)])]
-        run, skip, lengths = without(lengths, self._deleted(fragment_edges))
+        run, skip, lengths = remove_positions(lengths, self._deleted_row_numbers(fragment_edges))
         fragment = np.repeat(np.arange(len(sequences)), run_counts)[run]
         offsets = row_edges[run] + skip - fragment_edges[fragment]
-        starts, lengths, order = by_first(starts[run] + skip.astype(np.uint64), lengths)
+        starts, lengths, order = sort_by_first_id(starts[run] + skip.astype(np.uint64), lengths)
         fragment, offsets = fragment[order], offsets[order]
-        if (twice := overlap(starts, lengths)) is not None:
+        if (twice := find_overlap(starts, lengths)) is not None:
             number, row_id = twice
             one, other = sorted(int(self._fragment_ids[each]) for each in fragment[number : number + 2])
             raise Corrupt(
@@ -98,7 +98,7 @@ class RowIdIndex:
             )
         return starts, lengths, fragment, offsets
 
-    def _deleted(self, fragment_edges: Counts) -> Counts:
+    def _deleted_row_numbers(self, fragment_edges: Counts) -> Counts:
         """Row numbers counted through all fragments."""
         deleted = [np.empty(0, dtype=np.int64)]
         for number, each in enumerate(self._fragments):

@@ -59,7 +59,7 @@ class RowSet:
         return cls({int(upper[a]): bitmap_of(lower[a:b]) for a, b in zip([0, *ends], ends, strict=False)})
 
     @classmethod
-    def everything(cls, under: Mapping[int, int]) -> "RowSet":
+    def full(cls, under: Mapping[int, int]) -> "RowSet":
         """So many rows under each upper half."""
         return cls({high: BitMap(range(rows)) for high, rows in sorted(under.items()) if rows})
 
@@ -80,29 +80,29 @@ class RowSet:
             yield from ((high << HALF_BITS) | low for low in part)
 
     def __contains__(self, number: object) -> bool:
-        return isinstance(number, int) and (number & LOWER_HALF) in self.under(number >> HALF_BITS)
+        return isinstance(number, int) and (number & LOWER_HALF) in self.bitmap_under(number >> HALF_BITS)
 
     def __or__(self, other: "RowSet") -> "RowSet":
         return RowSet.union((self, other))
 
     def __and__(self, other: "RowSet") -> "RowSet":
-        return self._kept((high, part & other.under(high)) for high, part in self.parts.items() if high in other.parts)
+        return self._without_empty((high, part & other.bitmap_under(high)) for high, part in self.parts.items() if high in other.parts)
 
     def __sub__(self, other: "RowSet") -> "RowSet":
-        return self._kept((high, part - other.under(high)) for high, part in self.parts.items())
+        return self._without_empty((high, part - other.bitmap_under(high)) for high, part in self.parts.items())
 
-    def under(self, high: int) -> BitMap:
+    def bitmap_under(self, high: int) -> BitMap:
         return self.parts.get(high) or BitMap()
 
-    def only(self, fragments: BitMap) -> "RowSet":
+    def in_fragments(self, fragments: BitMap) -> "RowSet":
         """The rows whose upper half is one of these."""
         return RowSet({high: part for high, part in self.parts.items() if high in fragments})
 
-    def within(self, rows_under: RowsUnder) -> "RowSet":
+    def drop_impossible_rows(self, rows_under: RowsUnder) -> "RowSet":
         """Those that can be there."""
         if all(part.max() < rows_under(high) for high, part in self.parts.items()):
             return self
-        return self._kept((high, part & BitMap(range(rows_under(high)))) for high, part in self.parts.items())
+        return self._without_empty((high, part & BitMap(range(rows_under(high)))) for high, part in self.parts.items())
 
     def ids(self) -> Ids:
         """Ascending."""
@@ -113,7 +113,7 @@ class RowSet:
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.uint64)
 
     @staticmethod
-    def _kept(parts: Iterable[tuple[int, BitMap]]) -> "RowSet":
+    def _without_empty(parts: Iterable[tuple[int, BitMap]]) -> "RowSet":
         return RowSet({high: part for high, part in parts if part})
 
     def encode(self) -> bytes:
@@ -125,9 +125,9 @@ class RowSet:
         return b"".join(out)
 
     @classmethod
-    def decode(cls, data: bytes | memoryview, rows_under: RowsUnder, *, path: str, beyond: bool = False) -> "RowSet":
+    def decode(cls, data: bytes | memoryview, rows_under: RowsUnder, *, path: str, keep_impossible_rows: bool = False) -> "RowSet":
         """Rows that cannot be there are left out: an index may have been built when there were more fragments.
-        `beyond`: they are not, for whoever looks for what is wrong."""
+        `keep_impossible_rows`: they are not, for whoever looks for what is wrong."""
         view = memoryview(data)
         parts: dict[int, BitMap] = {}
         try:
@@ -142,7 +142,7 @@ class RowSet:
                 # No bytes at all stand for every row there is.
                 part = BitMap.deserialize(bytes(view[at : at + length])) if length else BitMap(range(rows))
                 at += length
-                if part and not beyond and part.max() >= rows:
+                if part and not keep_impossible_rows and part.max() >= rows:
                     part &= BitMap(range(rows))
                 if part:
                     parts[high] = part

@@ -16,8 +16,8 @@ from google.protobuf.message import DecodeError
 from lance_core.errors import Corrupt, InvalidInput
 from lance_core.format import size_guard
 from lance_core.format._pb import rowids_pb2
-from lance_core.format.id_runs import Counts, Positions, checked, clipped, without
-from lance_core.format.id_segments import BadSegment, decode_segment
+from lance_core.format.id_runs import Counts, Positions, check_positions, clip_runs, remove_positions
+from lance_core.format.id_segments import InvalidSegment, decode_segment
 from lance_core.format.ids import Version
 from lance_core.format.rowids import ROWS_MAX
 
@@ -44,7 +44,7 @@ class RowVersions:
             raise Corrupt(f"cannot be for {rows} rows: a fragment has {ROWS_MAX} at most", path=path, field=field)
         if data is None:
             return cls.of_one(rows, UNRECORDED)
-        size_guard.check(data, path=path)
+        size_guard.check_message(data, path=path)
         try:
             runs = rowids_pb2.RowDatasetVersionSequence.FromString(data).runs
         except DecodeError as error:
@@ -54,31 +54,31 @@ class RowVersions:
         for number, run in enumerate(runs):
             try:
                 _, span_lengths = decode_segment(run.span, rows_max=left)
-            except BadSegment as error:
+            except InvalidSegment as error:
                 raise Corrupt(str(error), path=path, field=f"{field}.runs[{number}].span") from error
             lengths.append(int(span_lengths.sum()))
             left -= lengths[-1]
         if sum(lengths) != rows:
             raise Corrupt(f"holds {sum(lengths)} row versions for {rows} rows", path=path, field=field)
         versions = np.array([run.version for run in runs], dtype=np.uint64)
-        return cls._joined(np.array(lengths, dtype=np.int64), versions)
+        return cls._merge_equal_runs(np.array(lengths, dtype=np.int64), versions)
 
     @classmethod
     def of(cls, versions: npt.ArrayLike) -> "RowVersions":
         """From one version for each row."""
         each = np.asarray(versions, dtype=np.uint64)
-        return cls._joined(np.ones(len(each), dtype=np.int64), each)
+        return cls._merge_equal_runs(np.ones(len(each), dtype=np.int64), each)
 
     @classmethod
     def of_one(cls, rows: int, version: Version) -> "RowVersions":
         """The same version for all rows."""
-        return cls._joined(np.array([rows], dtype=np.int64), np.array([version], dtype=np.uint64))
+        return cls._merge_equal_runs(np.array([rows], dtype=np.int64), np.array([version], dtype=np.uint64))
 
     @classmethod
     def concat(cls, parts: Sequence["RowVersions"]) -> "RowVersions":
         """One after another, as a compaction puts the rows."""
         lengths = np.concatenate([np.empty(0, dtype=np.int64), *(part._lengths for part in parts)])
-        return cls._joined(lengths, np.concatenate([np.empty(0, dtype=np.uint64), *(part._versions for part in parts)]))
+        return cls._merge_equal_runs(lengths, np.concatenate([np.empty(0, dtype=np.uint64), *(part._versions for part in parts)]))
 
     def __len__(self) -> int:
         return int(self._lengths.sum())
@@ -95,23 +95,23 @@ class RowVersions:
         """Rows `start` up to `stop`, which must be there."""
         if not 0 <= start <= stop <= len(self):
             raise InvalidInput(f"rows {start} to {stop} of {len(self)}")
-        run, _, lengths = clipped(self._lengths, start, stop)
+        run, _, lengths = clip_runs(self._lengths, start, stop)
         return RowVersions(lengths, self._versions[run])
 
     def take(self, positions: Positions) -> "RowVersions":
         """Of the rows at these positions, in their order."""
-        run = np.searchsorted(np.cumsum(self._lengths), checked(positions, len(self)), side="right")
+        run = np.searchsorted(np.cumsum(self._lengths), check_positions(positions, len(self)), side="right")
         return RowVersions.of(self._versions[run])
 
     def delete(self, positions: Positions) -> "RowVersions":
         """Without the rows at these positions (ascending and distinct, as a deletion vector has them)."""
-        run, _, lengths = without(self._lengths, checked(positions, len(self)))
-        return RowVersions._joined(lengths, self._versions[run])
+        run, _, lengths = remove_positions(self._lengths, check_positions(positions, len(self)))
+        return RowVersions._merge_equal_runs(lengths, self._versions[run])
 
-    def stamped(self, positions: Positions, version: Version) -> "RowVersions":
+    def with_version_at(self, positions: Positions, version: Version) -> "RowVersions":
         """With this version at these positions, as when a column was rewritten for some rows only."""
         versions = self.to_numpy()
-        versions[checked(positions, len(self))] = version
+        versions[check_positions(positions, len(self))] = version
         return RowVersions.of(versions)
 
     def encode(self) -> bytes:
@@ -127,7 +127,7 @@ class RowVersions:
         return rowids_pb2.RowDatasetVersionSequence(runs=runs).SerializeToString()
 
     @classmethod
-    def _joined(cls, lengths: Counts, versions: Versions) -> "RowVersions":
+    def _merge_equal_runs(cls, lengths: Counts, versions: Versions) -> "RowVersions":
         """Without runs of no rows, and neighbours of one version as one run."""
         filled = lengths > 0
         if not filled.all():

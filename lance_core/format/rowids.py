@@ -21,18 +21,18 @@ from lance_core.format.id_runs import (
     Counts,
     Ids,
     Positions,
-    by_first,
-    checked,
-    clipped,
-    expanded,
-    follows,
-    lasts_of,
+    sort_by_first_id,
+    check_positions,
+    clip_runs,
+    expand_runs,
+    is_successor,
+    last_ids,
     one_run,
-    overlap,
+    find_overlap,
     runs_of,
-    without,
+    remove_positions,
 )
-from lance_core.format.id_segments import BadSegment, decode_segment, encode_segment, range_segment
+from lance_core.format.id_segments import InvalidSegment, decode_segment, encode_segment, range_segment
 from lance_core.format.ids import RowId
 
 ROWS_MAX = 2**32
@@ -63,7 +63,7 @@ class RowIdSequence:
     @classmethod
     def decode_partial(cls, data: bytes, *, rows_max: int, path: str, field: str = "row_ids") -> "RowIdSequence":
         """The sequence of a fragment whose last rows may still wait for their ids, as an upsert proposes it."""
-        size_guard.check(data, path=path)
+        size_guard.check_message(data, path=path)
         try:
             segments = rowids_pb2.RowIdSequence.FromString(data).segments
         except DecodeError as error:
@@ -73,11 +73,11 @@ class RowIdSequence:
         for number, segment in enumerate(segments):
             try:
                 starts, lengths = decode_segment(segment, rows_max=left)
-            except BadSegment as error:
+            except InvalidSegment as error:
                 raise Corrupt(str(error), path=path, field=f"{field}.segments[{number}]") from error
             left -= int(lengths.sum())
             parts.append(cls(starts, lengths, np.full(len(starts), number, dtype=np.int64)))
-        sequence = parts[0] if len(parts) == 1 else cls._side_by_side(parts)
+        sequence = parts[0] if len(parts) == 1 else cls._concatenate(parts)
         if (twice := sequence.first_repeated()) is not None:
             raise Corrupt(f"row id {twice} is there twice", path=path, field=field)
         return sequence
@@ -105,51 +105,51 @@ class RowIdSequence:
                 continue
             first = 0
             if parts:
-                joins = parts[-1]._is_range(-1) and sequence._is_range(0) and parts[-1]._goes_on_in(sequence)
+                joins = parts[-1]._is_single_run(-1) and sequence._is_single_run(0) and parts[-1]._continues_in(sequence)
                 first = int(parts[-1].segments[-1]) + (0 if joins else 1)
             renumbered = sequence.segments - sequence.segments[0] + first
             parts.append(cls(sequence.starts, sequence.lengths, renumbered))
-        whole = cls._side_by_side(parts)
-        return cls._joined(whole.starts, whole.lengths, whole.segments)
+        whole = cls._concatenate(parts)
+        return cls._merge_adjacent_runs(whole.starts, whole.lengths, whole.segments)
 
-    def followed_by(self, start: RowId, count: int) -> "RowIdSequence":
+    def with_appended_range(self, start: RowId, count: int) -> "RowIdSequence":
         """With `count` fresh ids for the rows that wait for theirs, written as one segment."""
         if not count:
             return self
         together = RowIdSequence.concat([self, RowIdSequence.of_range(start, count)])
-        return self._joined(together.starts, together.lengths, np.zeros_like(together.segments))
+        return self._merge_adjacent_runs(together.starts, together.lengths, np.zeros_like(together.segments))
 
     def __len__(self) -> int:
         return int(self.lengths.sum())
 
     def to_numpy(self) -> Ids:
-        return expanded(self.starts, self.lengths)
+        return expand_runs(self.starts, self.lengths)
 
     def slice(self, start: int, stop: int) -> "RowIdSequence":
         """Rows `start` up to `stop`, which must be there."""
         if not 0 <= start <= stop <= len(self):
             raise InvalidInput(f"rows {start} to {stop} of {len(self)}")
-        run, skip, lengths = clipped(self.lengths, start, stop)
+        run, skip, lengths = clip_runs(self.lengths, start, stop)
         return RowIdSequence(self.starts[run] + skip.astype(np.uint64), lengths, self.segments[run])
 
     def take(self, positions: Positions) -> "RowIdSequence":
         """The ids at these positions, in their order, to be written as one segment."""
         ends = np.cumsum(self.lengths)
-        rows = checked(positions, len(self))
+        rows = check_positions(positions, len(self))
         run = np.searchsorted(ends, rows, side="right")
         within = rows - (ends - self.lengths)[run]
         return RowIdSequence.of(self.starts[run] + within.astype(np.uint64))
 
     def delete(self, positions: Positions) -> "RowIdSequence":
         """Without the rows at these positions (ascending and distinct, as a deletion vector has them)."""
-        run, skip, lengths = without(self.lengths, checked(positions, len(self)))
-        return self._joined(self.starts[run] + skip.astype(np.uint64), lengths, self.segments[run])
+        run, skip, lengths = remove_positions(self.lengths, check_positions(positions, len(self)))
+        return self._merge_adjacent_runs(self.starts[run] + skip.astype(np.uint64), lengths, self.segments[run])
 
     def first_repeated(self) -> RowId | None:
         """An id that is there twice; in a fragment none may be."""
         if len(self.starts) < 2:
             return None
-        found = overlap(*by_first(self.starts, self.lengths)[:2])
+        found = find_overlap(*sort_by_first_id(self.starts, self.lengths)[:2])
         return None if found is None else found[1]
 
     def encode(self) -> bytes:
@@ -161,7 +161,7 @@ class RowIdSequence:
         return rowids_pb2.RowIdSequence(segments=[encode_segment(*piece) for piece in pieces]).SerializeToString()
 
     @classmethod
-    def _side_by_side(cls, parts: Sequence["RowIdSequence"]) -> "RowIdSequence":
+    def _concatenate(cls, parts: Sequence["RowIdSequence"]) -> "RowIdSequence":
         if not parts:
             return cls.of(())
         starts = np.concatenate([part.starts for part in parts])
@@ -169,17 +169,17 @@ class RowIdSequence:
         return cls(starts, lengths, np.concatenate([part.segments for part in parts]))
 
     @classmethod
-    def _joined(cls, starts: Ids, lengths: Counts, segments: Counts) -> "RowIdSequence":
+    def _merge_adjacent_runs(cls, starts: Ids, lengths: Counts, segments: Counts) -> "RowIdSequence":
         """Runs of one segment that meet become one."""
-        meets = (segments[1:] == segments[:-1]) & follows(starts[1:], lasts_of(starts[:-1], lengths[:-1]))
+        meets = (segments[1:] == segments[:-1]) & is_successor(starts[1:], last_ids(starts[:-1], lengths[:-1]))
         if not meets.any():
             return cls(starts, lengths, segments)
         kept = np.flatnonzero(np.concatenate([[True], ~meets]))
         return cls(starts[kept], np.add.reduceat(lengths, kept), segments[kept])
 
-    def _is_range(self, end: int) -> bool:
+    def _is_single_run(self, end: int) -> bool:
         """Of the first (0) or the last (-1) segment: is it one run?"""
         return int(np.count_nonzero(self.segments == self.segments[end])) == 1
 
-    def _goes_on_in(self, other: "RowIdSequence") -> bool:
-        return bool(follows(other.starts[:1], lasts_of(self.starts[-1:], self.lengths[-1:]))[0])
+    def _continues_in(self, other: "RowIdSequence") -> bool:
+        return bool(is_successor(other.starts[:1], last_ids(self.starts[-1:], self.lengths[-1:]))[0])

@@ -25,7 +25,7 @@ _DEPTH_MAX = 100
 _ARROW_DEPTH_MAX = 63
 """What Arrow hands from one library to another; a deeper table could be written, and opened by nobody."""
 _SHOWN_MAX = 80
-_NOT_TOGETHER = (pa.ArrowException, ValueError, TypeError)
+_ARROW_REJECTIONS = (pa.ArrowException, ValueError, TypeError)
 """What Arrow, or an extension type that somebody registered, says of parameters that do not fit."""
 
 
@@ -47,7 +47,7 @@ class Field:
     @property
     def is_primary_key(self) -> bool:
         """Whether it is part of the key that its owner declares and nobody enforces."""
-        return key_metadata.is_primary(self.metadata)
+        return key_metadata.is_primary_key(self.metadata)
 
     def walk(self) -> Iterator["Field"]:
         """This field and all below it, parents first."""
@@ -108,7 +108,7 @@ class TableSchema:
         problems: list[str] = []
         seen: set[str] = set()
         fields = []
-        if not _is_text(schema.metadata):
+        if not _is_utf8(schema.metadata):
             problems.append("the schema's own metadata is not UTF-8 text")
         for column in schema:
             if column.name in seen:
@@ -125,8 +125,8 @@ class TableSchema:
             except UnknownLogicalType as error:
                 problems.append(str(error))
             else:
-                problems += _wrong_keys(fields[-1], fields[-1].name)
-                problems += [] if is_stored else _without_names(fields[-1])
+                problems += _primary_key_problems(fields[-1], fields[-1].name)
+                problems += [] if is_stored else _unnamed_child_problems(fields[-1])
         if problems:
             raise InvalidInput("this schema cannot be stored in a Lance table: " + "; ".join(problems))
         made = cls(tuple(fields), dict(schema.metadata or {}))
@@ -138,7 +138,7 @@ class TableSchema:
 
     def check_keys(self) -> None:
         """Of a schema that is to become a table's."""
-        if problems := [problem for field in self.fields for problem in _wrong_keys(field, field.name)]:
+        if problems := [problem for field in self.fields for problem in _primary_key_problems(field, field.name)]:
             raise InvalidInput("no table can have this schema: " + "; ".join(problems))
 
     @classmethod
@@ -178,13 +178,13 @@ class TableSchema:
     @cached_property
     def arrow(self) -> pa.Schema:
         try:
-            return _through_ipc(self.fields, self.metadata)
-        except _NOT_TOGETHER as error:
+            return _round_trip_ipc(self.fields, self.metadata)
+        except _ARROW_REJECTIONS as error:
             for field in self.fields:
-                _refuse_alone(field)
+                _check_field_alone(field)
             raise Unsupported(f"the fields do not make an Arrow schema: {error}") from error
 
-    def only(self, names: Iterable[str]) -> "TableSchema":
+    def select(self, names: Iterable[str]) -> "TableSchema":
         """Some columns, as a whole. Their Arrow fields are those that are here already: to make them takes as long as
         finding a row."""
         chosen = list(names)
@@ -207,7 +207,7 @@ class TableSchema:
         raise KeyError(name)
 
 
-def _wrong_keys(field: Field, path: str, *, in_null: bool = False) -> list[str]:
+def _primary_key_problems(field: Field, path: str, *, in_null: bool = False) -> list[str]:
     """What the declared primary key cannot be."""
     found = []
     in_null = in_null or field.nullable
@@ -216,26 +216,26 @@ def _wrong_keys(field: Field, path: str, *, in_null: bool = False) -> list[str]:
     elif field.is_primary_key and in_null:
         found.append(f"field {path!r} is declared as primary key, and it or what it is in may be null")
     for child in field.children:
-        found += _wrong_keys(child, f"{path}.{child.name}", in_null=in_null)
+        found += _primary_key_problems(child, f"{path}.{child.name}", in_null=in_null)
     return found
 
 
-def _without_names(column: Field) -> list[str]:
+def _unnamed_child_problems(column: Field) -> list[str]:
     parents = (field for field in column.walk() if field.logical_type == "struct")
     nameless = [parent.name for parent in parents if any(not child.name for child in parent.children)]
     return [f"column {column.name!r}: a child of the struct {name!r} has no name; give it one" for name in nameless]
 
 
-def _through_ipc(fields: Iterable[Field], metadata: Mapping[bytes, bytes]) -> pa.Schema:
+def _round_trip_ipc(fields: Iterable[Field], metadata: Mapping[bytes, bytes]) -> pa.Schema:
     """A pass through IPC turns `ARROW:extension:*` metadata into the extension types that pyarrow knows."""
     schema = pa.schema([field.arrow() for field in fields], dict(metadata) or None)
     return pa.ipc.read_schema(schema.serialize())
 
 
-def _refuse_alone(field: Field) -> None:
+def _check_field_alone(field: Field) -> None:
     try:
-        _through_ipc([field], {})
-    except _NOT_TOGETHER as error:
+        _round_trip_ipc([field], {})
+    except _ARROW_REJECTIONS as error:
         kind = field.metadata.get(EXTENSION_NAME, b"").decode(errors="replace")
         known = f" and calls itself {kind!r}" if kind else ""
         raise Unsupported(
@@ -244,7 +244,7 @@ def _refuse_alone(field: Field) -> None:
         ) from error
 
 
-def _is_text(metadata: Mapping[bytes, bytes] | None) -> bool:
+def _is_utf8(metadata: Mapping[bytes, bytes] | None) -> bool:
     try:
         for key, value in (metadata or {}).items():
             key.decode()
@@ -258,7 +258,7 @@ def _from_arrow(column: pa.Field, ids: Iterator[int], path: str, *, depth: int) 
     if depth > _ARROW_DEPTH_MAX:
         top = path.partition(".")[0]
         raise UnknownLogicalType(f"column {top!r} is nested more than {_ARROW_DEPTH_MAX} deep")
-    if not _is_text(column.metadata):
+    if not _is_utf8(column.metadata):
         raise UnknownLogicalType(f"field {path!r} has metadata that is not UTF-8 text")
     field_id = next(ids, None)
     if field_id is None:
@@ -272,7 +272,7 @@ def _from_arrow(column: pa.Field, ids: Iterator[int], path: str, *, depth: int) 
     elif isinstance(arrow, pa.BaseExtensionType):
         metadata |= {
             EXTENSION_NAME: arrow.extension_name.encode(),
-            EXTENSION_METADATA: _parameters(arrow, path),
+            EXTENSION_METADATA: _extension_parameters(arrow, path),
         }
         arrow = arrow.storage_type
 
@@ -309,7 +309,7 @@ def _from_arrow(column: pa.Field, ids: Iterator[int], path: str, *, depth: int) 
     return Field(field_id, column.name, logical, column.nullable, metadata, children)
 
 
-def _parameters(arrow: pa.BaseExtensionType, path: str) -> bytes:
+def _extension_parameters(arrow: pa.BaseExtensionType, path: str) -> bytes:
     """An extension type's parameters as its own serialisation spells them, which pyarrow shows for some only."""
     if isinstance(arrow, pa.ExtensionType):
         return bytes(arrow.__arrow_ext_serialize__())

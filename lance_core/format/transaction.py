@@ -55,7 +55,7 @@ class Transaction:
     @classmethod
     def decode(cls, data: bytes, *, path: str) -> "Transaction":
         TRANSACTION_BYTES.check(len(data), path=path)
-        size_guard.check(data, path=path)
+        size_guard.check_message(data, path=path)
         try:
             message = transaction_pb2.Transaction.FromString(data)
         except DecodeError as error:

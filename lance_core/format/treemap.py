@@ -29,8 +29,8 @@ def encode(rows: RowSet) -> bytes:
     return b"".join(out)
 
 
-def decode(data: bytes | memoryview, rows_under: RowsUnder, *, path: str, beyond: bool = False) -> RowSet:
-    """Rows that cannot be there are left out; with `beyond` they are not."""
+def decode(data: bytes | memoryview, rows_under: RowsUnder, *, path: str, keep_impossible_rows: bool = False) -> RowSet:
+    """Rows that cannot be there are left out; with `keep_impossible_rows` they are not."""
     view = memoryview(data)
     parts: dict[int, BitMap] = {}
     try:
@@ -43,7 +43,7 @@ def decode(data: bytes | memoryview, rows_under: RowsUnder, *, path: str, beyond
             part = BitMap.deserialize(bytes(view[at : at + length]))
             at += length
             rows = rows_under(high)
-            if part and not beyond and part.max() >= rows:
+            if part and not keep_impossible_rows and part.max() >= rows:
                 part &= BitMap(range(rows))
             if part:
                 parts[high] = part

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.format.arrow_bytes import laid_out
+from lance_core.format.arrow_bytes import offsets_and_data
 
 Hashes = npt.NDArray[np.uint64]
 _Bytes = npt.NDArray[np.uint8]
@@ -36,21 +36,21 @@ def xxh64(rows: _Bytes) -> Hashes:
             zero = np.zeros(count, dtype=np.uint64)
             lanes = [zero + _P1 + _P2, zero + _P2, zero, zero - _P1]
             while at + 32 <= length:
-                lanes = [_round(lane, _word(rows, at + 8 * index, 8)) for index, lane in enumerate(lanes)]
+                lanes = [_round(lane, _column_words(rows, at + 8 * index, 8)) for index, lane in enumerate(lanes)]
                 at += 32
-            found = _merged(lanes)
+            found = _merge_lanes(lanes)
         else:
             found = np.full(count, _P5, dtype=np.uint64)
         found = found + np.uint64(length)
         for _ in range((length - at) // 8):
-            found = _rotated(found ^ _round(np.uint64(0), _word(rows, at, 8)), 27) * _P1 + _P4
+            found = _rotate_left(found ^ _round(np.uint64(0), _column_words(rows, at, 8)), 27) * _P1 + _P4
             at += 8
         if at + 4 <= length:
-            found = _rotated(found ^ (_word(rows, at, 4) * _P1), 23) * _P2 + _P3
+            found = _rotate_left(found ^ (_column_words(rows, at, 4) * _P1), 23) * _P2 + _P3
             at += 4
         for place in range(at, length):
-            found = _rotated(found ^ (rows[:, place].astype(np.uint64) * _P5), 11) * _P1
-        return _spread(found)
+            found = _rotate_left(found ^ (rows[:, place].astype(np.uint64) * _P5), 11) * _P1
+        return _avalanche(found)
 
 
 def xxh64_of_each(array: pa.Array) -> Hashes:
@@ -59,7 +59,7 @@ def xxh64_of_each(array: pa.Array) -> Hashes:
     >>> hex(xxh64_of_each(pa.array(["a"]))[0])
     '0xd24ec4f1a98c6e5b'
     """
-    offsets, data = laid_out(array, spare=_LANE)
+    offsets, data = offsets_and_data(array, padding=_LANE)
     lengths = np.diff(offsets)
     if array.null_count:  # bytes may lie behind them all the same
         lengths[array.is_null().to_numpy(zero_copy_only=False)] = 0
@@ -68,32 +68,32 @@ def xxh64_of_each(array: pa.Array) -> Hashes:
     found = np.empty(len(at), dtype=np.uint64)
     with np.errstate(over="ignore"):
         long = int(np.count_nonzero(lengths >= _STRIPE))
-        found[:long] = _striped(data, at[:long], lengths[:long] // _STRIPE)
+        found[:long] = _hash_stripes(data, at[:long], lengths[:long] // _STRIPE)
         found[long:] = _P5
         found += lengths.astype(np.uint64)
         at += lengths // _STRIPE * _STRIPE
         left = lengths % _STRIPE
         for _ in range(_STRIPE // _LANE - 1):
             some = np.flatnonzero(left >= _LANE)
-            word = _round(np.uint64(0), _words(data, at[some], 8))
-            found[some] = _rotated(found[some] ^ word, 27) * _P1 + _P4
+            word = _round(np.uint64(0), _words_at(data, at[some], 8))
+            found[some] = _rotate_left(found[some] ^ word, 27) * _P1 + _P4
             at[some] += _LANE
             left[some] -= _LANE
         some = np.flatnonzero(left >= 4)
-        found[some] = _rotated(found[some] ^ (_words(data, at[some], 4) * _P1), 23) * _P2 + _P3
+        found[some] = _rotate_left(found[some] ^ (_words_at(data, at[some], 4) * _P1), 23) * _P2 + _P3
         at[some] += 4
         left[some] -= 4
         for _ in range(3):
             some = np.flatnonzero(left)
-            found[some] = _rotated(found[some] ^ (data[at[some]].astype(np.uint64) * _P5), 11) * _P1
+            found[some] = _rotate_left(found[some] ^ (data[at[some]].astype(np.uint64) * _P5), 11) * _P1
             at[some] += 1
             left[some] -= 1
         hashes = np.empty_like(found)
-        hashes[order] = _spread(found)
+        hashes[order] = _avalanche(found)
         return hashes
 
 
-def _striped(data: _Bytes, at: _Places, stripes: _Places) -> Hashes:
+def _hash_stripes(data: _Bytes, at: _Places, stripes: _Places) -> Hashes:
     """What the whole stripes come to, of values of which the first have the most."""
     zero = np.zeros(len(at), dtype=np.uint64)
     lanes = [zero + _P1 + _P2, zero + _P2, zero.copy(), zero - _P1]
@@ -101,18 +101,18 @@ def _striped(data: _Bytes, at: _Places, stripes: _Places) -> Hashes:
         some = len(stripes) - int(np.searchsorted(stripes[::-1], number, side="right"))
         for index, lane in enumerate(lanes):
             place = at[:some] + (number * _STRIPE + index * _LANE)
-            lane[:some] = _round(lane[:some], _words(data, place, 8))
-    return _merged(lanes)
+            lane[:some] = _round(lane[:some], _words_at(data, place, 8))
+    return _merge_lanes(lanes)
 
 
-def _merged(lanes: list[Hashes]) -> Hashes:
-    found = sum((_rotated(lane, by) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True)), np.zeros_like(lanes[0]))
+def _merge_lanes(lanes: list[Hashes]) -> Hashes:
+    found = sum((_rotate_left(lane, by) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True)), np.zeros_like(lanes[0]))
     for lane in lanes:
         found = (found ^ _round(np.uint64(0), lane)) * _P1 + _P4
     return found
 
 
-def _words(data: _Bytes, at: _Places, width: int) -> Hashes:
+def _words_at(data: _Bytes, at: _Places, width: int) -> Hashes:
     """Those that begin at any byte."""
     every: npt.NDArray[np.unsignedinteger] = np.ndarray(
         (len(data) - width + 1,), dtype=f"<u{width}", buffer=data.data, strides=(1,)
@@ -120,20 +120,20 @@ def _words(data: _Bytes, at: _Places, width: int) -> Hashes:
     return every[at].astype(np.uint64, copy=False)
 
 
-def _spread(found: Hashes) -> Hashes:
+def _avalanche(found: Hashes) -> Hashes:
     found = (found ^ (found >> np.uint64(33))) * _P2
     found = (found ^ (found >> np.uint64(29))) * _P3
     return found ^ (found >> np.uint64(32))
 
 
 def _round(lane: Hashes | np.uint64, word: Hashes) -> Hashes:
-    return _rotated(lane + word * _P2, 31) * _P1
+    return _rotate_left(lane + word * _P2, 31) * _P1
 
 
-def _rotated(value: Hashes, by: int) -> Hashes:
+def _rotate_left(value: Hashes, by: int) -> Hashes:
     return (value << np.uint64(by)) | (value >> np.uint64(64 - by))
 
 
-def _word(rows: _Bytes, at: int, width: int) -> Hashes:
+def _column_words(rows: _Bytes, at: int, width: int) -> Hashes:
     words = np.ascontiguousarray(rows[:, at : at + width]).view(f"<u{width}")
     return words.reshape(len(rows)).astype(np.uint64)

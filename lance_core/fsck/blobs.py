@@ -35,7 +35,7 @@ class Blobs:
             return  # the schema was found damaged already
         for field in filter(is_blob, fields):
             for file in fragment.files:
-                at = (file.place, field.id)
+                at = (file.qualified_path, field.id)
                 if field.id in file.field_ids and not file.version.is_legacy and at not in self._seen:
                     self._seen.add(at)
                     yield from self._look(location, manifest, fragment, field, file)
@@ -66,7 +66,7 @@ class Blobs:
                     yield error(manifest, "blob_file", what, _GONE, path=place)
         except LanceError as failed:
             what = f"where blobs of column {field.name!r} are cannot be read: {failed}"
-            yield error(manifest, "blob_file", what, _GONE, path=file.place)
+            yield error(manifest, "blob_file", what, _GONE, path=file.qualified_path)
 
     def _size(self, location: Location, place: str) -> int | None:
         if place in self._sizes:

@@ -39,20 +39,20 @@ class Files:
     def of_fragment(self, location: Location, manifest: Manifest, fragment: Fragment) -> Iterator[Finding]:
         """`location` is the version's, with its base paths."""
         for file in fragment.files:
-            if file.place not in self._seen:
-                found = list(self._look(location, manifest, file.place, file.size, "data_file"))
+            if file.qualified_path not in self._seen:
+                found = list(self._look(location, manifest, file.qualified_path, file.size, "data_file"))
                 yield from found or self._count(location, manifest, file)
-            rows = self._rows.get(file.place, fragment.physical_rows)
+            rows = self._rows.get(file.qualified_path, fragment.physical_rows)
             if fragment.physical_rows and rows != fragment.physical_rows:
                 what = f"it has {rows} rows, and fragment {fragment.id} says {fragment.physical_rows}"
-                yield error(manifest, "file_rows", what, OVERWRITE, path=file.place)
+                yield error(manifest, "file_rows", what, OVERWRITE, path=file.qualified_path)
         deleted = fragment.deletion_file
         if deleted is not None:
-            if deleted.place not in self._seen:
-                found = list(self._look(location, manifest, deleted.place, None, "deletion_file"))
-                yield from found or self._decode(location, manifest, fragment, deleted.place)
-            if deleted.place in self._deleted:
-                yield from _deletions(manifest, fragment, deleted, self._deleted[deleted.place])
+            if deleted.qualified_path not in self._seen:
+                found = list(self._look(location, manifest, deleted.qualified_path, None, "deletion_file"))
+                yield from found or self._decode(location, manifest, fragment, deleted.qualified_path)
+            if deleted.qualified_path in self._deleted:
+                yield from _deletions(manifest, fragment, deleted, self._deleted[deleted.qualified_path])
 
     def of_indices(self, location: Location, manifest: Manifest) -> Iterator[Finding]:
         for index in manifest.indices:
@@ -61,11 +61,11 @@ class Files:
             except Corrupt as found:
                 yield error(manifest, "index_file", f"{found.path} {found.what}", "Drop the index.")
                 continue
-            if not names and not index.is_system and not location.store.list(index.place):
+            if not names and not index.is_system and not location.store.list(index.qualified_path):
                 yield error(manifest, "index_file", f"the files of index {index.name!r} are gone", "Drop the index.")
             sizes = [file.size_bytes or None for file in index.message.files]
             for name, size in zip(names, sizes, strict=True):
-                place = f"{index.place}/{name}"
+                place = f"{index.qualified_path}/{name}"
                 if place not in self._seen:
                     for finding in self._look(location, manifest, place, size, "index_file"):
                         what = f"{finding.what}; queries that use index {index.name!r} fail"
@@ -79,16 +79,16 @@ class Files:
         fragments = []
         for fragment in manifest.fragments:
             deleted = fragment.deletion_file
-            if fragment.row_ids is None or (deleted is not None and deleted.place not in self._deleted):
+            if fragment.row_ids is None or (deleted is not None and deleted.qualified_path not in self._deleted):
                 return  # what is wrong there was said already
-            gone = None if deleted is None else self._deleted[deleted.place]
+            gone = None if deleted is None else self._deleted[deleted.qualified_path]
             try:
                 ids = RowIdSequence.decode(fragment.row_ids, rows=fragment.physical_rows, path=manifest.path)
             except Corrupt:
                 return
             fragments.append(FragmentRowIds(fragment.id, ids, gone))
         try:
-            RowIdIndex(fragments, path=manifest.path).find([RowId(0)])
+            RowIdIndex(fragments, path=manifest.path).locate_rows([RowId(0)])
         except Corrupt as found:
             repair = "Delete one of the two rows by its address (_rowaddr)."
             yield error(manifest, "row_id_live_twice", found.what.partition(";")[0], repair)
@@ -119,11 +119,11 @@ class Files:
 
     def _count(self, location: Location, manifest: Manifest, file: DataFile) -> Iterator[Finding]:
         try:
-            self._rows[file.place] = count_file_rows(location.store, location.codec, file)
+            self._rows[file.qualified_path] = count_file_rows(location.store, location.codec, file)
         except Unsupported as found:
-            yield warning(manifest, "data_file", str(found), "Look at it with a newer version.", path=file.place)
+            yield warning(manifest, "data_file", str(found), "Look at it with a newer version.", path=file.qualified_path)
         except LanceError as found:
-            yield error(manifest, "data_file", f"it cannot be opened: {found}", _GONE, path=file.place)
+            yield error(manifest, "data_file", f"it cannot be opened: {found}", _GONE, path=file.qualified_path)
 
     def _decode(self, location: Location, manifest: Manifest, fragment: Fragment, place: str) -> Iterator[Finding]:
         try:
@@ -144,7 +144,7 @@ def _deletions(
     if deleted.deleted_rows is not None and deleted.deleted_rows != len(offsets):
         what = f"it lists {len(offsets)} rows, and the version counts {deleted.deleted_rows}: counts of rows are wrong"
         repair = "Delete a row of this fragment: the rest is counted anew."
-        yield error(manifest, "deletion_count", what, repair, path=deleted.place)
+        yield error(manifest, "deletion_count", what, repair, path=deleted.qualified_path)
     if len(offsets) and fragment.physical_rows and int(offsets[-1]) >= fragment.physical_rows:
         what = f"it deletes row {offsets[-1]} of {fragment.physical_rows}"
-        yield error(manifest, "deletion_file", what, OVERWRITE, path=deleted.place)
+        yield error(manifest, "deletion_file", what, OVERWRITE, path=deleted.qualified_path)

@@ -26,7 +26,7 @@ from lance_core.fsck.manifests import error, warning
 from lance_core.fsck.report import Finding, Repair, RepairKind, Severity
 from lance_core.index import build
 from lance_core.index.coverage import Coverage, SegmentCoverage
-from lance_core.index.index_type import Examined
+from lance_core.index.index_type import SegmentExamination
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot, load_latest
@@ -46,7 +46,7 @@ def of_newest(base: Snapshot, acting: Location) -> Iterator[Finding]:
         return
     for standing in segments:
         if standing.kind is None:
-            what = f"index {standing.metadata.name!r} {standing.unused}; its fragments are scanned"
+            what = f"index {standing.metadata.name!r} {standing.unused_reason}; its fragments are scanned"
             repair = "Query it with the library that made it, or drop it and build another."
             yield Finding(Severity.INFO, "index_unknown", manifest.path, what, repair, manifest.version)
         else:
@@ -56,7 +56,7 @@ def of_newest(base: Snapshot, acting: Location) -> Iterator[Finding]:
 
 def _of_segment(base: Snapshot, coverage: Coverage, standing: SegmentCoverage, acting: Location) -> Iterator[Finding]:
     manifest, index = base.manifest, standing.metadata
-    path = index.place
+    path = index.qualified_path
     try:
         examined = _examined(base, coverage, standing)
     except (NotFound, InvalidInput):
@@ -81,7 +81,7 @@ def _of_segment(base: Snapshot, coverage: Coverage, standing: SegmentCoverage, a
         missing = _missing(base, coverage, standing, examined)
     except LanceError:
         return  # told of the fragments, whose ids or deleted rows cannot be read
-    if missing and examined.has_all:
+    if missing and examined.lists_every_row:
         number, rows = next(iter(missing.items()))
         what = (
             f"a segment of index {index.name!r} says that it covers fragment {number}, and {rows} of its rows are not "
@@ -106,7 +106,7 @@ def _strangers(base: Snapshot, coverage: Coverage, index: IndexMetadata, rows: R
     manifest = base.manifest
     if _by_id(base, index):
         last = max(rows.parts, default=0)
-        highest = (last << HALF_BITS) + rows.under(last).max() if rows.parts else -1
+        highest = (last << HALF_BITS) + rows.bitmap_under(last).max() if rows.parts else -1
         if highest >= manifest.next_row_id:
             yield f"{highest}, and ids up to {manifest.next_row_id - 1} were given to rows"
         return
@@ -121,16 +121,16 @@ def _strangers(base: Snapshot, coverage: Coverage, index: IndexMetadata, rows: R
             return
 
 
-def _missing(base: Snapshot, coverage: Coverage, standing: SegmentCoverage, examined: Examined) -> Mapping[int, int]:
+def _missing(base: Snapshot, coverage: Coverage, standing: SegmentCoverage, examined: SegmentExamination) -> Mapping[int, int]:
     """Of each fragment that is covered, how many live rows are not there; of a kind that does not keep every row, only
     where none of them is."""
-    found = coverage.moves(standing).of_set(examined.rows)
+    found = coverage.row_remap(standing).remap_set(examined.rows)
     missing = {}
     for fragment in base.manifest.fragments:
         if fragment.id not in standing.covered or not fragment.live_rows:
             continue
-        there = found.under(fragment.id)
-        if not examined.has_all:
+        there = found.bitmap_under(fragment.id)
+        if not examined.lists_every_row:
             if not there:
                 missing[int(fragment.id)] = fragment.live_rows
             continue
@@ -148,9 +148,9 @@ def _missing(base: Snapshot, coverage: Coverage, standing: SegmentCoverage, exam
 def _of_notes(base: Snapshot, coverage: Coverage, standing: SegmentCoverage, acting: Location) -> Iterator[Finding]:
     index, reuse = standing.metadata, coverage.reuse
     here = index.covers
-    if reuse is None or here is None or index.is_of_zones:
+    if reuse is None or here is None or index.is_zone_based:
         return
-    for _planned, groups in reuse.notes():
+    for _planned, groups in reuse.compactions():
         for led in groups:
             old, new = BitMap(id for id, _ in led.old), BitMap(id for id, _ in led.new)
             part = old & here
@@ -161,22 +161,22 @@ def _of_notes(base: Snapshot, coverage: Coverage, standing: SegmentCoverage, act
                     f"index {index.name!r} covers fragment {part.min()} and not fragment {(old - part).min()}, which "
                     f"became {_named(new)} together: what became of it is scanned, and Lance may refuse the index"
                 )
-                finding = warning(base.manifest, "index_reuse", what, _rebuild(index), path=index.place)
+                finding = warning(base.manifest, "index_reuse", what, _rebuild(index), path=index.qualified_path)
                 yield _with_mend(finding, _uncover(acting, index, part))
                 return
 
 
-def _examined(base: Snapshot, coverage: Coverage, standing: SegmentCoverage) -> Examined | None:
+def _examined(base: Snapshot, coverage: Coverage, standing: SegmentCoverage) -> SegmentExamination | None:
     """None for a column that is gone, which is told of the version."""
     index = standing.metadata
     chain = build.chain_of(base.manifest.schema, index.field_ids[0]) if len(index.field_ids) == 1 else None
     if chain is None or standing.kind is None:
         return None
-    return standing.kind.examine(coverage.segment(index), build.arrow_of(base.manifest.schema, chain))
+    return standing.kind.examine(coverage.segment_of(index), build.arrow_of(base.manifest.schema, chain))
 
 
 def _by_id(base: Snapshot, index: IndexMetadata) -> bool:
-    return base.manifest.has_stable_row_ids and not index.holds_addresses
+    return base.manifest.has_stable_row_ids and not index.stores_addresses
 
 
 def _rebuild(index: IndexMetadata) -> str:
@@ -218,7 +218,7 @@ def _mended(acting: Location, identity: UUID, uncovered: BitMap | None) -> str:
         covered = index.covers
         if covered is None or not covered & uncovered:
             return f"segment {identity} says so no more"
-        operation = CreateIndex((index.covering(covered - uncovered),))
+        operation = CreateIndex((index.with_coverage(covered - uncovered),))
     try:
         begun = write_protocol.begin(base.location, base, verb="fsck", intent=None, runtime=SYSTEM_RUNTIME)
         assert isinstance(begun, write_protocol.StartedWrite)

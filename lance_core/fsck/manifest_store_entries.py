@@ -12,7 +12,7 @@ from lance_core.errors import Corrupt
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.fsck.report import Finding, Repair, RepairKind, Severity
-from lance_core.storage.manifest_stores.manifest_store import Entry, checked
+from lance_core.storage.manifest_stores.manifest_store import Entry, check_entry
 from lance_core.storage.manifest_stores.two_phase import TwoPhaseStore
 from lance_core.storage.store import Put
 from lance_core.versions.location import Location
@@ -26,13 +26,13 @@ def bare(location: Location) -> tuple[Location, TwoPhaseStore | None]:
     published = location.own_store
     if not isinstance(published, TwoPhaseStore):
         return location, None
-    return replace(location, store=published.own, access=replace(location.access, manifest_store=None)), published
+    return replace(location, store=published.table_store, access=replace(location.access, manifest_store=None)), published
 
 
 def of_table(published: TwoPhaseStore) -> Iterator[Finding]:
-    manifests, key = published.manifests, published.key
+    manifests, key = published.manifest_store, published.table_key
     try:
-        entries = {entry.version: entry for entry in manifests.listed(key)}
+        entries = {entry.version: entry for entry in manifests.list_entries(key)}
     except Corrupt as error:
         yield _finding(Severity.ERROR, "entries", key, error.what, "Correct it, or remove it if it is of no version.")
         return
@@ -41,17 +41,17 @@ def of_table(published: TwoPhaseStore) -> Iterator[Finding]:
     leftovers = []
     for version, entry in entries.items():
         try:
-            checked(entry, what=manifests.description)
+            check_entry(entry, what=manifests.description)
         except Corrupt as error:
             yield _unbelieved(published, entry, paths.get(version), error)
             continue
-        final = published.own.head(entry.final)
+        final = published.table_store.head(entry.final_path)
         if final is None and version in paths:
-            final = published.own.head(paths[version])
+            final = published.table_store.head(paths[version])
         if final is not None:
             yield from _in_place(published, entry, final.size)
-        elif not entry.is_final and published.own.head(entry.path) is not None:
-            if (again := manifests.find(key, version)) == entry and published.own.head(entry.final) is None:
+        elif not entry.is_final and published.table_store.head(entry.path) is not None:
+            if (again := manifests.find_entry(key, version)) == entry and published.table_store.head(entry.final_path) is None:
                 yield _unfinished(published, again)
         elif version < newest:
             leftovers.append(entry)
@@ -67,7 +67,7 @@ def of_table(published: TwoPhaseStore) -> Iterator[Finding]:
 
 def _manifests(published: TwoPhaseStore) -> dict[Version, str]:
     found = {}
-    for info in published.own.list(naming.VERSIONS):
+    for info in published.table_store.list(naming.VERSIONS):
         if parsed := naming.parse_manifest_name(info.path.rpartition("/")[2]):
             found[parsed[0]] = info.path
     return found
@@ -76,18 +76,18 @@ def _manifests(published: TwoPhaseStore) -> dict[Version, str]:
 def _unbelieved(published: TwoPhaseStore, entry: Entry, path: str | None, error: Corrupt) -> Finding:
     """Nobody opens a table whose newest entry is such a one."""
     mend = None
-    if path is not None and (info := published.own.head(path)) is not None:
+    if path is not None and (info := published.table_store.head(path)) is not None:
         right = Entry(entry.version, path, info.size)
         does = f"Correct the entry of version {entry.version}, which says {entry.path!r}: its manifest is at {path}."
         mend = Repair(RepairKind.ENTRIES, does, partial(_moved, published, entry, right))
     repair = "Correct the entry, or remove it if it is of no version."
-    return _finding(Severity.ERROR, "entry_path", published.key, error.what, repair, entry.version, mend)
+    return _finding(Severity.ERROR, "entry_path", published.table_key, error.what, repair, entry.version, mend)
 
 
 def _in_place(published: TwoPhaseStore, entry: Entry, size: int) -> Iterator[Finding]:
-    version, key = entry.version, published.key
+    version, key = entry.version, published.table_key
     if not entry.is_final:
-        if published.manifests.find(key, version) != entry:
+        if published.manifest_store.find_entry(key, version) != entry:
             return  # somebody was about to
         what = f"version {version} is in place, and {_known(published)} still names the file it was made from"
         mend = Repair(
@@ -131,28 +131,28 @@ def _of_nothing(published: TwoPhaseStore, entry: Entry, newest: Version) -> Find
 def _without_entry(
     published: TwoPhaseStore, paths: Mapping[Version, str], entries: Mapping[Version, Entry]
 ) -> Iterator[Finding]:
-    last, key = max(entries, default=Version(0)), published.key
+    last, key = max(entries, default=Version(0)), published.table_key
     older = [version for version in sorted(paths.keys() - entries.keys()) if version < last]
     if older:
         what = f"{_known(published)} has no entry of versions {format_ranges(older)}, which are found by their names"
         yield _finding(Severity.INFO, "no_entry", naming.VERSIONS, what, "They were there before it, or lost theirs.")
     for version in sorted(version for version in paths if version > last):
         path = paths[version]
-        if published.manifests.find(key, version) is not None or (info := published.own.head(path)) is None:
+        if published.manifest_store.find_entry(key, version) is not None or (info := published.table_store.head(path)) is None:
             continue
         what = (
             f"version {version} was committed past {_known(published)}: who asks there alone does not see it, and may "
             "overwrite it"
         )
         entry = Entry(version, path, info.size)
-        does = f"Enter version {version} into {published.manifests.description}."
+        does = f"Enter version {version} into {published.manifest_store.description}."
         mend = Repair(RepairKind.ENTRIES, does, partial(_enter, published, entry))
         repair = "See to it that all writers open the table with its manifest store."
         yield _finding(Severity.WARNING, "no_entry", path, what, repair, version, mend)
 
 
 def _finish(published: TwoPhaseStore, entry: Entry) -> str:
-    there = published.finish(entry.version)
+    there = published.finish_version(entry.version)
     return f"version {entry.version} is nowhere any more" if there is None else f"version {entry.version} is at {there}"
 
 
@@ -161,28 +161,28 @@ def _forget_all(published: TwoPhaseStore, entries: Sequence[Entry]) -> str:
 
 
 def _forget(published: TwoPhaseStore, entry: Entry) -> str:
-    if any(published.own.head(path) is not None for path in {entry.path, entry.final}):
+    if any(published.table_store.head(path) is not None for path in {entry.path, entry.final_path}):
         return f"there is a file of version {entry.version} now, and its entry stays"
-    published.manifests.forget(published.key, entry)
-    if published.manifests.find(published.key, entry.version) is None:
+    published.manifest_store.remove_entry(published.table_key, entry)
+    if published.manifest_store.find_entry(published.table_key, entry.version) is None:
         return f"the entry of version {entry.version} is removed"
     return f"the entry of version {entry.version} is another one now, and stays"
 
 
 def _moved(published: TwoPhaseStore, entry: Entry, to: Entry) -> str:
-    done = published.manifests.move(published.key, entry, to)
+    done = published.manifest_store.move_entry(published.table_key, entry, to)
     return f"the entry of version {entry.version} is " + ("correct now" if done else "another one now, and stays")
 
 
 def _enter(published: TwoPhaseStore, entry: Entry) -> str:
-    put = published.manifests.reserve(published.key, entry)
+    put = published.manifest_store.reserve(published.table_key, entry)
     if put is Put.UNKNOWN:
         return f"whether version {entry.version} is entered is not known; look again"
     return f"version {entry.version} is entered" if put is Put.CREATED else f"version {entry.version} has an entry now"
 
 
 def _known(published: TwoPhaseStore) -> str:
-    return published.manifests.description
+    return published.manifest_store.description
 
 
 def _versions(entries: Sequence[Entry]) -> str:

@@ -12,7 +12,7 @@ from pyroaring import BitMap
 from lance_core.errors import Corrupt, Unsupported
 from lance_core.format.features import Feature
 from lance_core.format.fragment import Fragment, StorageVersion
-from lance_core.format.id_runs import lasts_of
+from lance_core.format.id_runs import last_ids
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.manifest import FRAGMENT_ID_MAX, Manifest
 from lance_core.format.row_versions import RowVersions
@@ -193,7 +193,7 @@ def _lineage(manifest: Manifest, fragment: Fragment, name: str) -> Iterator[Find
     try:
         if fragment.row_ids is not None:
             ids = RowIdSequence.decode(fragment.row_ids, rows=rows, path=manifest.path)
-            highest = int(lasts_of(ids.starts, ids.lengths).max(initial=0))
+            highest = int(last_ids(ids.starts, ids.lengths).max(initial=0))
             if len(ids) and highest >= manifest.next_row_id:
                 what = f"{name} has row id {highest}, and next_row_id is {manifest.next_row_id}: it may be given twice"
                 yield error(manifest, "next_row_id", what, OVERWRITE)

@@ -34,7 +34,7 @@ from lance_core.format.schema import Field, TableSchema
 from lance_core.index.coverage import SegmentCoverage
 from lance_core.index.index_type import Certainty, Leaf, RangeCondition
 from lance_core.index.supported_types import is_text
-from lance_core.scan.column_resolution import resolved
+from lance_core.scan.column_resolution import resolve_columns
 
 _NUMBERS = (pa.types.is_integer, pa.types.is_floating)
 _FLIPPED = {Op.LT: Op.GE, Op.GE: Op.LT, Op.GT: Op.LE, Op.LE: Op.GT}
@@ -44,7 +44,7 @@ _FLIPPED = {Op.LT: Op.GE, Op.GE: Op.LT, Op.GT: Op.LE, Op.LE: Op.GT}
 class SegmentScope:
     """What one segment answers of a condition."""
 
-    standing: SegmentCoverage
+    segment: SegmentCoverage
     column: pa.Field
     fragments: BitMap
     certainty: Certainty
@@ -56,17 +56,17 @@ class IndexProbe:
 
     leaf: Leaf
     negated: bool
-    shares: tuple[SegmentScope, ...]
+    scopes: tuple[SegmentScope, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AllOf:
-    parts: "tuple[Step, ...]"
+    steps: "tuple[Step, ...]"
 
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    parts: "tuple[Step, ...]"
+    steps: "tuple[Step, ...]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +105,10 @@ class AccessPath:
         return cls(tuple(steps))
 
     @property
-    def knows_anything(self) -> bool:
+    def uses_indices(self) -> bool:
         return any(not isinstance(step, Unknown) for _, step in self.steps)
 
-    def asks(self) -> Iterator[IndexProbe]:
+    def probes(self) -> Iterator[IndexProbe]:
         for _, step in self.steps:
             yield from _asks(step)
 
@@ -121,7 +121,7 @@ class IndicesByColumn:
         self._by_name = by_name
         self._columns: dict[Path, tuple[pa.Field, tuple[SegmentCoverage, ...]] | None] = {}
 
-    def on(self, path: Path) -> tuple[pa.Field, tuple[SegmentCoverage, ...]] | None:
+    def find(self, path: Path) -> tuple[pa.Field, tuple[SegmentCoverage, ...]] | None:
         """The column as kinds know it, and segments on it that cover anything: those of the index that covers most
         come first."""
         if path not in self._columns:
@@ -140,7 +140,7 @@ class IndicesByColumn:
         usable = [each for each in self._by_field.get(chain[-1].id, ()) if each.covered]
         if not usable:
             return None
-        (column,) = resolved(self._schema, [field_paths.spelt(chain)])
+        (column,) = resolve_columns(self._schema, [field_paths.format_path(chain)])
         if pa.types.is_null(column.arrow.type):
             return None  # the reference writer counts no NULL in a column of nothing else
         return column.arrow, tuple(usable)
@@ -199,7 +199,7 @@ def _routed(node: Node, indices: IndicesByColumn, negated: bool = False) -> Step
 
 
 def _asked(leaf: Leaf, negated: bool, indices: IndicesByColumn) -> IndexProbe | Unknown:
-    found = indices.on(leaf.path)
+    found = indices.find(leaf.path)
     if found is None:
         return Unknown()
     column, standings = found
@@ -264,7 +264,7 @@ def _asks(step: Step) -> Iterator[IndexProbe]:
     match step:
         case IndexProbe():
             yield step
-        case AllOf(parts=parts) | AnyOf(parts=parts):
+        case AllOf(steps=parts) | AnyOf(steps=parts):
             for part in parts:
                 yield from _asks(part)
 

@@ -22,11 +22,11 @@ from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.row_sets import RowSet
 from lance_core.format.xxh64 import Hashes, xxh64, xxh64_of_each
 from lance_core.index import zones
-from lance_core.index.index_type import Certainty, Examined, IndexOptions, Leaf, MatchedRows, MergeInput, Segment
-from lance_core.index.page_cache import BYTES_KEPT, SegmentPages
-from lance_core.index.segment_files import SegmentSink, all_rows
+from lance_core.index.index_type import Certainty, SegmentExamination, IndexOptions, Leaf, MatchedRows, MergeInput, Segment
+from lance_core.index.page_cache import CACHE_BYTES_MAX, SegmentPages
+from lance_core.index.segment_files import SegmentSink, read_all_rows
 from lance_core.index.supported_types import is_bytes, is_number, is_plain, is_temporal, is_text
-from lance_core.index.zones import ROWS_PER_ZONE, Mask, Nulls, Zone, Zones, cut, read_nulls
+from lance_core.index.zones import ROWS_PER_ZONE, Mask, Nulls, Zone, Zones, split_into_zones, read_nulls
 
 _WRITTEN_BYTES = 256 << 20
 _FILE = "bloomfilter.lance"
@@ -47,7 +47,7 @@ _SALTS = np.array(
 )
 _ZONES_A_BATCH = 256
 _AFTER = (pa.field("has_null", pa.bool_(), nullable=False), pa.field("bloom_filter_data", pa.binary(), nullable=False))
-_SCHEMA = zones.schema([], _AFTER)
+_SCHEMA = zones.zone_schema([], _AFTER)
 
 _Words = npt.NDArray[np.uint32]
 
@@ -58,7 +58,7 @@ class BloomFilterOptions:
     probability: float = _USUAL_PROBABILITY
 
     @property
-    def blocks(self) -> int:
+    def block_count(self) -> int:
         """The fewest, in powers of two, with which so many values are believed to be there wrongly as seldom."""
         blocks = 1 << (self.number_of_items // _FULL).bit_length()
         while _mistaken(self.number_of_items / blocks) > self.probability:
@@ -69,10 +69,10 @@ class BloomFilterOptions:
 class BloomFilter:
     name = "BLOOMFILTER"
     type_url = "/lance.index.pb.BloomFilterIndexDetails"
-    newest = 0
+    max_readable_version = 0
     supported_types = "numbers but half floats, dates and times, text, and binary values of any length"
 
-    def version(self, *, stable_row_ids: bool) -> int:
+    def written_version(self, *, stable_row_ids: bool) -> int:
         return 0
 
     def supports(self, column: pa.Field) -> bool:
@@ -80,7 +80,7 @@ class BloomFilter:
         one_of = is_number(arrow) or is_temporal(arrow) or is_text(arrow) or is_bytes(arrow)
         return is_plain(column) and one_of and not (pa.types.is_float16(arrow) or pa.types.is_duration(arrow))
 
-    def options(self, given: Mapping[str, object]) -> IndexOptions:
+    def parse_options(self, given: Mapping[str, object]) -> IndexOptions:
         if unknown := sorted(given.keys() - {_ITEMS, _PROBABILITY}):
             raise InvalidInput(f"{self.name} has no option {unknown[0]!r}; it has {_ITEMS} and {_PROBABILITY}")
         items, probability = given.get(_ITEMS, ROWS_PER_ZONE), given.get(_PROBABILITY, _USUAL_PROBABILITY)
@@ -95,10 +95,10 @@ class BloomFilter:
 
     def options_of(self, segment: Segment) -> IndexOptions:
         """What cannot be one is as if nothing were said: it decides nothing about what is there."""
-        notes = segment.files.open(_FILE).notes
+        notes = segment.files.open(_FILE).metadata
         try:
             items, probability = int(notes[_NOTED[_ITEMS]]), float(notes[_NOTED[_PROBABILITY]])
-            return self.options({_ITEMS: items, _PROBABILITY: probability})
+            return self.parse_options({_ITEMS: items, _PROBABILITY: probability})
         except (KeyError, ValueError):
             return BloomFilterOptions()
 
@@ -125,11 +125,11 @@ class BloomFilter:
         file = files.create(_FILE, _SCHEMA)
         for part in parts:
             _keep(part, file, nulls)
-        for batch in _described(cut(rows, options.number_of_items), options.blocks, nulls):
+        for batch in _described(split_into_zones(rows, options.number_of_items), options.block_count, nulls):
             file.write(batch)
         nulls.write(file)
-        file.note(_NOTED[_ITEMS], str(options.number_of_items))
-        file.note(_NOTED[_PROBABILITY], str(options.probability))
+        file.add_metadata(_NOTED[_ITEMS], str(options.number_of_items))
+        file.add_metadata(_NOTED[_PROBABILITY], str(options.probability))
         file.finish()
         return b""
 
@@ -137,9 +137,9 @@ class BloomFilter:
         opened = _OpenFilter.of(segment)
         return BloomFilterSearcher(opened, Zones.of(opened.zones, segment, path=opened.path))
 
-    def examine(self, segment: Segment, column: pa.Field) -> Examined:
+    def examine(self, segment: Segment, column: pa.Field) -> SegmentExamination:
         opened = _OpenFilter.of(segment, beyond=True)
-        rows, problems = zones.examined(opened.zones, opened.nulls, None)
+        rows, problems = zones.examine_zones(opened.zones, opened.nulls, None)
         try:
             for _ in opened.read():
                 pass
@@ -148,10 +148,10 @@ class BloomFilter:
         if opened.nulls is not None and not problems:
             has_null = opened.zones["has_null"].to_numpy()
             there = BitMap(high for high in opened.nulls.parts if segment.rows_under(high))
-            silent = opened.nulls.only(there) - Zones.of(opened.zones, segment, path=opened.path).rows(has_null)
+            silent = opened.nulls.in_fragments(there) - Zones.of(opened.zones, segment, path=opened.path).rows_where(has_null)
             if silent.parts:
                 problems.append(f"its zones know nothing of {len(silent):,} NULLs that it lists")
-        return Examined(rows, has_all=True, problems=tuple(problems))
+        return SegmentExamination(rows, lists_every_row=True, problems=tuple(problems))
 
 
 BLOOMFILTER = BloomFilter()
@@ -167,10 +167,10 @@ class _OpenFilter:
 
     @classmethod
     def of(cls, segment: Segment, *, beyond: bool = False) -> "_OpenFilter":
-        path = f"{segment.metadata.place}/{_FILE}"
+        path = f"{segment.metadata.qualified_path}/{_FILE}"
         file = segment.files.open(_FILE)
         zones.check_columns(file, {each.name: each.type for each in _SCHEMA}, path=path)
-        table = all_rows(file, _SCHEMA.names[:-1])
+        table = read_all_rows(file, _SCHEMA.names[:-1])
         return cls(file, path, table, read_nulls(file, segment.rows_under, path=path, beyond=beyond))
 
     def read(self) -> Iterator["_Filters"]:
@@ -235,14 +235,14 @@ class BloomFilterSearcher:
         else:
             for filters in self._filters():
                 where[filters.zones] = filters.may_have(hashes)
-        return self._zones.found(where)
+        return self._zones.matched_rows(where)
 
     def _without_value(self) -> MatchedRows:
         nulls = self._opened.nulls
         if nulls is None:
-            return self._zones.found(self._opened.zones["has_null"].to_numpy())
-        if self._zones.missing.parts:
-            return MatchedRows(nulls | self._zones.missing, Certainty.AT_MOST)
+            return self._zones.matched_rows(self._opened.zones["has_null"].to_numpy())
+        if self._zones.unknown_rows.parts:
+            return MatchedRows(nulls | self._zones.unknown_rows, Certainty.AT_MOST)
         return MatchedRows(nulls, Certainty.EXACT)
 
     def _filters(self) -> Iterable[_Filters]:
@@ -256,12 +256,12 @@ class BloomFilterSearcher:
         size = 0
         for filters in self._opened.read():
             size += filters.words.nbytes
-            if size <= BYTES_KEPT:
+            if size <= CACHE_BYTES_MAX:
                 kept.append(filters)
             else:
                 kept.clear()
             yield filters
-        self._too_many = size > BYTES_KEPT
+        self._too_many = size > CACHE_BYTES_MAX
         if not self._too_many:
             self._kept.put(0, tuple(kept), size)
 
@@ -269,11 +269,11 @@ class BloomFilterSearcher:
 def _keep(part: MergeInput, file: FileWriter, nulls: Nulls) -> None:
     """The zones of a segment whose rows are where they were."""
     opened = _OpenFilter.of(part.segment)
-    where = zones.staying(opened.zones, part.moves, path=opened.path)
+    where = zones.unmoved_zones(opened.zones, part.row_remap, path=opened.path)
     if opened.nulls is None:
-        nulls.known &= not (opened.zones["has_null"].to_numpy() & where).any()
+        nulls.is_known &= not (opened.zones["has_null"].to_numpy() & where).any()
     else:
-        nulls.join(opened.nulls.only(zones.upper_halves(opened.zones, where)))
+        nulls.add_rows(opened.nulls.in_fragments(zones.fragments_of(opened.zones, where)))
     for start in range(0, len(where), _ZONES_A_BATCH):
         chosen = where[start : start + _ZONES_A_BATCH]
         if chosen.any():
@@ -287,7 +287,7 @@ def _described(found: Iterable[Zone], blocks: int, nulls: Nulls) -> Iterator[pa.
     at_once = max(1, min(_ZONES_A_BATCH, _WRITTEN_BYTES // (blocks * _BLOCK_BYTES * 4)))
     lines: list[tuple[int, int, int, bool, bytes]] = []
     for zone in found:
-        nulls.add(zone)
+        nulls.add_zone(zone)
         filled = _filter(_inserted(zone.values), blocks)
         lines.append((zone.fragment, zone.start, zone.length, bool(zone.values.null_count), filled))
         if len(lines) == at_once:

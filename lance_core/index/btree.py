@@ -33,17 +33,17 @@ from lance_core.index.btree_pages import (
     PAGE_ROWS,
     VALUES,
     Pages,
-    corrupt,
-    page_rows,
-    pages_of,
-    type_of,
+    corrupt_error,
+    read_page_rows,
+    load_pages,
+    value_type_of,
 )
 from lance_core.index.external_sort import Sorter
 from lance_core.index.index_type import (
     ROW,
     VALUE,
     Certainty,
-    Examined,
+    SegmentExamination,
     IndexOptions,
     Leaf,
     MatchedRows,
@@ -51,10 +51,10 @@ from lance_core.index.index_type import (
     RangeCondition,
     Segment,
 )
-from lance_core.index.ordering import Mask, Ordering, Positions, Span, joined, ordering
+from lance_core.index.ordering import Mask, Ordering, Positions, Span, concat_arrays, ordering
 from lance_core.index.page_cache import SegmentPages
 from lance_core.index.segment_files import SegmentSink
-from lance_core.index.supported_types import ORDERED, is_ordered, is_plain
+from lance_core.index.supported_types import ORDERED_TYPES, is_ordered, is_plain
 
 _WRITTEN_ROWS = 1 << 18
 _FEW_PAGES = 256
@@ -72,16 +72,16 @@ class BTreeOptions:
 class BTree:
     name: str = "BTREE"
     type_url: str = "/lance.table.BTreeIndexDetails"
-    newest: int = 1
-    supported_types: str = ORDERED
+    max_readable_version: int = 1
+    supported_types: str = ORDERED_TYPES
 
-    def version(self, *, stable_row_ids: bool) -> int:
+    def written_version(self, *, stable_row_ids: bool) -> int:
         return 1 if stable_row_ids else 0
 
     def supports(self, column: pa.Field) -> bool:
         return is_plain(column) and is_ordered(column.type)
 
-    def options(self, given: Mapping[str, object]) -> BTreeOptions:
+    def parse_options(self, given: Mapping[str, object]) -> BTreeOptions:
         if unknown := sorted(given.keys() - {"zone_size"}):
             raise InvalidInput(f"a BTREE index has no option {unknown[0]!r}; it has zone_size, the rows in a page")
         size = given.get("zone_size", DEFAULT_PAGE_ROWS)
@@ -90,7 +90,7 @@ class BTree:
         return BTreeOptions(size)
 
     def options_of(self, segment: Segment) -> BTreeOptions:
-        return BTreeOptions(page_rows(segment.files.open(LOOKUP), segment.metadata.place))
+        return BTreeOptions(read_page_rows(segment.files.open(LOOKUP), segment.metadata.qualified_path))
 
     def answers(self, leaf: Leaf, metadata: IndexMetadata) -> Certainty | None:
         return _certainty(leaf)
@@ -110,14 +110,14 @@ class BTree:
         for part in parts:
             for batch in _rows_of(part, column.type):
                 sorter.add(batch)
-        write_pages(files, column.type, sorter.batches(), options)
+        write_pages(files, column.type, sorter.sorted_batches(), options)
         return b""
 
     def open(self, segment: Segment, column: pa.Field) -> "BTreeSearcher":
         return BTreeSearcher.of(segment)
 
-    def examine(self, segment: Segment, column: pa.Field) -> Examined:
-        return btree_pages.examine(segment, column)
+    def examine(self, segment: Segment, column: pa.Field) -> SegmentExamination:
+        return btree_pages.examine_pages(segment, column)
 
 
 BTREE = BTree()
@@ -166,14 +166,14 @@ def _write_lookup(
         ]
     )
     writer = files.create(LOOKUP, schema)
-    low, high = joined(firsts, arrow), joined(lasts, arrow)
+    low, high = concat_arrays(firsts, arrow), concat_arrays(lasts, arrow)
     pages = np.arange(len(low), dtype=np.int64)
     null_counts = np.clip(nulls - pages * options.zone_size, 0, options.zone_size)
     columns = [low, high, pa.array(null_counts, pa.uint32()), pa.array(pages, pa.uint32())]
     if len(low):
         writer.write(pa.RecordBatch.from_arrays(columns, schema=schema))
-    writer.note(PAGE_ROWS, str(options.zone_size))
-    writer.note("range_partitioned", "false")
+    writer.add_metadata(PAGE_ROWS, str(options.zone_size))
+    writer.add_metadata("range_partitioned", "false")
     writer.finish()
 
 
@@ -195,12 +195,12 @@ def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _rows_of(part: MergeInput, arrow: pa.DataType) -> Iterator[pa.RecordBatch]:
     """Those that are still there, by the numbers that they have now."""
-    place = part.segment.metadata.place
+    place = part.segment.metadata.qualified_path
     file = part.segment.files.open(DATA)
-    if (found := type_of(file, place)) != arrow:
-        raise corrupt(place, DATA, f"has values of the type {found}; the column is {arrow}")
+    if (found := value_type_of(file, place)) != arrow:
+        raise corrupt_error(place, DATA, f"has values of the type {found}; the column is {arrow}")
     for batch in file.read(COLUMNS, 0, file.row_count) if file.row_count else ():
-        rows, there = part.moves.of(batch.column(IDS).to_numpy())
+        rows, there = part.row_remap.remap(batch.column(IDS).to_numpy())
         values = batch.column(VALUES)
         if not there.all():
             rows, values = rows[there], values.filter(pa.array(there))
@@ -229,10 +229,10 @@ class BTreeSearcher:
 
     @classmethod
     def of(cls, segment: Segment) -> "BTreeSearcher":
-        place = segment.metadata.place
+        place = segment.metadata.qualified_path
         data = segment.files.open(DATA)
-        order = ordering(type_of(data, place))
-        return cls(order, pages_of(segment.files.open(LOOKUP), order, data.row_count, place), data, segment.rows_under)
+        order = ordering(value_type_of(data, place))
+        return cls(order, load_pages(segment.files.open(LOOKUP), order, data.row_count, place), data, segment.rows_under)
 
     def search(self, leaf: Leaf) -> MatchedRows | None:
         certainty = _certainty(leaf)
@@ -243,11 +243,11 @@ class BTreeSearcher:
             case IsNull():
                 rows = self._chosen(self._pages.with_nulls, _is_null)
             case In() if (keys := orders.keys_of(self.order, leaf)) is not None:
-                pages = [np.arange(*self._pages.of(Span(key, key))) for key in keys]
+                pages = [np.arange(*self._pages.pages_within(Span(key, key))) for key in keys]
                 some = np.unique(np.concatenate(pages)) if pages else np.arange(0)
-                rows = self._chosen(some, partial(self.order.among, keys=keys))
+                rows = self._chosen(some, partial(self.order.mask_among, keys=keys))
             case Comparison() | RangeCondition() | Like() if (span := orders.span_of(self.order, leaf)) is not None:
-                rows = self._chosen(np.arange(*self._pages.of(span)), partial(self.order.within, span=span))
+                rows = self._chosen(np.arange(*self._pages.pages_within(span)), partial(self.order.mask_within, span=span))
         return None if rows is None else MatchedRows(rows, certainty)
 
     def _chosen(self, pages: Positions, choice: Choice) -> RowSet:
@@ -260,7 +260,7 @@ class BTreeSearcher:
             several = [page for _, page in kept if page is not None]
             several += [page for start, end in _runs(missing) for page in self._read_pages(start, end)]
             found = [page.chosen(choice) for page in several]
-        return RowSet.of(np.concatenate(found) if found else np.empty(0, np.uint64)).within(self._rows_under)
+        return RowSet.of(np.concatenate(found) if found else np.empty(0, np.uint64)).drop_impossible_rows(self._rows_under)
 
     def _read(self, start: int, end: int) -> Iterator[_Entries]:
         """From a page to before another, in portions of any size."""
@@ -271,7 +271,7 @@ class BTreeSearcher:
     def _read_pages(self, start: int, end: int) -> Iterator[_Entries]:
         """Page by page."""
         portions = list(self._read(start, end))
-        values = joined((each.values for each in portions), self.order.type)
+        values = concat_arrays((each.values for each in portions), self.order.type)
         ids = np.concatenate([each.ids for each in portions])
         for number in range(start, end):
             at = slice((number - start) * self._pages.rows, (number - start + 1) * self._pages.rows)
@@ -281,7 +281,7 @@ class BTreeSearcher:
 
 
 def _certainty(leaf: Leaf) -> Certainty | None:
-    return Certainty.EXACT if isinstance(leaf, IsNull) else orders.certainty(leaf)
+    return Certainty.EXACT if isinstance(leaf, IsNull) else orders.certainty_of(leaf)
 
 
 def _is_null(values: pa.Array) -> Mask:

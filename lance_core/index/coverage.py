@@ -24,7 +24,7 @@ from lance_core.index.index_type import IndexType, MergeInput, RowRemap, Segment
 from lance_core.index.row_remap import CompactionLog, FollowCompactions, KeepRowIds, ResolveRowIds, SameAddresses
 from lance_core.index.segment_files import OpenSegment
 from lance_core.limits import INDEX_DETAILS_BYTES
-from lance_core.scan.take import row_id_index
+from lance_core.scan.take import build_row_id_index
 from lance_core.versions.snapshot import Snapshot
 
 
@@ -37,7 +37,7 @@ class SegmentCoverage:
     """None where it cannot be used."""
     covered: BitMap
     """Fragments of the version that it knows all rows of. Nothing where it cannot be used."""
-    unused: str | None
+    unused_reason: str | None
     """Why it cannot be used, or why it covers nothing: the end of a sentence that begins with its name."""
 
 
@@ -61,7 +61,7 @@ class Coverage:
         return {name: tuple(of_name) for name, of_name in found.items()}
 
     @cached_property
-    def live(self) -> BitMap:
+    def live_fragments(self) -> BitMap:
         """All fragments of the version."""
         self._base.manifest.check_ids()
         return BitMap(fragment.id for fragment in self._base.manifest.message.fragments)
@@ -72,25 +72,25 @@ class Coverage:
         return load_reuse(self._base)
 
     @cached_property
-    def row_ids(self) -> RowIdIndex:
+    def row_id_index(self) -> RowIdIndex:
         """From the stable ids of rows to where they are."""
-        return row_id_index(self._base.location, self._base.manifest)
+        return build_row_id_index(self._base.location, self._base.manifest)
 
-    def uncovered(self, name: str) -> BitMap:
+    def uncovered_fragments(self, name: str) -> BitMap:
         """The fragments that an index knows nothing of."""
-        return self.live - BitMap.union(BitMap(), *(each.covered for each in self.by_name.get(name, ())))
+        return self.live_fragments - BitMap.union(BitMap(), *(each.covered for each in self.by_name.get(name, ())))
 
-    def moves(self, standing: SegmentCoverage) -> RowRemap:
+    def row_remap(self, standing: SegmentCoverage) -> RowRemap:
         """From the numbers that a segment holds to addresses in this version."""
         covered = standing.covered
-        if self._base.manifest.has_stable_row_ids and not standing.metadata.holds_addresses:
-            return ResolveRowIds(self.row_ids, covered)
-        notes = self.notes
+        if self._base.manifest.has_stable_row_ids and not standing.metadata.stores_addresses:
+            return ResolveRowIds(self.row_id_index, covered)
+        notes = self.compaction_log
         return SameAddresses(covered) if notes is None else FollowCompactions(notes, covered)
 
-    def part(self, standing: SegmentCoverage, *, rows_by_id: bool) -> MergeInput:
+    def merge_input(self, standing: SegmentCoverage, *, rows_by_id: bool) -> MergeInput:
         """A segment that goes into a new one, which is to hold row ids, or addresses of this version."""
-        moves = self.moves(standing)
+        moves = self.row_remap(standing)
         if rows_by_id and self._base.manifest.has_stable_row_ids:
             if not isinstance(moves, ResolveRowIds):
                 raise Unsupported(
@@ -98,31 +98,31 @@ class Coverage:
                     "one that holds row ids; create it anew, with replace=True"
                 )
             moves = KeepRowIds(moves)
-        return MergeInput(self.segment(standing.metadata), moves)
+        return MergeInput(self.segment_of(standing.metadata), moves)
 
-    def segment(self, metadata: IndexMetadata) -> Segment:
+    def segment_of(self, metadata: IndexMetadata) -> Segment:
         """As its kind sees it."""
         return Segment(metadata, OpenSegment(self._base.location, metadata), self.rows_under(metadata))
 
-    def rows_under(self, metadata: IndexMetadata) -> "RowsOfIds | RowsOfFragments":
-        if self._base.manifest.has_stable_row_ids and not metadata.holds_addresses:
-            return RowsOfIds(self._base.manifest.next_row_id)
-        return RowsOfFragments(self.rows_of if self.notes is None else self.notes.rows_under | self.rows_of)
+    def rows_under(self, metadata: IndexMetadata) -> "RowIdCounts | FragmentRowCounts":
+        if self._base.manifest.has_stable_row_ids and not metadata.stores_addresses:
+            return RowIdCounts(self._base.manifest.next_row_id)
+        return FragmentRowCounts(self.physical_rows if self.compaction_log is None else self.compaction_log.rows_under | self.physical_rows)
 
     def fingerprint(self, standing: SegmentCoverage) -> tuple[object, ...]:
         """What a segment that is open depends on besides its files: with the same, it is the same."""
-        if self._base.manifest.has_stable_row_ids and not standing.metadata.holds_addresses:
+        if self._base.manifest.has_stable_row_ids and not standing.metadata.stores_addresses:
             return ()
         entry = reuse_entry(self._base.manifest.indices)
         return (None if entry is None else entry.uuid, bytes(standing.covered.serialize()))
 
     @cached_property
-    def notes(self) -> CompactionLog | None:
+    def compaction_log(self) -> CompactionLog | None:
         """On compactions whose rows others have to follow."""
         return None if self.reuse is None else CompactionLog(self.reuse, path=self._path)
 
     @cached_property
-    def rows_of(self) -> dict[int, int]:
+    def physical_rows(self) -> dict[int, int]:
         """How many rows each fragment has, deleted ones included."""
         return {each.id: each.physical_rows for each in self._base.manifest.message.fragments}
 
@@ -133,7 +133,7 @@ class Coverage:
     def _standing(self, index: IndexMetadata) -> SegmentCoverage:
         kind = registry.by_type_url(index)
         if kind is None:
-            return SegmentCoverage(index, None, BitMap(), registry.why_unknown(index))
+            return SegmentCoverage(index, None, BitMap(), registry.reason_unknown(index))
         try:
             covered = self._covered(index)
         except LanceError as error:
@@ -144,18 +144,18 @@ class Coverage:
 
     def _covered(self, index: IndexMetadata) -> BitMap | None:
         """Zones are of fragments that are gone, wherever rows went; what was built since knows the new ones itself."""
-        noted, notes = index.covers, self.notes
+        noted, notes = index.covers, self.compaction_log
         if noted is None:
             return None
         if notes is None or self.reuse is None:
-            return noted & self.live
-        if index.is_of_zones:
-            return (noted & self.live) - notes.made_after(index.dataset_version)
-        return self.reuse.now_covered(noted) & self.live
+            return noted & self.live_fragments
+        if index.is_zone_based:
+            return (noted & self.live_fragments) - notes.fragments_created_since(index.dataset_version)
+        return self.reuse.follow_coverage(noted) & self.live_fragments
 
 
 @dataclass(frozen=True, slots=True)
-class RowsOfFragments:
+class FragmentRowCounts:
     """How many rows there are under an address's upper half; fragments that are gone count as they were."""
 
     rows: Mapping[int, int]
@@ -165,7 +165,7 @@ class RowsOfFragments:
 
 
 @dataclass(frozen=True, slots=True)
-class RowsOfIds:
+class RowIdCounts:
     """How many row ids there may be under an upper half."""
 
     next_row_id: int
@@ -186,7 +186,7 @@ def follow_reuse(index: IndexMetadata, reuse: FragmentReuse | None) -> BitMap | 
     covered = index.covers
     if covered is None or index.is_system:
         return None
-    return covered if reuse is None else reuse.now_covered(covered)
+    return covered if reuse is None else reuse.follow_coverage(covered)
 
 
 def load_reuse(base: Snapshot, indices: Sequence[IndexMetadata] | None = None) -> FragmentReuse | None:
@@ -198,7 +198,7 @@ def load_reuse(base: Snapshot, indices: Sequence[IndexMetadata] | None = None) -
     if isinstance(content, ExternalContent):
         if not naming.is_confined(content.name):
             raise Unsupported(f"{base.location.uri}: index {entry.name} keeps its content outside this table")
-        path = f"{entry.place}/{content.name}"
+        path = f"{entry.qualified_path}/{content.name}"
         INDEX_DETAILS_BYTES.check(content.size, path=path)
         if content.offset > OFFSET_MAX:
             raise Corrupt(f"has no byte {content.offset}", path=path, field="index_details")
@@ -206,6 +206,6 @@ def load_reuse(base: Snapshot, indices: Sequence[IndexMetadata] | None = None) -
     return content
 
 
-def combined(standings: Iterable[SegmentCoverage]) -> BitMap:
+def combined_coverage(standings: Iterable[SegmentCoverage]) -> BitMap:
     """What some segments cover."""
     return BitMap.union(BitMap(), *(each.covered for each in standings))

@@ -35,13 +35,13 @@ from lance_core.index.access_path import (
 )
 from lance_core.index.coverage import Coverage, SegmentCoverage
 from lance_core.index.index_type import Certainty, Leaf, Searcher
-from lance_core.scan.selection import FragmentSelection, Select, Selection
+from lance_core.scan.selection import FragmentSelection, RowSelector, Selection
 from lance_core.versions.snapshot import Snapshot
 
 _VERSIONS_KEPT = 16
 _SEGMENTS_KEPT = 128
 _WARNED_MAX = 10_000
-_FEW = 4096
+_FEW_ROWS = 4096
 """So few rows are looked at in less time than it takes to find many others that do not match."""
 _UNREADABLE = (LanceError, pa.ArrowException, ValueError, LookupError, OverflowError, struct.error)
 """What comes of files that are missing, cut short or not what they are said to be."""
@@ -61,17 +61,17 @@ class IndexLookup:
             id(base.manifest), lambda: cls(base), lambda kept: kept.base.manifest is base.manifest
         )
 
-    def route(self, predicate: Predicate) -> AccessPath:
+    def plan(self, predicate: Predicate) -> AccessPath:
         return AccessPath.of(predicate.tree, self.indices)
 
     def select(self, predicate: Predicate) -> Selection:
-        route = self.route(predicate)
-        if not route.knows_anything:
+        route = self.plan(predicate)
+        if not route.uses_indices:
             return Selection()
         known, found = _Search(self).all_of([step for _, step in route.steps])
         return Selection(known.fragments, dict(_chosen(predicate, route, known, found)))
 
-    def candidates(self, tree: Node) -> Selection:
+    def select_candidates(self, tree: Node) -> Selection:
         """Rows to be looked at by somebody who knows what for."""
         known, _ = _Search(self).all_of([step for _, step in AccessPath.of(tree, self.indices).steps])
         return Selection(known.fragments, {id: FragmentSelection(rows) for id, rows in known.rows.parts.items()})
@@ -82,7 +82,7 @@ _segments: "LruCache[Hashable, Searcher]" = LruCache(_SEGMENTS_KEPT)
 _warned: "set[tuple[str, str]]" = set()
 
 
-def select(base: Snapshot) -> Select | None:
+def selector_of(base: Snapshot) -> RowSelector | None:
     """None where the version has no index that could be asked."""
     try:
         if base.manifest.index_section is None:
@@ -133,24 +133,24 @@ class _Search:
         return together or _NOTHING, found
 
     def _leaves_few(self, found: CandidateRows, step: Step) -> bool:
-        return len(found.rows) <= _FEW and found.fragments.issuperset(_fragments(step, self._coverage.live))
+        return len(found.rows) <= _FEW_ROWS and found.fragments.issuperset(_fragments(step, self._coverage.live_fragments))
 
     def of(self, step: Step) -> CandidateRows:
         match step:
             case IndexProbe():
                 return self._asked(step)
-            case AllOf(parts=parts):
+            case AllOf(steps=parts):
                 return self.all_of(parts)[0]
-            case AnyOf(parts=parts):
+            case AnyOf(steps=parts):
                 return _either([self.of(part) for part in parts])
             case Always(holds=holds):
-                rows = self._everything(self._coverage.live) if holds else RowSet()
-                return CandidateRows(rows, self._coverage.live, BitMap())
+                rows = self._everything(self._coverage.live_fragments) if holds else RowSet()
+                return CandidateRows(rows, self._coverage.live_fragments, BitMap())
             case Unknown():
                 return _NOTHING
 
     def _asked(self, ask: IndexProbe) -> CandidateRows:
-        parts = [self._of_share(ask, share) for share in ask.shares]
+        parts = [self._of_share(ask, share) for share in ask.scopes]
         if len(parts) == 1:
             return parts[0]
         return CandidateRows(
@@ -163,7 +163,7 @@ class _Search:
         try:
             return self._searched(ask, share)
         except _UNREADABLE as error:
-            _warn(self._base, share.standing, error)
+            _warn(self._base, share.segment, error)
             return _NOTHING
 
     def _searched(self, ask: IndexProbe, share: SegmentScope) -> CandidateRows:
@@ -187,27 +187,27 @@ class _Search:
 
     def _here(self, rows: RowSet, share: SegmentScope) -> RowSet:
         """Where they are today, in the fragments that the segment is asked for."""
-        moved = self._coverage.moves(share.standing).of_set(rows)
-        if share.fragments != share.standing.covered:
-            moved = moved.only(share.fragments)
+        moved = self._coverage.row_remap(share.segment).remap_set(rows)
+        if share.fragments != share.segment.covered:
+            moved = moved.in_fragments(share.fragments)
         for id, part in moved.parts.items():
-            if part.max() >= self._coverage.rows_of[id]:
+            if part.max() >= self._coverage.physical_rows[id]:
                 raise Corrupt(
-                    f"names row {part.max()} of fragment {id}, which has {self._coverage.rows_of[id]}",
-                    path=share.standing.metadata.place,
+                    f"names row {part.max()} of fragment {id}, which has {self._coverage.physical_rows[id]}",
+                    path=share.segment.metadata.qualified_path,
                     field="rows",
                 )
         return moved
 
     def _everything(self, fragments: BitMap) -> RowSet:
-        return RowSet.everything({id: self._coverage.rows_of[id] for id in fragments})
+        return RowSet.full({id: self._coverage.physical_rows[id] for id in fragments})
 
     def _opened(self, share: SegmentScope) -> Searcher:
         """What is read of a segment depends on how many rows its fragments have, so versions with others open it
         again."""
-        standing, coverage = share.standing, self._coverage
+        standing, coverage = share.segment, self._coverage
         assert standing.kind is not None
-        segment = partial(coverage.segment, standing.metadata)
+        segment = partial(coverage.segment_of, standing.metadata)
         key = (self._base.location.uri, standing.metadata.uuid, coverage.fingerprint(standing))
         kind = standing.kind
         return _segments.get_or_create(key, lambda: kind.open(segment(), share.column))
@@ -230,7 +230,7 @@ def _chosen(
             )
         )
         if left not in residuals:
-            residuals[left] = predicate.keeping(left) if left else None
+            residuals[left] = predicate.select_conjuncts(left) if left else None
         chosen.append((id, FragmentSelection(rows, residuals[left])))
     return chosen
 
@@ -239,7 +239,7 @@ def _both(one: CandidateRows, other: CandidateRows) -> CandidateRows:
     shared = one.fragments & other.fragments
     rows = one.rows & other.rows
     if shared != one.fragments or shared != other.fragments:
-        rows = RowSet.union((rows, one.rows.only(one.fragments - shared), other.rows.only(other.fragments - shared)))
+        rows = RowSet.union((rows, one.rows.in_fragments(one.fragments - shared), other.rows.in_fragments(other.fragments - shared)))
     exact = one.exact & other.exact
     return CandidateRows(rows, exact, (one.fragments | other.fragments) - exact)
 
@@ -247,7 +247,7 @@ def _both(one: CandidateRows, other: CandidateRows) -> CandidateRows:
 def _either(parts: Sequence[CandidateRows]) -> CandidateRows:
     known = BitMap.intersection(*(part.fragments for part in parts))
     exact = BitMap.intersection(*(part.exact for part in parts))
-    return CandidateRows(RowSet.union(part.rows.only(known) for part in parts), exact, known - exact)
+    return CandidateRows(RowSet.union(part.rows.in_fragments(known) for part in parts), exact, known - exact)
 
 
 def _cost(step: Step) -> int:
@@ -257,9 +257,9 @@ def _cost(step: Step) -> int:
             return 2
         case IndexProbe(leaf=leaf):
             return 1 if _is_wide(leaf) else 0
-        case AllOf(parts=parts):
+        case AllOf(steps=parts):
             return min(map(_cost, parts))
-        case AnyOf(parts=parts):
+        case AnyOf(steps=parts):
             return max(map(_cost, parts), default=0)
         case Unknown():
             return 3
@@ -272,11 +272,11 @@ def _is_wide(leaf: Leaf) -> bool:
 def _fragments(step: Step, live: BitMap) -> BitMap:
     """Of which anything would be known."""
     match step:
-        case IndexProbe(shares=shares):
+        case IndexProbe(scopes=shares):
             return BitMap.union(BitMap(), *(share.fragments for share in shares))
-        case AllOf(parts=parts):
+        case AllOf(steps=parts):
             return BitMap.union(BitMap(), *(_fragments(part, live) for part in parts))
-        case AnyOf(parts=parts):
+        case AnyOf(steps=parts):
             return BitMap.intersection(*(_fragments(part, live) for part in parts))
         case Always():
             return live
@@ -284,7 +284,7 @@ def _fragments(step: Step, live: BitMap) -> BitMap:
             return BitMap()
 
 
-def resolved_rows(route: AccessPath, live: BitMap) -> BitMap:
+def resolved_fragments(route: AccessPath, live: BitMap) -> BitMap:
     """The fragments in which anything would be known of a filter."""
     return BitMap.union(BitMap(), *(_fragments(step, live) for _, step in route.steps))
 
@@ -310,4 +310,4 @@ def _tell(of: tuple[str, str], text: str) -> None:
     warnings.warn(text, IndexIgnored, stacklevel=2)
 
 
-__all__ = ["IndexLookup", "resolved_rows", "select"]
+__all__ = ["IndexLookup", "resolved_fragments", "selector_of"]

@@ -23,7 +23,7 @@ from lance_core.index.index_type import (
     ROW,
     VALUE,
     Certainty,
-    Examined,
+    SegmentExamination,
     IndexOptions,
     Leaf,
     MatchedRows,
@@ -31,9 +31,9 @@ from lance_core.index.index_type import (
     Segment,
 )
 from lance_core.index.page_cache import SegmentPages
-from lance_core.index.segment_files import SegmentSink, all_rows
+from lance_core.index.segment_files import SegmentSink, read_all_rows
 from lance_core.index.supported_types import is_plain, is_text
-from lance_core.index.trigrams import NULL_TOKEN, TOKEN_SHIFT, Pairs, pairs_of, spelled, wanted
+from lance_core.index.trigrams import NULL_TOKEN, TOKEN_SHIFT, Pairs, token_pairs, token_text, required_tokens
 
 _FILE = "ngram_postings.lance"
 _TOKENS, _LISTS = "tokens", "posting_list"
@@ -59,16 +59,16 @@ class NGramOptions:
 class NGram:
     name = "NGRAM"
     type_url = "/lance.table.NGramIndexDetails"
-    newest = 0
+    max_readable_version = 0
     supported_types = "text"
 
-    def version(self, *, stable_row_ids: bool) -> int:
+    def written_version(self, *, stable_row_ids: bool) -> int:
         return 0
 
     def supports(self, column: pa.Field) -> bool:
         return is_plain(column) and is_text(column.type)
 
-    def options(self, given: Mapping[str, object]) -> IndexOptions:
+    def parse_options(self, given: Mapping[str, object]) -> IndexOptions:
         if given:
             raise InvalidInput(f"{self.name} has no option {min(given)!r}; it has none")
         return NGramOptions()
@@ -103,7 +103,7 @@ class NGram:
     def open(self, segment: Segment, column: pa.Field) -> "NGramSearcher":
         return NGramSearcher(_Opened.of(segment), segment)
 
-    def examine(self, segment: Segment, column: pa.Field) -> Examined:
+    def examine(self, segment: Segment, column: pa.Field) -> SegmentExamination:
         """A text without three letters in a row is nowhere."""
         opened = _Opened.of(segment)
         problems = []
@@ -111,17 +111,17 @@ class NGram:
             problems.append(f"{opened.tokens.null_count} of its lists have no token")
         numbers = opened.numbers
         for at in np.flatnonzero(numbers[1:] <= numbers[:-1])[:_SHOWN]:
-            problems.append(f"{spelled(int(numbers[at + 1]))!r} stands behind {spelled(int(numbers[at]))!r}")
+            problems.append(f"{token_text(int(numbers[at + 1]))!r} stands behind {token_text(int(numbers[at]))!r}")
         rows = RowSet()
         for _, lists in opened.all():
             found = [rows]
             for data in lists.to_pylist():
                 try:
-                    found.append(treemap.decode(data or b"", segment.rows_under, path=opened.path, beyond=True))
+                    found.append(treemap.decode(data or b"", segment.rows_under, path=opened.path, keep_impossible_rows=True))
                 except Corrupt as error:
                     problems = [*problems, error.what][:_SHOWN]
             rows = RowSet.union(found)
-        return Examined(rows, has_all=False, problems=tuple(problems))
+        return SegmentExamination(rows, lists_every_row=False, problems=tuple(problems))
 
 
 NGRAM = NGram()
@@ -135,7 +135,7 @@ class _Opened:
 
     @classmethod
     def of(cls, segment: Segment) -> "_Opened":
-        path = f"{segment.metadata.place}/{_FILE}"
+        path = f"{segment.metadata.qualified_path}/{_FILE}"
         file = segment.files.open(_FILE)
         for each in _SCHEMA:
             if each.name not in file.schema.names:
@@ -144,7 +144,7 @@ class _Opened:
                 raise Corrupt(
                     f"is {file.schema.field(each.name).type} where {each.type} belongs", path=path, field=each.name
                 )
-        return cls(file, path, all_rows(file, [_TOKENS])[_TOKENS].combine_chunks())
+        return cls(file, path, read_all_rows(file, [_TOKENS])[_TOKENS].combine_chunks())
 
     @property
     def numbers(self) -> npt.NDArray[np.uint32]:
@@ -205,7 +205,7 @@ def _asked(leaf: Leaf) -> list[int]:
             text = value.as_py()
         case _:
             return []
-    tokens = wanted(text) if isinstance(text, str) else []
+    tokens = required_tokens(text) if isinstance(text, str) else []
     return tokens[:: -(-len(tokens) // _TOKENS_ASKED)] if tokens else []
 
 
@@ -227,7 +227,7 @@ class _TokenBuilder:
             some = texts.slice(start, step)
             missing = np.flatnonzero(some.is_null().to_numpy(zero_copy_only=False)).astype(np.uint64)
             self._wait(
-                np.concatenate([pairs_of(some), missing | (np.uint64(NULL_TOKEN) << TOKEN_SHIFT)]), rows[start:][:step]
+                np.concatenate([token_pairs(some), missing | (np.uint64(NULL_TOKEN) << TOKEN_SHIFT)]), rows[start:][:step]
             )
 
     def add_lists(self, tokens: pa.Array, lists: pa.Array, part: MergeInput, *, path: str) -> None:
@@ -265,7 +265,7 @@ class _TokenBuilder:
             yield _batch(tokens, lists)
 
     def _move(self, of: Sequence[tuple[int, int]], held: Sequence[Ids], part: MergeInput) -> None:
-        now, still = part.moves.of(np.concatenate(held))
+        now, still = part.row_remap.remap(np.concatenate(held))
         tokens = np.repeat(*(np.array(each, dtype=np.int64) for each in zip(*of, strict=True))).astype(np.uint64)
         rows = now[still]
         self._wait((tokens[still] << TOKEN_SHIFT) | np.arange(len(rows), dtype=np.uint64), rows)

@@ -18,7 +18,7 @@ from lance_core.format.fragment_reuse import FragmentReuse, ReuseGroup, survivin
 from lance_core.format.row_id_index import RowIdIndex
 from lance_core.format.row_sets import HALF_BITS, LOWER_HALF, Ids, RowSet
 
-Still = npt.NDArray[np.bool_]
+Mask = npt.NDArray[np.bool_]
 _HALF = np.uint64(HALF_BITS)
 _LOWER = np.uint64(LOWER_HALF)
 
@@ -29,21 +29,21 @@ class SameAddresses:
 
     covered: BitMap
 
-    def of(self, rows: Ids) -> tuple[Ids, Still]:
-        return rows, within(rows, self.covered)
+    def remap(self, rows: Ids) -> tuple[Ids, Mask]:
+        return rows, mask_within(rows, self.covered)
 
-    def of_set(self, rows: RowSet) -> RowSet:
-        return rows.only(self.covered)
+    def remap_set(self, rows: RowSet) -> RowSet:
+        return rows.in_fragments(self.covered)
 
 
 @dataclass(frozen=True, slots=True)
 class Unchanged:
     """The segment was written a moment ago, from the version that it goes into."""
 
-    def of(self, rows: Ids) -> tuple[Ids, Still]:
+    def remap(self, rows: Ids) -> tuple[Ids, Mask]:
         return rows, np.ones(len(rows), dtype=np.bool_)
 
-    def of_set(self, rows: RowSet) -> RowSet:
+    def remap_set(self, rows: RowSet) -> RowSet:
         return rows
 
 
@@ -51,17 +51,17 @@ class Unchanged:
 class FollowCompactions:
     """Numbers are addresses of rows that compactions moved."""
 
-    notes: "CompactionLog"
+    log: "CompactionLog"
     covered: BitMap
 
-    def of(self, rows: Ids) -> tuple[Ids, Still]:
-        now, still = self.notes.followed(rows)
-        return now, still & within(now, self.covered)
+    def remap(self, rows: Ids) -> tuple[Ids, Mask]:
+        now, still = self.log.follow(rows)
+        return now, still & mask_within(now, self.covered)
 
-    def of_set(self, rows: RowSet) -> RowSet:
-        if self.notes.old_fragments.isdisjoint(BitMap(rows.parts)):
-            return rows.only(self.covered)
-        now, still = self.of(rows.ids())
+    def remap_set(self, rows: RowSet) -> RowSet:
+        if self.log.old_fragments.isdisjoint(BitMap(rows.parts)):
+            return rows.in_fragments(self.covered)
+        now, still = self.remap(rows.ids())
         return RowSet.of(now[still])
 
 
@@ -69,16 +69,16 @@ class FollowCompactions:
 class ResolveRowIds:
     """Numbers are row ids, and the rows are wherever the version has them."""
 
-    places: RowIdIndex
+    row_id_index: RowIdIndex
     covered: BitMap
 
-    def of(self, rows: Ids) -> tuple[Ids, Still]:
-        found = self.places.find(rows)
+    def remap(self, rows: Ids) -> tuple[Ids, Mask]:
+        found = self.row_id_index.locate_rows(rows)
         addresses = found.addresses
-        return addresses, found.known & within(addresses, self.covered)
+        return addresses, found.is_known & mask_within(addresses, self.covered)
 
-    def of_set(self, rows: RowSet) -> RowSet:
-        now, still = self.of(rows.ids())
+    def remap_set(self, rows: RowSet) -> RowSet:
+        now, still = self.remap(rows.ids())
         return RowSet.of(now[still])
 
 
@@ -86,14 +86,14 @@ class ResolveRowIds:
 class KeepRowIds:
     """The same, for a segment that is to hold row ids again: numbers stay, of rows that are where it covers them."""
 
-    located: ResolveRowIds
+    resolver: ResolveRowIds
 
-    def of(self, rows: Ids) -> tuple[Ids, Still]:
-        return rows, self.located.of(rows)[1]
+    def remap(self, rows: Ids) -> tuple[Ids, Mask]:
+        return rows, self.resolver.remap(rows)[1]
 
-    def of_set(self, rows: RowSet) -> RowSet:
+    def remap_set(self, rows: RowSet) -> RowSet:
         ids = rows.ids()
-        return RowSet.of(ids[self.of(ids)[1]])
+        return RowSet.of(ids[self.remap(ids)[1]])
 
 
 class CompactionLog:
@@ -105,19 +105,19 @@ class CompactionLog:
     """
 
     def __init__(self, reuse: FragmentReuse, *, path: str) -> None:
-        self._notes = tuple(reuse.notes())
+        self._notes = tuple(reuse.compactions())
         self._path = path
         self.old_fragments = BitMap(id for _, groups in self._notes for led in groups for id, _ in led.old)
         self.rows_under = {id: rows for _, groups in self._notes for led in groups for id, rows in led.old}
         """How many rows the fragments had that are gone."""
 
-    def made_after(self, version: int) -> BitMap:
+    def fragments_created_since(self, version: int) -> BitMap:
         """The fragments that came out of compactions which somebody who knew this version cannot have seen."""
         return BitMap(
             id for planned, groups in self._notes if planned >= version for led in groups for id, _ in led.new
         )
 
-    def followed(self, rows: Ids) -> tuple[Ids, Still]:
+    def follow(self, rows: Ids) -> tuple[Ids, Mask]:
         """Their addresses now, and which of them survived."""
         still = np.ones(len(rows), dtype=np.bool_)
         for step in self._steps:
@@ -177,7 +177,7 @@ class _Compaction:
             _numbers(rows for _, rows, _ in new),
         )
 
-    def followed(self, rows: Ids) -> tuple[Ids, Still]:
+    def followed(self, rows: Ids) -> tuple[Ids, Mask]:
         survived = np.ones(len(rows), dtype=np.bool_)
         if not len(self.old) or not len(rows):
             return rows, survived
@@ -208,14 +208,14 @@ def _counted(fragments: Sequence[tuple[int, int]], place: int) -> Iterable[tuple
         place += rows
 
 
-def within(addresses: Ids, fragments: BitMap) -> Still:
+def mask_within(addresses: Ids, fragments: BitMap) -> Mask:
     """Which of them are in one of these fragments."""
     covered = np.frombuffer(fragments.to_array(), dtype=np.uint32)
     upper = addresses >> _HALF
     if not len(covered):
         return np.zeros(len(addresses), dtype=np.bool_)
     place = np.minimum(np.searchsorted(covered, upper), len(covered) - 1)
-    found: Still = covered[place] == upper
+    found: Mask = covered[place] == upper
     return found
 
 

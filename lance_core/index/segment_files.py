@@ -35,11 +35,11 @@ class NewSegment:
     """Files as they are finished, with their sizes."""
 
     location: Location
-    identity: uuid.UUID
+    segment_uuid: uuid.UUID
     _sizes: dict[str, int] = field(default_factory=dict)
 
     def create(self, name: str, schema: pa.Schema) -> FileWriter:
-        path = f"{naming.INDICES}/{self.identity}/{name}"
+        path = f"{naming.INDICES}/{self.segment_uuid}/{name}"
         return _Noting(self.location.codec.create(path, schema, _VERSION), name, self._sizes)
 
     @property
@@ -57,10 +57,10 @@ class _Noting:
         self._writer.write(batch)
 
     def attach(self, data: bytes) -> int:
-        return self._writer.attach(data)
+        return self._writer.add_buffer(data)
 
     def note(self, key: str, value: str) -> None:
-        self._writer.note(key, value)
+        self._writer.add_metadata(key, value)
 
     def finish(self) -> int:
         size = self._writer.finish()
@@ -76,10 +76,10 @@ class OpenSegment:
     metadata: IndexMetadata
 
     def open(self, name: str) -> FileReader:
-        return self.location.codec.open(f"{self.metadata.place}/{name}")
+        return self.location.codec.open(f"{self.metadata.qualified_path}/{name}")
 
 
-def all_rows(file: FileReader, columns: Sequence[str] | None = None) -> pa.Table:
+def read_all_rows(file: FileReader, columns: Sequence[str] | None = None) -> pa.Table:
     """Of a file that is known to be small."""
     schema = file.schema
     names = schema.names if columns is None else list(columns)
@@ -87,7 +87,7 @@ def all_rows(file: FileReader, columns: Sequence[str] | None = None) -> pa.Table
     return pa.Table.from_batches(batches, pa.schema([schema.field(name) for name in names]))
 
 
-def some_rows(file: FileReader, columns: Sequence[str], start: int, count: int) -> pa.Table:
+def read_row_range(file: FileReader, columns: Sequence[str], start: int, count: int) -> pa.Table:
     schema = pa.schema([file.schema.field(name) for name in columns])
     return pa.Table.from_batches(file.read(columns, start, count), schema)
 

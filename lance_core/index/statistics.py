@@ -15,7 +15,7 @@ from lance_core.format.fragment import live_rows
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.index import build, registry
-from lance_core.index.coverage import Coverage, SegmentCoverage, combined, follow_reuse
+from lance_core.index.coverage import Coverage, SegmentCoverage, combined_coverage, follow_reuse
 from lance_core.versions.snapshot import Snapshot
 
 
@@ -97,7 +97,7 @@ class IndexStatistics:
         return self.covered_live_rows / rows if rows else 1.0
 
 
-def statistics(base: Snapshot) -> tuple[IndexStatistics, ...]:
+def index_statistics(base: Snapshot) -> tuple[IndexStatistics, ...]:
     """By name, in the order in which the version has them."""
     coverage = Coverage(base)
     by_name = coverage.by_name
@@ -132,23 +132,23 @@ def _of(
     newest = max(segments, key=lambda each: (each.metadata.dataset_version, each.metadata.message.created_at))
     field_ids = newest.metadata.field_ids
     chain = build.chain_of(base.manifest.schema, field_ids[0]) if field_ids else None
-    covered = combined(segments)
+    covered = combined_coverage(segments)
     told = tuple(_segment(each, count) for each in segments)
     return IndexStatistics(
         name=name,
         kind=_kind(newest),
-        column=None if chain is None else field_paths.spelt(chain),
+        column=None if chain is None else field_paths.format_path(chain),
         segments=told,
         covered_fragments=len(covered),
-        uncovered_fragments=len(coverage.live - covered),
+        uncovered_fragments=len(coverage.live_fragments - covered),
         covered_rows=count(covered),
-        uncovered_rows=count(coverage.live - covered),
+        uncovered_rows=count(coverage.live_fragments - covered),
         bytes=_sum(each.bytes for each in told),
         created_at=max((each.created_at for each in told if each.created_at is not None), default=None),
         dataset_version=min(each.dataset_version for each in told),
         notes_behind=sum(is_behind(coverage, each) for each in segments),
         covered_live_rows=live(covered),
-        uncovered_live_rows=live(coverage.live - covered),
+        uncovered_live_rows=live(coverage.live_fragments - covered),
     )
 
 
@@ -163,7 +163,7 @@ def _segment(standing: SegmentCoverage, count: RowCounts) -> SegmentStatistics:
         bytes=_sum(file.size or None for file in index.files) if index.files else None,
         created_at=index.created_at,
         dataset_version=index.dataset_version,
-        unused=standing.unused,
+        unused=standing.unused_reason,
         is_known=registry.by_type_url(index) is not None,
     )
 
@@ -175,7 +175,7 @@ def _kind(standing: SegmentCoverage) -> str:
 def is_behind(coverage: Coverage, standing: SegmentCoverage) -> bool:
     """Whether rows of it moved since. One that is not known, or cannot be trusted, follows nothing."""
     index = standing.metadata
-    return standing.kind is not None and not index.is_of_zones and follow_reuse(index, coverage.reuse) != index.covers
+    return standing.kind is not None and not index.is_zone_based and follow_reuse(index, coverage.reuse) != index.covers
 
 
 def _sum(sizes: Iterable[int | None]) -> int | None:

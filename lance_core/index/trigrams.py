@@ -2,7 +2,7 @@
 
 A text is lowered, and each of its characters that is no ASCII but looks like some of it becomes that (`é` is `e`, `ß`
 is `ss`): exactly as the reference writer does it, so that what its reader looks for is there. What we look for needs
-none of it: only trigrams of ASCII, which stand for themselves wherever they are (`wanted`).
+none of it: only trigrams of ASCII, which stand for themselves wherever they are (`required_tokens`).
 
 Pure ASCII, most of what there is, numpy numbers from the bytes of an Arrow array; other texts go through `_plain`.
 """
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.format.arrow_bytes import laid_out
+from lance_core.format.arrow_bytes import offsets_and_data
 
 Pairs = npt.NDArray[np.uint64]
 """A token in the upper half, the number of a row in the lower."""
@@ -68,9 +68,9 @@ def _codes() -> npt.NDArray[np.int32]:
 _CODES = _codes()
 
 
-def pairs_of(texts: pa.Array) -> Pairs:
+def token_pairs(texts: pa.Array) -> Pairs:
     """Each trigram of each text, with the number of the text. Some more than once, and in no order."""
-    offsets, data = laid_out(texts)
+    offsets, data = offsets_and_data(texts)
     rows = np.repeat(np.arange(len(texts), dtype=np.uint32), np.diff(offsets))
     left_out = texts.is_null().to_numpy(zero_copy_only=False)
     beyond = np.flatnonzero(data >= _FOLDED_CAPITAL)
@@ -85,7 +85,7 @@ def pairs_of(texts: pa.Array) -> Pairs:
     return np.concatenate([_pairs(data, rows, other | left_out), folded])
 
 
-def wanted(text: str) -> list[int]:
+def required_tokens(text: str) -> list[int]:
     """The tokens that every text has in which this one is, in whatever case. Whatever is no letter or digit of ASCII
     may stand for anything: so this is also right for the pattern of a LIKE."""
     codes = np.array([_CODES[ord(letter)] if letter.isascii() else _NO_CODE for letter in text], dtype=np.int64)
@@ -137,7 +137,7 @@ def _marked(letter: str) -> str:
     return chr(ord(letter) | _FOLDED_CAPITAL) if "A" <= letter <= "Z" else letter
 
 
-def spelled(token: int) -> str:
+def token_text(token: int) -> str:
     """For messages; what is no trigram of small letters and digits by its number.
 
     >>> spelled(wanted("Abc")[0])

@@ -18,10 +18,10 @@ import pyarrow as pa
 from lance_core.datafiles.codec import FileReader
 from lance_core.errors import Corrupt, InvalidInput
 from lance_core.format.row_sets import HALF_BITS, LOWER_HALF, Ids, RowSet, bitmap_of
-from lance_core.index.index_type import Examined, Segment
-from lance_core.index.ordering import Key, Ordering, Positions, Span, joined, ordering
+from lance_core.index.index_type import SegmentExamination, Segment
+from lance_core.index.ordering import Key, Ordering, Positions, Span, concat_arrays, ordering
 from lance_core.index.page_cache import SegmentPages
-from lance_core.index.segment_files import SegmentSink, all_rows
+from lance_core.index.segment_files import SegmentSink, read_all_rows
 from lance_core.index.supported_types import is_ordered
 from lance_core.limits import INDEX_KEYS
 
@@ -71,7 +71,7 @@ class BitmapBuilder:
             self._sets[slot].append(rows)
 
     def write(self, files: SegmentSink, beside: Mapping[str, bytes] | None = None) -> None:
-        """Keys ascending, NULL first; one that no row has any more is left out. `beside` goes into buffers, noted under
+        """Keys ascending, NULL first; one that no row has any more is left out. `attached_set` goes into buffers, noted under
         their names."""
         self._settle()
         schema = pa.schema([pa.field(_KEYS, self.order.type), pa.field(_SETS, pa.binary())])
@@ -80,16 +80,16 @@ class BitmapBuilder:
         for keys, sets in self._encoded():
             writer.write(pa.RecordBatch.from_arrays([keys, pa.array(sets, pa.binary())], schema=schema))
             count += len(sets)
-        writer.note(_STATS, json.dumps({"num_bitmaps": count}))
+        writer.add_metadata(_STATS, json.dumps({"num_bitmaps": count}))
         for name, data in (beside or {}).items():
-            writer.note(name, str(writer.attach(data)))
+            writer.add_metadata(name, str(writer.add_buffer(data)))
         writer.finish()
 
     def _settle(self) -> None:
         """One row after the other of each key is a run once they are sorted by both."""
         if not self._waiting:
             return
-        encoded = self.order.hashable(joined(self._values, self.order.type)).dictionary_encode()
+        encoded = self.order.hashable(concat_arrays(self._values, self.order.type)).dictionary_encode()
         slots = self._slots_of(encoded.dictionary.view(self.order.type))
         codes, rows = encoded.indices.to_numpy(), np.concatenate(self._rows)
         self._values, self._rows, self._waiting, self._size = [], [], 0, 0
@@ -109,7 +109,7 @@ class BitmapBuilder:
             slot = self._slots.get(key)
             if slot is None:
                 slot = self._slots[key] = len(self._sets)
-                if slot == INDEX_KEYS.most:
+                if slot == INDEX_KEYS.maximum:
                     raise InvalidInput(
                         f"there are more than {slot:,} different values, and an index with a set of rows for each "
                         f"would take too much memory; build a BTREE index, or set {INDEX_KEYS.variable} in the "
@@ -125,8 +125,8 @@ class BitmapBuilder:
     def _encoded(self) -> Iterator[tuple[pa.Array, list[bytes]]]:
         if null := RowSet.union(self._null):
             yield pa.nulls(1, self.order.type), [null.encode()]
-        keys = joined(self._keys, self.order.type)
-        slots = self.order.sorted_positions(keys)
+        keys = concat_arrays(self._keys, self.order.type)
+        slots = self.order.argsort(keys)
         chosen: list[int] = []
         sets: list[bytes] = []
         size = 0
@@ -174,24 +174,24 @@ class ValueBitmaps:
         file = segment.files.open(FILE)
         INDEX_KEYS.check(file.row_count, path=_path(segment))
         order = _order_of(file, segment)
-        column = all_rows(file, [_KEYS]).column(_KEYS)
-        keys = joined(column.chunks, order.type)
+        column = read_all_rows(file, [_KEYS]).column(_KEYS)
+        keys = concat_arrays(column.chunks, order.type)
         valid = np.flatnonzero(keys.is_valid().to_numpy(zero_copy_only=False))
-        rows = valid[order.sorted_positions(keys.drop_null())]
+        rows = valid[order.argsort(keys.drop_null())]
         null = np.flatnonzero(keys.is_null().to_numpy(zero_copy_only=False))
         return cls(order, order.keys(keys.take(pa.array(rows))), null, rows, file, segment)
 
-    def within(self, span: Span) -> range:
+    def positions_within(self, span: Span) -> range:
         """Which of the keys are."""
-        find_start = bisect_right if span.above else bisect_left
-        find_end = bisect_left if span.below else bisect_right
+        find_start = bisect_right if span.excludes_low else bisect_left
+        find_end = bisect_left if span.excludes_high else bisect_right
         start = 0 if span.low is None else find_start(self.keys, span.low)
         return range(start, len(self.keys) if span.high is None else find_end(self.keys, span.high))
 
-    def at(self, key: Key) -> range:
-        return self.within(Span(key, key))
+    def positions_of(self, key: Key) -> range:
+        return self.positions_within(Span(key, key))
 
-    def of_null(self) -> RowSet:
+    def null_rows(self) -> RowSet:
         return self._union(self._null)
 
     def union(self, keys: Iterable[int]) -> RowSet:
@@ -220,26 +220,26 @@ class ValueBitmaps:
             for batch in self._file.take([_SETS], rows):
                 yield from _decoded(batch.column(0), self._segment)
 
-    def beside(self, name: str) -> RowSet | None:
+    def attached_set(self, name: str) -> RowSet | None:
         """What was put into a buffer under this name."""
         return _beside(self._file, self._segment, name)
 
 
-def kept_beside(segment: Segment, name: str, *, beyond: bool = False) -> RowSet | None:
+def read_attached_set(segment: Segment, name: str, *, beyond: bool = False) -> RowSet | None:
     return _beside(segment.files.open(FILE), segment, name, beyond=beyond)
 
 
 def _beside(file: FileReader, segment: Segment, name: str, *, beyond: bool = False) -> RowSet | None:
-    number = file.notes.get(name)
+    number = file.metadata.get(name)
     if number is None:
         return None
     if not (number.isascii() and number.isdecimal() and len(number) < 10):
         raise _corrupt(segment, f"has {name}={number[:40]!r}, which is no number of a buffer")
-    return RowSet.decode(file.attached(int(number)), segment.rows_under, path=_path(segment), beyond=beyond)
+    return RowSet.decode(file.read_buffer(int(number)), segment.rows_under, path=_path(segment), keep_impossible_rows=beyond)
 
 
-def every_set(segment: Segment, arrow: pa.DataType, *, beyond: bool = False) -> Iterator[tuple[pa.Array, list[RowSet]]]:
-    """All keys, with their sets: for those who read the file from end to end. `beyond`: with rows that cannot be."""
+def read_all_sets(segment: Segment, arrow: pa.DataType, *, beyond: bool = False) -> Iterator[tuple[pa.Array, list[RowSet]]]:
+    """All keys, with their sets: for those who read the file from end to end. `keep_impossible_rows`: with rows that cannot be."""
     file = segment.files.open(FILE)
     found = _order_of(file, segment).type
     if found != arrow:
@@ -249,11 +249,11 @@ def every_set(segment: Segment, arrow: pa.DataType, *, beyond: bool = False) -> 
             yield batch.column(0), [found for found, _ in _decoded(batch.column(1), segment, beyond=beyond)]
 
 
-def examine(segment: Segment, arrow: pa.DataType, *, beside: str | None = None) -> Examined:
+def examine_bitmaps(segment: Segment, arrow: pa.DataType, *, beside: str | None = None) -> SegmentExamination:
     """Where nothing is kept beside the keys, each row has one key."""
     order = ordering(arrow)
     found, rows, nulls, keys = RowSet(), 0, 0, list[Key]()
-    for some, sets in every_set(segment, arrow, beyond=True):
+    for some, sets in read_all_sets(segment, arrow, beyond=True):
         found = RowSet.union([found, *sets])
         rows += sum(map(len, sets))
         nulls += some.null_count
@@ -264,11 +264,11 @@ def examine(segment: Segment, arrow: pa.DataType, *, beside: str | None = None) 
     if beside is None:
         if len(found) < rows:
             problems.append(f"{FILE} has {rows - len(found)} rows under more than one key")
-        return Examined(found, has_all=True, problems=tuple(problems))
-    kept = kept_beside(segment, beside, beyond=True) or RowSet()
+        return SegmentExamination(found, lists_every_row=True, problems=tuple(problems))
+    kept = read_attached_set(segment, beside, beyond=True) or RowSet()
     if both := kept & found:
         problems.append(f"{FILE} has {len(both)} rows both under a key and among {beside}")
-    return Examined(found | kept, has_all=False, problems=tuple(problems))
+    return SegmentExamination(found | kept, lists_every_row=False, problems=tuple(problems))
 
 
 def _decoded(column: pa.Array, segment: Segment, *, beyond: bool = False) -> Iterator[tuple[RowSet, int]]:
@@ -277,7 +277,7 @@ def _decoded(column: pa.Array, segment: Segment, *, beyond: bool = False) -> Ite
         raise _corrupt(segment, "has a key without a set of rows")
     for data in column:
         encoded = data.as_buffer()
-        yield RowSet.decode(encoded, segment.rows_under, path=path, beyond=beyond), encoded.size
+        yield RowSet.decode(encoded, segment.rows_under, path=path, keep_impossible_rows=beyond), encoded.size
 
 
 def _order_of(file: FileReader, segment: Segment) -> Ordering:
@@ -292,7 +292,7 @@ def _order_of(file: FileReader, segment: Segment) -> Ordering:
 
 
 def _path(segment: Segment) -> str:
-    return f"{segment.metadata.place}/{FILE}"
+    return f"{segment.metadata.qualified_path}/{FILE}"
 
 
 def _corrupt(segment: Segment, what: str) -> Corrupt:

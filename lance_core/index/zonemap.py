@@ -23,7 +23,7 @@ from lance_core.format.zone_map_details import ZoneMapDetails
 from lance_core.index import zones
 from lance_core.index.index_type import (
     Certainty,
-    Examined,
+    SegmentExamination,
     IndexOptions,
     Leaf,
     MatchedRows,
@@ -31,10 +31,10 @@ from lance_core.index.index_type import (
     RangeCondition,
     Segment,
 )
-from lance_core.index.segment_files import SegmentSink, all_rows
-from lance_core.index.supported_types import ORDERED, is_number, is_ordered, is_plain, is_temporal
+from lance_core.index.segment_files import SegmentSink, read_all_rows
+from lance_core.index.supported_types import ORDERED_TYPES, is_number, is_ordered, is_plain, is_temporal
 from lance_core.index.zone_keys import Keys, key_of, keys_of
-from lance_core.index.zones import ROWS_PER_ZONE, Mask, Nulls, Zone, Zones, cut, read_nulls
+from lance_core.index.zones import ROWS_PER_ZONE, Mask, Nulls, Zone, Zones, split_into_zones, read_nulls
 
 _FILE = "zonemap.lance"
 _ROWS_PER_ZONE = "rows_per_zone"
@@ -53,16 +53,16 @@ class ZoneMapOptions:
 class ZoneMap:
     name = "ZONEMAP"
     type_url = "/lance.table.ZoneMapIndexDetails"
-    newest = 0
-    supported_types = ORDERED
+    max_readable_version = 0
+    supported_types = ORDERED_TYPES
 
-    def version(self, *, stable_row_ids: bool) -> int:
+    def written_version(self, *, stable_row_ids: bool) -> int:
         return 0
 
     def supports(self, column: pa.Field) -> bool:
         return is_plain(column) and is_ordered(column.type)
 
-    def options(self, given: Mapping[str, object]) -> IndexOptions:
+    def parse_options(self, given: Mapping[str, object]) -> IndexOptions:
         rows = given.get(_ROWS_PER_ZONE, ROWS_PER_ZONE)
         if unknown := sorted(given.keys() - {_ROWS_PER_ZONE}):
             raise InvalidInput(f"{self.name} has no option {unknown[0]!r}; it has {_ROWS_PER_ZONE}")
@@ -105,25 +105,25 @@ class ZoneMap:
         for batch in _described(rows, options.rows_per_zone, schema, nulls):
             file.write(batch)
         nulls.write(file)
-        file.note(_ROWS_PER_ZONE, str(options.rows_per_zone))
+        file.add_metadata(_ROWS_PER_ZONE, str(options.rows_per_zone))
         file.finish()
-        return ZoneMapDetails(options.rows_per_zone, nulls.known).encode()
+        return ZoneMapDetails(options.rows_per_zone, nulls.is_known).encode()
 
     def open(self, segment: Segment, column: pa.Field) -> "ZoneMapSearcher":
         table, nulls = _read(segment, column)
         return ZoneMapSearcher(table, Zones.of(table, segment, path=_path(segment)), nulls)
 
-    def examine(self, segment: Segment, column: pa.Field) -> Examined:
+    def examine(self, segment: Segment, column: pa.Field) -> SegmentExamination:
         table, nulls = _read(segment, column, beyond=True)
         null_rows = table["null_count"].to_numpy().astype(np.uint64)
-        rows, problems = zones.examined(table, nulls, null_rows)
+        rows, problems = zones.examine_zones(table, nulls, null_rows)
         counted = null_rows + table["nan_count"].to_numpy()
         problems += _named(counted > table["zone_length"].to_numpy(), "has more rows without a value than rows")
         if _has_order(column.type):
             bounds = _Bounds.of(table)
             inverted = bounds.bounded & ~bounds.open_above & (bounds.low > bounds.high)
             problems += _named(inverted, "ends below its beginning")
-        return Examined(rows, has_all=True, problems=tuple(problems))
+        return SegmentExamination(rows, lists_every_row=True, problems=tuple(problems))
 
 
 ZONEMAP = ZoneMap()
@@ -152,13 +152,13 @@ class ZoneMapSearcher:
                 where = self._bounds.beginning_with(leaf.prefix) if leaf.prefix else None
             case Call(function=function):
                 where = self._bounds.has_nan if function == "isnan" else None
-        return None if where is None else self._zones.found(where)
+        return None if where is None else self._zones.matched_rows(where)
 
     def _without_value(self) -> MatchedRows:
         if self._nulls is None:
-            return self._zones.found(self._table["null_count"].to_numpy() > 0)
-        if self._zones.missing.parts:
-            return MatchedRows(self._nulls | self._zones.missing, Certainty.AT_MOST)
+            return self._zones.matched_rows(self._table["null_count"].to_numpy() > 0)
+        if self._zones.unknown_rows.parts:
+            return MatchedRows(self._nulls | self._zones.unknown_rows, Certainty.AT_MOST)
         return MatchedRows(self._nulls, Certainty.EXACT)
 
     @cached_property
@@ -268,11 +268,11 @@ def _where_nan(array: pa.Array) -> Mask:
 
 def _schema(arrow: pa.DataType) -> pa.Schema:
     counts = [pa.field(name, of, nullable=False) for name, of in _COUNTS.items()]
-    return zones.schema([pa.field("min", arrow), pa.field("max", arrow), *counts])
+    return zones.zone_schema([pa.field("min", arrow), pa.field("max", arrow), *counts])
 
 
 def _named(where: Mask, what: str) -> list[str]:
-    return [f"zone {at} {what}" for at in np.flatnonzero(where)[: zones.SHOWN]]
+    return [f"zone {at} {what}" for at in np.flatnonzero(where)[: zones.PROBLEMS_SHOWN_MAX]]
 
 
 def _read(segment: Segment, column: pa.Field, *, beyond: bool = False) -> tuple[pa.Table, RowSet | None]:
@@ -285,22 +285,22 @@ def _read(segment: Segment, column: pa.Field, *, beyond: bool = False) -> tuple[
         **{each.name: each.type for each in zones.PLACE_FIELDS},
     }
     zones.check_columns(file, wanted, path=path)
-    return all_rows(file, list(wanted)), read_nulls(file, segment.rows_under, path=path, beyond=beyond)
+    return read_all_rows(file, list(wanted)), read_nulls(file, segment.rows_under, path=path, beyond=beyond)
 
 
 def _path(segment: Segment) -> str:
-    return f"{segment.metadata.place}/{_FILE}"
+    return f"{segment.metadata.qualified_path}/{_FILE}"
 
 
 def _kept(part: MergeInput, column: pa.Field, nulls: Nulls) -> pa.Table:
     """The zones of a segment whose rows are where they were."""
     table, missing = _read(part.segment, column)
-    where = zones.staying(table, part.moves, path=_path(part.segment))
+    where = zones.unmoved_zones(table, part.row_remap, path=_path(part.segment))
     kept = table.filter(pa.array(where))
     if missing is None:
-        nulls.known &= not pc.any(pc.greater(kept["null_count"], 0)).as_py()
+        nulls.is_known &= not pc.any(pc.greater(kept["null_count"], 0)).as_py()
     else:
-        nulls.join(missing.only(zones.upper_halves(table, where)))
+        nulls.add_rows(missing.in_fragments(zones.fragments_of(table, where)))
     return kept.cast(_schema(column.type))
 
 
@@ -309,8 +309,8 @@ def _described(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of new zones, whose NULLs are noted besides."""
     lines: list[_Line] = []
-    for zone in cut(rows, rows_per_zone, together=True):
-        nulls.add(zone)
+    for zone in split_into_zones(rows, rows_per_zone, batch_whole_zones=True):
+        nulls.add_zone(zone)
         lines += _lines(zone, rows_per_zone)
         if len(lines) >= _ZONES_A_BATCH:
             yield _batch(lines, schema)

@@ -21,7 +21,7 @@ from lance_core.index.index_type import ROW, VALUE, Certainty, MatchedRows, RowR
 
 ROWS_PER_ZONE = 8192
 ZONES_MAX = 1 << 24
-SHOWN = 3
+PROBLEMS_SHOWN_MAX = 3
 """Of each sort of what is wrong."""
 _NULLS = "null_bitmap"
 _PLACES = ("fragment_id", "zone_start", "zone_length")
@@ -51,9 +51,9 @@ class Zone:
         return int(self.addresses[-1] - self.addresses[0]) + 1
 
 
-def cut(rows: Iterable[pa.RecordBatch], rows_per_zone: int, *, together: bool = False) -> Iterator[Zone]:
+def split_into_zones(rows: Iterable[pa.RecordBatch], rows_per_zone: int, *, batch_whole_zones: bool = False) -> Iterator[Zone]:
     """So many live rows a zone, fewer at the end of a fragment. The rows of a fragment come together and ascending.
-    `together`: whole zones that are in one batch come as one."""
+    `batch_whole_zones`: whole zones that are in one batch come as one."""
     held: list[pa.RecordBatch] = []
     count, fragment = 0, -1
     for batch in rows:
@@ -63,7 +63,7 @@ def cut(rows: Iterable[pa.RecordBatch], rows_per_zone: int, *, together: bool = 
                 held, count = [], 0
             fragment = upper
             whole = part.num_rows // rows_per_zone * rows_per_zone
-            if together and not held and whole:
+            if batch_whole_zones and not held and whole:
                 yield _zone([part.slice(0, whole)])
                 part = part.slice(whole)
             while part.num_rows:
@@ -104,32 +104,32 @@ class Nulls:
     """The rows without a value, as they are found; not known at all once a part did not know its own."""
 
     parts: dict[int, BitMap] = field(default_factory=dict)
-    known: bool = True
+    is_known: bool = True
 
-    def add(self, zone: Zone) -> None:
+    def add_zone(self, zone: Zone) -> None:
         if zone.values.null_count:
             missing = zone.addresses[zone.values.is_null().to_numpy(zero_copy_only=False)]
             lower = (missing & np.uint64(LOWER_HALF)).astype(np.uint32)
             self.parts.setdefault(zone.fragment, BitMap()).update(bitmap_of(lower))
 
-    def join(self, rows: RowSet) -> None:
+    def add_rows(self, rows: RowSet) -> None:
         for fragment, part in rows.parts.items():
             self.parts.setdefault(fragment, BitMap()).update(part)
 
     def write(self, file: FileWriter) -> None:
-        if self.known:
+        if self.is_known:
             parts = {fragment: self.parts[fragment] for fragment in sorted(self.parts)}
-            file.note(_NULLS, str(file.attach(RowSet(parts).encode())))
+            file.add_metadata(_NULLS, str(file.add_buffer(RowSet(parts).encode())))
 
 
 def read_nulls(file: FileReader, rows_under: RowsUnder, *, path: str, beyond: bool = False) -> RowSet | None:
-    """None where the file does not say. `beyond`: also rows that cannot be there."""
-    said = file.notes.get(_NULLS)
+    """None where the file does not say. `keep_impossible_rows`: also rows that cannot be there."""
+    said = file.metadata.get(_NULLS)
     if said is None:
         return None
     if not (said.isascii() and said.isdecimal() and int(said)):
         raise Corrupt(f"{said!r} is no number of a buffer", path=path, field=_NULLS)
-    return RowSet.decode(file.attached(int(said)), rows_under, path=path, beyond=beyond)
+    return RowSet.decode(file.read_buffer(int(said)), rows_under, path=path, keep_impossible_rows=beyond)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class Zones:
     fragment: npt.NDArray[np.int64]
     start: npt.NDArray[np.int64]
     end: npt.NDArray[np.int64]
-    missing: RowSet
+    unknown_rows: RowSet
     """All rows of the fragments that the segment claims and has no zone of: nobody knows what is in them."""
 
     @classmethod
@@ -156,13 +156,13 @@ class Zones:
             np.minimum(fragment, LOWER_HALF).astype(np.int64),
             start.astype(np.int64),
             end.astype(np.int64),
-            RowSet.everything(unknown),
+            RowSet.full(unknown),
         )
 
-    def found(self, where: Mask) -> MatchedRows:
-        return MatchedRows(self.rows(where) | self.missing, Certainty.AT_MOST)
+    def matched_rows(self, where: Mask) -> MatchedRows:
+        return MatchedRows(self.rows_where(where) | self.unknown_rows, Certainty.AT_MOST)
 
-    def rows(self, where: Mask) -> RowSet:
+    def rows_where(self, where: Mask) -> RowSet:
         """Of the zones where it is true."""
         chosen = np.flatnonzero(where & (self.end > self.start))
         fragment, start, end = self.fragment[chosen], self.start[chosen], self.end[chosen]
@@ -183,22 +183,22 @@ class Zones:
         return len(self.fragment)
 
 
-def staying(table: pa.Table, moves: RowRemap, *, path: str) -> Mask:
+def unmoved_zones(table: pa.Table, moves: RowRemap, *, path: str) -> Mask:
     """Which zones have their rows where they were. A fragment is moved whole or not at all."""
     fragment, start, _ = (_numbers(table, name, path=path) for name in _PLACES)
     if (np.maximum(fragment, start) > LOWER_HALF).any():
         raise Corrupt("a zone begins where no row can be", path=path, field="zone_start")
     was = (fragment << np.uint64(HALF_BITS)) | start
-    now, there = moves.of(was)
+    now, there = moves.remap(was)
     stays: Mask = there & (now == was)
     return stays
 
 
-def upper_halves(table: pa.Table, where: Mask) -> BitMap:
+def fragments_of(table: pa.Table, where: Mask) -> BitMap:
     return BitMap(np.unique(table["fragment_id"].to_numpy()[where]).tolist())
 
 
-def examined(table: pa.Table, nulls: RowSet | None, null_rows: Numbers | None) -> tuple[RowSet, list[str]]:
+def examine_zones(table: pa.Table, nulls: RowSet | None, null_rows: Numbers | None) -> tuple[RowSet, list[str]]:
     """All rows of the zones, and what is wrong with those. `null_rows`: how many each zone says that it has."""
     fragment, start, length = (table[name].combine_chunks().fill_null(0).to_numpy() for name in _PLACES)
     wrong = [f"{table[name].null_count} of its zones have no {name}" for name in _PLACES if table[name].null_count]
@@ -206,14 +206,14 @@ def examined(table: pa.Table, nulls: RowSet | None, null_rows: Numbers | None) -
     possible = (fragment < most) & (start < most) & (length > 0) & (length <= most - np.minimum(start, most))
     wrong += [
         f"zone {at} has {int(length[at]):,} rows from {int(start[at]):,} on, of fragment {int(fragment[at])}"
-        for at in np.flatnonzero(~possible)[:SHOWN]
+        for at in np.flatnonzero(~possible)[:PROBLEMS_SHOWN_MAX]
     ]
     places = [each[possible].astype(np.int64) for each in (fragment, start, start + length)]
     order = np.lexsort((places[1], places[0]))
     fragment, start, end = (each[order] for each in places)
     meet = np.flatnonzero((fragment[1:] == fragment[:-1]) & (start[1:] < end[:-1]))
-    wrong += [f"two zones share row {start[at + 1]:,} of fragment {fragment[at]}" for at in meet[:SHOWN]]
-    rows = Zones(fragment, start, end, RowSet()).rows(np.ones(len(fragment), dtype=np.bool_))
+    wrong += [f"two zones share row {start[at + 1]:,} of fragment {fragment[at]}" for at in meet[:PROBLEMS_SHOWN_MAX]]
+    rows = Zones(fragment, start, end, RowSet()).rows_where(np.ones(len(fragment), dtype=np.bool_))
     if nulls is not None:
         outside = [
             f"row {row & LOWER_HALF:,} of fragment {row >> HALF_BITS}" for row in itertools.islice(nulls - rows, 1)
@@ -224,7 +224,7 @@ def examined(table: pa.Table, nulls: RowSet | None, null_rows: Numbers | None) -
     return rows, wrong
 
 
-def schema(before: Sequence[pa.Field], after: Sequence[pa.Field] = ()) -> pa.Schema:
+def zone_schema(before: Sequence[pa.Field], after: Sequence[pa.Field] = ()) -> pa.Schema:
     return pa.schema([*before, *PLACE_FIELDS, *after])
 
 

@@ -21,12 +21,12 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.fragment_reuse import ExternalContent, FragmentReuse, FragmentRewrite, content_of
 from lance_core.format.ids import Version
 from lance_core.format.index_metadata import IndexMetadata
-from lance_core.format.manifest import Manifest, not_given_out
+from lance_core.format.manifest import Manifest, unassigned_id_error
 from lance_core.format.operations import ReserveFragments, Rewrite, RewriteGroup
 from lance_core.index.coverage import current_coverage
-from lance_core.maintenance.compaction_indices import Remap, fates, written_anew
+from lance_core.maintenance.compaction_indices import Remap, choose_actions, rebuild_segments
 from lance_core.maintenance.compaction_plan import Group, plan_groups
-from lance_core.maintenance.compaction_write import deleted_rows, written
+from lance_core.maintenance.compaction_write import load_deleted_rows, write_group
 from lance_core.runtime import Runtime
 from lance_core.versions.snapshot import Snapshot
 
@@ -54,22 +54,22 @@ def compact(
     Without `remap`, an index covers on where it can: by stable row ids, or written anew; one of a kind that nobody here
     can write, by a note on where its rows went if it outlives that. The others cover the new fragments no more.
     """
-    groups = planned(base, target_rows=target_rows, materialize_deletions=materialize_deletions)
+    groups = plan_compaction(base, target_rows=target_rows, materialize_deletions=materialize_deletions)
     if not groups:
         return None
-    check(base, groups, remap)
-    done = [RewrittenGroup(group, written(base, group, target_rows, runtime)) for group in groups]
-    return rewrite(base, done, remap, properties, runtime)
+    check_remap(base, groups, remap)
+    done = [RewrittenGroup(group, write_group(base, group, target_rows, runtime)) for group in groups]
+    return build_rewrite(base, done, remap, properties, runtime)
 
 
-def planned(
+def plan_compaction(
     base: Snapshot, *, target_rows: int, materialize_deletions: bool, among: Sequence[Fragment] | None = None
 ) -> tuple[Group, ...]:
     """What is worth being written anew, of the whole version or `among` some of its fragments."""
-    target_rows = validation.whole_number(
+    target_rows = validation.check_integer(
         target_rows, "target_rows", at_least=1, too_small="a fragment has at least one row"
     )
-    materialize_deletions = validation.flag(materialize_deletions, "materialize_deletions")
+    materialize_deletions = validation.check_flag(materialize_deletions, "materialize_deletions")
     _check_ids(base.manifest)
     return plan_groups(
         base.manifest.fragments if among is None else among,
@@ -79,12 +79,12 @@ def planned(
     )
 
 
-def check(base: Snapshot, groups: Sequence[Group], remap: Remap | None) -> None:
+def check_remap(base: Snapshot, groups: Sequence[Group], remap: Remap | None) -> None:
     """Before a byte is written: an index that would have to be written anew, and cannot be."""
-    fates(base, _moving(groups), remap)
+    choose_actions(base, _moving(groups), remap)
 
 
-def rewrite(
+def build_rewrite(
     base: Snapshot,
     groups: Sequence[RewrittenGroup],
     remap: Remap | None,
@@ -95,13 +95,13 @@ def rewrite(
 ) -> Rewrite:
     """Of groups that are written. Their ids are reserved when it returns, and indices are written anew, those of at
     most so many bytes where that was not asked for."""
-    what_becomes = fates(base, _moving([each.old for each in groups]), remap, bytes_max=remap_bytes_max)
+    what_becomes = choose_actions(base, _moving([each.old for each in groups]), remap, bytes_max=remap_bytes_max)
     reserved = _reserve(base, sum(len(each.new) for each in groups), properties, runtime)
     numbered = list(_numbered(groups, reserved))
     reuse, entry = what_becomes.coverage.reuse, None
-    moved = [FragmentRewrite(each.old, deleted_rows(base, each.old), each.new) for each in numbered]
-    anew = written_anew(base, what_becomes, moved, runtime)
-    if what_becomes.takes_note:
+    moved = [FragmentRewrite(each.old, load_deleted_rows(base, each.old), each.new) for each in numbered]
+    anew = rebuild_segments(base, what_becomes, moved, runtime)
+    if what_becomes.records_moves:
         entry = _noted(base, reuse or FragmentReuse.empty(), moved, reserved.version, runtime)
     lasting = remap is None
     return Rewrite(
@@ -110,7 +110,7 @@ def rewrite(
         fragment_reuse=entry,
         earlier_reuse=reuse,
         uncovers_fragile=lasting,
-        uncovered=what_becomes.uncovered(lasting=lasting),
+        uncovered=what_becomes.uncovered_names(lasting=lasting),
         reserved_in=reserved.version,
     )
 
@@ -124,7 +124,7 @@ def _check_ids(manifest: Manifest) -> None:
     manifest.check_ids()
     highest = max((fragment.id for fragment in manifest.message.fragments), default=-1)
     if highest > manifest.max_fragment_id:
-        raise not_given_out(highest, manifest.max_fragment_id, path=manifest.path)
+        raise unassigned_id_error(highest, manifest.max_fragment_id, path=manifest.path)
 
 
 def _reserve(base: Snapshot, count: int, properties: Mapping[str, str], runtime: Runtime) -> Snapshot:
@@ -149,7 +149,7 @@ def _numbered(groups: Sequence[RewrittenGroup], reserved: Snapshot) -> Iterator[
 def _noted(
     base: Snapshot, before: FragmentReuse, groups: Sequence[FragmentRewrite], version: Version, runtime: Runtime
 ) -> IndexMetadata:
-    reuse = before.followed_by(version, groups)
+    reuse = before.with_compaction(version, groups)
     entry = reuse.as_index(runtime.new_uuid(), dataset_version=version, created_ms=runtime.now_ns() // 1_000_000)
     content = content_of(entry)
     if isinstance(content, ExternalContent):

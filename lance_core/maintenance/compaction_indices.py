@@ -7,7 +7,7 @@
 
 Which of them is what the caller asked for (`Remap`), or the best that each segment stands. To write one anew is to
 merge it with nothing: its kind gets the old segment, and where its rows will be. Of zones nothing can follow a row, so
-those of the new fragments are built from their rows. Start with `fates`.
+those of the new fragments are built from their rows. Start with `choose_actions`.
 """
 
 import enum
@@ -27,7 +27,7 @@ from lance_core.index import build
 from lance_core.index.build import IndexSpec
 from lance_core.index.coverage import Coverage, SegmentCoverage, follow_reuse
 from lance_core.index.index_type import MergeInput, RowRemap
-from lance_core.index.row_remap import CompactionLog, FollowCompactions, SameAddresses, Still
+from lance_core.index.row_remap import CompactionLog, FollowCompactions, SameAddresses, Mask
 from lance_core.runtime import Runtime
 from lance_core.versions.snapshot import Snapshot
 
@@ -45,14 +45,14 @@ class Remap(enum.Enum):
 
     @classmethod
     def of(cls, text: str) -> "Remap":
-        return validation.choice(cls, text, "remap")
+        return validation.check_choice(cls, text, "remap")
 
 
 class SegmentAction(enum.Enum):
-    STAYS = "stays"
-    ANEW = "anew"
-    NOTED = "noted"
-    UNCOVERED = "uncovered"
+    KEEP = "stays"
+    REBUILD = "anew"
+    RECORD_MOVES = "noted"
+    UNCOVER = "uncovered"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,41 +60,41 @@ class SegmentActions:
     """Of the segments of a version, for these fragments."""
 
     coverage: Coverage
-    moving: BitMap
+    moved_fragments: BitMap
     by_segment: tuple[tuple[SegmentCoverage, SegmentAction], ...]
 
     @property
-    def takes_note(self) -> bool:
-        return any(fate is SegmentAction.NOTED for _, fate in self.by_segment)
+    def records_moves(self) -> bool:
+        return any(fate is SegmentAction.RECORD_MOVES for _, fate in self.by_segment)
 
-    def uncovered(self, *, lasting: bool) -> tuple[str, ...]:
+    def uncovered_names(self, *, lasting: bool) -> tuple[str, ...]:
         """The names of those that do not go on over what moves. With a new note, those that would not outlive it leave
         what earlier ones led to."""
-        alive = self.coverage.live
+        alive = self.coverage.live_fragments
         names = set()
         for standing, fate in self.by_segment:
             index = standing.metadata
             covered = follow_reuse(index, self.coverage.reuse)
-            lost = fate is SegmentAction.UNCOVERED
-            if covered is not None and self.takes_note and fate is not SegmentAction.ANEW:
-                follows = index.outlives_notes if lasting else index.follows_notes
-                lost = not follows and bool((covered & alive) - ((index.covers or BitMap()) - self.moving))
-                lost = lost or (index.is_of_zones and bool(covered & self.moving))
+            lost = fate is SegmentAction.UNCOVER
+            if covered is not None and self.records_moves and fate is not SegmentAction.REBUILD:
+                follows = index.survives_remap if lasting else index.follows_reuse
+                lost = not follows and bool((covered & alive) - ((index.covers or BitMap()) - self.moved_fragments))
+                lost = lost or (index.is_zone_based and bool(covered & self.moved_fragments))
             if lost:
                 names.add(index.name)
         return tuple(sorted(names))
 
 
-def fates(base: Snapshot, moving: BitMap, remap: Remap | None, *, bytes_max: int | None = None) -> SegmentActions:
+def choose_actions(base: Snapshot, moving: BitMap, remap: Remap | None, *, bytes_max: int | None = None) -> SegmentActions:
     """`bytes_max`: a larger segment is not written anew unless that was asked for. Refuses what cannot be done as it
     was asked for."""
     coverage = Coverage(base)
     chosen = tuple((each, _fate(base, coverage, each, moving, remap, bytes_max)) for each in coverage.segments)
-    if coverage.reuse is not None or any(fate is SegmentAction.NOTED for _, fate in chosen):
+    if coverage.reuse is not None or any(fate is SegmentAction.RECORD_MOVES for _, fate in chosen):
         # What notes lead to is claimed for no zone, whatever it says of itself: nobody could tell it from one that is
         # claimed by mistake, as another library does.
         chosen = tuple(
-            (each, SegmentAction.UNCOVERED if fate is SegmentAction.ANEW and each.metadata.is_of_zones else fate)
+            (each, SegmentAction.UNCOVER if fate is SegmentAction.REBUILD and each.metadata.is_zone_based else fate)
             for each, fate in chosen
         )
     return SegmentActions(coverage, moving, chosen)
@@ -110,36 +110,36 @@ def _fate(
 ) -> SegmentAction:
     index = standing.metadata
     covered, stable = follow_reuse(index, coverage.reuse), base.manifest.has_stable_row_ids
-    if covered is None or not covered & moving or (stable and not index.holds_addresses):
-        return SegmentAction.STAYS
+    if covered is None or not covered & moving or (stable and not index.stores_addresses):
+        return SegmentAction.KEEP
     if remap is Remap.NONE:
-        return SegmentAction.UNCOVERED
+        return SegmentAction.UNCOVER
     if remap is Remap.REUSE:
-        if stable and index.is_of_zones:
-            return SegmentAction.UNCOVERED
+        if stable and index.is_zone_based:
+            return SegmentAction.UNCOVER
         if stable:
             raise _cannot(base, index, "a table with stable row ids notes nothing", stable=stable)
-        return SegmentAction.NOTED
+        return SegmentAction.RECORD_MOVES
     wanted = _wanted(base, coverage, standing)
     size = sum(file.size for file in index.files)
     if wanted is not None and (remap is Remap.NOW or bytes_max is None or size <= bytes_max):
-        return SegmentAction.ANEW
+        return SegmentAction.REBUILD
     if remap is Remap.NOW:
-        why = standing.unused or "it cannot be written anew from what it holds"
+        why = standing.unused_reason or "it cannot be written anew from what it holds"
         raise _cannot(base, index, why, stable=stable)
-    follows = index.outlives_notes and not index.is_of_zones and not stable
-    return SegmentAction.NOTED if follows else SegmentAction.UNCOVERED
+    follows = index.survives_remap and not index.is_zone_based and not stable
+    return SegmentAction.RECORD_MOVES if follows else SegmentAction.UNCOVER
 
 
-def written_anew(
+def rebuild_segments(
     base: Snapshot, of: SegmentActions, groups: Sequence[FragmentRewrite], runtime: Runtime
 ) -> tuple[tuple[bytes, IndexMetadata], ...]:
     """The uuid of each segment that is written anew, and what takes its place. The new fragments have their numbers."""
-    step = CompactionLog(FragmentReuse.empty().followed_by(base.version, groups), path=base.manifest.path)
+    step = CompactionLog(FragmentReuse.empty().with_compaction(base.version, groups), path=base.manifest.path)
     return tuple(
         (standing.metadata.uuid.bytes, _anew(base, of, standing, groups, step, runtime))
         for standing, fate in of.by_segment
-        if fate is SegmentAction.ANEW
+        if fate is SegmentAction.REBUILD
     )
 
 
@@ -153,20 +153,20 @@ def _anew(
 ) -> IndexMetadata:
     wanted = _wanted(base, of.coverage, standing)
     assert wanted is not None, "it was looked at before"
-    index, stays = standing.metadata, standing.covered - of.moving
+    index, stays = standing.metadata, standing.covered - of.moved_fragments
     joined = [each for each in groups if BitMap(fragment.id for fragment in each.old) <= standing.covered]
     new = [fragment for each in joined for fragment in each.new]
     covers = stays | BitMap(fragment.id for fragment in new)
-    segment = of.coverage.segment(index)
+    segment = of.coverage.segment_of(index)
     try:
-        if index.is_of_zones:
+        if index.is_zone_based:
             parts = [MergeInput(segment, SameAddresses(stays))]
-            return build.build(_of(base, new), wanted, new, parts=parts, covers=covers, runtime=runtime)
-        moves = ComposedRemap(of.coverage.moves(standing), FollowCompactions(step, covers))
-        return build.build(base, wanted, (), parts=[MergeInput(segment, moves)], covers=covers, runtime=runtime)
-    except build.UNREADABLE:
+            return build.build_segment(_of(base, new), wanted, new, inputs=parts, covers=covers, runtime=runtime)
+        moves = ComposedRemap(of.coverage.row_remap(standing), FollowCompactions(step, covers))
+        return build.build_segment(base, wanted, (), inputs=[MergeInput(segment, moves)], covers=covers, runtime=runtime)
+    except build.UNREADABLE_ERRORS:
         whole = [*(fragment for fragment in base.manifest.fragments if fragment.id in stays), *new]
-        return build.build(_of(base, whole), wanted, whole, covers=covers, runtime=runtime)
+        return build.build_segment(_of(base, whole), wanted, whole, covers=covers, runtime=runtime)
 
 
 def _of(base: Snapshot, fragments: Sequence[Fragment]) -> Snapshot:
@@ -181,21 +181,21 @@ class ComposedRemap:
     first: RowRemap
     second: RowRemap
 
-    def of(self, rows: Ids) -> tuple[Ids, Still]:
-        between, still = self.first.of(rows)
-        now, still_then = self.second.of(between)
+    def remap(self, rows: Ids) -> tuple[Ids, Mask]:
+        between, still = self.first.remap(rows)
+        now, still_then = self.second.remap(between)
         return now, np.logical_and(still, still_then)
 
-    def of_set(self, rows: RowSet) -> RowSet:
-        return self.second.of_set(self.first.of_set(rows))
+    def remap_set(self, rows: RowSet) -> RowSet:
+        return self.second.remap_set(self.first.remap_set(rows))
 
 
 def _wanted(base: Snapshot, coverage: Coverage, standing: SegmentCoverage) -> IndexSpec | None:
     """None where nobody here can write such a segment from one that is there."""
     kind = standing.kind
-    if kind is None or standing.unused is not None:
+    if kind is None or standing.unused_reason is not None:
         return None
-    if standing.metadata.message.index_version != kind.version(stable_row_ids=base.manifest.has_stable_row_ids):
+    if standing.metadata.message.index_version != kind.written_version(stable_row_ids=base.manifest.has_stable_row_ids):
         return None
     return build.spec_of_segment(base, coverage, standing.metadata)
 

@@ -1,11 +1,11 @@
 """Keeping indices in shape: what is not covered is covered, small segments become one, those of no use go, and rows
 that compactions moved are written where they are now.
 
-    plan each index (`Work`) -> write its new segment, if it takes one -> one CreateIndex for all of them
-    then, as a change of its own: notes of compactions that nobody follows any more are dropped (`trim`)
+    plan each index (`IndexWork`) -> write its new segment, if it takes one -> one CreateIndex for all of them
+    then, as a change of its own: notes of compactions that nobody follows any more are dropped (`trim_reuse_index`)
 
 A new segment has the rows of fragments that nobody covers, and of segments that are merged with it. Segments of a kind
-that is not known stay as they are, with all that they cover and the notes that they need. Start with `optimize`.
+that is not known stay as they are, with all that they cover and the notes that they need. Start with `optimize_indices`.
 """
 
 import enum
@@ -24,14 +24,14 @@ from lance_core.format.operations import CreateIndex
 from lance_core.format.row_versions import RowVersions
 from lance_core.index import build
 from lance_core.index.build import IndexSpec
-from lance_core.index.coverage import Coverage, SegmentCoverage, combined, follow_reuse
-from lance_core.index.index_type import Examined, MergeInput
+from lance_core.index.coverage import Coverage, SegmentCoverage, combined_coverage, follow_reuse
+from lance_core.index.index_type import SegmentExamination, MergeInput
 from lance_core.index.row_remap import SameAddresses
 from lance_core.index.statistics import RowCounts
 from lance_core.runtime import Runtime
 from lance_core.versions.snapshot import Snapshot, load_at
 
-SMALL_ROWS = 1_048_576
+SMALL_SEGMENT_ROWS = 1_048_576
 """A segment of so few rows is merged with whatever comes."""
 
 
@@ -48,14 +48,14 @@ class Merge(enum.Enum):
 
     @classmethod
     def of(cls, text: str) -> "Merge":
-        return validation.choice(cls, text, "merge")
+        return validation.check_choice(cls, text, "merge")
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class IndexWork:
     """What is to be done for one index."""
 
-    wanted: IndexSpec
+    spec: IndexSpec
     merged: tuple[SegmentCoverage, ...]
     """Segments whose rows go into the new one, from what they hold."""
     fragments: tuple[Fragment, ...]
@@ -64,25 +64,25 @@ class Work:
     removed: tuple[IndexMetadata, ...]
 
 
-def optimize(base: Snapshot, names: Sequence[str] | None, merge: Merge, *, runtime: Runtime) -> CreateIndex | None:
+def optimize_indices(base: Snapshot, names: Sequence[str] | None, merge: Merge, *, runtime: Runtime) -> CreateIndex | None:
     """None where all is in shape. When it returns, the files are written."""
     coverage = Coverage(base)
     new: list[IndexMetadata] = []
     removed: list[IndexMetadata] = []
-    for work in planned(base, coverage, names, merge):
+    for work in plan_work(base, coverage, names, merge):
         removed += work.removed
         if work.covers:
             new.append(_done(base, coverage, work, runtime))
     return CreateIndex(tuple(new), tuple(removed)) if new or removed else None
 
 
-def trim(base: Snapshot, fresh: Collection[IndexMetadata], *, runtime: Runtime) -> CreateIndex | None:
+def trim_reuse_index(base: Snapshot, fresh: Collection[IndexMetadata], *, runtime: Runtime) -> CreateIndex | None:
     """Without the notes that no segment has to follow. `fresh` are segments of which this is known without a look into
     their files: they were written in the knowledge of all notes that there were. The entry itself stays, and says
     nothing in the end: somebody may be adding to it."""
     entry = reuse_entry(base.manifest.indices)
     coverage = Coverage(base)
-    if entry is None or coverage.reuse is None or coverage.notes is None:
+    if entry is None or coverage.reuse is None or coverage.compaction_log is None:
         return None
     needed: set[int] = set()
     known = {index.uuid for index in fresh}
@@ -91,7 +91,7 @@ def trim(base: Snapshot, fresh: Collection[IndexMetadata], *, runtime: Runtime) 
             needed |= set(_noted(coverage, standing, standing.metadata.covers or BitMap()))
         else:
             needed |= set(_followed(base, coverage, standing))
-    kept = coverage.reuse.keeping(needed)
+    kept = coverage.reuse.keep_compactions(needed)
     if kept == coverage.reuse:
         return None
     replaced = kept.as_index(
@@ -102,12 +102,12 @@ def trim(base: Snapshot, fresh: Collection[IndexMetadata], *, runtime: Runtime) 
     return CreateIndex((replaced,), (entry,))
 
 
-def planned(base: Snapshot, coverage: Coverage, names: Sequence[str] | None, merge: Merge) -> Iterator[Work]:
+def plan_work(base: Snapshot, coverage: Coverage, names: Sequence[str] | None, merge: Merge) -> Iterator[IndexWork]:
     """What is to be done, for each index that needs something."""
     for name in _chosen(base, coverage, names):
         segments = coverage.by_name[name]
         work = _work(base, coverage, segments, merge)
-        if isinstance(work, Work):
+        if isinstance(work, IndexWork):
             yield work
         elif work is not None and names is not None:
             raise Unsupported(f"{base.location.uri}: index {name!r} cannot be optimized: it {work}")
@@ -117,16 +117,16 @@ def _chosen(base: Snapshot, coverage: Coverage, names: Sequence[str] | None) -> 
     there = list(coverage.by_name)
     for name in names or ():
         if name not in coverage.by_name:
-            hint = field_paths.near(name, there) if there else "this version has none"
+            hint = field_paths.suggest_name(name, there) if there else "this version has none"
             raise InvalidInput(f"{base.location.uri}: there is no index {name!r}; {hint}")
     return there if names is None else list(dict.fromkeys(names))
 
 
-def _work(base: Snapshot, coverage: Coverage, segments: Sequence[SegmentCoverage], merge: Merge) -> Work | str | None:
+def _work(base: Snapshot, coverage: Coverage, segments: Sequence[SegmentCoverage], merge: Merge) -> IndexWork | str | None:
     """None where there is nothing to do; why nothing can be done."""
     usable = [each for each in segments if each.kind is not None]
     if not usable:
-        return segments[0].unused or "is not known here"
+        return segments[0].unused_reason or "is not known here"
     template = max(usable, key=lambda each: each.metadata.dataset_version)
     wanted = build.spec_of_segment(base, coverage, template.metadata)
     if wanted is None:
@@ -134,7 +134,7 @@ def _work(base: Snapshot, coverage: Coverage, segments: Sequence[SegmentCoverage
     ours = [each for each in usable if _is_alike(each, template)]
     others = [each for each in segments if each not in ours]
     elsewhere = BitMap.union(BitMap(), *(_claimed(coverage, each) for each in others))
-    open_fragments = coverage.live - combined(ours) - elsewhere
+    open_fragments = coverage.live_fragments - combined_coverage(ours) - elsewhere
     opened = tuple(fragment for fragment in base.manifest.fragments if fragment.id in open_fragments)
     stale = [
         each
@@ -149,19 +149,19 @@ def _work(base: Snapshot, coverage: Coverage, segments: Sequence[SegmentCoverage
         able = [each for each in ours if each.covered and each not in stale]
         sizes = [rows(each.covered) for each in able]
         merged += [
-            able[place] for place in (range(len(able)) if merge is Merge.ALL else small_neighbours(gathered, sizes))
+            able[place] for place in (range(len(able)) if merge is Merge.ALL else small_segments(gathered, sizes))
         ]
     if not open_fragments and not stale and len(merged) < 2:
         merged = []
-    covers = open_fragments | combined(merged)
+    covers = open_fragments | combined_coverage(merged)
     if not covers:
         # One is kept, so that the index does not vanish.
         gone = useless if len(useless) < len(segments) else useless[:-1]
-        return Work(wanted, (), (), covers, tuple(each.metadata for each in gone)) if gone else None
-    version = wanted.kind.version(stable_row_ids=base.manifest.has_stable_row_ids)
+        return IndexWork(wanted, (), (), covers, tuple(each.metadata for each in gone)) if gone else None
+    version = wanted.kind.written_version(stable_row_ids=base.manifest.has_stable_row_ids)
     again = [each for each in merged if each.metadata.message.index_version != version]
-    read = open_fragments | combined(again)
-    return Work(
+    read = open_fragments | combined_coverage(again)
+    return IndexWork(
         wanted,
         tuple(each for each in merged if each not in again),
         tuple(fragment for fragment in base.manifest.fragments if fragment.id in read),
@@ -170,7 +170,7 @@ def _work(base: Snapshot, coverage: Coverage, segments: Sequence[SegmentCoverage
     )
 
 
-def small_neighbours(gathered: int, sizes: Sequence[int]) -> list[int]:
+def small_segments(gathered: int, sizes: Sequence[int]) -> list[int]:
     """Which segments of so many rows each go into a new one of `gathered` rows.
 
     >>> small_beside(0, [9_000_000, 20_000, 1_000_000, 1_010_000, 2_040_000])
@@ -178,29 +178,29 @@ def small_neighbours(gathered: int, sizes: Sequence[int]) -> list[int]:
     """
     chosen = []
     for place in sorted(range(len(sizes)), key=lambda place: sizes[place]):
-        if sizes[place] <= max(gathered, SMALL_ROWS):
+        if sizes[place] <= max(gathered, SMALL_SEGMENT_ROWS):
             chosen.append(place)
             gathered += sizes[place]
     return chosen
 
 
-def _done(base: Snapshot, coverage: Coverage, work: Work, runtime: Runtime) -> IndexMetadata:
-    parts = [part_of(base, coverage, each) for each in work.merged]
+def _done(base: Snapshot, coverage: Coverage, work: IndexWork, runtime: Runtime) -> IndexMetadata:
+    parts = [merge_input_of(base, coverage, each) for each in work.merged]
     try:
-        return build.build(base, work.wanted, work.fragments, parts=parts, covers=work.covers, runtime=runtime)
-    except build.UNREADABLE:
+        return build.build_segment(base, work.spec, work.fragments, inputs=parts, covers=work.covers, runtime=runtime)
+    except build.UNREADABLE_ERRORS:
         if not parts:
             raise
         fragments = [fragment for fragment in base.manifest.fragments if fragment.id in work.covers]
-        return build.build(base, work.wanted, fragments, covers=work.covers, runtime=runtime)
+        return build.build_segment(base, work.spec, fragments, covers=work.covers, runtime=runtime)
 
 
-def part_of(base: Snapshot, coverage: Coverage, standing: SegmentCoverage) -> MergeInput:
+def merge_input_of(base: Snapshot, coverage: Coverage, standing: SegmentCoverage) -> MergeInput:
     """A segment that is there, as it goes into a new one."""
-    if standing.metadata.is_of_zones:
-        return MergeInput(coverage.segment(standing.metadata), SameAddresses(standing.covered))
-    by_id = base.manifest.has_stable_row_ids and not standing.metadata.holds_addresses
-    return coverage.part(standing, rows_by_id=by_id)
+    if standing.metadata.is_zone_based:
+        return MergeInput(coverage.segment_of(standing.metadata), SameAddresses(standing.covered))
+    by_id = base.manifest.has_stable_row_ids and not standing.metadata.stores_addresses
+    return coverage.merge_input(standing, rows_by_id=by_id)
 
 
 def _is_alike(one: SegmentCoverage, other: SegmentCoverage) -> bool:
@@ -209,7 +209,7 @@ def _is_alike(one: SegmentCoverage, other: SegmentCoverage) -> bool:
 
 def _claimed(coverage: Coverage, standing: SegmentCoverage) -> BitMap:
     """What nobody else of its name may claim, whether we can use it or not."""
-    return (follow_reuse(standing.metadata, coverage.reuse) or BitMap()) & coverage.live
+    return (follow_reuse(standing.metadata, coverage.reuse) or BitMap()) & coverage.live_fragments
 
 
 def _is_stale(coverage: Coverage, standing: SegmentCoverage) -> bool:
@@ -221,7 +221,7 @@ def _may_answer_for(base: Snapshot, coverage: Coverage, standing: SegmentCoverag
     """Whether it holds rows of fragments that it does not cover and that another segment is to cover, with values that
     they had once: pylance believes whatever any segment says of a fragment that one of them covers."""
     index = standing.metadata
-    if base.manifest.has_stable_row_ids and not index.holds_addresses:
+    if base.manifest.has_stable_row_ids and not index.stores_addresses:
         # It can have no row that was created later than what it was built from.
         return any(_oldest(base, fragment) <= index.dataset_version for fragment in opened)
     highest, built = (index.covers or standing.covered).max(), _highest_when_built(base, index)
@@ -233,7 +233,7 @@ def _may_answer_for(base: Snapshot, coverage: Coverage, standing: SegmentCoverag
         return False
     try:
         examined = _examined(base, coverage, standing)
-    except build.UNREADABLE:
+    except build.UNREADABLE_ERRORS:
         return True
     return examined is not None and not BitMap(examined.rows.parts).isdisjoint(BitMap(suspects))
 
@@ -258,10 +258,10 @@ def _noted(coverage: Coverage, standing: SegmentCoverage, fragments: BitMap) -> 
     if coverage.reuse is None:
         return
     index, here = standing.metadata, fragments
-    for number, (planned, groups) in enumerate(coverage.reuse.notes()):
+    for number, (planned, groups) in enumerate(coverage.reuse.compactions()):
         old = BitMap(id for led in groups for id, _ in led.old)
         new = BitMap(id for led in groups for id, _ in led.new)
-        leads = not index.is_of_zones and bool(here & old)
+        leads = not index.is_zone_based and bool(here & old)
         if leads or (index.dataset_version <= planned and here & new):
             here = here | new
             yield number
@@ -271,18 +271,18 @@ def _followed(base: Snapshot, coverage: Coverage, standing: SegmentCoverage) -> 
     """The same from what is in its files, where they can be read: what it says of itself may have been brought up to
     date by others who left the files as they were."""
     fragments = standing.metadata.covers or BitMap()
-    if base.manifest.has_stable_row_ids and not standing.metadata.holds_addresses:
+    if base.manifest.has_stable_row_ids and not standing.metadata.stores_addresses:
         return
     try:
-        if not standing.metadata.is_of_zones and (examined := _examined(base, coverage, standing)) is not None:
+        if not standing.metadata.is_zone_based and (examined := _examined(base, coverage, standing)) is not None:
             fragments = fragments | BitMap(examined.rows.parts)
-    except build.UNREADABLE:
+    except build.UNREADABLE_ERRORS:
         return  # nobody finds rows by it, wherever notes lead
     yield from _noted(coverage, standing, fragments)
 
 
-def _examined(base: Snapshot, coverage: Coverage, standing: SegmentCoverage) -> Examined | None:
+def _examined(base: Snapshot, coverage: Coverage, standing: SegmentCoverage) -> SegmentExamination | None:
     chain = build.chain_of(base.manifest.schema, (*standing.metadata.field_ids, -1)[0])
     if standing.kind is None or chain is None:
         return None
-    return standing.kind.examine(coverage.segment(standing.metadata), build.arrow_of(base.manifest.schema, chain))
+    return standing.kind.examine(coverage.segment_of(standing.metadata), build.arrow_of(base.manifest.schema, chain))

@@ -12,9 +12,9 @@ from pyroaring import BitMap
 from lance_core.errors import LanceError
 from lance_core.format import field_paths
 from lance_core.index import build
-from lance_core.index.coverage import Coverage, SegmentCoverage, combined, follow_reuse
+from lance_core.index.coverage import Coverage, SegmentCoverage, combined_coverage, follow_reuse
 from lance_core.index.statistics import RowCounts, is_behind
-from lance_core.maintenance.index_maintenance import small_neighbours
+from lance_core.maintenance.index_maintenance import small_segments
 from lance_core.versions.snapshot import Snapshot
 
 
@@ -37,7 +37,7 @@ class IndexSurvey:
     """Segments whose rows a compaction moved, for whom its notes are kept."""
 
 
-def survey(base: Snapshot) -> tuple[IndexSurvey, ...]:
+def survey_indices(base: Snapshot) -> tuple[IndexSurvey, ...]:
     """One that cannot be told of is left out: what is wrong with it, fsck says."""
     return tuple(_surveyed(base, Coverage(base)))
 
@@ -64,18 +64,18 @@ def _of(base: Snapshot, coverage: Coverage, name: str, segments: Sequence[Segmen
     ours = [each for each in usable if each.kind is kind and each.metadata.field_ids == field_ids]
     others = [each for each in segments if each not in ours]
     claimed = [follow_reuse(each.metadata, coverage.reuse) or BitMap() for each in others]
-    uncovered = coverage.live - combined(ours) - BitMap.union(BitMap(), *claimed)
+    uncovered = coverage.live_fragments - combined_coverage(ours) - BitMap.union(BitMap(), *claimed)
     rows = RowCounts(base.manifest)
     behind = [each for each in ours if each.covered and is_behind(coverage, each)]
     able = [each for each in ours if each.covered and each not in behind]
-    gathered = rows(uncovered) + rows(combined(behind))
-    joined = len(small_neighbours(gathered, [rows(each.covered) for each in able]))
+    gathered = rows(uncovered) + rows(combined_coverage(behind))
+    joined = len(small_segments(gathered, [rows(each.covered) for each in able]))
     useless = len(ours) - len(able) - len(behind)
     return IndexSurvey(
         name=name,
         kind=kind.name,
-        column=field_paths.spelt(chain),
-        rows=rows(coverage.live),
+        column=field_paths.format_path(chain),
+        rows=rows(coverage.live_fragments),
         uncovered_rows=rows(uncovered),
         uncovered_fragments=len(uncovered),
         segments=len(segments),

@@ -19,7 +19,7 @@ from lance_core.versions.refs import read_branches, read_clone, read_tags
 INTENT_MEMORY = timedelta(days=30)
 
 
-def reasons(line: BranchFiles, *, now: datetime) -> dict[Version, list[str]]:
+def retention_reasons(line: BranchFiles, *, now: datetime) -> dict[Version, list[str]]:
     """Versions of this line that somebody has named or is at work on, and who. Holds come first: one goes when the name
     that it was for is there."""
     found: dict[Version, list[str]] = {}
@@ -46,7 +46,7 @@ def files_in_progress(store: Store, *, now: datetime, patience: timedelta) -> se
             found |= record.keys
     for directory, last in progress.last_activity(store).items():
         if now - last < patience:
-            found |= {file.place for each in progress.completed_fragments(store, directory) for file in each.files[-1:]}
+            found |= {file.qualified_path for each in progress.completed_fragments(store, directory) for file in each.files[-1:]}
     return found
 
 

@@ -1,6 +1,6 @@
 """Blobs as files: opened by row, read when somebody reads.
 
-Where a blob is, its column tells (`datafiles/blob_locations.py`). Only that is read to open one. Start with `blobs`.
+Where a blob is, its column tells (`datafiles/blob_locations.py`). Only that is read to open one. Start with `open_blobs`.
 """
 
 import io
@@ -16,17 +16,17 @@ from lance_core.format import naming
 from lance_core.format.fragment import DataFile, Fragment
 from lance_core.format.manifest import Manifest
 from lance_core.format.schema import Field
-from lance_core.scan.column_resolution import unknown_column
+from lance_core.scan.column_resolution import unknown_column_error
 from lance_core.scan.morsels import LiveFragment
-from lance_core.scan.parallel import in_order
+from lance_core.scan.parallel import map_in_order
 from lance_core.scan.plan import plan_columns
 from lance_core.scan.row_reader import RowReader
 from lance_core.scan.selection import Offsets
-from lance_core.scan.take import By, RowNumbers, by_fragment, keyed, placed
+from lance_core.scan.take import By, RowNumbers, group_by_fragment, scan_order_keys, locate_rows
 from lance_core.storage.store import Store
 from lance_core.versions.location import Location
 
-_TRUSTED_BYTES = 16 * 1024**2
+_UNCHECKED_BYTES_MAX = 16 * 1024**2
 """Memory for more is taken only where so much is there."""
 
 
@@ -81,11 +81,11 @@ class BlobFile(io.RawIOBase):
         if not count:
             return b""
         start = self._start + self._position
-        if count > _TRUSTED_BYTES:
+        if count > _UNCHECKED_BYTES_MAX:
             info = self._store.head(self._path)
-            self._check_ends(count, start + count if info is None else info.size - start)
+            self._check_length(count, start + count if info is None else info.size - start)
         data = self._store.read(self._path, start, count)
-        self._check_ends(count, len(data))
+        self._check_length(count, len(data))
         self._position += count
         return data
 
@@ -101,7 +101,7 @@ class BlobFile(io.RawIOBase):
     def write(self, data: object, /) -> int:
         raise io.UnsupportedOperation("a blob is written with its row, by the verbs of a table")
 
-    def _check_ends(self, count: int, there: int) -> None:
+    def _check_length(self, count: int, there: int) -> None:
         if there < count:
             raise Corrupt(f"ends {count - there} bytes before its blob does", path=self._path, field="size")
 
@@ -110,36 +110,36 @@ class BlobFile(io.RawIOBase):
             raise ValueError("I/O operation on closed file")
 
 
-def blobs(location: Location, manifest: Manifest, column: str, rows: RowNumbers, *, by: By) -> list[BlobFile | None]:
+def open_blobs(location: Location, manifest: Manifest, column: str, rows: RowNumbers, *, by: By) -> list[BlobFile | None]:
     """In the order asked for; None where a row has none."""
     field = _blob_field(manifest, column)
-    places = placed(location, manifest, rows, by=by)
-    keys, order = np.unique(keyed(places), return_inverse=True)
+    places = locate_rows(location, manifest, rows, by=by)
+    keys, order = np.unique(scan_order_keys(places), return_inverse=True)
     reading = RowReader(location, plan_columns(manifest, [column]))
 
     def located(each: tuple[LiveFragment, Offsets]) -> list[BlobRange | ExternalBlob | None]:
         of, offsets = each
-        batch = reading.picked(of, offsets)
-        file = _file_of(of.fragment, field)
+        batch = reading.pick(of, offsets)
+        file = _data_file_of(of.fragment, field)
         if file is None:
             return [None] * batch.num_rows
         found = BlobLocations.of(batch.column(0), column=column, file=file)
         return [found.at(row) for row in range(len(found))]
 
-    found = [place for places in in_order(located, by_fragment(location, manifest, keys)) for place in places]
-    return [_opened(location, manifest, found[number]) for number in order.tolist()]
+    found = [place for places in map_in_order(located, group_by_fragment(location, manifest, keys)) for place in places]
+    return [_open_blob(location, manifest, found[number]) for number in order.tolist()]
 
 
-def _opened(location: Location, manifest: Manifest, place: BlobRange | ExternalBlob | None) -> BlobFile | None:
+def _open_blob(location: Location, manifest: Manifest, place: BlobRange | ExternalBlob | None) -> BlobFile | None:
     if place is None:
         return None
     if isinstance(place, BlobRange):
         return BlobFile(location.store, place.path, place.position, place.size)
-    store, path = _outside(location, manifest, place.uri)
+    store, path = _locate_external(location, manifest, place.uri)
     return BlobFile(store, path, place.position if place.size else 0, place.size)
 
 
-def _outside(location: Location, manifest: Manifest, uri: str) -> tuple[Store, str]:
+def _locate_external(location: Location, manifest: Manifest, uri: str) -> tuple[Store, str]:
     """Where a file that the table only refers to is: below one of its base paths, or anywhere that is allowed."""
     below = BELOW_BASE.fullmatch(uri)
     if below is None:
@@ -154,7 +154,7 @@ def _outside(location: Location, manifest: Manifest, uri: str) -> tuple[Store, s
 def _blob_field(manifest: Manifest, column: str) -> Field:
     names = [field.name for field in manifest.schema.fields if is_blob(field)]
     if column not in manifest.schema.arrow.names:
-        raise unknown_column(column, names or manifest.schema.arrow.names)
+        raise unknown_column_error(column, names or manifest.schema.arrow.names)
     if column not in names:
         raise InvalidInput(
             f"column {column!r} is no blob column; read it with `take`. "
@@ -163,8 +163,8 @@ def _blob_field(manifest: Manifest, column: str) -> Field:
     return manifest.schema.field(column)
 
 
-def _file_of(fragment: Fragment, field: Field) -> DataFile | None:
+def _data_file_of(fragment: Fragment, field: Field) -> DataFile | None:
     return next((file for file in fragment.files if field.id in file.field_ids), None)
 
 
-__all__ = ["BlobFile", "blobs"]
+__all__ = ["BlobFile", "open_blobs"]

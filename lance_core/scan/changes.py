@@ -16,7 +16,7 @@ from lance_core.errors import InvalidInput
 from lance_core.format.manifest import Manifest
 from lance_core.format.schema import TableSchema
 from lance_core.scan.morsels import LiveFragment
-from lance_core.scan.parallel import in_order
+from lance_core.scan.parallel import map_in_order
 from lance_core.scan.plan import plan_columns
 from lance_core.scan.row_reader import RowReader
 from lance_core.scan.selection import Offsets
@@ -39,7 +39,7 @@ class _RowLineage:
     updated_at: npt.NDArray[np.uint64]
 
 
-def changes(since: Snapshot, until: Snapshot) -> pa.Table:
+def read_changes(since: Snapshot, until: Snapshot) -> pa.Table:
     """One row for each that changed, with `_change` (insert, update or delete), its id and its versions: inserted and
     updated ones as they are in `until`, in its order, then deleted ones as they were in `since`."""
     for snapshot in (since, until):
@@ -50,28 +50,28 @@ def changes(since: Snapshot, until: Snapshot) -> pa.Table:
             )
     if since.version > until.version:
         raise InvalidInput(f"changes since version {since.version} until {until.version}: the later one comes second")
-    before, after = _only_in(since, until.manifest), _only_in(until, since.manifest)
-    known, place = _looked_up(after.row_id, before.row_id)
+    before, after = _rows_only_in(since, until.manifest), _rows_only_in(until, since.manifest)
+    known, place = _look_up(after.row_id, before.row_id)
     is_updated = known.copy()
     is_updated[known] = after.updated_at[known] != before.updated_at[place[known]]
-    stays, _ = _looked_up(before.row_id, after.row_id)
+    stays, _ = _look_up(before.row_id, after.row_id)
     names = (*until.manifest.schema.arrow.names, ROW_ID, CREATED_AT, LAST_UPDATED_AT)
     chosen, gone = np.flatnonzero(~known | is_updated), np.flatnonzero(~stays)
     kinds = [UPDATE if each else INSERT for each in is_updated[chosen].tolist()]
     # Deleted rows too have the columns of the later version: those that came since are null in them.
     return pa.concat_tables(
         [
-            _picked(until, until.manifest.schema, names, after, chosen, kinds),
-            _picked(since, until.manifest.schema, names, before, gone, [DELETE] * len(gone)),
+            _read_rows(until, until.manifest.schema, names, after, chosen, kinds),
+            _read_rows(since, until.manifest.schema, names, before, gone, [DELETE] * len(gone)),
         ]
     )
 
 
-def _only_in(snapshot: Snapshot, other: Manifest) -> _RowLineage:
+def _rows_only_in(snapshot: Snapshot, other: Manifest) -> _RowLineage:
     same = {fragment.id: fragment.message for fragment in other.fragments}
     own = [each for each in snapshot.manifest.fragments if each.message != same.get(each.id)]
     fragments = [LiveFragment(snapshot.location, snapshot.manifest, each) for each in own]
-    read = list(in_order(_live_rows, fragments))
+    read = list(map_in_order(_live_rows, fragments))
     return _RowLineage(
         fragments,
         np.repeat(np.arange(len(read)), [len(offsets) for offsets, _, _ in read]),
@@ -83,11 +83,11 @@ def _only_in(snapshot: Snapshot, other: Manifest) -> _RowLineage:
 
 def _live_rows(each: LiveFragment) -> tuple[Offsets, Ids, Ids]:
     rows, deletions = each.fragment.physical_rows, each.deletions
-    offsets = np.arange(rows) if deletions is None else np.flatnonzero(deletions.alive(0, rows))
-    return offsets, each.facts.of(ROW_ID, offsets), each.facts.of(LAST_UPDATED_AT, offsets)
+    offsets = np.arange(rows) if deletions is None else np.flatnonzero(deletions.live_mask(0, rows))
+    return offsets, each.system_columns.values(ROW_ID, offsets), each.system_columns.values(LAST_UPDATED_AT, offsets)
 
 
-def _looked_up(wanted: Ids, ids: Ids) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
+def _look_up(wanted: Ids, ids: Ids) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
     """Which of the wanted are among the ids, and where."""
     if not len(ids):
         return np.zeros(len(wanted), dtype=np.bool_), np.zeros(len(wanted), dtype=np.int64)
@@ -96,7 +96,7 @@ def _looked_up(wanted: Ids, ids: Ids) -> tuple[npt.NDArray[np.bool_], npt.NDArra
     return ids[place] == wanted, place
 
 
-def _picked(
+def _read_rows(
     snapshot: Snapshot,
     table: TableSchema,
     names: Sequence[str],
@@ -108,7 +108,7 @@ def _picked(
     reading = RowReader(snapshot.location, plan)
 
     def of_one(number: int) -> pa.RecordBatch:
-        return reading.picked(rows.fragments[number], rows.offset[chosen[rows.number[chosen] == number]])
+        return reading.pick(rows.fragments[number], rows.offset[chosen[rows.number[chosen] == number]])
 
-    batches = in_order(of_one, np.unique(rows.number[chosen]).tolist())
+    batches = map_in_order(of_one, np.unique(rows.number[chosen]).tolist())
     return pa.Table.from_batches(batches, plan.schema).add_column(0, CHANGE, pa.array(kinds, pa.string()))

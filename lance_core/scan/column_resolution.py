@@ -15,7 +15,7 @@ from lance_core.datafiles.blob_view import described
 from lance_core.datafiles.column_layout import is_blob
 from lance_core.errors import InvalidInput
 from lance_core.expressions import METADATA_COLUMNS, with_metadata_columns
-from lance_core.format.field_paths import find, unknown
+from lance_core.format.field_paths import find_field, unknown_column_message
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.manifest import Manifest
 from lance_core.format.schema import Field, TableSchema
@@ -37,12 +37,12 @@ class ResolvedColumn:
     def name(self) -> str:
         return str(self.arrow.name)
 
-    def of(self, batch: pa.RecordBatch) -> pa.Array:
+    def extract_from(self, batch: pa.RecordBatch) -> pa.Array:
         array = batch.column(self.path[0])
         return pc.struct_field(array, list(self.path[1:])) if len(self.path) > 1 else array
 
 
-def resolved(
+def resolve_columns(
     schema: TableSchema, names: Sequence[str] | None, *, also: Iterable[str] = (), describe_blobs: bool = True
 ) -> tuple[ResolvedColumn, ...]:
     """All of the table's columns where none are named. `also` come last, where they are not among the names."""
@@ -53,10 +53,10 @@ def resolved(
     asked += [name for name in also if name not in asked]
     if len(set(asked)) != len(asked):
         raise InvalidInput(f"a column is named twice in {asked}")
-    return tuple(_resolved(schema, arrow, name) for name in asked)
+    return tuple(_resolve_column(schema, arrow, name) for name in asked)
 
 
-def conditional(manifest: Manifest) -> pa.Schema:
+def filterable_schema(manifest: Manifest) -> pa.Schema:
     """What a condition on rows may read. Of a blob that is where it is, and whether it is null; where files do not tell
     that, conditions do without (`check_condition`)."""
     return with_metadata_columns(described(manifest.schema))
@@ -72,28 +72,28 @@ def check_condition(manifest: Manifest, columns: Iterable[str], *, what: str) ->
             )
 
 
-def pruned(schema: TableSchema, columns: Iterable[ResolvedColumn]) -> TableSchema:
+def prune_schema(schema: TableSchema, columns: Iterable[ResolvedColumn]) -> TableSchema:
     """The fields to read for these columns: of structs only the children that are asked for."""
     paths: dict[str, list[Path]] = {}
     for column in columns:
         if column.is_stored:
             paths.setdefault(column.path[0], []).append(column.path[1:])
     if all(() in below for below in paths.values()):
-        return schema.only(paths)
-    return TableSchema(tuple(_pruned(schema.field(top), below) for top, below in paths.items()), schema.metadata)
+        return schema.select(paths)
+    return TableSchema(tuple(_prune_field(schema.field(top), below) for top, below in paths.items()), schema.metadata)
 
 
-def unknown_column(name: str, names: Sequence[str]) -> InvalidInput:
-    return InvalidInput(unknown(name, names))
+def unknown_column_error(name: str, names: Sequence[str]) -> InvalidInput:
+    return InvalidInput(unknown_column_message(name, names))
 
 
-def _resolved(schema: TableSchema, arrow: pa.Schema, name: str) -> ResolvedColumn:
+def _resolve_column(schema: TableSchema, arrow: pa.Schema, name: str) -> ResolvedColumn:
     names = arrow.names
     if name in names:
         return ResolvedColumn(arrow.field(name), (name,))
     if name in METADATA_COLUMNS.names:
         return ResolvedColumn(METADATA_COLUMNS.field(name), (name,), is_stored=False)
-    top, *below = find(schema, name, enters=_is_open)
+    top, *below = find_field(schema, name, can_enter=_is_struct)
     found, parent = arrow.field(top.name), top
     for child in below:
         found, parent = found.type.field(parent.children.index(child)), child
@@ -102,15 +102,15 @@ def _resolved(schema: TableSchema, arrow: pa.Schema, name: str) -> ResolvedColum
     return ResolvedColumn(found.with_name(name), (top.name, *(child.name for child in below)))
 
 
-def _is_open(field: Field) -> bool:
+def _is_struct(field: Field) -> bool:
     return field.logical_type == "struct" and not is_blob(field)
 
 
-def _pruned(field: Field, paths: Sequence[Path]) -> Field:
+def _prune_field(field: Field, paths: Sequence[Path]) -> Field:
     if () in paths or field.is_packed:
         return field
     below: dict[str, list[Path]] = {}
     for first, *rest in paths:
         below.setdefault(first, []).append(tuple(rest))
-    kept = (_pruned(child, below[child.name]) for child in field.children if child.name in below)
+    kept = (_prune_field(child, below[child.name]) for child in field.children if child.name in below)
     return replace(field, children=tuple(kept))

@@ -19,18 +19,18 @@ from lance_core.errors import Corrupt, InvalidInput
 from lance_core.format.manifest import Manifest
 from lance_core.format.row_id_index import FragmentRowIds, RowIdIndex
 from lance_core.scan.morsels import LiveFragment, manifest_path
-from lance_core.scan.parallel import in_order
+from lance_core.scan.parallel import map_in_order
 from lance_core.scan.plan import plan_columns
 from lance_core.scan.row_reader import RowReader
 from lance_core.versions.location import Location
 
-_NAMED_MAX = 5
+_LISTED_MAX = 5
 _OFFSET_BITS = 32
 _ROWS_MAX = 2**_OFFSET_BITS - 1
 """Of one fragment."""
 
 Ints = npt.NDArray[np.int64]
-Found = npt.NDArray[np.bool_]
+Mask = npt.NDArray[np.bool_]
 RowNumbers: TypeAlias = Sequence[int] | npt.NDArray[np.integer] | pa.Array | pa.ChunkedArray
 
 
@@ -65,31 +65,31 @@ def take(
 ) -> pa.Table:
     plan = plan_columns(manifest, columns)
     reading = RowReader(location, plan)
-    places = placed(location, manifest, rows, by=by)
-    keys, order = np.unique(keyed(places), return_inverse=True)
+    places = locate_rows(location, manifest, rows, by=by)
+    keys, order = np.unique(scan_order_keys(places), return_inverse=True)
     if not plan.output:
         return pa.Table.from_batches([rows_without_columns(len(order))])
-    batches = in_order(lambda each: reading.picked(*each), by_fragment(location, manifest, keys))
+    batches = map_in_order(lambda each: reading.pick(*each), group_by_fragment(location, manifest, keys))
     found = pa.Table.from_batches(batches, plan.schema).combine_chunks()
     return found if len(order) == len(keys) and (order[1:] > order[:-1]).all() else found.take(pa.array(order))
 
 
-def placed(location: Location, manifest: Manifest, rows: RowNumbers, *, by: By) -> RowPositions:
+def locate_rows(location: Location, manifest: Manifest, rows: RowNumbers, *, by: By) -> RowPositions:
     """Raises `InvalidInput` that names those that are not there."""
-    wanted = _integers(rows)
+    wanted = _to_int64(rows)
     if by is By.OFFSET:
-        return _by_offset(location, manifest, wanted)
+        return _locate_by_offset(location, manifest, wanted)
     if by is By.ROW_ID and manifest.has_stable_row_ids:
-        return _by_id(location, manifest, wanted)
-    return _by_address(location, manifest, wanted, "row address" if by is By.ROW_ADDRESS else "row id")
+        return _locate_by_id(location, manifest, wanted)
+    return _locate_by_address(location, manifest, wanted, "row address" if by is By.ROW_ADDRESS else "row id")
 
 
-def keyed(places: RowPositions) -> Ints:
+def scan_order_keys(places: RowPositions) -> Ints:
     """A number for each place, in the order of a scan."""
     return (places.fragments << _OFFSET_BITS) | places.offsets
 
 
-def by_fragment(location: Location, manifest: Manifest, keys: Ints) -> Iterator[tuple[LiveFragment, Ints]]:
+def group_by_fragment(location: Location, manifest: Manifest, keys: Ints) -> Iterator[tuple[LiveFragment, Ints]]:
     """The fragments of ascending keys, each with the offsets in it."""
     numbers = keys >> _OFFSET_BITS
     starts = np.flatnonzero(np.diff(numbers, prepend=-1)).tolist()
@@ -98,7 +98,7 @@ def by_fragment(location: Location, manifest: Manifest, keys: Ints) -> Iterator[
         yield LiveFragment(location, manifest, fragment), keys[start:stop] & ((1 << _OFFSET_BITS) - 1)
 
 
-def row_id_index(location: Location, manifest: Manifest) -> RowIdIndex:
+def build_row_id_index(location: Location, manifest: Manifest) -> RowIdIndex:
     """Over all live rows."""
     manifest.check_ids()
     path = manifest_path(location, manifest)
@@ -106,29 +106,29 @@ def row_id_index(location: Location, manifest: Manifest) -> RowIdIndex:
     def known(number: int) -> FragmentRowIds:
         each = LiveFragment(location, manifest, manifest.fragments[number])
         deleted = each.deletions
-        return FragmentRowIds(each.fragment.id, each.facts.row_id_sequence, deleted.offsets if deleted else None)
+        return FragmentRowIds(each.fragment.id, each.system_columns.row_id_sequence, deleted.offsets if deleted else None)
 
-    return RowIdIndex(list(in_order(known, range(len(manifest.fragments)))), path=path)
+    return RowIdIndex(list(map_in_order(known, range(len(manifest.fragments)))), path=path)
 
 
-def _by_offset(location: Location, manifest: Manifest, wanted: Ints) -> RowPositions:
-    ends = np.cumsum(_counts(manifest, live=True))
+def _locate_by_offset(location: Location, manifest: Manifest, wanted: Ints) -> RowPositions:
+    ends = np.cumsum(_row_counts(manifest, live=True))
     total = int(ends[-1]) if len(ends) else 0
-    _refuse(wanted, (wanted >= 0) & (wanted < total), "offset", location, manifest)
+    _check_found(wanted, (wanted >= 0) & (wanted < total), "offset", location, manifest)
     number = np.searchsorted(ends, wanted, side="right")
     offsets = wanted - np.concatenate([[0], ends])[number]
     for each in np.unique(number):
         if manifest.fragments[int(each)].deletion_file is not None:
             deletions = LiveFragment(location, manifest, manifest.fragments[int(each)]).deletions
             here = number == each
-            offsets[here] = offsets[here] if deletions is None else deletions.physical(offsets[here])
+            offsets[here] = offsets[here] if deletions is None else deletions.to_physical_offsets(offsets[here])
     return RowPositions(number, offsets)
 
 
-def _by_address(location: Location, manifest: Manifest, wanted: Ints, what: str) -> RowPositions:
+def _locate_by_address(location: Location, manifest: Manifest, wanted: Ints, what: str) -> RowPositions:
     fragment_ids, offsets = wanted >> _OFFSET_BITS, wanted & ((1 << _OFFSET_BITS) - 1)
-    number, found = _numbers_of(manifest, fragment_ids)
-    rows = _counts(manifest, live=False)
+    number, found = _fragment_numbers(manifest, fragment_ids)
+    rows = _row_counts(manifest, live=False)
     if len(rows):
         found &= offsets < rows[number]
     for each in np.unique(number[found]):
@@ -136,18 +136,18 @@ def _by_address(location: Location, manifest: Manifest, wanted: Ints, what: str)
         if deletions is not None:
             here = np.flatnonzero(found & (number == each))
             found[here] = ~np.isin(offsets[here], deletions.offsets)
-    _refuse(wanted, found, what, location, manifest)
+    _check_found(wanted, found, what, location, manifest)
     return RowPositions(number, offsets)
 
 
-def _by_id(location: Location, manifest: Manifest, wanted: Ints) -> RowPositions:
-    places = row_id_index(location, manifest).find(wanted.astype(np.uint64))
-    _refuse(wanted, places.known & (wanted >= 0), "row id", location, manifest)
-    number, _ = _numbers_of(manifest, places.fragment_ids.astype(np.int64))
+def _locate_by_id(location: Location, manifest: Manifest, wanted: Ints) -> RowPositions:
+    places = build_row_id_index(location, manifest).locate_rows(wanted.astype(np.uint64))
+    _check_found(wanted, places.is_known & (wanted >= 0), "row id", location, manifest)
+    number, _ = _fragment_numbers(manifest, places.fragment_ids.astype(np.int64))
     return RowPositions(number, places.offsets.astype(np.int64))
 
 
-def _numbers_of(manifest: Manifest, fragment_ids: Ints) -> tuple[Ints, Found]:
+def _fragment_numbers(manifest: Manifest, fragment_ids: Ints) -> tuple[Ints, Mask]:
     """The number of each fragment in the version, and whether it is there at all."""
     manifest.check_ids()
     ids = np.fromiter((each.id for each in manifest.message.fragments), dtype=np.int64)
@@ -158,7 +158,7 @@ def _numbers_of(manifest: Manifest, fragment_ids: Ints) -> tuple[Ints, Found]:
     return number, ids[number] == fragment_ids
 
 
-def _counts(manifest: Manifest, *, live: bool) -> Ints:
+def _row_counts(manifest: Manifest, *, live: bool) -> Ints:
     fragments = manifest.message.fragments
     if live:
         counts = [each.physical_rows - each.deletion_file.num_deleted_rows for each in fragments]
@@ -172,7 +172,7 @@ def _counts(manifest: Manifest, *, live: bool) -> Ints:
     return np.array(counts, dtype=np.int64)
 
 
-def _integers(rows: RowNumbers) -> Ints:
+def _to_int64(rows: RowNumbers) -> Ints:
     if isinstance(rows, pa.Array | pa.ChunkedArray):
         if rows.null_count or not pa.types.is_integer(rows.type):
             kind = "one of these is null" if pa.types.is_integer(rows.type) else f"these are {rows.type}"
@@ -191,12 +191,12 @@ def _integers(rows: RowNumbers) -> Ints:
     return numbers.astype(np.int64)
 
 
-def _refuse(wanted: Ints, found: Found, what: str, location: Location, manifest: Manifest) -> None:
+def _check_found(wanted: Ints, found: Mask, what: str, location: Location, manifest: Manifest) -> None:
     if found.all():
         return
     missing = list(dict.fromkeys(wanted[~found].tolist()))
-    more = f" and {len(missing) - _NAMED_MAX} more" if len(missing) > _NAMED_MAX else ""
+    more = f" and {len(missing) - _LISTED_MAX} more" if len(missing) > _LISTED_MAX else ""
     raise InvalidInput(
         f"{location.uri}: version {manifest.version} has no live row with {what} "
-        f"{', '.join(map(str, missing[:_NAMED_MAX]))}{more}; it has {manifest.row_count()} live rows"
+        f"{', '.join(map(str, missing[:_LISTED_MAX]))}{more}; it has {manifest.row_count()} live rows"
     )

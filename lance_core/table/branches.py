@@ -21,7 +21,7 @@ from lance_core.commit.write_protocol import check_not_detached
 from lance_core.coordination.leases import Lease, acquire, check_not_being_swept, release
 from lance_core.errors import AlreadyExists, InvalidInput, NotFound, StorageError
 from lance_core.format import ingest_records, naming, refs
-from lance_core.format.base_path import BasePath, free_id
+from lance_core.format.base_path import BasePath, smallest_free_id
 from lance_core.format.ids import Version
 from lance_core.format.operations import Clone
 from lance_core.format.refs import Branch
@@ -189,7 +189,7 @@ def _commit(target: Location, ours: Transaction, fork: Fork, runtime: Runtime) -
 def _base_of(source: Snapshot) -> BasePath:
     """Return a base path for the source. The base paths of the source keep their ids."""
     manifest = source.manifest
-    number = free_id(manifest.base_paths, first=0)
+    number = smallest_free_id(manifest.base_paths, first=0)
     return BasePath(source.location.uri, number, name=manifest.branch, is_dataset_root=True)
 
 
@@ -233,17 +233,17 @@ def _files_of(source: Snapshot) -> list[tuple[str, str]]:
     store, manifest = source.location.store, source.manifest
     for fragment in manifest.fragments:
         for file in fragment.files:
-            files.append((file.place, f"{naming.DATA}/{file.path}"))
-            stem = file.place.removesuffix(".lance")
+            files.append((file.qualified_path, f"{naming.DATA}/{file.path}"))
+            stem = file.qualified_path.removesuffix(".lance")
             own_stem = f"{naming.DATA}/{file.path}".removesuffix(".lance")
             if _has_blobs(source):
                 files += [(info.path, own_stem + info.path.removeprefix(stem)) for info in store.list(stem)]
         if deleted := fragment.deletion_file:
-            files.append((deleted.place, deleted.path))
+            files.append((deleted.qualified_path, deleted.path))
     for index in manifest.indices:
         own = f"{naming.INDICES}/{index.uuid}"
-        names = index.file_names or [info.path.rpartition("/")[2] for info in store.list(index.place)]
-        files += [(f"{index.place}/{name}", f"{own}/{name}") for name in names]
+        names = index.file_names or [info.path.rpartition("/")[2] for info in store.list(index.qualified_path)]
+        files += [(f"{index.qualified_path}/{name}", f"{own}/{name}") for name in names]
     return files
 
 

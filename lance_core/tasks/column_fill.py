@@ -26,7 +26,7 @@ from lance_core.versions.snapshot import Snapshot
 _NOTED_IN_FRAGMENTS = frozenset((ROW_ID, CREATED_AT, LAST_UPDATED_AT))
 
 
-def merge_of(base: Snapshot, columns: pa.Schema, filled: Mapping[int, Fragment]) -> Merge:
+def plan_merge(base: Snapshot, columns: pa.Schema, filled: Mapping[int, Fragment]) -> Merge:
     """The version that has the columns. What is not filled is null."""
     new = new_fields(base, columns)
     version = base.manifest.storage_version
@@ -37,7 +37,7 @@ def merge_of(base: Snapshot, columns: pa.Schema, filled: Mapping[int, Fragment])
     return merged(base, fragments, new.fields)
 
 
-def unfilled(filled: Fragment) -> Fragment:
+def without_filled_file(filled: Fragment) -> Fragment:
     """As its worker saw it."""
     return filled.with_files(filled.files[:-1])
 
@@ -72,7 +72,7 @@ def _with_file_of(filled: Fragment, now: Fragment, new: TableSchema, version: St
 
 
 def _paths(files: Iterable[DataFile]) -> dict[int, str]:
-    return {field_id: file.place for file in files for field_id in file.field_ids if field_id >= 0}
+    return {field_id: file.qualified_path for file in files for field_id in file.field_ids if field_id >= 0}
 
 
 def _lineage(fragment: Fragment) -> tuple[bytes | None, ...]:

@@ -41,7 +41,7 @@ ADDRESS_IS_NULL = f"the data has a row whose {ROW_ADDRESS} is null; leave it out
 class FillTask:
     """Runs in a worker: the address and then the new columns in, filled fragments out."""
 
-    whole: VersionHeader
+    header: VersionHeader
     fragments: Mapping[int, bytes]
     """Encoded; no other rows may be named."""
     columns: pa.Schema
@@ -53,7 +53,7 @@ class FillTask:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         last = -1
         try:
-            self.whole.stamp.check()
+            self.header.stamp.check()
             for number, pieces in groupby(_pieces(batches), key=lambda piece: piece.fragment):
                 last = number
                 filled = self._filled(number, pieces)
@@ -72,7 +72,7 @@ class FillTask:
                 f"{self._version}: there is no fragment {number}, and the data has addresses in it. They are of "
                 "another version: read the rows again, or say of which version they are with version="
             )
-        part = self.whole.snapshot_with([self.fragments[number]])
+        part = self.header.snapshot_with([self.fragments[number]])
         (fragment,) = part.manifest.fragments
         placed = self._placed(part, fragment, pieces)
         return with_columns(
@@ -84,7 +84,7 @@ class FillTask:
     ) -> Iterator[PositionedBatch]:
         """All live rows; those without values have nulls."""
         deleted, rows = load_deletions(part.location.store, fragment), fragment.physical_rows
-        alive = np.ones(rows, dtype=np.bool_) if deleted is None else deleted.alive(0, rows)
+        alive = np.ones(rows, dtype=np.bool_) if deleted is None else deleted.live_mask(0, rows)
         position = 0
         for piece in pieces:
             offsets, batch = piece.offsets, _as_given(piece.batch, self.columns)
@@ -112,7 +112,7 @@ class FillTask:
 
     def _check_missing(self, fragment: Fragment, offsets: Offsets) -> None:
         if self.missing == "error" and len(offsets):
-            raise lacking(self._version, fragment.id, int(offsets[0]))
+            raise missing_value_error(self._version, fragment.id, int(offsets[0]))
 
     def _no_such_row(self, fragment: Fragment, offset: int, why: str) -> InvalidInput:
         return InvalidInput(
@@ -124,7 +124,7 @@ class FillTask:
     def _about_twice(self, address: int) -> InvalidInput:
         number, offset = address >> _FRAGMENT_BITS, address & _OFFSETS
         if self.keys and number in self.fragments:
-            part = self.whole.snapshot_with([self.fragments[number]])
+            part = self.header.snapshot_with([self.fragments[number]])
             (fragment,) = part.manifest.fragments
             for rows in live_rows(part, fragment, self.keys, part.manifest.schema):
                 if len(at := np.flatnonzero(rows.offsets == offset)):
@@ -141,15 +141,15 @@ class FillTask:
 
     @property
     def _version(self) -> str:
-        return f"{self.whole.uri} ({self.whole.path})"
+        return f"{self.header.uri} ({self.header.path})"
 
 
 @dataclass(frozen=True, slots=True)
 class KeysTask:
     """Runs in a worker: numbers of parts in, keys of live rows and where these are out."""
 
-    whole: VersionHeader
-    parts: tuple[tuple[bytes, ...], ...]
+    header: VersionHeader
+    partitions: tuple[tuple[bytes, ...], ...]
     keys: tuple[str, ...]
     transport: pa.Schema
     """The types of the keys on their way."""
@@ -161,29 +161,29 @@ class KeysTask:
         return self.transport.append(pa.field(ROW_ADDRESS, pa.int64()))
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        self.whole.stamp.check()
+        self.header.stamp.check()
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                part = self.whole.snapshot_with(self.parts[number])
+                part = self.header.snapshot_with(self.partitions[number])
                 for fragment in part.manifest.fragments:
                     yield from self._of(part, fragment)
 
     def _of(self, part: Snapshot, fragment: Fragment) -> Iterator[pa.RecordBatch]:
         for rows in live_rows(part, fragment, self.keys, part.manifest.schema):
             if rows.batch.num_rows:
-                keys = conform(rows.batch, self.transport, conversion=Conversion.OUTWARD, what=self.whole.uri)
+                keys = conform(rows.batch, self.transport, conversion=Conversion.OUTWARD, what=self.header.uri)
                 addresses = pa.array(rows.offsets | (fragment.id << _FRAGMENT_BITS))
                 yield pa.RecordBatch.from_arrays([*keys.columns, addresses], schema=self.schema)
 
 
-def lacking(version: str, fragment: int, offset: int) -> InvalidInput:
+def missing_value_error(version: str, fragment: int, offset: int) -> InvalidInput:
     return InvalidInput(
         f"{version}: the data has no value for row {offset} of fragment {fragment} ({ROW_ADDRESS} "
         f"{_address(fragment, offset)}). Give one for every row, or say missing='null'"
     )
 
 
-def runs(fragments: Sequence[int]) -> list[tuple[int, int, int]]:
+def consecutive_runs(fragments: Sequence[int]) -> list[tuple[int, int, int]]:
     """Numbers that follow each other, as first, last and how many were before them.
 
     >>> runs([0, 1, 2, 7, 9, 10])
@@ -198,7 +198,7 @@ def runs(fragments: Sequence[int]) -> list[tuple[int, int, int]]:
     return found
 
 
-def unpacks(given: pa.DataType, stored: pa.DataType) -> bool:
+def is_packed_vector(given: pa.DataType, stored: pa.DataType) -> bool:
     """Vectors may come as the bytes of their numbers, which travel many times faster than lists."""
     if not (kinds.is_binary(given) or kinds.is_large_binary(given)) or not kinds.is_fixed_size_list(stored):
         return False
@@ -251,7 +251,7 @@ def _as_given(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
     """In the order of the columns, with vectors that came as bytes."""
     arrays = []
     for array, field in zip(batch.columns, columns, strict=True):
-        arrays.append(_unpacked(array, field) if unpacks(array.type, field.type) else array)
+        arrays.append(_unpacked(array, field) if is_packed_vector(array.type, field.type) else array)
     return pa.RecordBatch.from_arrays(arrays, names=columns.names)
 
 

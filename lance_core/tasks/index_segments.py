@@ -28,7 +28,7 @@ from lance_core.index.index_type import ROW, VALUE, MergeInput
 from lance_core.index.ordering import ordering
 from lance_core.index.row_remap import Unchanged
 from lance_core.index.segment_files import NewSegment
-from lance_core.maintenance.index_maintenance import part_of
+from lance_core.maintenance.index_maintenance import merge_input_of
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.versions.location import locate
 from lance_core.versions.snapshot import Snapshot
@@ -44,105 +44,105 @@ class ExistingSegments:
     indices: tuple[bytes, ...] = ()
     """They, and the notes of compactions."""
 
-    def parts(self, base: Snapshot) -> list[MergeInput]:
+    def merge_inputs(self, base: Snapshot) -> list[MergeInput]:
         if not self.merged:
             return []
-        with_indices = Manifest.framed(
-            base.manifest.edit(),
+        with_indices = Manifest.from_header(
+            base.manifest.copy_header(),
             index_section=encode_section(tuple(map(IndexMetadata.decode, self.indices))),
             transaction=None,
             path=base.manifest.path,
         )
         base = replace(base, manifest=with_indices)
         coverage = Coverage(base)
-        return [part_of(base, coverage, each) for each in coverage.segments if each.metadata.uuid.bytes in self.merged]
+        return [merge_input_of(base, coverage, each) for each in coverage.segments if each.metadata.uuid.bytes in self.merged]
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentBuild:
     """An index of a version, whatever it is made from."""
 
-    wanted: IndexSpec
+    spec: IndexSpec
     covers: bytes
     """Bits of fragments, as are those below."""
-    there: ExistingSegments
+    existing: ExistingSegments
 
 
 @dataclass(frozen=True, slots=True)
 class BuildSegment:
     """Several indices at once, each whole by one worker: the part's number is that of the index."""
 
-    orders: tuple[SegmentBuild, ...]
-    read: tuple[bytes, ...]
+    targets: tuple[SegmentBuild, ...]
+    fragments_read: tuple[bytes, ...]
     """Of the fragments that it is given, those whose rows are read."""
 
     def __call__(self, part: Snapshot, number: int) -> Iterator[bytes]:
-        order, read = self.orders[number], BitMap.deserialize(self.read[number])
-        covers, parts = BitMap.deserialize(order.covers), order.there.parts(part)
+        order, read = self.targets[number], BitMap.deserialize(self.fragments_read[number])
+        covers, parts = BitMap.deserialize(order.covers), order.existing.merge_inputs(part)
         try:
-            made = build.build_segment(part, order.wanted, _of(part, read), inputs=parts, covers=covers, runtime=SYSTEM_RUNTIME)
+            made = build.build_segment(part, order.spec, _of(part, read), inputs=parts, covers=covers, runtime=SYSTEM_RUNTIME)
         except build.UNREADABLE_ERRORS:
             if not parts:
                 raise
-            made = build.build_segment(part, order.wanted, _of(part, covers), covers=covers, runtime=SYSTEM_RUNTIME)
+            made = build.build_segment(part, order.spec, _of(part, covers), covers=covers, runtime=SYSTEM_RUNTIME)
         yield made.encode()
 
 
 @dataclass(frozen=True, slots=True)
-class BuildPiece:
+class BuildPartialSegment:
     """Gives back besides, where its kind is in order, values that ranges can be cut at."""
 
-    wanted: IndexSpec
-    every: int
+    spec: IndexSpec
+    sample_every: int
 
     def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
         fragments = tuple(part.manifest.fragments)
         covers = BitMap(fragment.id for fragment in fragments)
-        made = build.build_segment(for_now(part), self.wanted, fragments, covers=covers, runtime=SYSTEM_RUNTIME)
+        made = build.build_segment(without_fsync(part), self.spec, fragments, covers=covers, runtime=SYSTEM_RUNTIME)
         yield made.encode()
-        if is_in_order(self.wanted):
-            cuts = btree_runs.cuts_of(Coverage(part).segment_of(made), self.every)
-            yield as_bytes(cuts)
+        if is_sorted_type(self.spec):
+            cuts = btree_runs.range_cuts(Coverage(part).segment_of(made), self.sample_every)
+            yield encode_values(cuts)
 
 
 @dataclass(frozen=True, slots=True)
-class WriteRange:
+class WriteValueRange:
     """The rows from one cut to the next, of all pieces and of segments that are there: the part's number is that of the
     range. Where there is but one range it is the index."""
 
-    order: SegmentBuild
-    pieces: tuple[bytes, ...]
-    cuts: bytes
+    target: SegmentBuild
+    partial_segments: tuple[bytes, ...]
+    boundaries: bytes
 
     def __call__(self, part: Snapshot, number: int) -> Iterator[bytes]:
-        cuts = from_bytes(self.cuts)
-        base = for_now(part) if len(cuts) else part
-        options = self.order.wanted.options
+        cuts = decode_values(self.boundaries)
+        base = without_fsync(part) if len(cuts) else part
+        options = self.target.spec.options
         assert isinstance(options, BTreeOptions)
 
         def write(files: NewSegment, column: pa.Field, _addresses: bool) -> bytes:
             order = ordering(column.type)
             keys = order.keys(cuts)
             low, high = [None, *keys][number], [*keys, None][number]
-            rows = btree_runs.in_range(
-                order, fresh_segments(part, self.pieces), self.order.there.parts(part), low, high
+            rows = btree_runs.merge_range(
+                order, fresh_segments(part, self.partial_segments), self.target.existing.merge_inputs(part), low, high
             )
             btree.write_pages(files, column.type, rows, options)
             return b""
 
-        covers = BitMap.deserialize(self.order.covers)
-        yield build.write_segment(base, self.order.wanted, write, covers=covers, runtime=SYSTEM_RUNTIME).encode()
+        covers = BitMap.deserialize(self.target.covers)
+        yield build.write_segment(base, self.target.spec, write, covers=covers, runtime=SYSTEM_RUNTIME).encode()
 
 
 @dataclass(frozen=True, slots=True)
-class JoinRanges:
+class ConcatenateRanges:
     """One after the other, as they come from the store."""
 
-    order: SegmentBuild
+    target: SegmentBuild
     ranges: tuple[bytes, ...]
 
     def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
-        options = self.order.wanted.options
+        options = self.target.spec.options
         assert isinstance(options, BTreeOptions)
 
         def rows() -> Iterator[pa.RecordBatch]:
@@ -155,28 +155,28 @@ class JoinRanges:
             btree.write_pages(files, column.type, rows(), options)
             return b""
 
-        covers = BitMap.deserialize(self.order.covers)
-        yield build.write_segment(part, self.order.wanted, write, covers=covers, runtime=SYSTEM_RUNTIME).encode()
+        covers = BitMap.deserialize(self.target.covers)
+        yield build.write_segment(part, self.target.spec, write, covers=covers, runtime=SYSTEM_RUNTIME).encode()
 
 
 @dataclass(frozen=True, slots=True)
-class JoinPieces:
+class MergePartialSegments:
     """It is given all fragments of the version, which say how many rows there may be."""
 
-    order: SegmentBuild
-    pieces: tuple[bytes, ...]
+    target: SegmentBuild
+    partial_segments: tuple[bytes, ...]
 
     def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
-        parts = [*fresh_segments(part, self.pieces), *self.order.there.parts(part)]
-        covers = BitMap.deserialize(self.order.covers)
-        yield build.build_segment(part, self.order.wanted, (), inputs=parts, covers=covers, runtime=SYSTEM_RUNTIME).encode()
+        parts = [*fresh_segments(part, self.partial_segments), *self.target.existing.merge_inputs(part)]
+        covers = BitMap.deserialize(self.target.covers)
+        yield build.build_segment(part, self.target.spec, (), inputs=parts, covers=covers, runtime=SYSTEM_RUNTIME).encode()
 
 
 def _of(base: Snapshot, fragments: BitMap) -> list[Fragment]:
     return [fragment for fragment in base.manifest.fragments if fragment.id in fragments]
 
 
-def is_in_order(wanted: IndexSpec) -> bool:
+def is_sorted_type(wanted: IndexSpec) -> bool:
     return wanted.kind.type_url == BTREE.type_url
 
 
@@ -186,7 +186,7 @@ def fresh_segments(base: Snapshot, segments: Sequence[bytes]) -> list[MergeInput
     return [MergeInput(coverage.segment_of(IndexMetadata.decode(each)), Unchanged()) for each in segments]
 
 
-def for_now(part: Snapshot) -> Snapshot:
+def without_fsync(part: Snapshot) -> Snapshot:
     """The same; nobody needs what is written to it after a power loss."""
     location = part.location
     access = location.access
@@ -194,7 +194,7 @@ def for_now(part: Snapshot) -> Snapshot:
     return replace(part, location=brief.for_manifest(part.manifest))
 
 
-def as_bytes(values: pa.Array) -> bytes:
+def encode_values(values: pa.Array) -> bytes:
     sink = pa.BufferOutputStream()
     batch = pa.RecordBatch.from_arrays([values], names=[VALUE])
     with pa.ipc.new_stream(sink, batch.schema) as writer:
@@ -202,7 +202,7 @@ def as_bytes(values: pa.Array) -> bytes:
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
-def from_bytes(data: bytes) -> pa.Array:
+def decode_values(data: bytes) -> pa.Array:
     with pa.ipc.open_stream(data) as reader:
         (batch,) = list(reader)
     return batch.column(0)

@@ -23,18 +23,18 @@ from lance_core.coordination.leases import Lease, acquire, release
 from lance_core.dml.new_columns import Compute, add_columns, new_fields
 from lance_core.errors import InvalidInput, StorageError
 from lance_core.expressions import with_metadata_columns
-from lance_core.format.field_paths import unknown
+from lance_core.format.field_paths import unknown_column_message
 from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Merge
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.store import Store
 from lance_core.table.committed import Committed
-from lance_core.tasks.column_fill import merge_of, still_matches, unfilled
+from lance_core.tasks.column_fill import plan_merge, still_matches, without_filled_file
 from lance_core.tasks.driver import TableRef, WriteOptions, over_partitions, run_change
 from lance_core.tasks.partitioning import Runner
 from lance_core.versions.snapshot import Snapshot
 
-Progress = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 """Is told how many fragments are done, and of how many."""
 _HEADS_AT_ONCE = 8
 _LOOK_SECONDS = 1.0
@@ -50,7 +50,7 @@ class Computation:
     schema: pa.Schema
     """Of the new columns."""
 
-    def checked(self) -> "Computation":
+    def validated(self) -> "Computation":
         if not callable(self.compute):
             raise InvalidInput(f"fn is a function from a record batch to one of new columns, not {type(self.compute)}")
         read = None if self.read_columns is None else validation.check_names(self.read_columns, "read_columns")
@@ -58,22 +58,22 @@ class Computation:
 
 
 def map_columns(
-    where: TableRef,
+    table: TableRef,
     computation: Computation,
     *,
     resume_key: str | None,
-    progress: Progress | None,
-    how: WriteOptions,
+    progress: ProgressCallback | None,
+    options: WriteOptions,
     runner: Runner,
 ) -> Committed:
     """A resume key lands once, like an intent, and is one if none is given."""
-    computation = computation.checked()
+    computation = computation.validated()
     if resume_key is not None:
         progress_module.check_key(resume_key)
-        how = how if how.intent is not None else replace(how, intent=f"map_columns {resume_key}")
+        options = options if options.intent is not None else replace(options, intent=f"map_columns {resume_key}")
     run = _Run(computation, resume_key, progress, runner)
-    committed = run_change(where, how, "map_columns", run.plan, operation=Merge.name)
-    run.finish(where)
+    committed = run_change(table, options, "map_columns", run.plan, operation=Merge.name)
+    run.finish(table)
     return committed
 
 
@@ -83,7 +83,7 @@ class _Run:
 
     computation: Computation
     resume_key: str | None
-    progress: Progress | None
+    progress: ProgressCallback | None
     runner: Runner
     filled: dict[int, Fragment] = field(default_factory=dict)
     directory: str | None = None
@@ -100,7 +100,7 @@ class _Run:
         self.filled = {
             each.id: self.filled[each.id]
             for each in fragments
-            if each.id in self.filled and still_matches(base, unfilled(self.filled[each.id]), each, columns)
+            if each.id in self.filled and still_matches(base, without_filled_file(self.filled[each.id]), each, columns)
         }
         left = [each for each in fragments if each.id not in self.filled]
         if left:
@@ -111,7 +111,7 @@ class _Run:
             self.filled |= {each.id: each for each in done}
         if missing := [each.id for each in fragments if each.id not in self.filled]:
             raise StorageError(f"{base.location.uri}: no worker answered for fragment {missing[0]}")
-        return merge_of(base, self.computation.schema, self.filled)
+        return plan_merge(base, self.computation.schema, self.filled)
 
     def finish(self, where: TableRef) -> None:
         if self.resume_key is None and self.directory is None:
@@ -132,7 +132,7 @@ class _Run:
         readable = with_metadata_columns(stored).names
         for name in self.computation.read_columns:
             if name not in readable:
-                raise InvalidInput(f"{base.location.uri}: {unknown(name, stored.names)}")
+                raise InvalidInput(f"{base.location.uri}: {unknown_column_message(name, stored.names)}")
         return tuple(self.computation.read_columns)
 
     def _begin(self, base: Snapshot) -> None:
@@ -149,7 +149,7 @@ class _Run:
         progress_module.claim(store, self.resume_key, {"schema": columns, **told})
         noted = {each.id: each for each in progress_module.completed_fragments(store, self.directory) if each.files}
         if noted:
-            paths = tuple(each.files[-1].place for each in noted.values())
+            paths = tuple(each.files[-1].qualified_path for each in noted.values())
             self.holds = acquire(
                 store, Lease("going on with new columns", files=paths), SYSTEM_RUNTIME
             )  # before it is looked for
@@ -157,7 +157,7 @@ class _Run:
         with ThreadPoolExecutor(_HEADS_AT_ONCE) as pool:
             whole = list(pool.map(lambda each: _is_whole(store, each), noted.values()))
         for each, is_whole in zip(noted.values(), whole, strict=True):
-            if is_whole and each.id in there and still_matches(base, unfilled(each), there[each.id], read):
+            if is_whole and each.id in there and still_matches(base, without_filled_file(each), there[each.id], read):
                 self.filled[each.id] = each
             else:
                 progress_module.forget(store, self.directory, each.id)
@@ -210,5 +210,5 @@ class _ComputeTask:
 
 def _is_whole(store: Store, filled: Fragment) -> bool:
     file = filled.files[-1]
-    found = store.head(file.place)
+    found = store.head(file.qualified_path)
     return found is not None and found.size == file.size

@@ -22,23 +22,23 @@ from lance_core.dml.key_join import check_key_type
 from lance_core.dml.new_columns import new_fields
 from lance_core.errors import IncompatibleConflict, InvalidInput, SchemaMismatch
 from lance_core.format import operations as op
-from lance_core.format.field_paths import unknown
+from lance_core.format.field_paths import unknown_column_message
 from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version
 from lance_core.format.operations import Merge, Operation, UpdateMode
 from lance_core.scan.system_columns import ROW_ADDRESS
 from lance_core.table.committed import Committed
 from lance_core.tasks.broadcast_join import (
-    HELD_BYTES_MAX,
+    BROADCAST_BYTES_MAX,
     BroadcastJoinTask,
-    bytes_of_a_row,
-    is_few,
-    stage_rows,
-    staging,
+    estimate_row_bytes,
+    fits_in_broadcast,
+    staged_files,
+    staging_task,
 )
-from lance_core.tasks.column_fill import merge_of, still_matches, unfilled
+from lance_core.tasks.column_fill import plan_merge, still_matches, without_filled_file
 from lance_core.tasks.driver import TableRef, WriteOptions, partitions_for_reading, run_change
-from lance_core.tasks.fill_by_address import FillTask, KeysTask, Missing, lacking, unpacks
+from lance_core.tasks.fill_by_address import FillTask, KeysTask, Missing, missing_value_error, is_packed_vector
 from lance_core.tasks.partitioning import Task, VersionHeader, collect_results, partition_fragments
 from lance_core.tasks.staged import StagedFiles
 from lance_core.tasks.write import WriteTask, fragments_of
@@ -74,11 +74,11 @@ class SourceFrame(Protocol):
     def stage(self, keys: Sequence[str], values: Sequence[str], task: WriteTask) -> pa.Table:
         """The task over these columns, called as its plan says."""
 
-    def by_address(self, values: Sequence[str], task: FillTask) -> pa.Table:
+    def fill_by_address(self, values: Sequence[str], task: FillTask) -> pa.Table:
         """The task over the address and these columns: ascending, all rows of a fragment in one call of it."""
 
-    def by_key(self, keys: Sequence[str], values: Sequence[str], there: KeysTask, task: FillTask) -> pa.Table:
-        """The same, of the rows joined with what `there` gives for each of its parts, by equal keys."""
+    def fill_by_key(self, keys: Sequence[str], values: Sequence[str], key_task: KeysTask, task: FillTask) -> pa.Table:
+        """The same, of the rows joined with what `key_task` gives for each of its parts, by equal keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +110,12 @@ class MergeRequest:
         return self.on == (ROW_ADDRESS,)
 
 
-def merge_columns(where: TableRef, rows: SourceFrame, wanted: MergeRequest, *, how: WriteOptions) -> Committed:
-    columns = _columns(rows.schema, wanted, what=where.uri)
-    few = _Few(rows, wanted, columns)
-    merging = (_ByAddress if wanted.by_address else _ByKey)(rows, wanted, columns, few)
+def merge_columns(table: TableRef, rows: SourceFrame, request: MergeRequest, *, options: WriteOptions) -> Committed:
+    columns = _columns(rows.schema, request, what=table.uri)
+    few = _Few(rows, request, columns)
+    merging = (_ByAddress if request.by_address else _ByKey)(rows, request, columns, few)
     try:
-        return run_change(where, how, "merge_columns", merging.plan, operation=Merge.name)
+        return run_change(table, options, "merge_columns", merging.plan, operation=Merge.name)
     finally:
         few.discard()
 
@@ -150,12 +150,12 @@ class _Few:
         kinds = [self.rows.schema.field(name) for name in names]
         keys = [pa.field(ROW_ADDRESS, pa.int64())] if self.wanted.by_address else list(map(self.rows.schema.field, on))
         told = self._bytes_of_rows(base, pa.schema([*keys, *kinds]))
-        if told is None or told > HELD_BYTES_MAX * (1 if self.wanted.by_address else _TOLD_FACTOR):
+        if told is None or told > BROADCAST_BYTES_MAX * (1 if self.wanted.by_address else _TOLD_FACTOR):
             self._are_many = True
             return None
-        task = staging(base, pa.schema(keys), pa.schema(kinds))
-        staged = stage_rows(fragments_of(self.rows.stage(on, names, task)), task)
-        if is_few(staged):
+        task = staging_task(base, pa.schema(keys), pa.schema(kinds))
+        staged = staged_files(fragments_of(self.rows.stage(on, names, task)), task)
+        if fits_in_broadcast(staged):
             self._staged = base, staged
             return staged
         staged.delete_files(base.location)
@@ -165,7 +165,7 @@ class _Few:
     def _bytes_of_rows(self, base: Snapshot, schema: pa.Schema) -> int | None:
         """Of rows that have an address there are no more than the table has."""
         if self.wanted.by_address:
-            return base.manifest.row_count() * bytes_of_a_row(schema)
+            return base.manifest.row_count() * estimate_row_bytes(schema)
         return self.rows.estimated_bytes()
 
 
@@ -184,7 +184,7 @@ class _ByAddress:
             self._fill(base if self.wanted.version is None else load_at(base.location, _version(self.wanted)))
         assert self.pinned is not None
         self._follow(base, self.pinned)
-        return merge_of(base, self.columns, self.filled)
+        return plan_merge(base, self.columns, self.filled)
 
     def _fill(self, pinned: Snapshot) -> None:
         self.pinned = pinned
@@ -193,11 +193,11 @@ class _ByAddress:
             task = _task(pinned, fragments, self.columns, self.wanted)
             found = self.few.filled(pinned, fragments, task)
             if found is None:
-                found = _filled(self.rows.by_address(self.columns.names, task), pinned, fragments)
+                found = _filled(self.rows.fill_by_address(self.columns.names, task), pinned, fragments)
             self.filled = found
         without = [each for each in fragments if each.id not in self.filled and each.live_rows]
         if without and self.wanted.missing == "error":
-            raise lacking(f"{pinned.location.uri} ({pinned.manifest.path})", without[0].id, 0)
+            raise missing_value_error(f"{pinned.location.uri} ({pinned.manifest.path})", without[0].id, 0)
         _check_nullable(self.columns, without)
 
     def _follow(self, base: Snapshot, pinned: Snapshot) -> None:
@@ -235,7 +235,7 @@ class _ByKey:
         self.filled = {
             number: each
             for number, each in self.filled.items()
-            if number in there and still_matches(base, unfilled(each), there[number], self.wanted.on)
+            if number in there and still_matches(base, without_filled_file(each), there[number], self.wanted.on)
         }
         self.unmatched = {
             number: each
@@ -251,7 +251,7 @@ class _ByKey:
             self.filled |= found
             self.unmatched |= {each.id: each for each in left if each.id not in found}
         _check_nullable(self.columns, [each for each in self.unmatched.values() if each.live_rows])
-        return merge_of(base, self.columns, self.filled)
+        return plan_merge(base, self.columns, self.filled)
 
     def _shuffled(
         self, base: Snapshot, left: Sequence[Fragment], task: FillTask, keys: pa.Schema
@@ -259,15 +259,15 @@ class _ByKey:
         parts = partition_fragments(left, self.rows.slots * _TASKS_PER_SLOT)
         row_bytes = _KEY_BYTES * (len(keys) + 1)
         size = sum(each.live_rows for each in left) * row_bytes
-        reading = KeysTask(task.whole, parts, self.wanted.on, keys, size)
-        return _filled(self.rows.by_key(self.wanted.on, self.columns.names, reading, task), base, left)
+        reading = KeysTask(task.header, parts, self.wanted.on, keys, size)
+        return _filled(self.rows.fill_by_key(self.wanted.on, self.columns.names, reading, task), base, left)
 
     def _keys(self, base: Snapshot) -> pa.Schema:
         """As the table stores them, in types that can travel."""
         stored, what = base.manifest.schema.arrow, base.location.uri
         for name in self.wanted.on:
             if name not in stored.names:
-                raise InvalidInput(f"{what}: cannot join on {name!r}, for in the table {unknown(name, stored.names)}")
+                raise InvalidInput(f"{what}: cannot join on {name!r}, for in the table {unknown_column_message(name, stored.names)}")
             expected, got = stored.field(name).type, self.rows.schema.field(name).type
             check_key_type(name, expected, what=what)
             if obstacle(got, expected, name):
@@ -284,7 +284,7 @@ def _columns(rows: pa.Schema, wanted: MergeRequest, *, what: str) -> pa.Schema:
     """What is new, in the types that it will have."""
     for name in wanted.on:
         if name not in rows.names:
-            raise InvalidInput(f"{what}: cannot join on {name!r}, for in the data {unknown(name, rows.names)}")
+            raise InvalidInput(f"{what}: cannot join on {name!r}, for in the data {unknown_column_message(name, rows.names)}")
     names = [name for name in rows.names if name not in wanted.on]
     if twice := sorted({name for name in rows.names if rows.names.count(name) > 1}):
         raise InvalidInput(f"{what}: the data has two columns named {twice[0]!r}")
@@ -303,7 +303,7 @@ def _check(base: Snapshot, rows: pa.Schema, columns: pa.Schema) -> None:
     """What is wrong with the new columns is told before a task runs."""
     new = new_fields(base, columns)
     coming = [
-        pa.field(name, new.arrow.field(name).type) if unpacks(rows.field(name).type, new.arrow.field(name).type)
+        pa.field(name, new.arrow.field(name).type) if is_packed_vector(rows.field(name).type, new.arrow.field(name).type)
         else rows.field(name)
         for name in columns.names
     ]  # fmt: skip

@@ -78,7 +78,7 @@ class StagedFiles:
         for fragment in self.decode_fragments():
             for file in fragment.files:
                 with suppress(StorageError):  # a cleanup will find it
-                    location.store.delete(file.place)
+                    location.store.delete(file.qualified_path)
 
 
 def plan_staging(base: Snapshot, fields: TableSchema, version: StorageVersion | None = None) -> WritePlan:

@@ -24,7 +24,7 @@ from lance_core.format.schema import Field, TableSchema
 from lance_core.format.transaction import INLINE_BYTES_MAX, Transaction
 from lance_core.transactions import apply_rows, fragment_checks, invariants
 
-_OURS = "lance_assets."
+_OWN_KEY_PREFIX = "lance_assets."
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,39 +60,39 @@ class CommitContext:
 
 
 def apply(
-    head: Manifest | NewTable | Fork, ours: Transaction, occasion: CommitContext, *, fetched: Manifest | None = None
+    head: Manifest | NewTable | Fork, ours: Transaction, context: CommitContext, *, fetched: Manifest | None = None
 ) -> Manifest:
     """The manifest of the version that follows `head`; of the first one for a `NewTable` or an `Fork`."""
     before = None
     match head:
         case NewTable():
-            draft = ManifestBuilder.for_new_table(
-                head.storage_version, stable_row_ids=head.stable_row_ids, version=occasion.version
+            builder = ManifestBuilder.for_new_table(
+                head.storage_version, stable_row_ids=head.stable_row_ids, version=context.version
             )
         case Fork():
-            draft = _offshoot(head)
+            builder = _builder_for_fork(head)
         case _:
             head.check_writable()
             before = head
-            draft = ManifestBuilder.for_successor(head, version=occasion.version)
+            builder = ManifestBuilder.for_successor(head, version=context.version)
             if isinstance(ours.operation, op.Restore):
-                draft = _restored(head, ours.operation, fetched, occasion.version)
+                builder = _builder_for_restore(head, ours.operation, fetched, context.version)
     if not isinstance(head, Fork):
-        _check_arrivals(before, ours.operation)
-        if not draft.has_stable_row_ids:
+        _check_added_fragments(before, ours.operation)
+        if not builder.has_stable_row_ids:
             fragment_checks.check_no_row_ids(op.new_fragments(ours.operation))
-        _change(draft, ours, occasion)
-        _note_ingested(draft, ours)
-    record = _told(ours, head).encode()
-    after = draft.finish(
-        now_ns=occasion.now_ns,
-        library_version=occasion.library_version,
-        transaction_file=occasion.transaction_file,
+        _apply_operation(builder, ours, context)
+        _record_ingested_files(builder, ours)
+    record = _with_parent(ours, head).encode()
+    after = builder.finish(
+        now_ns=context.now_ns,
+        library_version=context.library_version,
+        transaction_file=context.transaction_file,
         transaction=record if len(record) <= INLINE_BYTES_MAX else None,
-        scheme=occasion.scheme,
+        scheme=context.scheme,
     )
-    number = head.source.version if isinstance(head, Fork) else occasion.version
-    invariants.check(before, after, fresh=draft.fresh, number=number)
+    number = head.source.version if isinstance(head, Fork) else context.version
+    invariants.check(before, after, added=builder.added_fragments, number=number)
     return after
 
 
@@ -101,10 +101,10 @@ def encode_transaction_file(head: Manifest | NewTable | Fork, ours: Transaction)
     made anew each time; the file stays as it is however often the change follows another head, unless it is so large
     that there is no copy."""
     record = ours.encode()
-    return record if len(record) <= INLINE_BYTES_MAX - PARENT_BYTES_MAX else _told(ours, head).encode()
+    return record if len(record) <= INLINE_BYTES_MAX - PARENT_BYTES_MAX else _with_parent(ours, head).encode()
 
 
-def _told(ours: Transaction, head: Manifest | NewTable | Fork) -> Transaction:
+def _with_parent(ours: Transaction, head: Manifest | NewTable | Fork) -> Transaction:
     match head:
         case NewTable():
             return ours
@@ -114,10 +114,10 @@ def _told(ours: Transaction, head: Manifest | NewTable | Fork) -> Transaction:
             return replace(ours, parent=head.as_parent)
 
 
-def _check_arrivals(head: Manifest | None, operation: Operation) -> None:
+def _check_added_fragments(head: Manifest | None, operation: Operation) -> None:
     if isinstance(operation, op.Append):
         if head:
-            head.check_given_out()
+            head.check_last_fragment_id()
         fragment_checks.check_fields(operation.fragments, head.schema if head else TableSchema((), {}))
         fragment_checks.check_files_once(operation.fragments, head)
     elif isinstance(operation, op.Merge | op.Project):
@@ -128,56 +128,56 @@ def _check_arrivals(head: Manifest | None, operation: Operation) -> None:
         fragment_checks.check_files_once(operation.fragments, None)
 
 
-def _change(draft: ManifestBuilder, ours: Transaction, occasion: CommitContext) -> None:
+def _apply_operation(builder: ManifestBuilder, ours: Transaction, context: CommitContext) -> None:
     operation = ours.operation
     match operation:
         case op.Append():
-            _check_ids(draft, operation)
-            draft.add(operation.fragments, keep_ids=True)
+            _check_ids(builder, operation)
+            builder.add_fragments(operation.fragments, keep_ids=True)
         case op.Overwrite():
             if any(fragment.deletion_file for fragment in operation.fragments):
                 raise InvalidInput("an Overwrite cannot bring fragments with deleted rows")
-            draft.replace_contents(operation.schema)
-            draft.set_config({**draft.config, **operation.config_upserts})
-            draft.add(operation.fragments, keep_ids=False)
+            builder.replace_contents(operation.schema)
+            builder.set_config({**builder.config, **operation.config_upserts})
+            builder.add_fragments(operation.fragments, keep_ids=False)
         case op.Delete():
-            apply_rows.delete(draft, operation)
+            apply_rows.delete(builder, operation)
         case op.Update():
-            apply_rows.update(draft, operation)
-            _note_progress(draft, operation.progress, ours, occasion)
+            apply_rows.update(builder, operation)
+            _record_progress(builder, operation.progress, ours, context)
         case op.Rewrite():
-            apply_rows.rewrite(draft, operation)
+            apply_rows.rewrite(builder, operation)
         case op.Merge():
-            apply_rows.merge(draft, operation)
+            apply_rows.merge(builder, operation)
         case op.Project():
-            apply_rows.project(draft, operation)
+            apply_rows.project(builder, operation)
         case op.DataReplacement():
-            apply_rows.replace_data(draft, operation)
+            apply_rows.replace_data(builder, operation)
         case op.CreateIndex():
-            _create_index(draft, operation)
+            _create_index(builder, operation)
         case op.UpdateConfig():
-            _update_config(draft, operation)
+            _update_config(builder, operation)
         case op.ReserveFragments():
-            draft.reserve(operation.count)
+            builder.reserve_fragment_ids(operation.count)
         case op.Restore():
             pass  # the draft began as the version that comes back
         case op.UpdateBases():
-            draft.set_base_paths(base_path.with_added(draft.base_paths, operation.new))
+            builder.set_base_paths(base_path.add_bases(builder.base_paths, operation.new))
         case op.UpdateMemWalState():
-            _note_progress(draft, operation.progress, ours, occasion)
+            _record_progress(builder, operation.progress, ours, context)
         case op.Clone() | op.DataOverlay() | op.AppendFragmentReuseTransitions() | op.Other():
             raise Unsupported(f"{operation.name} is read, not committed to a table that exists")
 
 
-def _note_ingested(draft: ManifestBuilder, ours: Transaction) -> None:
-    name, version = ours.operation.name, draft.version - 1
-    config = ingest_records.config_after(draft.config, ours.properties, ours=name, version=version)
+def _record_ingested_files(builder: ManifestBuilder, ours: Transaction) -> None:
+    name, version = ours.operation.name, builder.version - 1
+    config = ingest_records.config_after(builder.config, ours.properties, ours=name, version=version)
     if config is not None:
-        draft.set_config(config)
+        builder.set_config(config)
 
 
-def _check_ids(draft: ManifestBuilder, append: op.Append) -> None:
-    last = draft.max_fragment_id
+def _check_ids(builder: ManifestBuilder, append: op.Append) -> None:
+    last = builder.max_fragment_id
     for fragment in append.fragments:
         if fragment.id and fragment.id <= last:
             raise InvalidInput(
@@ -187,14 +187,14 @@ def _check_ids(draft: ManifestBuilder, append: op.Append) -> None:
         last = fragment.id or last + 1
 
 
-def _offshoot(head: Fork) -> ManifestBuilder:
+def _builder_for_fork(head: Fork) -> ManifestBuilder:
     head.source.check_writable()
-    draft = ManifestBuilder.elsewhere(head.source, base=head.base, branch=head.branch)
-    draft.set_config({**draft.config, **head.config})
-    return draft
+    builder = ManifestBuilder.for_other_location(head.source, base=head.base, branch=head.branch)
+    builder.set_config({**builder.config, **head.config})
+    return builder
 
 
-def _restored(
+def _builder_for_restore(
     head: Manifest, operation: op.Restore, fetched: Manifest | None, version: Version | None
 ) -> ManifestBuilder:
     assert fetched is not None
@@ -208,41 +208,41 @@ def _restored(
     return ManifestBuilder.for_successor(head, contents=fetched, version=version)
 
 
-def _create_index(draft: ManifestBuilder, operation: op.CreateIndex) -> None:
+def _create_index(builder: ManifestBuilder, operation: op.CreateIndex) -> None:
     replaced = {index.uuid for index in (*operation.removed, *operation.new)}
-    kept = [index for index in draft.indices if index.uuid not in replaced]
-    draft.set_indices([*kept, *operation.new])
+    kept = [index for index in builder.indices if index.uuid not in replaced]
+    builder.set_indices([*kept, *operation.new])
 
 
-def _note_progress(
-    draft: ManifestBuilder, progress: Sequence[op.Progress], ours: Transaction, occasion: CommitContext
+def _record_progress(
+    builder: ManifestBuilder, progress: Sequence[op.Progress], ours: Transaction, context: CommitContext
 ) -> None:
     """The entry takes the identity of the transaction: no other one has it."""
     if progress:
-        identity, created_ms = UUID(ours.uuid), occasion.now_ns // 1_000_000
-        indices = draft.indices
-        draft.set_indices(
-            mem_wal.with_progress(indices, progress, identity=identity, version=draft.version, created_ms=created_ms)
+        identity, created_ms = UUID(ours.uuid), context.now_ns // 1_000_000
+        indices = builder.indices
+        builder.set_indices(
+            mem_wal.with_progress(indices, progress, identity=identity, version=builder.version, created_ms=created_ms)
         )
 
 
-def _update_config(draft: ManifestBuilder, operation: op.UpdateConfig) -> None:
+def _update_config(builder: ManifestBuilder, operation: op.UpdateConfig) -> None:
     if operation.config is not None:
-        after = operation.config.applied_to(draft.config)
+        after = operation.config.applied_to(builder.config)
         # What the library notes for itself outlasts a replacement, also where it was noted since that was planned.
-        ours = {key: value for key, value in draft.config.items() if key.startswith(_OURS)}
+        ours = {key: value for key, value in builder.config.items() if key.startswith(_OWN_KEY_PREFIX)}
         spoken_of = operation.config.entries.keys()
-        draft.set_config(after | {key: value for key, value in ours.items() if key not in spoken_of})
+        builder.set_config(after | {key: value for key, value in ours.items() if key not in spoken_of})
     if operation.table_metadata is not None:
-        draft.set_table_metadata(operation.table_metadata.applied_to(draft.table_metadata))
+        builder.set_table_metadata(operation.table_metadata.applied_to(builder.table_metadata))
     if operation.schema_metadata is not None or operation.field_metadata:
-        draft.set_schema(_with_metadata(draft.schema, operation))
+        builder.set_schema(_with_metadata(builder.schema, operation))
 
 
 def _with_metadata(schema: TableSchema, operation: op.UpdateConfig) -> TableSchema:
     metadata = dict(schema.metadata)
     if operation.schema_metadata is not None:
-        metadata = _applied(operation.schema_metadata, metadata)
+        metadata = _apply_metadata_update(operation.schema_metadata, metadata)
     known = {field.id for top in schema.fields for field in top.walk()}
     if unknown := sorted(set(operation.field_metadata) - known):
         raise InvalidInput(f"there is no field with the id {unknown[0]}; metadata is set on fields that exist")
@@ -264,11 +264,11 @@ def _with_field_metadata(field: Field, operation: op.UpdateConfig) -> Field:
     children = tuple(_with_field_metadata(child, operation) for child in field.children)
     metadata = dict(field.metadata)
     if field.id in operation.field_metadata:
-        metadata = _applied(operation.field_metadata[field.id], metadata)
+        metadata = _apply_metadata_update(operation.field_metadata[field.id], metadata)
     return Field(field.id, field.name, field.logical_type, field.nullable, metadata, children)
 
 
-def _applied(update: MapUpdate, current: dict[bytes, bytes]) -> dict[bytes, bytes]:
+def _apply_metadata_update(update: MapUpdate, current: dict[bytes, bytes]) -> dict[bytes, bytes]:
     """Values are text to those who set them; ones that were there stay byte for byte."""
     after = {} if update.replace else current
     for key, value in update.entries.items():

@@ -28,50 +28,50 @@ from lance_core.transactions.index_coverage import LiveFragments
 Numbers = npt.NDArray[np.uint64]
 
 
-def delete(draft: ManifestBuilder, operation: op.Delete) -> None:
-    _check_there(draft, operation, [*(each.id for each in operation.updated), *operation.removed_ids])
-    draft.remove(operation.removed_ids)
-    draft.put(operation.updated)
-    _retain_indices(draft)
+def delete(builder: ManifestBuilder, operation: op.Delete) -> None:
+    _check_fragments_exist(builder, operation, [*(each.id for each in operation.updated), *operation.removed_ids])
+    builder.remove_fragments(operation.removed_ids)
+    builder.update_fragments(operation.updated)
+    _retain_indices(builder)
 
 
-def update(draft: ManifestBuilder, operation: op.Update) -> None:
-    _check_there(draft, operation, [*(each.id for each in operation.updated), *operation.removed_ids])
-    before = dict(draft.fragments)
-    draft.remove(operation.removed_ids)
-    draft.put(_stamped(draft, operation))
+def update(builder: ManifestBuilder, operation: op.Update) -> None:
+    _check_fragments_exist(builder, operation, [*(each.id for each in operation.updated), *operation.removed_ids])
+    before = dict(builder.fragments)
+    builder.remove_fragments(operation.removed_ids)
+    builder.update_fragments(_with_updated_versions(builder, operation))
     changed = frozenset(operation.fields_modified)
     updated_ids = [fragment.id for fragment in operation.updated]
-    alive = LiveFragments.of(draft.indices, before)
-    draft.set_indices(index_coverage.without_fragments(draft.indices, updated_ids, alive, on_fields=changed))
+    alive = LiveFragments.of(builder.indices, before)
+    builder.set_indices(index_coverage.remove_coverage(builder.indices, updated_ids, alive, on_fields=changed))
     new = operation.new
-    if draft.has_stable_row_ids and new:
-        new = _with_created_at(new, before.values(), draft.version)
-    draft.add(new, keep_ids=True)
-    if draft.has_stable_row_ids and new and draft.indices:
-        added = draft.fresh[-len(new) :]
-        draft.set_indices(index_coverage.grown(draft.indices, operation, before, added, draft.schema))
-    _retain_indices(draft)
+    if builder.has_stable_row_ids and new:
+        new = _with_created_at(new, before.values(), builder.version)
+    builder.add_fragments(new, keep_ids=True)
+    if builder.has_stable_row_ids and new and builder.indices:
+        added = builder.added_fragments[-len(new) :]
+        builder.set_indices(index_coverage.extend_to_moved_rows(builder.indices, operation, before, added, builder.schema))
+    _retain_indices(builder)
 
 
-def rewrite(draft: ManifestBuilder, operation: op.Rewrite) -> None:
+def rewrite(builder: ManifestBuilder, operation: op.Rewrite) -> None:
     for group in operation.groups:
-        _check_there(draft, operation, [fragment.id for fragment in group.old])
+        _check_fragments_exist(builder, operation, [fragment.id for fragment in group.old])
         reserved = {fragment.id for fragment in group.new}
-        if 0 in reserved or any(number > draft.max_fragment_id for number in reserved):
+        if 0 in reserved or any(number > builder.max_fragment_id for number in reserved):
             raise InvalidInput(
                 "a Rewrite brings fragments with ids that were reserved for it before; reserve them first"
             )
-    indices = _rewritten_indices(draft, operation)
+    indices = _rewritten_indices(builder, operation)
     for group in operation.groups:
-        draft.remove(fragment.id for fragment in group.old)
-        draft.add(group.new, keep_ids=True)
-    draft.set_indices(indices)
+        builder.remove_fragments(fragment.id for fragment in group.old)
+        builder.add_fragments(group.new, keep_ids=True)
+    builder.set_indices(indices)
 
 
-def merge(draft: ManifestBuilder, operation: op.Merge) -> None:
-    before = dict(draft.fragments)
-    highest = field_ids.highest(draft.schema, (each.message for each in draft.fragments.values()), draft.config)
+def merge(builder: ManifestBuilder, operation: op.Merge) -> None:
+    before = dict(builder.fragments)
+    highest = field_ids.highest_field_id(builder.schema, (each.message for each in builder.fragments.values()), builder.config)
     after = {fragment.id: fragment for fragment in operation.fragments}
     if missing := sorted(set(before) - set(after)):
         raise InvalidInput(f"a Merge lists every fragment of the table, and fragment {missing[0]} is not among its own")
@@ -85,85 +85,85 @@ def merge(draft: ManifestBuilder, operation: op.Merge) -> None:
                 f"{fragment.physical_rows}"
             )
     moved = [fragment for fragment in operation.fragments if _paths(fragment) != _paths(before[fragment.id])]
-    draft.put(operation.fragments)
-    if draft.has_stable_row_ids:
-        draft.put(_all_rows_changed(fragment, draft.version) for fragment in moved)
-    indices = draft.indices
+    builder.update_fragments(operation.fragments)
+    if builder.has_stable_row_ids:
+        builder.update_fragments(_mark_all_rows_updated(fragment, builder.version) for fragment in moved)
+    indices = builder.indices
     alive = LiveFragments.of(indices, before)
     for fragment in moved:
         refiled = frozenset(_files_by_field(before[fragment.id]).items() - _files_by_field(fragment).items())
         fields = frozenset(field_id for field_id, _path in refiled)
-        indices = index_coverage.without_fragments(indices, [fragment.id], alive, on_fields=fields)
-    draft.set_indices(indices)
-    draft.set_schema(operation.schema)
-    _retain_indices(draft)
-    _note_field_ids(draft, highest)
+        indices = index_coverage.remove_coverage(indices, [fragment.id], alive, on_fields=fields)
+    builder.set_indices(indices)
+    builder.set_schema(operation.schema)
+    _retain_indices(builder)
+    _record_field_id_max(builder, highest)
 
 
-def project(draft: ManifestBuilder, operation: op.Project) -> None:
+def project(builder: ManifestBuilder, operation: op.Project) -> None:
     """Files that keep a live column stay byte for byte; ids of dropped ones linger in them."""
-    schema = TableSchema(operation.schema.fields, draft.schema.metadata)
+    schema = TableSchema(operation.schema.fields, builder.schema.metadata)
     live = _field_ids(schema)
-    highest = field_ids.highest(draft.schema, (each.message for each in draft.fragments.values()), draft.config)
-    draft.put(
+    highest = field_ids.highest_field_id(builder.schema, (each.message for each in builder.fragments.values()), builder.config)
+    builder.update_fragments(
         fragment.with_files([file for file in fragment.files if live & set(file.field_ids)])
-        for fragment in list(draft.fragments.values())
+        for fragment in list(builder.fragments.values())
         if any(not live & set(file.field_ids) for file in fragment.files)
     )
-    draft.set_schema(schema)
-    _retain_indices(draft)
-    _note_field_ids(draft, highest)
+    builder.set_schema(schema)
+    _retain_indices(builder)
+    _record_field_id_max(builder, highest)
 
 
-def replace_data(draft: ManifestBuilder, operation: op.DataReplacement) -> None:
+def replace_data(builder: ManifestBuilder, operation: op.DataReplacement) -> None:
     fields = {file.field_ids for _fragment_id, file in operation.replacements}
     if len(fields) > 1:
         raise InvalidInput("a DataReplacement brings files that all store the same fields")
-    _check_there(draft, operation, [fragment_id for fragment_id, _file in operation.replacements])
+    _check_fragments_exist(builder, operation, [fragment_id for fragment_id, _file in operation.replacements])
     replaced = []
     for fragment_id, file in operation.replacements:
-        fragment = _with_replaced(draft.fragments[fragment_id], file)
-        replaced.append(_all_rows_changed(fragment, draft.version) if draft.has_stable_row_ids else fragment)
-    draft.put(replaced)
+        fragment = _replace_file(builder.fragments[fragment_id], file)
+        replaced.append(_mark_all_rows_updated(fragment, builder.version) if builder.has_stable_row_ids else fragment)
+    builder.update_fragments(replaced)
     ids = [fragment.id for fragment in replaced]
     on_fields = frozenset(field_id for each in fields for field_id in each)
-    alive = LiveFragments.of(draft.indices, draft.fragments)
-    draft.set_indices(index_coverage.without_fragments(draft.indices, ids, alive, on_fields=on_fields))
+    alive = LiveFragments.of(builder.indices, builder.fragments)
+    builder.set_indices(index_coverage.remove_coverage(builder.indices, ids, alive, on_fields=on_fields))
 
 
-def _check_there(draft: ManifestBuilder, operation: op.Operation, fragment_ids: Iterable[FragmentId]) -> None:
+def _check_fragments_exist(builder: ManifestBuilder, operation: op.Operation, fragment_ids: Iterable[FragmentId]) -> None:
     for fragment_id in fragment_ids:
-        if fragment_id not in draft.fragments:
+        if fragment_id not in builder.fragments:
             raise RetryableConflict(
                 f"this {operation.name} touches fragment {fragment_id}, which the table no longer has; open the table "
                 "again and repeat the operation on the new version",
                 ours=operation.name,
                 theirs="an earlier commit",
-                version=draft.version - 1,
+                version=builder.version - 1,
                 rule="fragments_are_there",
             )
 
 
-def _retain_indices(draft: ManifestBuilder) -> None:
-    if not draft.indices:
+def _retain_indices(builder: ManifestBuilder) -> None:
+    if not builder.indices:
         return
-    alive = LiveFragments.of(draft.indices, [*draft.fragments, *(fragment.id for fragment in draft.fresh)])
-    draft.set_indices(index_coverage.retained(draft.indices, alive, field_ids=_field_ids(draft.schema)))
+    alive = LiveFragments.of(builder.indices, [*builder.fragments, *(fragment.id for fragment in builder.added_fragments)])
+    builder.set_indices(index_coverage.drop_useless_segments(builder.indices, alive, field_ids=_field_ids(builder.schema)))
 
 
-def _note_field_ids(draft: ManifestBuilder, highest: int) -> None:
+def _record_field_id_max(builder: ManifestBuilder, highest: int) -> None:
     """Files may still list the highest id when its column goes, but not for long: a compaction leaves it out."""
-    if draft.schema.field_id_max < highest and draft.config.get(field_ids.NOTED) != str(highest):
-        draft.set_config({**draft.config, field_ids.NOTED: str(highest)})
+    if builder.schema.field_id_max < highest and builder.config.get(field_ids.FIELD_ID_MAX_KEY) != str(highest):
+        builder.set_config({**builder.config, field_ids.FIELD_ID_MAX_KEY: str(highest)})
 
 
-def _rewritten_indices(draft: ManifestBuilder, operation: op.Rewrite) -> list[IndexMetadata]:
+def _rewritten_indices(builder: ManifestBuilder, operation: op.Rewrite) -> list[IndexMetadata]:
     """Coverage follows the rows: where row ids are stable, and for segments that were written anew; other segments
     keep naming fragments that are gone, which covers nothing."""
     written_anew = dict(operation.rewritten_indices)
     reuse, earlier = operation.fragment_reuse, operation.earlier_reuse
     after = [] if reuse is None else [reuse]
-    for index in draft.indices:
+    for index in builder.indices:
         anew = written_anew.get(index.uuid.bytes)
         if reuse is not None and index.name == FRAGMENT_REUSE:
             continue
@@ -171,31 +171,31 @@ def _rewritten_indices(draft: ManifestBuilder, operation: op.Rewrite) -> list[In
             after.append(index)
             continue
         covered = index.covers
-        if not (draft.has_stable_row_ids or anew):
+        if not (builder.has_stable_row_ids or anew):
             lost = reuse is not None and not (
-                index.outlives_notes if operation.uncovers_fragile else index.follows_notes
+                index.survives_remap if operation.uncovers_fragile else index.follows_reuse
             )
-            after.append(index if not lost or covered is None else index.covering(covered & _staying(draft, operation)))
+            after.append(index if not lost or covered is None else index.with_coverage(covered & _unmoved_fragments(builder, operation)))
             continue
         if covered is not None:
-            if anew is not None and earlier is not None and not index.is_of_zones:
-                covered = earlier.now_covered(covered)
+            if anew is not None and earlier is not None and not index.is_zone_based:
+                covered = earlier.follow_coverage(covered)
             for group in operation.groups:
-                if index.holds_addresses and anew is None:
+                if index.stores_addresses and anew is None:
                     covered = covered - BitMap(fragment.id for fragment in group.old)
                 else:
-                    covered = _moved(index, covered, group)
-        moved = index if anew is None else index.rewritten_as(anew)
-        after.append(moved if covered is None else moved.covering(covered))
+                    covered = _coverage_after_move(index, covered, group)
+        moved = index if anew is None else index.with_rewrite(anew)
+        after.append(moved if covered is None else moved.with_coverage(covered))
     return after
 
 
-def _staying(draft: ManifestBuilder, operation: op.Rewrite) -> BitMap:
+def _unmoved_fragments(builder: ManifestBuilder, operation: op.Rewrite) -> BitMap:
     """Fragments with rows that did not move, now or earlier: no note leads from them to others."""
-    return BitMap(draft.fragments) - BitMap(fragment.id for group in operation.groups for fragment in group.old)
+    return BitMap(builder.fragments) - BitMap(fragment.id for group in operation.groups for fragment in group.old)
 
 
-def _moved(index: IndexMetadata, covered: BitMap, group: op.RewriteGroup) -> BitMap:
+def _coverage_after_move(index: IndexMetadata, covered: BitMap, group: op.RewriteGroup) -> BitMap:
     old = BitMap(fragment.id for fragment in group.old)
     if not covered & old:
         return covered
@@ -207,22 +207,22 @@ def _moved(index: IndexMetadata, covered: BitMap, group: op.RewriteGroup) -> Bit
     return (covered - old) | BitMap(fragment.id for fragment in group.new)
 
 
-def _stamped(draft: ManifestBuilder, operation: op.Update) -> list[Fragment]:
+def _with_updated_versions(builder: ManifestBuilder, operation: op.Update) -> list[Fragment]:
     """Rows whose columns were rewritten where they are say that they changed."""
-    if not (draft.has_stable_row_ids and operation.mode is UpdateMode.REWRITE_COLUMNS):
+    if not (builder.has_stable_row_ids and operation.mode is UpdateMode.REWRITE_COLUMNS):
         return list(operation.updated)
     stamped = []
     for fragment in operation.updated:
         offsets = operation.updated_offsets.get(fragment.id)
         if offsets is not None and fragment.last_updated_at is not None:
             positions = DeletionVector.decode_bitmap(offsets, path=f"updated offsets of fragment {fragment.id}").offsets
-            versions = _versions(fragment, fragment.last_updated_at).stamped(positions, draft.version)
+            versions = _decode_versions(fragment, fragment.last_updated_at).with_version_at(positions, builder.version)
             fragment = fragment.with_lineage(last_updated_at=versions.encode())
         stamped.append(fragment)
     return stamped
 
 
-def _all_rows_changed(fragment: Fragment, version: Version) -> Fragment:
+def _mark_all_rows_updated(fragment: Fragment, version: Version) -> Fragment:
     return fragment.with_lineage(last_updated_at=RowVersions.of_one(fragment.physical_rows, version).encode())
 
 
@@ -233,7 +233,7 @@ def _with_created_at(new: Sequence[Fragment], before: Iterable[Fragment], versio
         for fragment in sorted(before, key=lambda each: each.id):
             if fragment.row_ids is not None:
                 ids = RowIdSequence.decode(fragment.row_ids, rows=fragment.physical_rows, path="head").to_numpy()
-                known.append((ids, _versions(fragment, fragment.created_at).to_numpy()))
+                known.append((ids, _decode_versions(fragment, fragment.created_at).to_numpy()))
     resolved = []
     for fragment in new:
         if fragment.row_ids is not None and fragment.created_at is None:
@@ -267,11 +267,11 @@ def _created_at(
     return created
 
 
-def _versions(fragment: Fragment, data: bytes | None) -> RowVersions:
+def _decode_versions(fragment: Fragment, data: bytes | None) -> RowVersions:
     return RowVersions.decode(data, rows=fragment.physical_rows, path="head", field="row versions")
 
 
-def _with_replaced(fragment: Fragment, new: DataFile) -> Fragment:
+def _replace_file(fragment: Fragment, new: DataFile) -> Fragment:
     """The file with the same fields gives way; otherwise the fields die where they are stored, and the file joins."""
     for position, file in enumerate(fragment.files):
         if file.field_ids == new.field_ids and file.version == new.version:

@@ -34,7 +34,7 @@ def rows_changed(operation: Operation | None, before: Manifest | None, after: Ma
     new = _live_rows(after)
     added = sum(max(0, rows - old.get(fragment_id, 0)) for fragment_id, rows in new.items())
     removed = sum(max(0, rows - new.get(fragment_id, 0)) for fragment_id, rows in old.items())
-    if isinstance(operation, op.Update) and operation.restates is None:
+    if isinstance(operation, op.Update) and operation.replaced_slice is None:
         moved = min(added, removed)
         return RowsChanged(added - moved, removed - moved)
     return RowsChanged(added, removed)
@@ -69,12 +69,12 @@ def deletion_files_written(operation: Operation, before: Manifest | None) -> int
     """How many sets of deleted rows it wrote; None where it takes the version before to tell, and that one is gone."""
     if not isinstance(operation, op.Delete | op.Update):
         return 0
-    having = {each.id: each.deletion_file.place for each in operation.updated if each.deletion_file}
+    having = {each.id: each.deletion_file.qualified_path for each in operation.updated if each.deletion_file}
     if not having:
         return 0
     if before is None:
         return None
-    there = {each.deletion_file.place for each in before.fragments if each.id in having and each.deletion_file}
+    there = {each.deletion_file.qualified_path for each in before.fragments if each.id in having and each.deletion_file}
     return len(set(having.values()) - there)
 
 

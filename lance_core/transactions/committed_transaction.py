@@ -27,7 +27,7 @@ class CommittedTransaction:
     """None where a writer left no record of what it did, or the version is gone."""
     writer: str = ""
     """The library that made it."""
-    at: datetime | None = None
+    committed_at: datetime | None = None
     """By its writer's clock."""
 
     @classmethod
@@ -45,10 +45,10 @@ class CommittedTransaction:
         return self.transaction.operation.name if self.transaction else "unrecorded change"
 
     @property
-    def described(self) -> str:
+    def description(self) -> str:
         """Which version it is, who made it, and when."""
         by = f" by {self.writer}" if self.writer else ""
-        at = f" at {self.at:%Y-%m-%d %H:%M:%S} UTC" if self.at else ""
+        at = f" at {self.committed_at:%Y-%m-%d %H:%M:%S} UTC" if self.committed_at else ""
         return f"the {self.operation} of version {self.version}" + (f" (committed{by}{at})" if by or at else "")
 
 

@@ -73,10 +73,10 @@ from lance_core.transactions.rules import (
 )
 from lance_core.transactions.verdicts import Rule, Verdict
 
-Kind = type[Operation]
+OperationType = type[Operation]
 UNKNOWN = (AppendFragmentReuseTransitions, DataOverlay, Other)
 """Read, and never applied: what they changed, only their writers know."""
-KINDS: tuple[Kind, ...] = (
+OPERATION_TYPES: tuple[OperationType, ...] = (
     Append,
     Delete,
     Update,
@@ -96,9 +96,9 @@ KINDS: tuple[Kind, ...] = (
 )
 
 
-def row(*cells: tuple[Rule, *tuple[Kind, ...]]) -> Mapping[Kind, Rule]:
+def row(*cells: tuple[Rule, *tuple[OperationType, ...]]) -> Mapping[OperationType, Rule]:
     """Each cell names a rule, and then the operations that it is asked about."""
-    found: dict[Kind, Rule] = {}
+    found: dict[OperationType, Rule] = {}
     for rule, *kinds in cells:
         for kind in kinds:
             assert kind not in found, f"{kind} has two rules"
@@ -107,7 +107,7 @@ def row(*cells: tuple[Rule, *tuple[Kind, ...]]) -> Mapping[Kind, Rule]:
 
 
 # fmt: off
-RULES: Mapping[Kind, Mapping[Kind, Rule]] = {
+RULES: Mapping[OperationType, Mapping[OperationType, Rule]] = {
     Append: row(
         (compatible, Append, Clone, CreateIndex, DataReplacement, Delete, ReserveFragments, Rewrite, Update,
             UpdateBases, UpdateConfig),
@@ -232,9 +232,9 @@ RULES: Mapping[Kind, Mapping[Kind, Rule]] = {
             Restore, Rewrite, Update, UpdateBases, UpdateConfig, UpdateMemWalState),
         (unknown_change, *UNKNOWN),
     ),
-    AppendFragmentReuseTransitions: row((unknown_change, *KINDS)),
-    DataOverlay: row((unknown_change, *KINDS)),
-    Other: row((unknown_change, *KINDS)),
+    AppendFragmentReuseTransitions: row((unknown_change, *OPERATION_TYPES)),
+    DataOverlay: row((unknown_change, *OPERATION_TYPES)),
+    Other: row((unknown_change, *OPERATION_TYPES)),
 }
 # fmt: on
 
@@ -255,7 +255,7 @@ class ConflictResult:
 def judge(ours: Transaction, others: Sequence[CommittedTransaction]) -> ConflictResult:
     """Ours against everything committed since the version it was planned on, oldest first."""
     worst = ConflictResult(Verdict.COMPATIBLE, compatible.__name__, None)
-    stored = _fields_meant(ours.operation)
+    stored = _referenced_fields(ours.operation)
     gone: set[int] = set()
     for theirs in others:
         rule: Rule = unknown_change
@@ -280,7 +280,7 @@ def reused_field(ours: Operation, theirs: Operation) -> Verdict:
     return Verdict.RETRY
 
 
-def _fields_meant(operation: Operation) -> set[int]:
+def _referenced_fields(operation: Operation) -> set[int]:
     """The numbers by which it speaks of columns."""
     match operation:
         case CreateIndex():

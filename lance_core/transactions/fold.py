@@ -19,11 +19,11 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Append
 from lance_core.format.transaction import Transaction
 
-TOGETHER = "lance_assets.together"
+PARTS_PROPERTY = "lance_assets.together"
 PARTS_MAX = 256
 _PART_CHARACTERS = 80
 """More than a part takes: a longer text is not looked into."""
-_Told: TypeAlias = tuple[str, int, int | None]
+_PartEntry: TypeAlias = tuple[str, int, int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharedFragment:
     """A fragment of rows that several appends brought, one after the other."""
 
     fragment: Fragment
@@ -50,11 +50,11 @@ def can_fold(one: Transaction, other: Transaction) -> bool:
         and isinstance(other.operation, Append)
         and one.uuid != other.uuid
         and one.properties == other.properties
-        and TOGETHER not in one.properties
+        and PARTS_PROPERTY not in one.properties
     )
 
 
-def fold(ours: Sequence[Transaction], uuid: str, shared: Shared | None = None) -> Transaction:
+def fold(ours: Sequence[Transaction], uuid: str, shared: SharedFragment | None = None) -> Transaction:
     """Planned on the oldest of what they were planned on: whatever stands beside it stands beside each of them. The
     first of them are those who have the shared fragment, and nothing else."""
     sharing = shared.rows if shared else ()
@@ -68,17 +68,17 @@ def fold(ours: Sequence[Transaction], uuid: str, shared: Shared | None = None) -
         read_version=min(each.read_version for each in ours),
         uuid=uuid,
         operation=Append((*((shared.fragment,) if shared else ()), *(each for fragments in own for each in fragments))),
-        properties={**ours[0].properties, TOGETHER: json.dumps(parts, separators=(",", ":"))},
+        properties={**ours[0].properties, PARTS_PROPERTY: json.dumps(parts, separators=(",", ":"))},
     )
 
 
 def parts_of(transaction: Transaction) -> tuple[Part, ...]:
     """None of one that was made as a whole. What another writer put under our name and does not add up says nothing."""
-    told, operation = transaction.properties.get(TOGETHER), transaction.operation
+    told, operation = transaction.properties.get(PARTS_PROPERTY), transaction.operation
     if told is None or not isinstance(operation, Append) or len(told) > _PART_CHARACTERS * PARTS_MAX:
         return ()
-    entries, fragments = _entries(told), operation.fragments
-    if not _adds_up(entries, fragments):
+    entries, fragments = _decode_entries(told), operation.fragments
+    if not _is_consistent(entries, fragments):
         return ()
     parts: list[Part] = []
     at = row = 0
@@ -88,7 +88,7 @@ def parts_of(transaction: Transaction) -> tuple[Part, ...]:
             parts.append(Part(uuid, Append(fragments[at - count : at])))
         else:
             row = 0 if count else row
-            parts.append(Part(uuid, Append((_share(fragments[at - 1], row, rows),)), first_row=row))
+            parts.append(Part(uuid, Append((_part_of_fragment(fragments[at - 1], row, rows),)), first_row=row))
             row += rows
     return tuple(parts)
 
@@ -104,12 +104,12 @@ def part_with_uuid(transaction: Transaction, uuid: str) -> Transaction | None:
         return transaction
     for part in parts_of(transaction):
         if part.uuid == uuid:
-            own = {name: value for name, value in transaction.properties.items() if name != TOGETHER}
+            own = {name: value for name, value in transaction.properties.items() if name != PARTS_PROPERTY}
             return replace(transaction, uuid=uuid, operation=part.append, properties=own)
     return None
 
 
-def _adds_up(entries: Sequence[_Told], fragments: Sequence[Fragment]) -> bool:
+def _is_consistent(entries: Sequence[_PartEntry], fragments: Sequence[Fragment]) -> bool:
     at, shared = 0, dict[int, int]()
     for _uuid, count, rows in entries:
         at += count
@@ -118,7 +118,7 @@ def _adds_up(entries: Sequence[_Told], fragments: Sequence[Fragment]) -> bool:
     return at == len(fragments) and all(fragments[each].physical_rows == rows for each, rows in shared.items())
 
 
-def _share(fragment: Fragment, start: int, rows: int) -> Fragment:
+def _part_of_fragment(fragment: Fragment, start: int, rows: int) -> Fragment:
     """Its bytes are dealt out so that those of all are the file's."""
     whole = fragment.physical_rows
 
@@ -131,10 +131,10 @@ def _share(fragment: Fragment, start: int, rows: int) -> Fragment:
     return Fragment.of(files=files, physical_rows=rows)
 
 
-def _entries(told: str) -> Sequence[_Told]:
+def _decode_entries(told: str) -> Sequence[_PartEntry]:
     """Empty where one of them cannot be."""
     try:
-        entries = [_entry(each) for each in json.loads(told)]
+        entries = [_decode_entry(each) for each in json.loads(told)]
     except (ValueError, TypeError, RecursionError):
         return ()
     if len({uuid for uuid, _count, _rows in entries}) != len(entries):
@@ -147,7 +147,7 @@ def _entries(told: str) -> Sequence[_Told]:
     return entries
 
 
-def _entry(told: object) -> _Told:
+def _decode_entry(told: object) -> _PartEntry:
     match told:
         case [str() as uuid, int() as count] if count > 0 and type(count) is int:
             return uuid, count, None

@@ -13,11 +13,11 @@ from lance_core.format.operations import MapUpdate, Operation, UpdateMode
 from lance_core.format.schema import TableSchema
 
 
-def touched(operation: Operation) -> set[int]:
+def touched_fragments(operation: Operation) -> set[int]:
     """The fragments that an operation restates, rewrites or removes."""
     match operation:
         case op.Delete() | op.Update():
-            return {*in_state(operation), *operation.removed_ids}
+            return {*updated_fragments(operation), *operation.removed_ids}
         case op.Rewrite():
             return {fragment.id for group in operation.groups for fragment in group.old}
         case op.DataReplacement():
@@ -26,7 +26,7 @@ def touched(operation: Operation) -> set[int]:
             return set()
 
 
-def in_state(operation: Operation) -> dict[int, Fragment]:
+def updated_fragments(operation: Operation) -> dict[int, Fragment]:
     """The fragments that go on in another state."""
     match operation:
         case op.Delete() | op.Update():
@@ -35,11 +35,11 @@ def in_state(operation: Operation) -> dict[int, Fragment]:
             return {}
 
 
-def removed(operation: Operation) -> tuple[int, ...]:
+def removed_fragments(operation: Operation) -> tuple[int, ...]:
     return operation.removed_ids if isinstance(operation, op.Delete | op.Update) else ()
 
 
-def affected(operation: Operation) -> op.Rows | None:
+def affected_rows(operation: Operation) -> op.RowOffsets | None:
     return operation.affected if isinstance(operation, op.Delete | op.Update) else None
 
 
@@ -61,7 +61,7 @@ def config_of(operation: Operation) -> MapUpdate | None:
             return None
 
 
-def meet(ours: MapUpdate | None, theirs: MapUpdate | None) -> bool:
+def have_common_key(ours: MapUpdate | None, theirs: MapUpdate | None) -> bool:
     """Whether both speak of a key. That both delete it is no disagreement."""
     if ours is None or theirs is None:
         return False
@@ -69,7 +69,7 @@ def meet(ours: MapUpdate | None, theirs: MapUpdate | None) -> bool:
     return any(ours.entries[key] is not None or theirs.entries[key] is not None for key in both)
 
 
-def progress(operation: Operation) -> tuple[op.Progress, ...]:
+def shard_progress(operation: Operation) -> tuple[op.Progress, ...]:
     match operation:
         case op.Update() | op.UpdateMemWalState():
             return operation.progress
@@ -79,18 +79,18 @@ def progress(operation: Operation) -> tuple[op.Progress, ...]:
             return ()
 
 
-def names(indices: Iterable[IndexMetadata]) -> set[str]:
+def names_of(indices: Iterable[IndexMetadata]) -> set[str]:
     return {index.name for index in indices}
 
 
-def uuids(indices: Iterable[IndexMetadata]) -> set[UUID]:
+def uuids_of(indices: Iterable[IndexMetadata]) -> set[UUID]:
     return {index.uuid for index in indices}
 
 
-def replaces_one(operation: op.CreateIndex) -> bool:
+def replaces_one_segment(operation: op.CreateIndex) -> bool:
     return len(operation.new) == 1 and len(operation.removed) == 1
 
 
-def live_ids(schema: TableSchema) -> set[int]:
+def field_ids_of(schema: TableSchema) -> set[int]:
     """Of all fields, nested ones too."""
     return {node.id for top in schema.fields for node in top.walk()}

@@ -12,11 +12,11 @@ from lance_core.errors import Corrupt, InvalidInput, Unsupported
 from lance_core.format.fragment import DataFile, Fragment
 from lance_core.format.manifest import Manifest
 from lance_core.format.schema import TableSchema
-from lance_core.validation import NOT_TURNED_ON
+from lance_core.validation import STABLE_ROW_IDS_ADVICE
 
 _SEARCHES_MAX = 32
 """Up to here looking for each name in the manifest's bytes is cheaper than to parse all that it names."""
-_Place: TypeAlias = tuple[str, int | None]
+_FileKey: TypeAlias = tuple[str, int | None]
 
 
 def check_schema(schema: TableSchema) -> None:
@@ -34,7 +34,7 @@ def check_no_row_ids(fragments: Iterable[Fragment]) -> None:
     other fragment would lack its own."""
     for fragment in fragments:
         if fragment.message.WhichOneof("row_id_sequence") is not None:
-            raise InvalidInput(f"{_named(fragment)} brings stable row ids, and {NOT_TURNED_ON}")
+            raise InvalidInput(f"{_describe_fragment(fragment)} brings stable row ids, and {STABLE_ROW_IDS_ADVICE}")
 
 
 def check_fields(fragments: Sequence[Fragment], schema: TableSchema) -> None:
@@ -50,34 +50,34 @@ def check_fields(fragments: Sequence[Fragment], schema: TableSchema) -> None:
         live = {field_id for ids in listed for field_id in ids if field_id >= 0}
         if unknown := live - known:
             raise InvalidInput(
-                f"{_named(fragment)} stores field {min(unknown)}, and the table has no such field; write its files by "
+                f"{_describe_fragment(fragment)} stores field {min(unknown)}, and the table has no such field; write its files by "
                 "the schema of the table they are to join"
             )
         for name, ids in needed.items():
             if not ids & live:
                 raise InvalidInput(
-                    f"{_named(fragment)} does not store column {name!r}, which is not nullable; write it with that "
+                    f"{_describe_fragment(fragment)} does not store column {name!r}, which is not nullable; write it with that "
                     "column"
                 )
 
 
 def check_files_once(fragments: Sequence[Fragment], head: Manifest | None) -> None:
     """No file is named twice, here or by the version that these fragments are added to: its rows would be doubled."""
-    arriving: set[_Place] = set()
-    for place in _places(fragments):
+    arriving: set[_FileKey] = set()
+    for place in _file_keys(fragments):
         if place in arriving:
             raise InvalidInput(f"data file {place[0]} is named twice in one change; its rows would be there twice")
         arriving.add(place)
-    if head is None or not _may_name(head, arriving):
+    if head is None or not _may_reference(head, arriving):
         return
-    if again := arriving.intersection(_places(head.fragments)):
+    if again := arriving.intersection(_file_keys(head.fragments)):
         raise InvalidInput(
             f"data file {min(again)[0]} is part of version {head.version} already; its rows would be there twice. "
             "Commit only what was newly written"
         )
 
 
-def _may_name(head: Manifest, places: set[_Place]) -> bool:
+def _may_reference(head: Manifest, places: set[_FileKey]) -> bool:
     """False only if the manifest names none of them; its inline transaction may, without doubling anything."""
     if len(places) > _SEARCHES_MAX:
         return True
@@ -85,10 +85,10 @@ def _may_name(head: Manifest, places: set[_Place]) -> bool:
     return any(path.encode() in data for path, _base in places)
 
 
-def _places(fragments: Sequence[Fragment]) -> Iterator[_Place]:
+def _file_keys(fragments: Sequence[Fragment]) -> Iterator[_FileKey]:
     return ((file.path, file.base_id) for fragment in fragments for file in fragment.files)
 
 
-def _named(fragment: Fragment) -> str:
+def _describe_fragment(fragment: Fragment) -> str:
     files: tuple[DataFile, ...] = fragment.files
     return f"the fragment of {files[0].path}" if files else "a fragment without files"

@@ -30,41 +30,41 @@ class LiveFragments:
     """The fragments of a version, and how those of older ones lead to them."""
 
     fragments: BitMap
-    entry: IndexMetadata | None
+    reuse_entry: IndexMetadata | None
 
     @classmethod
     def of(cls, indices: Sequence[IndexMetadata], fragment_ids: Iterable[int]) -> "LiveFragments":
         return cls(BitMap(fragment_ids), reuse_entry(indices))
 
     def follow_reuse(self, index: IndexMetadata, covered: BitMap) -> BitMap:
-        if self.entry is None or index.is_of_zones:
+        if self.reuse_entry is None or index.is_zone_based:
             return covered
-        content = content_of(self.entry)
-        return content.now_covered(covered) if isinstance(content, FragmentReuse) else covered & self.fragments
+        content = content_of(self.reuse_entry)
+        return content.follow_coverage(covered) if isinstance(content, FragmentReuse) else covered & self.fragments
 
-    def may_lead(self, index: IndexMetadata, fragments: BitMap) -> bool:
+    def may_lead_to(self, index: IndexMetadata, fragments: BitMap) -> bool:
         """Whether notes that are not read may lead to these fragments."""
-        return self._unread and not index.is_of_zones and bool(self._noted & fragments)
+        return self._is_external and not index.is_zone_based and bool(self._reuse_coverage & fragments)
 
     @property
-    def _unread(self) -> bool:
-        return self.entry is not None and not isinstance(content_of(self.entry), FragmentReuse)
+    def _is_external(self) -> bool:
+        return self.reuse_entry is not None and not isinstance(content_of(self.reuse_entry), FragmentReuse)
 
     @property
-    def _noted(self) -> BitMap:
-        return (self.entry.covers if self.entry is not None else None) or BitMap()
+    def _reuse_coverage(self) -> BitMap:
+        return (self.reuse_entry.covers if self.reuse_entry is not None else None) or BitMap()
 
-    def has_any(self, index: IndexMetadata) -> bool:
+    def covers_any(self, index: IndexMetadata) -> bool:
         """Whether it covers anything that is there, or may."""
         covered = index.covers
         if covered is None:
             return True
-        if self._unread:
+        if self._is_external:
             return bool(covered)
         return bool(self.follow_reuse(index, covered) & self.fragments)
 
 
-def without_fragments(
+def remove_coverage(
     indices: Iterable[IndexMetadata],
     fragment_ids: Iterable[FragmentId],
     alive: LiveFragments,
@@ -78,13 +78,13 @@ def without_fragments(
         covered = index.covers
         if covered is not None and not index.is_system and set(index.field_ids) & on_fields:
             now = alive.follow_reuse(index, covered)
-            if now & gone or alive.may_lead(index, gone):
-                index = index.covering(now - gone)
+            if now & gone or alive.may_lead_to(index, gone):
+                index = index.with_coverage(now - gone)
         changed.append(index)
     return tuple(changed)
 
 
-def grown(
+def extend_to_moved_rows(
     indices: Sequence[IndexMetadata],
     update: op.Update,
     before: Mapping[FragmentId, Fragment],
@@ -98,18 +98,18 @@ def grown(
     sources = BitMap([*update.removed_ids, *(fragment.id for fragment in update.updated)])
     if update.mode is not UpdateMode.REWRITE_ROWS or not update.fields_assigned or not sources or not added:
         return indices
-    assigned = _with_relatives(schema, frozenset(update.fields_assigned))
-    grows = [number for number, index in enumerate(indices) if _keeps_finding(index, sources, assigned)]
+    assigned = _with_related_fields(schema, frozenset(update.fields_assigned))
+    grows = [number for number, index in enumerate(indices) if _still_finds_moved_rows(index, sources, assigned)]
     if not grows:
         return indices
-    moved = _only_moved(update.new, added, [before[FragmentId(number)] for number in sources])
+    moved = _fully_moved_fragments(update.new, added, [before[FragmentId(number)] for number in sources])
     after = list(indices)
     for number in grows if moved else ():
-        after[number] = indices[number].covering((indices[number].covers or BitMap()) | moved)
+        after[number] = indices[number].with_coverage((indices[number].covers or BitMap()) | moved)
     return after
 
 
-def retained(
+def drop_useless_segments(
     indices: Iterable[IndexMetadata], alive: LiveFragments, *, field_ids: frozenset[int]
 ) -> tuple[IndexMetadata, ...]:
     """Those that a change to rows or columns leaves useful.
@@ -126,24 +126,24 @@ def retained(
         if name == FRAGMENT_REUSE or len(of_name) == 1:
             kept += of_name
         else:
-            useful = [number for number in of_name if alive.has_any(left[number])]
+            useful = [number for number in of_name if alive.covers_any(left[number])]
             kept += useful or [min(of_name, key=lambda number: left[number].dataset_version)]
     return tuple(left[number] for number in sorted(kept))
 
 
-def _keeps_finding(index: IndexMetadata, sources: BitMap, assigned: frozenset[int]) -> bool:
+def _still_finds_moved_rows(index: IndexMetadata, sources: BitMap, assigned: frozenset[int]) -> bool:
     covered = index.covers
     return (
         covered is not None
         and not index.is_system
-        and not index.holds_addresses
+        and not index.stores_addresses
         and bool(index.field_ids)
         and assigned.isdisjoint(index.field_ids)
         and sources <= covered
     )
 
 
-def _with_relatives(schema: TableSchema, field_ids: frozenset[int]) -> frozenset[int]:
+def _with_related_fields(schema: TableSchema, field_ids: frozenset[int]) -> frozenset[int]:
     """A struct changes with what is in it, and all that is in it with the struct."""
     found = set(field_ids)
 
@@ -160,7 +160,7 @@ def _with_relatives(schema: TableSchema, field_ids: frozenset[int]) -> frozenset
     return frozenset(found)
 
 
-def _only_moved(proposed: Sequence[Fragment], added: Sequence[Fragment], sources: Sequence[Fragment]) -> BitMap:
+def _fully_moved_fragments(proposed: Sequence[Fragment], added: Sequence[Fragment], sources: Sequence[Fragment]) -> BitMap:
     known = [
         RowIdSequence.decode(each.row_ids, rows=each.physical_rows, path="head").to_numpy()
         for each in sources

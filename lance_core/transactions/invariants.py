@@ -17,23 +17,23 @@ class InvariantViolation(AssertionError):
 
 
 def check(
-    before: Manifest | None, after: Manifest, *, fresh: Sequence[Fragment], number: Version | None = None
+    before: Manifest | None, after: Manifest, *, added: Sequence[Fragment], number: Version | None = None
 ) -> None:
     """`number` is the version that is meant where it is not the one after `before`: of a clone, or beside the line."""
-    _versions_are_dense(before, after, number)
-    _counters_never_go_back(before, after)
-    _fresh_ids_are_new(before, after, fresh)
-    for fragment in fresh:
-        _fragment_is_whole(fragment, after)
+    _check_version_number(before, after, number)
+    _check_counters(before, after)
+    _check_new_ids(before, after, added)
+    for fragment in added:
+        _check_fragment(fragment, after)
 
 
-def _versions_are_dense(before: Manifest | None, after: Manifest, number: Version | None) -> None:
+def _check_version_number(before: Manifest | None, after: Manifest, number: Version | None) -> None:
     expected = number or (1 if before is None else before.version + 1)
     if after.version != expected:
         raise InvariantViolation(f"version {after.version} would follow, expected {expected}")
 
 
-def _counters_never_go_back(before: Manifest | None, after: Manifest) -> None:
+def _check_counters(before: Manifest | None, after: Manifest) -> None:
     if before is None:
         return
     if after.max_fragment_id < before.max_fragment_id:
@@ -42,12 +42,12 @@ def _counters_never_go_back(before: Manifest | None, after: Manifest) -> None:
         raise InvariantViolation(f"next_row_id went from {before.next_row_id} to {after.next_row_id}")
 
 
-def _fresh_ids_are_new(before: Manifest | None, after: Manifest, fresh: Sequence[Fragment]) -> None:
+def _check_new_ids(before: Manifest | None, after: Manifest, added: Sequence[Fragment]) -> None:
     """Above all that were given out; or given out before, to be used now, and then no fragment has them."""
     given_out = -1 if before is None else before.max_fragment_id
     last = given_out
     taken: set[int] | None = None
-    for fragment in fresh:
+    for fragment in added:
         if fragment.id > last:
             last = fragment.id
             continue
@@ -56,11 +56,11 @@ def _fresh_ids_are_new(before: Manifest | None, after: Manifest, fresh: Sequence
         if fragment.id > given_out or fragment.id in taken:
             raise InvariantViolation(f"fragment id {fragment.id} is not above {last}: ids ascend and are never reused")
         taken.add(fragment.id)
-    if fresh and after.max_fragment_id != last:
+    if added and after.max_fragment_id != last:
         raise InvariantViolation(f"max_fragment_id {after.max_fragment_id} does not name the last fragment {last}")
 
 
-def _fragment_is_whole(fragment: Fragment, after: Manifest) -> None:
+def _check_fragment(fragment: Fragment, after: Manifest) -> None:
     fragment.check(path=after.path)
     if fragment.physical_rows < 1:
         raise InvalidInput(f"fragment {fragment.id} has no rows; leave it out")

@@ -25,8 +25,8 @@ from lance_core.format.operations import Operation
 from lance_core.format.schema import Field, TableSchema
 from lance_core.format.transaction import PLANNED_ON, Transaction
 from lance_core.transactions.committed_transaction import CommittedTransaction
-from lance_core.transactions.footprint import in_state, rewrites_columns
-from lance_core.transactions.index_coverage import LiveFragments, without_fragments
+from lance_core.transactions.footprint import updated_fragments, rewrites_columns
+from lance_core.transactions.index_coverage import LiveFragments, remove_coverage
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class FetchedInputs:
     """The answer. A fresh number for each file that may have to be written comes with it."""
 
     deletions: Mapping[FragmentId, DeletionVector] = field(default_factory=dict)
-    numbers: Mapping[FragmentId, int] = field(default_factory=dict)
+    file_numbers: Mapping[FragmentId, int] = field(default_factory=dict)
     manifest: Manifest | None = None
 
 
@@ -59,10 +59,10 @@ def required_inputs(ours: Transaction, base: Manifest | None, head: Manifest | N
     operation = ours.operation
     if isinstance(operation, op.Restore):
         return RequiredInputs(version=operation.version)
-    if base is None or head is None or base.version == head.version or not in_state(operation):
+    if base is None or head is None or base.version == head.version or not updated_fragments(operation):
         return RequiredInputs()
-    before, after = _both(operation, base, head)
-    changed = (after[number] for number in before if _deletion(before[number]) != _deletion(after.get(number)))
+    before, after = _fragments_before_and_now(operation, base, head)
+    changed = (after[number] for number in before if _deletion_key(before[number]) != _deletion_key(after.get(number)))
     return RequiredInputs(deletions=tuple(fragment for fragment in changed if fragment.deletion_file))
 
 
@@ -71,7 +71,7 @@ def rebase(
     base: Manifest | None,
     head: Manifest | None,
     others: Sequence[CommittedTransaction],
-    fetched: FetchedInputs,
+    inputs: FetchedInputs,
 ) -> Rebased:
     """`base` is the version that `ours` was planned on, `others` what was committed between it and `head`."""
     if base is None or head is None or base.version == head.version:
@@ -79,25 +79,25 @@ def rebase(
     operation = ours.operation
     match operation:
         case op.Append():
-            fragments = _without_dropped(operation.fragments, base.schema, head.schema, operation, head)
+            fragments = _tombstone_dropped_columns(operation.fragments, base.schema, head.schema, operation, head)
             return Rebased(replace(ours, operation=replace(operation, fragments=fragments)))
         case op.Rewrite():
-            return Rebased(replace(ours, operation=_rewrite(operation, base, head)))
+            return Rebased(replace(ours, operation=_rebase_rewrite(operation, base, head)))
         case op.CreateIndex():
-            return Rebased(replace(ours, operation=_create_index(operation, base, head, others)))
+            return Rebased(replace(ours, operation=_rebase_create_index(operation, base, head, others)))
         case op.Delete() | op.Update():
-            return _following_deletions(ours, operation, base, head, fetched)
+            return _rebase_deletions(ours, operation, base, head, inputs)
         case _:
             return Rebased(ours)
 
 
-def _following_deletions(
-    ours: Transaction, operation: op.Delete | op.Update, base: Manifest, head: Manifest, fetched: FetchedInputs
+def _rebase_deletions(
+    ours: Transaction, operation: op.Delete | op.Update, base: Manifest, head: Manifest, inputs: FetchedInputs
 ) -> Rebased:
     if isinstance(operation, op.Update) and operation.new:
-        new = _without_dropped(operation.new, base.schema, head.schema, operation, head)
+        new = _tombstone_dropped_columns(operation.new, base.schema, head.schema, operation, head)
         operation = replace(operation, new=new)
-    before, after = _both(operation, base, head)
+    before, after = _fragments_before_and_now(operation, base, head)
     files: dict[str, bytes] = {}
     updated: list[Fragment] = []
     removed = list(operation.removed_ids)
@@ -108,12 +108,12 @@ def _following_deletions(
         if old == theirs:
             updated.append(mine)
             continue
-        mine = _with_files(mine, old, theirs, operation, head)
-        if _deletion(old) == _deletion(theirs):
+        mine = _with_files_of_head(mine, old, theirs, operation, head)
+        if _deletion_key(old) == _deletion_key(theirs):
             updated.append(mine)
             continue
         affected = (operation.affected or {}).get(mine.id)
-        vector = fetched.deletions.get(mine.id)
+        vector = inputs.deletions.get(mine.id)
         if affected is None or vector is None:
             raise _conflict(operation, head, f"rows of fragment {mine.id} were removed or restored", "same_rows")
         rows = BitMap.deserialize(affected)
@@ -128,7 +128,7 @@ def _following_deletions(
         if len(deleted) == mine.physical_rows:
             removed.append(mine.id)
             continue
-        number = fetched.numbers[mine.id]
+        number = inputs.file_numbers[mine.id]
         mine = mine.with_deletion_file(is_bitmap=True, read_version=head.version, number=number, rows=len(deleted))
         assert mine.deletion_file is not None
         files[mine.deletion_file.path] = deleted.encode(as_bitmap=True)
@@ -140,7 +140,7 @@ def _following_deletions(
     return Rebased(replace(ours, operation=fitted, read_version=head.version, properties=properties), files)
 
 
-def _with_files(
+def _with_files_of_head(
     mine: Fragment, old: Fragment, theirs: Fragment, operation: op.Delete | op.Update, head: Manifest
 ) -> Fragment:
     """The head's files, where ours restates the ones it knew: a dropped column takes its files with it."""
@@ -156,15 +156,15 @@ def _with_files(
     return mine.with_files([file for file in mine.files if (file.path, file.base_id) not in gone])
 
 
-def _rewrite(operation: op.Rewrite, base: Manifest, head: Manifest) -> op.Rewrite:
+def _rebase_rewrite(operation: op.Rewrite, base: Manifest, head: Manifest) -> op.Rewrite:
     groups = tuple(
-        replace(group, new=_without_dropped(group.new, base.schema, head.schema, operation, head))
+        replace(group, new=_tombstone_dropped_columns(group.new, base.schema, head.schema, operation, head))
         for group in operation.groups
     )
     return replace(operation, groups=groups)
 
 
-def _create_index(
+def _rebase_create_index(
     operation: op.CreateIndex, base: Manifest, head: Manifest, others: Sequence[CommittedTransaction]
 ) -> op.CreateIndex:
     new = operation.new
@@ -176,13 +176,13 @@ def _create_index(
                 section = index_metadata.decode_section(head.index_section, path=head.path)
                 alive = LiveFragments.of(section, (fragment.id for fragment in head.message.fragments))
             changed = [fragment.id for fragment in theirs.updated]
-            new = without_fragments(new, changed, alive, on_fields=frozenset(theirs.fields_modified))
+            new = remove_coverage(new, changed, alive, on_fields=frozenset(theirs.fields_modified))
     if any(landed.transaction and isinstance(landed.transaction.operation, op.Merge) for landed in others):
-        new = tuple(_less_refiled(index, base, head) for index in new)
-    return replace(operation, new=new, removed=(*operation.removed, *_replaced_of_kind(operation, head)))
+        new = tuple(_remove_refiled_fragments(index, base, head) for index in new)
+    return replace(operation, new=new, removed=(*operation.removed, *_superseded_system_segments(operation, head)))
 
 
-def _less_refiled(index: IndexMetadata, base: Manifest, head: Manifest) -> IndexMetadata:
+def _remove_refiled_fragments(index: IndexMetadata, base: Manifest, head: Manifest) -> IndexMetadata:
     """Less the fragments where another file has its column now: a merge does not tell whether values are others."""
     covered, fields = index.covers, set(index.field_ids)
     if not covered or index.is_system:
@@ -197,10 +197,10 @@ def _less_refiled(index: IndexMetadata, base: Manifest, head: Manifest) -> Index
 
     after = files(head)
     changed = BitMap(number for number, held in files(base).items() if after.get(number, held) != held)
-    return index.covering(covered - changed) if changed else index
+    return index.with_coverage(covered - changed) if changed else index
 
 
-def _replaced_of_kind(operation: op.CreateIndex, head: Manifest) -> Iterator[IndexMetadata]:
+def _superseded_system_segments(operation: op.CreateIndex, head: Manifest) -> Iterator[IndexMetadata]:
     """Of an index of the library's own there is exactly one: what is there gives way."""
     brought = {index.name for index in operation.new} & SYSTEM_INDICES
     if not brought:
@@ -211,12 +211,12 @@ def _replaced_of_kind(operation: op.CreateIndex, head: Manifest) -> Iterator[Ind
             yield index
 
 
-def _without_dropped(
+def _tombstone_dropped_columns(
     fragments: Sequence[Fragment], before: TableSchema, after: TableSchema, operation: Operation, head: Manifest
 ) -> tuple[Fragment, ...]:
     """With columns dead that others dropped meanwhile, so that no later column can be mistaken for them. A column that
     was written anew under its name is not dropped: the values brought for it would be lost."""
-    known, there = _paths(before), _paths(after)
+    known, there = _field_paths(before), _field_paths(after)
     dropped = known.keys() - there.keys()
     if not dropped:
         return tuple(fragments)
@@ -235,11 +235,11 @@ def _without_dropped(
     return tuple(fitted)
 
 
-def _both(
+def _fragments_before_and_now(
     operation: Operation, base: Manifest, head: Manifest
 ) -> tuple[dict[FragmentId, Fragment], dict[FragmentId, Fragment]]:
     """The fragments that the operation restates, before and now."""
-    wanted = in_state(operation).keys()
+    wanted = updated_fragments(operation).keys()
 
     def of(manifest: Manifest) -> dict[FragmentId, Fragment]:
         messages = manifest.message.fragments
@@ -248,13 +248,13 @@ def _both(
     return of(base), of(head)
 
 
-def _deletion(fragment: Fragment | None) -> bytes | None:
+def _deletion_key(fragment: Fragment | None) -> bytes | None:
     if fragment is None or fragment.deletion_file is None:
         return None
     return fragment.message.deletion_file.SerializeToString()
 
 
-def _paths(schema: TableSchema) -> dict[int, tuple[str, ...]]:
+def _field_paths(schema: TableSchema) -> dict[int, tuple[str, ...]]:
     """Of every field, by its number: the names that lead to it."""
     found: dict[int, tuple[str, ...]] = {}
     left: list[tuple[Field, tuple[str, ...]]] = [(field, (field.name,)) for field in schema.fields]

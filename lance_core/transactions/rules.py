@@ -9,15 +9,15 @@ from lance_core.format import key_filter
 from lance_core.format import operations as op
 from lance_core.format.operations import MapUpdate, Operation, UpdateMode
 from lance_core.transactions.footprint import (
-    affected,
+    affected_rows,
     config_of,
-    in_state,
-    live_ids,
-    meet,
-    removed,
+    updated_fragments,
+    field_ids_of,
+    have_common_key,
+    removed_fragments,
     replaced_fields,
     rewrites_columns,
-    touched,
+    touched_fragments,
 )
 from lance_core.transactions.verdicts import Verdict, incompatible_if, retry_if
 
@@ -44,7 +44,7 @@ def unknown_change(ours: Operation, theirs: Operation) -> Verdict:
 
 def same_fragments(ours: Operation, theirs: Operation) -> Verdict:
     """Both restate a fragment, and the second would undo what the first did to it."""
-    return retry_if(touched(ours) & touched(theirs))
+    return retry_if(touched_fragments(ours) & touched_fragments(theirs))
 
 
 def mandatory_columns(ours: Operation, theirs: Operation) -> Verdict:
@@ -57,20 +57,20 @@ def columns_written(ours: Operation, theirs: Operation) -> Verdict:
     """New values were written for a column that is gone; or a column became mandatory, and nobody looked for nulls."""
     assert isinstance(ours, op.Update)
     assert isinstance(theirs, op.Project)
-    return max(retry_if(set(ours.fields_modified) - live_ids(theirs.schema)), mandatory_columns(ours, theirs))
+    return max(retry_if(set(ours.fields_modified) - field_ids_of(theirs.schema)), mandatory_columns(ours, theirs))
 
 
 def same_rows(ours: Operation, theirs: Operation) -> Verdict:
     """Both remove or move rows of a fragment: two sets of deleted rows are joined, unless a row is in both. Files that
     changed under us, fragments that went, and rows that nobody named are planned again."""
-    mine = in_state(ours)
-    if not touched(ours) & touched(theirs):
+    mine = updated_fragments(ours)
+    if not touched_fragments(ours) & touched_fragments(theirs):
         return Verdict.COMPATIBLE
-    if affected(ours) is None or touched(ours) & set(removed(theirs)) or set(removed(ours)) & touched(theirs):
+    if affected_rows(ours) is None or touched_fragments(ours) & set(removed_fragments(theirs)) or set(removed_fragments(ours)) & touched_fragments(theirs):
         return Verdict.RETRY
     if isinstance(theirs, op.Update) and (theirs.mode is UpdateMode.REWRITE_COLUMNS or theirs.fields_modified):
         return Verdict.RETRY
-    for fragment in in_state(theirs).values():
+    for fragment in updated_fragments(theirs).values():
         before = mine.get(fragment.id)
         if before and not rewrites_columns(ours) and before.files != fragment.files:
             return Verdict.RETRY
@@ -81,12 +81,12 @@ def new_keys(ours: Operation, theirs: Operation) -> Verdict:
     """An upsert inserts what it did not find, and theirs may have brought it: rows of an append could have any key,
     unless somebody looked. So they could be of the slice that is overwritten."""
     assert isinstance(ours, op.Update)
-    if ours.restates is not None:
-        return retry_if(not isinstance(theirs, op.Append | op.Update) or theirs.meets is not False)
+    if ours.replaced_slice is not None:
+        return retry_if(not isinstance(theirs, op.Append | op.Update) or theirs.overlaps is not False)
     if ours.inserted_keys is None:
         return Verdict.COMPATIBLE
-    if isinstance(theirs, op.Append) and theirs.meets is not None:
-        return retry_if(theirs.meets)
+    if isinstance(theirs, op.Append) and theirs.overlaps is not None:
+        return retry_if(theirs.overlaps)
     if isinstance(theirs, op.Update) and theirs.inserted_keys is not None:
         return retry_if(key_filter.may_share_keys(ours.inserted_keys, theirs.inserted_keys))
     return Verdict.RETRY
@@ -97,14 +97,14 @@ def same_rows_or_new_keys(ours: Operation, theirs: Operation) -> Verdict:
     that it has no match for must have seen those that another upsert brought."""
     assert isinstance(ours, op.Update)
     assert isinstance(theirs, op.Update)
-    unseen = retry_if(ours.removes_rest and theirs.inserted_keys is not None)
+    unseen = retry_if(ours.deletes_unmatched and theirs.inserted_keys is not None)
     return max(same_rows(ours, theirs), new_keys(ours, theirs), unseen)
 
 
 def same_fragments_or_slice(ours: Operation, theirs: Operation) -> Verdict:
     """Both restate a fragment; or values were replaced by which rows are of the slice that is overwritten."""
     assert isinstance(ours, op.Update)
-    return max(same_fragments(ours, theirs), retry_if(ours.restates is not None))
+    return max(same_fragments(ours, theirs), retry_if(ours.replaced_slice is not None))
 
 
 def both_replace(ours: Operation, theirs: Operation) -> Verdict:
@@ -118,7 +118,7 @@ def both_replace(ours: Operation, theirs: Operation) -> Verdict:
 def same_config_keys(ours: Operation, theirs: Operation) -> Verdict:
     """Two values for one key: which one is meant, a person decides."""
     mine, other = config_of(ours), config_of(theirs)
-    return incompatible_if(meet(mine, other))
+    return incompatible_if(have_common_key(mine, other))
 
 
 def settings_of_what_went(ours: Operation, theirs: Operation) -> Verdict:
@@ -134,7 +134,7 @@ def same_settings(ours: Operation, theirs: Operation) -> Verdict:
     assert isinstance(ours, op.UpdateConfig)
     assert isinstance(theirs, op.UpdateConfig)
     return incompatible_if(
-        meet(ours.config, theirs.config)
+        have_common_key(ours.config, theirs.config)
         or _keys(ours.table_metadata) & _keys(theirs.table_metadata)
         or (ours.schema_metadata is not None and theirs.schema_metadata is not None)
         or ours.field_metadata.keys() & theirs.field_metadata.keys()
@@ -175,16 +175,16 @@ def both_compact(ours: Operation, theirs: Operation) -> Verdict:
 def target_removed(ours: Operation, theirs: Operation) -> Verdict:
     """The fragment whose column this replaces is gone. Rows deleted from it stay deleted."""
     assert isinstance(ours, op.DataReplacement)
-    return incompatible_if(touched(ours) & set(removed(theirs)))
+    return incompatible_if(touched_fragments(ours) & set(removed_fragments(theirs)))
 
 
 def target_changed(ours: Operation, theirs: Operation) -> Verdict:
     """The values that this replaces were changed, or their rows moved to another fragment."""
     assert isinstance(ours, op.DataReplacement)
     assert isinstance(theirs, op.Update)
-    if touched(ours) & set(removed(theirs)):
+    if touched_fragments(ours) & set(removed_fragments(theirs)):
         return Verdict.INCOMPATIBLE
-    if not touched(ours) & touched(theirs):
+    if not touched_fragments(ours) & touched_fragments(theirs):
         return Verdict.COMPATIBLE
     moved = theirs.new and theirs.mode is not UpdateMode.REWRITE_COLUMNS
     return retry_if(moved or replaced_fields(ours) & set(theirs.fields_modified))
@@ -194,7 +194,7 @@ def target_columns_dropped(ours: Operation, theirs: Operation) -> Verdict:
     """The column that this replaces is gone; or it became mandatory."""
     assert isinstance(ours, op.DataReplacement)
     assert isinstance(theirs, op.Project)
-    gone = {field_id for field_id in replaced_fields(ours) if field_id >= 0} - live_ids(theirs.schema)
+    gone = {field_id for field_id in replaced_fields(ours) if field_id >= 0} - field_ids_of(theirs.schema)
     return max(incompatible_if(gone), mandatory_columns(ours, theirs))
 
 
@@ -202,7 +202,7 @@ def same_columns(ours: Operation, theirs: Operation) -> Verdict:
     """Both replace the same column of a fragment."""
     assert isinstance(ours, op.DataReplacement)
     assert isinstance(theirs, op.DataReplacement)
-    return retry_if(touched(ours) & touched(theirs) and replaced_fields(ours) & replaced_fields(theirs))
+    return retry_if(touched_fragments(ours) & touched_fragments(theirs) and replaced_fields(ours) & replaced_fields(theirs))
 
 
 def same_place(ours: Operation, theirs: Operation) -> Verdict:

@@ -56,7 +56,7 @@ class Location:
     def address(self) -> str:
         """URI that opens the table again. It includes the manifest store if a URI can name that store."""
         manifests = self.access.manifest_store
-        return self.uri if manifests is None else manifests.named_in(self.uri)
+        return self.uri if manifests is None else manifests.qualify_uri(self.uri)
 
     @property
     def own_store(self) -> Store:
@@ -132,7 +132,7 @@ class Location:
 
     def resolve(self, path: str) -> tuple[Store, str]:
         """Return the store and path of a file of this version."""
-        return self.store.at(path) if isinstance(self.store, BasedStore) else (self.store, path)
+        return self.store.resolve(path) if isinstance(self.store, BasedStore) else (self.store, path)
 
     def for_manifest(self, manifest: Manifest) -> "Location":
         """Return this location with the base paths of a version."""
@@ -190,7 +190,7 @@ def locate(
     manifests = open_manifest_store(named or manifest_store, options)
     store = open_store(place, storage_options=options, durable=durable)
     access = AccessOptions(options, durable, allowed, manifests)
-    published = store if manifests is None else TwoPhaseStore(store, manifests, manifests.key(store.description))
+    published = store if manifests is None else TwoPhaseStore(store, manifests, manifests.table_key(store.description))
     return Location(uri=store.description, store=published, codec=LanceCodec(store), access=access)
 
 

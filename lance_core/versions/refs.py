@@ -199,7 +199,7 @@ def create_reference(store: Store, path: str, data: bytes) -> bool:
 def list_references(store: Store, directory: str) -> list[tuple[str, str]]:
     """Return the names of the references in a directory, each with its path."""
     paths = [info.path for info in store.list(directory)]
-    return sorted((name, path) for path in paths if (name := refs.name_in(path)) is not None)
+    return sorted((name, path) for path in paths if (name := refs.parse_reference_name(path)) is not None)
 
 
 def _read_tag_file(store: Store, path: str) -> Tag:

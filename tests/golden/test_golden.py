@@ -139,7 +139,7 @@ def test_manifests_without_data_format(unpacked: Path) -> None:
 
 def test_manifests_without_writer_version_or_counts(unpacked: Path) -> None:
     manifest = raw(unpacked, "0.5.0", "deletions", 4)
-    assert not manifest.is_signed
+    assert not manifest.has_writer
     assert [fragment.physical_rows for fragment in manifest.fragments] == [0, 0, 0]
     deleted = [fragment.deletion_file for fragment in manifest.fragments]
     assert [file and file.deleted_rows for file in deleted] == [None, None, None]
@@ -153,7 +153,7 @@ def test_manifests_without_writer_version_or_counts(unpacked: Path) -> None:
 def test_manifests_with_wrong_counts(unpacked: Path) -> None:
     """0.8.0 took the rows that 0.5.0 had left for all rows, and counted what was deleted from them once more."""
     manifest = raw(unpacked, "0.8.0", "handed_over", 5)
-    assert not manifest.is_signed
+    assert not manifest.has_writer
     assert [fragment.physical_rows for fragment in manifest.fragments] == [2, 3, 4, 2]
     assert manifest.row_count() == 8
     assert Table.open(str(unpacked / "0.8.0" / "handed_over"), version=5).count_rows() == 11
@@ -183,9 +183,9 @@ def test_field_ids_given_out_twice(unpacked: Path) -> None:
 def test_writer_versions_are_not_parsed(unpacked: Path) -> None:
     manifest = raw(unpacked, "0.10.0", "deletions", 4)
     for version in ("0.39.0-beta.2", "7.1.0-rc.1+build.5", "next", ""):
-        message = manifest.edit()
+        message = manifest.copy_header()
         message.writer_version.version = version
-        framed = Manifest.framed(message, index_section=None, transaction=None, path="x")
+        framed = Manifest.from_header(message, index_section=None, transaction=None, path="x")
         assert Manifest.decode(framed.encode(), path="x").row_count() == 9
 
 
@@ -199,9 +199,9 @@ def test_deletions_are_kept_both_ways(unpacked: Path) -> None:
 
 
 def without(manifest: Manifest, name: str) -> bytes:
-    message = manifest.edit()
+    message = manifest.copy_header()
     message.ClearField(name)
-    return Manifest.framed(message, index_section=None, transaction=None, path="x").encode()
+    return Manifest.from_header(message, index_section=None, transaction=None, path="x").encode()
 
 
 def read(table: Table) -> dict[str, Any]:

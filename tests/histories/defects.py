@@ -153,7 +153,7 @@ def _one_file_for_all_deletions(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def fetch(location: Location, wanted: RequiredInputs, runtime: Runtime) -> FetchedInputs:
         fetched = real(location, wanted, runtime)
-        return replace(fetched, numbers=dict.fromkeys(fetched.numbers, 7))
+        return replace(fetched, file_numbers=dict.fromkeys(fetched.file_numbers, 7))
 
     monkeypatch.setattr(loop, "fetch_inputs", fetch)
 

@@ -48,11 +48,11 @@ def test_one_after_the_other(pairs: Pairs) -> None:
 def test_values_changed_under_a_new_index_that_nobody_notices(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = Pairs(stable=False, changes=ALL, begin=indexed, look=same_by_index)
     assert not tried.broken("update v everywhere", "index v")
-    monkeypatch.setattr(rebase, "without_fragments", lambda new, *_, **__: new)
+    monkeypatch.setattr(rebase, "remove_coverage", lambda new, *_, **__: new)
     assert "v = 20" in tried.broken("update v everywhere", "index v")
 
 
 def test_coverage_that_nobody_takes_away_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = Pairs(stable=False, changes=ALL, begin=indexed, look=same_by_index)
-    monkeypatch.setattr(index_coverage, "without_fragments", lambda indices, *_, **__: indices)
+    monkeypatch.setattr(index_coverage, "remove_coverage", lambda indices, *_, **__: indices)
     assert tried.broken("index v", "update v everywhere")

@@ -95,14 +95,14 @@ class Disk:
         }
         deletions = load_deletions(base.location.store, fragment)
         alive = range(fragment.physical_rows) if deletions is None else np.flatnonzero(
-            deletions.alive(0, fragment.physical_rows)
+            deletions.live_mask(0, fragment.physical_rows)
         )  # fmt: skip
         return {int(at): ".".join(filter(None, (values[NAME][at], values[DONE][at]))) for at in alive}
 
     def _values(self, location: Location, fragment: Fragment, file: DataFile) -> dict[int, list[str]]:
         """Of a file that the product wrote they are read."""
         if file.path not in self.files:
-            reader = location.codec.open(file.place)
+            reader = location.codec.open(file.qualified_path)
             assert reader.row_count == fragment.physical_rows, f"{file.path} has {reader.row_count} rows"
             found = pa.Table.from_batches(reader.read([*NAMES.values()], 0, reader.row_count))
             self.files[file.path] = {field_id: found[name].to_pylist() for field_id, name in NAMES.items()}
@@ -264,7 +264,7 @@ class Verb:
         )
         return op.Update(
             removed, updated, new_rows, inserted_keys=keys, affected=affected,
-            keys_brought=brought if self.kind == "upsert" else None,
+            source_keys=brought if self.kind == "upsert" else None,
         )  # fmt: skip
 
     def _rewrite_column(self, base: Snapshot, disk: Disk, runtime: Runtime) -> Operation | None:
@@ -303,7 +303,7 @@ class Verb:
     def _schema(self, base: Snapshot) -> Operation | None:
         manifest, schema = base.manifest, base.manifest.schema
         if self.kind == "add column":
-            first = field_ids.highest(schema, manifest.message.fragments, manifest.config) + 1
+            first = field_ids.highest_field_id(schema, manifest.message.fragments, manifest.config) + 1
             added = TableSchema.from_arrow(pa.schema([pa.field(self.work, pa.int8())]), first_id=first)
             wider = TableSchema((*schema.fields, *added.fields), schema.metadata)
             return op.Merge(tuple(manifest.fragments), wider, preserves_nullability=True)

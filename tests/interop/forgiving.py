@@ -12,7 +12,7 @@ from lance_core.format.rowids import RowIdSequence
 from lance_core.versions.table_id import TABLE_ID
 from tests.interop.reading import Line, steps_of
 
-OUR_CONFIG = (TABLE_ID, field_ids.NOTED)
+OUR_CONFIG = (TABLE_ID, field_ids.FIELD_ID_MAX_KEY)
 ALLOWED: Mapping[str, str] = {
     "our entries in config": (
         "`lance_assets.table_id` says which table it is, `lance_assets.field_id_max` which field ids were given out"
@@ -76,7 +76,7 @@ def manifests(
 ) -> tuple[table_pb2.Manifest, table_pb2.Manifest]:
     """Both, without what may differ. `shifted` are tables in which rows lay elsewhere for a time."""
     _note_unwritten(theirs, other, pair, counted)
-    renumbered = field_ids.NOTED in other.at[pair[1]].config
+    renumbered = field_ids.FIELD_ID_MAX_KEY in other.at[pair[1]].config
     counted["a field id is not given out again"] += renumbered
     messages = _message(theirs.at[pair[0]], counted), _message(other.at[pair[1]], counted)
     places = [place for place, each in enumerate(messages[1].fragments) if each.id in other.unwritten]

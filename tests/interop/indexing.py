@@ -33,12 +33,12 @@ def commit_ours(
     dataset = lance.dataset(uri)
     chosen = [each for each in dataset.get_fragments() if fragments is None or each.fragment_id in fragments]
     files = NewSegment(locate(uri, durable=False), uuid.uuid4())
-    version = kind.version(stable_row_ids=dataset.has_stable_row_ids)
+    version = kind.written_version(stable_row_ids=dataset.has_stable_row_ids)
     field = dataset.schema.field(column)
     rows = _rows(dataset, chosen, column, _holds_addresses(kind, version))
-    details = kind.write(files, field, rows, (), kind.options(options))
+    details = kind.write(files, field, rows, (), kind.parse_options(options))
     index = Index(
-        uuid=str(files.identity),
+        uuid=str(files.segment_uuid),
         name=f"{column}_idx",
         fields=[load_latest(locate(uri, durable=False)).manifest.schema.field(column).id],
         dataset_version=dataset.version,
@@ -56,7 +56,7 @@ def commit_ours(
 def _holds_addresses(kind: IndexType, version: int) -> bool:
     message = table_pb2.IndexMetadata(index_version=version)
     message.index_details.type_url = kind.type_url
-    return IndexMetadata(message).holds_addresses
+    return IndexMetadata(message).stores_addresses
 
 
 def _rows(
@@ -94,10 +94,10 @@ def check_theirs(uri: str, column: str, sqls: Sequence[str]) -> dict[str, Certai
     """By condition: what our reader can say of it; whatever it says is compared with what is there."""
     coverage = Coverage(load_latest(locate(uri, durable=False)))
     (standing,) = coverage.by_name[f"{column}_idx"]
-    assert standing.kind is not None, standing.unused
+    assert standing.kind is not None, standing.unused_reason
     dataset = lance.dataset(uri)
     field = dataset.schema.field(column)
-    segment = coverage.segment(standing.metadata)
+    segment = coverage.segment_of(standing.metadata)
     searcher = standing.kind.open(segment, field)
     examined = standing.kind.examine(segment, field)
     assert examined.problems == ()
@@ -111,7 +111,7 @@ def check_theirs(uri: str, column: str, sqls: Sequence[str]) -> dict[str, Certai
         said[sql] = None if found is None else found.certainty
         if found is not None:
             assert found.certainty is expecting
-            _compare(dataset, sql, MatchedRows(coverage.moves(standing).of_set(found.rows), found.certainty))
+            _compare(dataset, sql, MatchedRows(coverage.row_remap(standing).remap_set(found.rows), found.certainty))
     return said
 
 
@@ -132,4 +132,4 @@ def options_of(uri: str, column: str) -> IndexOptions:
     coverage = Coverage(load_latest(locate(uri, durable=False)))
     (standing,) = coverage.by_name[f"{column}_idx"]
     assert standing.kind is registry.by_name(standing.kind.name if standing.kind else "")
-    return standing.kind.options_of(coverage.segment(standing.metadata))
+    return standing.kind.options_of(coverage.segment_of(standing.metadata))

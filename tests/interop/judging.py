@@ -132,7 +132,7 @@ def _compare_exactly(
         lines = [str(message).splitlines() for message in messages]
         changed = "\n".join(unified_diff(lines[0], lines[1], "pylance", str(other), n=4, lineterm=""))
         raise Disagreement(f"version {pair[1]} of {other}: manifests differ\n{changed}", step)
-    ids_agree = field_ids.NOTED not in other.at[pair[1]].config
+    ids_agree = field_ids.FIELD_ID_MAX_KEY not in other.at[pair[1]].config
     if not shifted and ids_agree:
         transactions = _told(theirs, other, pair, counted, top_fields_only=False)
         if transactions[0] != transactions[1]:

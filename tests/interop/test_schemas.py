@@ -13,7 +13,7 @@ import pytest
 
 from lance_core import InvalidInput, Table
 from lance_core.format._pb import file_pb2
-from lance_core.format.field_ids import NOTED
+from lance_core.format.field_ids import FIELD_ID_MAX_KEY
 from lance_core.format.schema import TableSchema
 from tests.lance_core.dml.evolution import altered
 
@@ -227,7 +227,7 @@ def test_ids_that_are_used_up_are_told(noted: str, tmp_path: Path) -> None:
 def _with_noted(noted: str, place: Path) -> Path:
     """A config entry that is the library's own, written by somebody else."""
     lance.write_dataset(pa.table({"a": [1]}), place)
-    lance.dataset(place).update_config({NOTED: noted})
+    lance.dataset(place).update_config({FIELD_ID_MAX_KEY: noted})
     return place
 
 

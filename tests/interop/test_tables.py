@@ -340,7 +340,7 @@ def test_the_transaction_is_found_wherever_it_is(place: str, tmp_path: Path) -> 
     uri = str(tmp_path / "table")
     table = Table.create(uri, numbers(0, 1), properties={"where": place})
     manifest = table.manifest
-    message = manifest.edit()
+    message = manifest.copy_header()
     position = message.transaction_section
     message.ClearField("transaction_section")
     if place != "transaction_file":

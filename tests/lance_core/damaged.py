@@ -55,8 +55,8 @@ def older(uri: str) -> None:
     plain(uri)
     path = manifest_of(uri)
     data = path.read_bytes()
-    start = framing.manifest_position(data, size=len(data), path=path.name)
-    message = table_pb2.Manifest.FromString(framing.manifest_message(data, path=path.name))
+    start = framing.find_manifest_position(data, size=len(data), path=path.name)
+    message = table_pb2.Manifest.FromString(framing.extract_manifest_message(data, path=path.name))
     message.legacy_transaction_section = message.transaction_section
     message.ClearField("transaction_section")
     body = message.SerializeToString()
@@ -133,14 +133,14 @@ def transaction_of(uri: str) -> Path:
     """Of the newest version, whose inline copy is taken away."""
     path = manifest_of(uri)
     data = path.read_bytes()
-    message = table_pb2.Manifest.FromString(framing.manifest_message(data, path=path.name))
+    message = table_pb2.Manifest.FromString(framing.extract_manifest_message(data, path=path.name))
     section = (
-        framing.section(data, message.index_section, path="m", field="i") if message.HasField("index_section") else None
+        framing.read_section(data, message.index_section, path="m", field="i") if message.HasField("index_section") else None
     )
     message.ClearField("transaction_section")
     if section is not None:
         message.index_section = 0
-    path.write_bytes(framing.frame(section, None, message.SerializeToString()))
+    path.write_bytes(framing.frame_manifest(section, None, message.SerializeToString()))
     return Path(uri, "_transactions", message.transaction_file)
 
 

@@ -114,7 +114,7 @@ class Meeting:
         """Of each file that was written here, in the newest version."""
         codec = IpcCodec(self.store.inner)
         files = [file for part in self.table.at().manifest.fragments for file in part.files]
-        written = [file.place for file in files if len(file.path) > len("a-name.lance")]
+        written = [file.qualified_path for file in files if len(file.path) > len("a-name.lance")]
         return [codec.open(place).table["id"].to_pylist() for place in written]
 
     def parts(self, version: int) -> int:

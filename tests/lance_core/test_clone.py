@@ -13,7 +13,7 @@ import pytest
 
 from lance_core import AlreadyExists, Corrupt, InvalidInput, NotFound, StorageError, Table
 from lance_core.format._pb import table_pb2
-from lance_core.format.base_path import BasePath, free_id, located, split, with_added
+from lance_core.format.base_path import BasePath, smallest_free_id, qualify_path, split_qualified_path, add_bases
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
 from lance_core.operations import Append
@@ -147,9 +147,9 @@ def test_files_outside_are_opened_only_if_allowed(table: Table, tmp_path: Path) 
 def test_tricks_in_a_base_path_open_nothing(table: Table, tmp_path: Path, trick: str) -> None:
     clone = table.clone(str(tmp_path / "c"))
     Table.create(str(tmp_path / "secret"), rows(42))
-    message = clone.manifest.edit()
+    message = clone.manifest.copy_header()
     message.base_paths[0].path = trick.format(t=table.uri, c=clone.uri)
-    forged = Manifest.framed(message, index_section=None, transaction=None, path=clone.manifest.path)
+    forged = Manifest.from_header(message, index_section=None, transaction=None, path=clone.manifest.path)
     (Path(clone.uri) / clone.manifest.path).write_bytes(forged.encode())
     with pytest.raises(InvalidInput, match="outside the table"):
         Table.open(clone.uri, bases=[table.uri]).to_table()
@@ -158,9 +158,9 @@ def test_tricks_in_a_base_path_open_nothing(table: Table, tmp_path: Path, trick:
 def test_a_link_inside_the_table_leads_nowhere_else(table: Table, tmp_path: Path) -> None:
     clone = table.clone(str(tmp_path / "c"))
     (Path(clone.uri) / "inside").symlink_to(table.uri)
-    message = clone.manifest.edit()
+    message = clone.manifest.copy_header()
     message.base_paths[0].path = f"{clone.uri}/inside"
-    forged = Manifest.framed(message, index_section=None, transaction=None, path=clone.manifest.path)
+    forged = Manifest.from_header(message, index_section=None, transaction=None, path=clone.manifest.path)
     (Path(clone.uri) / clone.manifest.path).write_bytes(forged.encode())
     with pytest.raises(InvalidInput, match="outside the table"):
         Table.open(clone.uri).to_table()
@@ -168,9 +168,9 @@ def test_a_link_inside_the_table_leads_nowhere_else(table: Table, tmp_path: Path
 
 def test_a_base_that_is_not_there_is_damage(table: Table, tmp_path: Path) -> None:
     clone = table.clone(str(tmp_path / "c"))
-    message = clone.manifest.edit()
+    message = clone.manifest.copy_header()
     message.base_paths[0].id = 7
-    forged = Manifest.framed(message, index_section=None, transaction=None, path=clone.manifest.path)
+    forged = Manifest.from_header(message, index_section=None, transaction=None, path=clone.manifest.path)
     (Path(clone.uri) / clone.manifest.path).write_bytes(forged.encode())
     with pytest.raises(Corrupt, match="in base path 0, but the manifest has no base path with this id"):
         Table.open(clone.uri, bases=[table.uri]).to_table()
@@ -238,16 +238,16 @@ def test_files_that_pylance_put_into_a_base_are_read(tmp_path: Path, is_root: bo
 
 
 def test_names_and_numbers_of_bases() -> None:
-    assert free_id((), first=0) == 0
-    assert free_id([BasePath("a", 0), BasePath("b", 2)], first=0) == 1
-    assert [base.id for base in with_added([BasePath("a", 1)], [BasePath("b"), BasePath("c", 9)])] == [1, 2, 9]
+    assert smallest_free_id((), first=0) == 0
+    assert smallest_free_id([BasePath("a", 0), BasePath("b", 2)], first=0) == 1
+    assert [base.id for base in add_bases([BasePath("a", 1)], [BasePath("b"), BasePath("c", 9)])] == [1, 2, 9]
     for new in (BasePath("a"), BasePath("b", name="n")):
         with pytest.raises(InvalidInput, match="needs another name and path"):
-            with_added([BasePath("a", 1, "n")], [new])
+            add_bases([BasePath("a", 1, "n")], [new])
     with pytest.raises(InvalidInput, match="the id 1 is a's already"):
-        with_added([BasePath("a", 1)], [BasePath("b", 1)])
+        add_bases([BasePath("a", 1)], [BasePath("b", 1)])
     for base_id in (None, 0, 12):
-        assert split(located(base_id, "data/x.lance")) == (base_id, "data/x.lance")
+        assert split_qualified_path(qualify_path(base_id, "data/x.lance")) == (base_id, "data/x.lance")
 
 
 def test_a_clone_of_a_table_with_every_kind_of_column(tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ def test_a_text_is_no_list_of_bases(table: Table, tmp_path: Path, bases: Any) ->
     clone = str(tmp_path / "clone")
     table.clone(clone)
     for opened in (Table.open, Table.check):
-        with pytest.raises(InvalidInput, match="bases= is a list of places, each a text, and not a"):
+        with pytest.raises(InvalidInput, match=r"bases must be a list of locations \(strings\), not"):
             opened(clone, bases=bases)
     with pytest.raises(InvalidInput, match="outside the table"):
         Table.open(clone, bases=["/nothing/else"]).to_table()

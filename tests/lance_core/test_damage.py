@@ -23,10 +23,10 @@ def damaged(place: Path, change: Change) -> Table:
         place / "t", pa.table({"id": pa.array([1, 2, 3], pa.int64()), "s": ["a", "b", "c"]}), durable=False
     )
     path = Path(table.uri) / table.manifest.path
-    message = table_pb2.Manifest.FromString(framing.manifest_message(path.read_bytes(), path="m"))
+    message = table_pb2.Manifest.FromString(framing.extract_manifest_message(path.read_bytes(), path="m"))
     change(message)
     message.ClearField("transaction_section")
-    path.write_bytes(framing.frame(None, None, message.SerializeToString()))
+    path.write_bytes(framing.frame_manifest(None, None, message.SerializeToString()))
     return Table.open(table.uri)
 
 
@@ -202,7 +202,7 @@ def test_a_link_out_of_the_table_is_not_followed(directory: str, tmp_path: Path)
     here, there = (next((Path(one.uri) / directory).glob("*.[lm]a*")) for one in (table, other))
     here.unlink()
     here.symlink_to(there)
-    with pytest.raises(StorageError, match=r"is a link out of .*, to .*; what lies outside is not opened"):
+    with pytest.raises(StorageError, match=r"is a link out of .*, to .*; files outside are not opened"):
         Table.open(table.uri).to_table()
 
 

@@ -210,10 +210,10 @@ def test_many_versions_cost_no_more_to_open(table: Table, monkeypatch: pytest.Mo
     """In calls, which do not depend on the machine."""
     template = table.manifest
     for number in range(4, 200):
-        message = template.edit()
+        message = template.copy_header()
         message.version = number
         path = naming.manifest_path(Version(number))
-        made = Manifest.framed(message, index_section=None, transaction=None, path=path)
+        made = Manifest.from_header(message, index_section=None, transaction=None, path=path)
         (Path(table.uri) / path).write_bytes(made.encode())
     left_behind(table, b'{"version":199}')
     calls = counted(monkeypatch)

@@ -26,9 +26,9 @@ def hour(number: float) -> datetime:
 
 def stamped(table: Table, number: int, when: datetime) -> None:
     manifest = table.at(number).manifest
-    message = manifest.edit()
+    message = manifest.copy_header()
     message.timestamp.seconds, message.timestamp.nanos = int(when.timestamp()), when.microsecond * 1000
-    made = Manifest.framed(message, index_section=None, transaction=manifest.inline_transaction, path=manifest.path)
+    made = Manifest.from_header(message, index_section=None, transaction=manifest.inline_transaction, path=manifest.path)
     (Path(table.uri) / manifest.path).write_bytes(made.encode())
 
 

@@ -112,7 +112,7 @@ def head(uri: str) -> Path:
 
 
 def raw(path: Path) -> table_pb2.Manifest:
-    return table_pb2.Manifest.FromString(framing.manifest_message(path.read_bytes(), path=path.name))
+    return table_pb2.Manifest.FromString(framing.extract_manifest_message(path.read_bytes(), path=path.name))
 
 
 def edited(uri: str, change: Callable[[table_pb2.Manifest], None]) -> None:
@@ -120,7 +120,7 @@ def edited(uri: str, change: Callable[[table_pb2.Manifest], None]) -> None:
     path = head(uri)
     data, message = path.read_bytes(), raw(path)
     change(message)
-    start = framing.manifest_position(data, size=len(data), path=path.name)
+    start = framing.find_manifest_position(data, size=len(data), path=path.name)
     body = message.SerializeToString()
     footer = framing.FOOTER.pack(start, 0, 2, framing.MAGIC)
     path.write_bytes(data[:start] + struct.pack("<I", len(body)) + body + footer)
@@ -158,7 +158,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 def messages(uri: str) -> list[bytes]:
     paths = sorted(Path(uri, "_versions").glob("*.manifest"), reverse=True)
-    return [framing.manifest_message(path.read_bytes(), path=path.name) for path in paths]
+    return [framing.extract_manifest_message(path.read_bytes(), path=path.name) for path in paths]
 
 
 def both(tmp_path: Path, rows: pa.Table, **options: object) -> tuple[str, str]:
@@ -530,7 +530,7 @@ def test_trap_14_an_index_names_fragments_that_are_gone(tmp_path: Path) -> None:
 
 def test_trap_14_no_bytes_are_not_the_empty_set() -> None:
     unknown = IndexMetadata(table_pb2.IndexMetadata(name="i"))
-    nothing = unknown.covering(BitMap())
+    nothing = unknown.with_coverage(BitMap())
     assert unknown.covers is None
     assert nothing.covers == BitMap()
     assert len(nothing.message.fragment_bitmap) == 8
@@ -549,7 +549,7 @@ def test_trap_16_a_name_is_not_replaced_by_being_used_again(tmp_path: Path) -> N
         directory = Path(uri, "_indices")
         other = IndexMetadata(copy)
         shutil.copytree(directory / str(first.uuid), directory / str(other.uuid))
-        segments = [first.covering(BitMap([0])), other.covering(BitMap([1]))]
+        segments = [first.with_coverage(BitMap([0])), other.with_coverage(BitMap([1]))]
         Table.open(uri, durable=False).commit(CreateIndex(new=(segments[0],), removed=(first,)))
         Table.open(uri, durable=False).commit(CreateIndex(new=(segments[1],)))
         assert [index.uuid for index in indices_of(uri)] == [first.uuid, other.uuid]
@@ -784,7 +784,7 @@ def test_trap_38_entries_of_maps_come_in_any_order(tmp_path: Path) -> None:
     message.ClearField("transaction_section")
     shuffled = rest.SerializeToString() + b"".join(entries)
     assert shuffled != message.SerializeToString()
-    path.write_bytes(framing.frame(None, None, shuffled))
+    path.write_bytes(framing.frame_manifest(None, None, shuffled))
     again = Manifest.decode(path.read_bytes(), path="m")
     assert again.message == message
     assert again.config == table.config

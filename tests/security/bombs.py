@@ -52,11 +52,11 @@ class Place:
         self.table = Table.create(root / "t", ROWS, durable=False)
         self.uri = self.table.uri
         self.path = Path(self.uri, self.table.manifest.path)
-        self.message = table_pb2.Manifest.FromString(framing.manifest_message(self.path.read_bytes(), path="m"))
+        self.message = table_pb2.Manifest.FromString(framing.extract_manifest_message(self.path.read_bytes(), path="m"))
         self.message.ClearField("transaction_section")
 
     def put(self, body: bytes, *, section: bytes | None = None, transaction: bytes | None = None) -> Table:
-        self.path.write_bytes(framing.frame(section, transaction, body))
+        self.path.write_bytes(framing.frame_manifest(section, transaction, body))
         return Table.open(self.uri)
 
     def whole(self) -> bytes:
@@ -254,7 +254,7 @@ BOMBS: dict[str, Bomb] = {
         place.whole() + inside(b"\x12", parts(b"\x12"))
     ).to_table(),
     "as many fragments as are not weighed": lambda place: place.put(
-        place.whole() + parts(b"\x12", SMALL_PARTS.most - 10_000)
+        place.whole() + parts(b"\x12", SMALL_PARTS.maximum - 10_000)
     ).to_table(),
     "empty entries of config": lambda place: place.put(place.whole() + parts(b"\x82\x01")).config,
     "empty base paths": lambda place: place.put(place.whole() + parts(b"\x92\x01")).to_table(),
@@ -383,7 +383,7 @@ def _megabytes() -> int:
 def main() -> None:
     place = Path(sys.argv[1])
     place.mkdir(parents=True, exist_ok=True)
-    size_guard.check(b"", path="")
+    size_guard.check_message(b"", path="")
     for name in sys.argv[2:] or BOMBS:
         print(json.dumps(asdict(tried(name, place))), flush=True)
 

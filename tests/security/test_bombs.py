@@ -30,7 +30,7 @@ REFUSALS = ("Corrupt", "CorruptHead", "StorageError", "Unsupported")
 def test_a_record_of_small_things_is_not_read(part: str) -> None:
     """Three bytes of JSON can take twenty times that in memory."""
     store = MemoryStore()
-    listed = ",".join([part] * JSON_PARTS.most)
+    listed = ",".join([part] * JSON_PARTS.maximum)
     store.put("a.json", f'{{"files": [{{{listed}}}]}}'.encode() if ":" in part else f'{{"files": [{listed}]}}'.encode())
     for read in (read_lease, read_notice, read_intent):
         with pytest.raises(Unsupported, match="LANCE_ASSETS_JSON_PARTS_MAX"):
@@ -68,15 +68,15 @@ def test_none_of_them_hurts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [0, 1, 3, 100_003])
 def test_small_parts_are_counted_however_they_are_spelt(part: bytes, is_small: bool, count: int) -> None:
     """Over the ends of the pieces that are looked at, too."""
-    counted = size_guard.small_parts(np.frombuffer(part * count, dtype=np.uint8))
+    counted = size_guard.count_small_parts(np.frombuffer(part * count, dtype=np.uint8))
     assert counted >= count if is_small else counted <= count // 10
 
 
 def test_as_much_as_may_be_is_weighed() -> None:
     """Two bytes to a part, and the number of parts that are too many."""
-    size_guard.check(b"\x12\x00" * SMALL_PARTS.most, path="m")
+    size_guard.check_message(b"\x12\x00" * SMALL_PARTS.maximum, path="m")
     with pytest.raises(Unsupported, match="perhaps 2,000,001 parts of less than 16 bytes"):
-        size_guard.check(b"\x12\x00" * (SMALL_PARTS.most + 1), path="m")
+        size_guard.check_message(b"\x12\x00" * (SMALL_PARTS.maximum + 1), path="m")
 
 
 def test_what_is_read_is_measured_first() -> None:
@@ -87,7 +87,7 @@ def test_what_is_read_is_measured_first() -> None:
         assert read_whole(store, "x", limit) == b"y" * size
     store.put("x", b"y" * 101)
     with pytest.raises(
-        Unsupported, match=r"x has 101 bytes in a thing, and no more than 100 are read.* set LANCE_ASSETS"
+        Unsupported, match=r"x has 101 bytes in a thing, and no more than 100 are read.* set the environment variable LANCE_ASSETS"
     ):
         read_whole(store, "x", limit)
 
@@ -99,13 +99,13 @@ def test_large_files_are_read_in_two_pieces() -> None:
 
 
 def test_a_limit_is_raised_in_the_environment() -> None:
-    limit = Limit.of("FRAGMENTS", FRAGMENTS.most, "fragments", {"LANCE_ASSETS_FRAGMENTS_MAX": "5"})
+    limit = Limit.from_environment("FRAGMENTS", FRAGMENTS.maximum, "fragments", {"LANCE_ASSETS_FRAGMENTS_MAX": "5"})
     limit.check(5, path="m")
     with pytest.raises(Unsupported, match="m has 6 fragments, and no more than 5 are read"):
         limit.check(6, path="m")
     for wrong in ("", "many", "-1", "1e9", "0x10"):
-        with pytest.raises(InvalidInput, match="LANCE_ASSETS_FRAGMENTS_MAX in the environment is a whole number"):
-            Limit.of("FRAGMENTS", 1, "fragments", {"LANCE_ASSETS_FRAGMENTS_MAX": wrong})
+        with pytest.raises(InvalidInput, match="LANCE_ASSETS_FRAGMENTS_MAX must be a positive integer"):
+            Limit.from_environment("FRAGMENTS", 1, "fragments", {"LANCE_ASSETS_FRAGMENTS_MAX": wrong})
     program = "from lance_core.limits import MANIFEST_BYTES; print(MANIFEST_BYTES.most)"
     environment = {"LANCE_ASSETS_MANIFEST_BYTES_MAX": "77"}
     done = subprocess.run(
@@ -115,7 +115,7 @@ def test_a_limit_is_raised_in_the_environment() -> None:
 
 
 def test_deleted_rows_in_several_batches_are_counted_together() -> None:
-    half = DELETED_ROWS_AS_ARROW.most // 2 + 1
+    half = DELETED_ROWS_AS_ARROW.maximum // 2 + 1
     whole = deletion_arrow.encode(np.zeros(half, dtype=np.uint32))
     assert len(deletion_arrow.decode(whole, path="d")) == half
     with pytest.raises(Unsupported, match="deleted rows in one Arrow file"):

@@ -62,7 +62,7 @@ def manifest(data: bytes) -> None:
         lambda: _all_of(*(partial(_index, index) for index in found.indices)),
         lambda: _all_of(*(partial(_fragment, fragment) for fragment in found.fragments)),
         found.check_ids,
-        found.check_given_out,
+        found.check_last_fragment_id,
         found.row_count,
         lambda: list(fsck.of_version(found)),
         lambda: list(fsck.of_pair(found, found)),
@@ -123,7 +123,7 @@ def row_versions(data: bytes) -> None:
 
 def fragment_reuse(data: bytes) -> None:
     found = FragmentReuse.decode(data, path="f")
-    assert found.now_covered(found.new_fragments) is not None
+    assert found.follow_coverage(found.new_fragments) is not None
 
 
 def tag(data: bytes) -> None:
@@ -177,9 +177,9 @@ def _all_of(*questions: Callable[[], object]) -> None:
 def _fragment(fragment: Fragment) -> None:
     fragment.check(path="m")
     for file in fragment.files:
-        _ = (file.place, file.version, file.size, file.field_ids, file.column_indices)
+        _ = (file.qualified_path, file.version, file.size, file.field_ids, file.column_indices)
     if (deleted := fragment.deletion_file) is not None:
-        _ = (deleted.place, deleted.deleted_rows, deleted.is_bitmap)
+        _ = (deleted.qualified_path, deleted.deleted_rows, deleted.is_bitmap)
     _ = fragment.live_rows
     rows = fragment.physical_rows
     if fragment.row_ids is not None:
@@ -189,7 +189,7 @@ def _fragment(fragment: Fragment) -> None:
 
 
 def _index(index: IndexMetadata) -> None:
-    _ = (index.place, index.file_names, index.covers, index.kind, index.field_ids, index.holds_addresses)
+    _ = (index.qualified_path, index.file_names, index.covers, index.kind, index.field_ids, index.stores_addresses)
     progress_of(index)
     if index.name == FRAGMENT_REUSE:
         content_of(index)

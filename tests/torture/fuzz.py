@@ -184,7 +184,7 @@ def _reuse() -> bytes:
     gone = np.array([1], dtype=np.uint32)
     first = FragmentRewrite((small[0], small[1]), (None, gone), (small[2],))
     second = FragmentRewrite((small[2], small[3]), (gone, None), (small[4], small[5]))
-    return FragmentReuse.empty().followed_by(Version(2), [first]).followed_by(Version(5), [second]).encode()
+    return FragmentReuse.empty().with_compaction(Version(2), [first]).with_compaction(Version(5), [second]).encode()
 
 
 def case(kind: str, seed: int, number: int) -> bytes:
@@ -204,12 +204,12 @@ def _changed(kind: str, whole: bytes, draw: random.Random) -> bytes:
 def _reframed(data: bytes, draw: random.Random) -> bytes:
     """With one or more of its messages changed, in a frame that fits."""
     manifest = Manifest.decode(data, path="m")
-    parts = [manifest.index_section, manifest.inline_transaction, framing.manifest_message(data, path="m")]
-    others = [framing.manifest_message(draw.choice(originals("manifest")), path="m"), originals("transaction")[0]]
+    parts = [manifest.index_section, manifest.inline_transaction, framing.extract_manifest_message(data, path="m")]
+    others = [framing.extract_manifest_message(draw.choice(originals("manifest")), path="m"), originals("transaction")[0]]
     there = [number for number, part in enumerate(parts) if part is not None]
     for number in {2 if draw.random() < 0.7 else draw.choice(there), *([2] if draw.random() < 0.3 else [])}:
         parts[number] = mutated(parts[number] or b"", draw, others)
-    return framing.frame(parts[0], parts[1], parts[2] or b"", before=manifest.dictionaries)
+    return framing.frame_manifest(parts[0], parts[1], parts[2] or b"", before=manifest.dictionaries)
 
 
 def every_byte(size: Size) -> Iterator[tuple[str, bytes]]:
@@ -268,12 +268,12 @@ def _put_and_used(file: Path, whole: bytes, table: Path, use: Callable[[str], ob
 
 def _without_inline(data: bytes) -> bytes:
     manifest = Manifest.decode(data, path="m")
-    outline = manifest.edit()
+    outline = manifest.copy_header()
     outline.ClearField("transaction_section")
     section = manifest.index_section
     if section is not None:
         outline.index_section = len(manifest.dictionaries)
-    return framing.frame(section, None, outline.SerializeToString(), before=manifest.dictionaries)
+    return framing.frame_manifest(section, None, outline.SerializeToString(), before=manifest.dictionaries)
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
-"""Google Cloud Storage by its JSON interface: through the session and the credentials of a gcsfs file system.
+"""Google Cloud Storage bucket: the JSON API through the HTTP session and the credentials of a gcsfs file system.
 
-gcsfs's own calls are not used: they repeat a put whose answer was lost, and then say "exists" of what they put
-themselves.
+The calls of gcsfs for small objects are not used: they retry a put whose answer was lost, and then report their own
+object as existing.
 """
 
 import json
@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 from lance_core.errors import InvalidInput
 from lance_core.storage.buckets.bucket import ListedKey, ListingPage
-from lance_core.storage.optional_packages import package
-from lance_core.storage.options import Settings, hidden
+from lance_core.storage.optional_packages import import_package
+from lance_core.storage.options import Settings, redact
 from lance_core.storage.request_errors import RequestError, RequestErrorKind, kind_of_status
 
 if TYPE_CHECKING:
@@ -25,29 +25,33 @@ if TYPE_CHECKING:
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 30.0
 _FIELDS = "name,size,updated"
-_OUT_OF_RANGE = 416
-_TOLD_CHARACTERS_MAX = 300
+_RANGE_NOT_SATISFIABLE = 416
+_MESSAGE_CHARACTERS_MAX = 300
 
 
 @dataclass(frozen=True, slots=True)
 class _GcsSdk:
+    """Modules of the client libraries, imported on first use."""
+
     core: ModuleType
     asyn: ModuleType
     aiohttp: ModuleType
     yarl: ModuleType
     errors: ModuleType
-    """Of gcsfs, which it gives to credentials that cannot be renewed."""
+    """`gcsfs.retry`, whose `NonRetryableError` reports credentials that cannot be renewed."""
     auth: ModuleType
     oauth2: ModuleType
 
     @classmethod
-    def loaded(cls) -> "_GcsSdk":
+    def load(cls) -> "_GcsSdk":
         auth = ("google.auth.exceptions", "google.oauth2.credentials")
         names = ("gcsfs.core", "fsspec.asyn", "aiohttp", "yarl", "gcsfs.retry")
-        return cls(*(package(name, extra="gcs", needed_for="a table at gs://") for name in (*names, *auth)))
+        return cls(*(import_package(name, extra="gcs", needed_for="a table at gs://") for name in (*names, *auth)))
 
 
 class _Object(TypedDict):
+    """Object resource of the JSON API, as far as it is requested."""
+
     name: str
     size: str
     updated: str
@@ -55,59 +59,63 @@ class _Object(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class GcsBucket:
+    """Bucket of Google Cloud Storage."""
+
     name: str
     settings: Settings
-    _packages: _GcsSdk = field(repr=False)
-    _files: "GCSFileSystem" = field(repr=False)
+    _sdk: _GcsSdk = field(repr=False)
+    _filesystem: "GCSFileSystem" = field(repr=False)
     _secrets: tuple[str, ...] = field(repr=False)
 
     @classmethod
     def open(cls, authority: str, settings: Settings) -> "GcsBucket":
-        packages = _GcsSdk.loaded()
-        account = _account(settings)
+        sdk = _GcsSdk.load()
+        account = _service_account(settings)
         secrets = (*settings.secrets, account.get("private_key", ""))
         try:
-            files = packages.core.GCSFileSystem(
+            filesystem = sdk.core.GCSFileSystem(
                 project=account.get("project_id", ""),
-                token=_token(settings, account, packages),
-                endpoint_url=settings.endpoint() or account.get("gcs_base_url"),
-                requests_timeout=packages.aiohttp.ClientTimeout(
-                    sock_connect=settings.seconds("connect_timeout", _CONNECT_SECONDS),
-                    sock_read=settings.seconds("timeout", _ANSWER_SECONDS),
+                token=_token(settings, account, sdk),
+                endpoint_url=settings.get_endpoint() or account.get("gcs_base_url"),
+                requests_timeout=sdk.aiohttp.ClientTimeout(
+                    sock_connect=settings.get_seconds("connect_timeout", _CONNECT_SECONDS),
+                    sock_read=settings.get_seconds("timeout", _ANSWER_SECONDS),
                 ),
                 use_listings_cache=False,
                 skip_instance_cache=True,
             )
-        except (OSError, ValueError, KeyError, packages.auth.GoogleAuthError) as error:
-            # Its own words may quote the key that could not be read.
+        except (OSError, ValueError, KeyError, sdk.auth.GoogleAuthError) as error:
+            # The message of the library may quote the key that it could not parse.
             raise RequestError(
                 RequestErrorKind.FORBIDDEN,
-                f"no usable credentials ({type(error).__name__}); look at google_service_account and the like, or give "
-                "google_skip_signature='true' for a public bucket",
+                f"no usable credentials ({type(error).__name__}); check the storage options google_service_account and "
+                "google_service_account_key, or set google_skip_signature='true' for a public bucket",
             ) from None
-        return cls(authority, settings, packages, files, secrets)
+        return cls(authority, settings, sdk, filesystem, secrets)
 
     def get(self, key: str, start: int, length: int | None) -> bytes:
         end = "" if length is None else str(start + length - 1)
         headers = {"Range": f"bytes={start}-{end}"} if start or length is not None else {}
-        status, body = self._answer("GET", self._object(key), {"alt": "media"}, headers=headers)
-        return b"" if status == _OUT_OF_RANGE else _taken(status, body, self._secrets)
+        status, body = self._send("GET", self._object_url(key), {"alt": "media"}, headers=headers)
+        return b"" if status == _RANGE_NOT_SATISFIABLE else _body_or_error(status, body, self._secrets)
 
     def head(self, key: str) -> ListedKey:
-        return _found(json.loads(self._asked("GET", self._object(key), {"fields": _FIELDS})))
+        return _listed_key(json.loads(self._request("GET", self._object_url(key), {"fields": _FIELDS})))
 
-    def page(self, prefix: str, *, deep: bool, after: str, following: str | None, limit: int) -> ListingPage:
-        asked = {"prefix": prefix, "maxResults": str(limit), "fields": f"nextPageToken,prefixes,items({_FIELDS})"}
-        if not deep:
-            asked["delimiter"] = "/"
+    def list_page(
+        self, prefix: str, *, recursive: bool, after: str, continuation: str | None, limit: int
+    ) -> ListingPage:
+        parameters = {"prefix": prefix, "maxResults": str(limit), "fields": f"nextPageToken,prefixes,items({_FIELDS})"}
+        if not recursive:
+            parameters["delimiter"] = "/"
         if after:
-            asked["startOffset"] = after
-        if following is not None:
-            asked["pageToken"] = following
-        answer = json.loads(self._asked("GET", f"{self._place}/storage/v1/b/{_quoted(self.name)}/o", asked))
-        found = [_found(each) for each in answer.get("items", ())]
-        directories = answer.get("prefixes", ())
-        return ListingPage([each for each in found if each.key > after], answer.get("nextPageToken"), directories)
+            parameters["startOffset"] = after
+        if continuation is not None:
+            parameters["pageToken"] = continuation
+        page = json.loads(self._request("GET", f"{self._endpoint}/storage/v1/b/{_quote(self.name)}/o", parameters))
+        keys = [_listed_key(item) for item in page.get("items", ())]  # `startOffset` itself is included in the page
+        directories = page.get("prefixes", ())
+        return ListingPage([listed for listed in keys if listed.key > after], page.get("nextPageToken"), directories)
 
     def put(self, key: str, data: bytes) -> None:
         self._put(key, data, {})
@@ -116,133 +124,139 @@ class GcsBucket:
         self._put(key, data, {"ifGenerationMatch": "0"})
 
     def delete(self, key: str) -> None:
-        self._asked("DELETE", self._object(key), {})
+        self._request("DELETE", self._object_url(key), {})
 
     def download(self, key: str, to: Path) -> None:
-        self._done(lambda: self._files.get_file(f"{self.name}/{key}", str(to)))
+        self._run(lambda: self._filesystem.get_file(f"{self.name}/{key}", str(to)))
 
     def upload(self, source: Path, key: str) -> None:
-        self._done(lambda: self._files.put_file(str(source), f"{self.name}/{key}"))
+        self._run(lambda: self._filesystem.put_file(str(source), f"{self.name}/{key}"))
 
     def copy(self, key: str, to: str) -> None:
-        self._done(lambda: self._files.cp_file(f"{self.name}/{key}", f"{self.name}/{to}"))
+        self._run(lambda: self._filesystem.cp_file(f"{self.name}/{key}", f"{self.name}/{to}"))
 
     @property
     def _checks_certificates(self) -> bool:
-        return not self.settings.flag("allow_invalid_certificates")
+        return not self.settings.get_flag("allow_invalid_certificates")
 
     @property
-    def _place(self) -> str:
-        return str(self._files.base).removesuffix("/storage/v1/")
+    def _endpoint(self) -> str:
+        return str(self._filesystem.base).removesuffix("/storage/v1/")
 
-    def _object(self, key: str) -> str:
-        return f"{self._place}/storage/v1/b/{_quoted(self.name)}/o/{_quoted(key)}"
+    def _object_url(self, key: str) -> str:
+        return f"{self._endpoint}/storage/v1/b/{_quote(self.name)}/o/{_quote(key)}"
 
     def _put(self, key: str, data: bytes, condition: Mapping[str, str]) -> None:
-        asked = {"uploadType": "media", "name": key, **condition}
+        parameters = {"uploadType": "media", "name": key, **condition}
         headers = {"Content-Type": "application/octet-stream"}
-        place = f"{self._place}/upload/storage/v1/b/{_quoted(self.name)}/o"
-        self._asked("POST", place, asked, headers=headers, data=data)
+        url = f"{self._endpoint}/upload/storage/v1/b/{_quote(self.name)}/o"
+        self._request("POST", url, parameters, headers=headers, data=data)
 
-    def _asked(
+    def _request(
         self,
         method: str,
-        place: str,
-        asked: Mapping[str, str],
+        url: str,
+        parameters: Mapping[str, str],
         *,
         headers: Mapping[str, str] | None = None,
         data: bytes | None = None,
     ) -> bytes:
-        return _taken(*self._answer(method, place, asked, headers=headers, data=data), self._secrets)
+        return _body_or_error(*self._send(method, url, parameters, headers=headers, data=data), self._secrets)
 
-    def _answer(
+    def _send(
         self,
         method: str,
-        place: str,
-        asked: Mapping[str, str],
+        url: str,
+        parameters: Mapping[str, str],
         *,
         headers: Mapping[str, str] | None = None,
         data: bytes | None = None,
     ) -> tuple[int, bytes]:
-        answers: list[tuple[int, bytes]] = []
-        query = "&".join(f"{name}={_quoted(value)}" for name, value in asked.items())
-        url = self._packages.yarl.URL(f"{place}?{query}", encoded=True)
-        files = self._files
+        responses: list[tuple[int, bytes]] = []
+        query = "&".join(f"{name}={_quote(value)}" for name, value in parameters.items())
+        full_url = self._sdk.yarl.URL(f"{url}?{query}", encoded=True)
+        filesystem = self._filesystem
 
         async def request() -> None:
-            await files._set_session()
-            sent = dict(headers or {})
-            files.credentials.apply(sent)
-            call = files.session.request(
-                method, url, headers=sent, data=data, timeout=files.requests_timeout, ssl=self._checks_certificates
+            await filesystem._set_session()
+            all_headers = dict(headers or {})
+            filesystem.credentials.apply(all_headers)
+            call = filesystem.session.request(
+                method,
+                full_url,
+                headers=all_headers,
+                data=data,
+                timeout=filesystem.requests_timeout,
+                ssl=self._checks_certificates,
             )
-            async with call as answer:
-                answers.append((answer.status, await answer.read()))
+            async with call as response:
+                responses.append((response.status, await response.read()))
 
-        self._done(lambda: self._packages.asyn.sync(files.loop, request))
-        return answers[0]
+        self._run(lambda: self._sdk.asyn.sync(filesystem.loop, request))
+        return responses[0]
 
-    def _done(self, request: Callable[[], object]) -> None:
-        packages = self._packages
+    def _run(self, request: Callable[[], object]) -> None:
+        """Run a request, and translate the errors of the client libraries into a `RequestError`."""
+        sdk = self._sdk
         try:
             request()
-        except (packages.auth.TransportError, packages.aiohttp.ClientConnectorError) as error:
-            raise RequestError(RequestErrorKind.UNREACHED, hidden(str(error), self._secrets)) from None
-        except (packages.auth.GoogleAuthError, packages.errors.NonRetryableError) as error:
+        except (sdk.auth.TransportError, sdk.aiohttp.ClientConnectorError) as error:
+            raise RequestError(RequestErrorKind.UNREACHED, redact(str(error), self._secrets)) from None
+        except (sdk.auth.GoogleAuthError, sdk.errors.NonRetryableError) as error:
             raise RequestError(
                 RequestErrorKind.FORBIDDEN, f"the credentials are not accepted ({type(error).__name__})"
             ) from None
-        except packages.errors.HttpError as error:
+        except sdk.errors.HttpError as error:
             status = int(error.code) if str(error.code).isdecimal() else 0
-            raise RequestError(kind_of_status(status), hidden(str(error), self._secrets)) from None
+            raise RequestError(kind_of_status(status), redact(str(error), self._secrets)) from None
         except FileNotFoundError:
             raise RequestError(RequestErrorKind.ABSENT, "") from None
-        except (OSError, packages.aiohttp.ClientError) as error:
+        except (OSError, sdk.aiohttp.ClientError) as error:
             raise RequestError(
-                RequestErrorKind.LOST, hidden(str(error) or type(error).__name__, self._secrets)
+                RequestErrorKind.LOST, redact(str(error) or type(error).__name__, self._secrets)
             ) from None
 
 
-def _taken(status: int, body: bytes, secrets: tuple[str, ...]) -> bytes:
+def _body_or_error(status: int, body: bytes, secrets: tuple[str, ...]) -> bytes:
     if 200 <= status < 300:
         return body
     try:
-        told = str(json.loads(body)["error"]["message"])
+        message = str(json.loads(body)["error"]["message"])
     except (ValueError, KeyError, TypeError):
-        told = f"HTTP status {status}"
-    told = hidden(told, secrets)[:_TOLD_CHARACTERS_MAX]
-    if status == 404 and "bucket" in told.lower():
-        raise RequestError(RequestErrorKind.REFUSED, told)
-    raise RequestError(kind_of_status(status), told)
+        message = f"HTTP status {status}"
+    message = redact(message, secrets)[:_MESSAGE_CHARACTERS_MAX]
+    if status == 404 and "bucket" in message.lower():
+        raise RequestError(RequestErrorKind.REFUSED, message)
+    raise RequestError(kind_of_status(status), message)
 
 
-def _account(settings: Settings) -> Mapping[str, str]:
-    """What a service account's key says of itself."""
+def _service_account(settings: Settings) -> Mapping[str, str]:
+    """Return the parsed service account key from the options; an empty mapping if there is none."""
     text = settings.get("key")
     if text is None:
         return {}
     try:
-        told = json.loads(text)
+        key = json.loads(text)
     except ValueError:
-        told = None
-    if not isinstance(told, dict):
-        raise InvalidInput("the storage option google_service_account_key is not the JSON text of a key")
-    return {name: str(value) for name, value in told.items() if isinstance(name, str)}
+        key = None
+    if not isinstance(key, dict):
+        raise InvalidInput("the storage option google_service_account_key must be the JSON text of a key")
+    return {name: str(value) for name, value in key.items() if isinstance(name, str)}
 
 
-def _token(settings: Settings, account: Mapping[str, str], packages: _GcsSdk) -> object:
-    if settings.flag("unsigned") or account.get("disable_oauth") == "True":
+def _token(settings: Settings, account: Mapping[str, str], sdk: _GcsSdk) -> object:
+    if settings.get_flag("unsigned") or account.get("disable_oauth") == "True":
         return "anon"
     if bearer := settings.get("token"):
-        return cast(object, packages.oauth2.Credentials(bearer))
+        return cast(object, sdk.oauth2.Credentials(bearer))
     return dict(account) or settings.get("key_file") or "google_default"
 
 
-def _found(told: _Object) -> ListedKey:
+def _listed_key(item: _Object) -> ListedKey:
     return ListedKey(
-        told["name"], int(told["size"]), datetime.fromisoformat(told["updated"]), str(told.get("etag", ""))
+        item["name"], int(item["size"]), datetime.fromisoformat(item["updated"]), str(item.get("etag", ""))
     )
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return quote(text, safe="")

@@ -1,5 +1,5 @@
-"""Entries in a table of a database, through SQLAlchemy: SQLite for one machine, PostgreSQL for many. The table is made
-when the first version is reserved.
+"""Entries in a table of a database, through SQLAlchemy: SQLite for one machine, PostgreSQL for many. The table is
+made when the first version is reserved.
 
     lance_manifests(base_uri, version, path, size, committer), with base_uri and version as its key
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from lance_core.errors import InvalidInput, MissingDependency, StorageError, Unsupported
 from lance_core.format.ids import Version
 from lance_core.storage.manifest_stores.manifest_store import COMMITTER, Entry
-from lance_core.storage.options import hidden
+from lance_core.storage.options import redact
 from lance_core.storage.store import Put
 
 if TYPE_CHECKING:
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 KIND = "sql"
 TABLE = "lance_manifests"
 _DIALECTS = ("sqlite", "postgresql")
-_SECONDS_TO_WAIT = 30
+_TIMEOUT_SECONDS = 30
 
 _engines: dict[tuple[int, str], "Engine"] = {}
 """By process: a connection is not taken across a fork."""
-_with_table: set[tuple[int, str]] = set()
+_initialized: set[tuple[int, str]] = set()
 """Those that are known to have the table."""
-_making = threading.Lock()
+_engines_lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class SqlManifestStore:
 
     @property
     def description(self) -> str:
-        url = _parsed(self.url)
+        url = _parse_url(self.url)
         host = f"{url.host}{f':{url.port}' if url.port else ''}/" if url.host else ""
         return f"{url.get_backend_name()} {host}{url.database}"
 
@@ -51,52 +51,52 @@ class SqlManifestStore:
     def kind(self) -> str:
         return KIND
 
-    def named_in(self, uri: str) -> str:
+    def qualify_uri(self, uri: str) -> str:
         return uri
 
-    def key(self, uri: str) -> str:
+    def table_key(self, uri: str) -> str:
         return uri.rstrip("/")
 
-    def newest(self, key: str) -> Entry | None:
+    def newest_entry(self, key: str) -> Entry | None:
         table = _table()
         return self._first(table.select().where(table.c.base_uri == key).order_by(table.c.version.desc()).limit(1))
 
-    def find(self, key: str, version: Version) -> Entry | None:
+    def find_entry(self, key: str, version: Version) -> Entry | None:
         table = _table()
         return self._first(table.select().where(table.c.base_uri == key, table.c.version == version))
 
-    def listed(self, key: str) -> Sequence[Entry]:
+    def list_entries(self, key: str) -> Sequence[Entry]:
         table = _table()
         return self._entries(table.select().where(table.c.base_uri == key).order_by(table.c.version))
 
     def reserve(self, key: str, entry: Entry) -> Put:
         from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
-        self._made()
+        self._ensure_table()
         values = {"base_uri": key, "version": entry.version, "committer": COMMITTER}
         try:
-            with self._engine().connect() as connection:
+            with self._connection_pool().connect() as connection:
                 connection.execute(_table().insert().values(**values, path=entry.path, size=entry.size))
         except IntegrityError:
             return Put.EXISTS
         except DBAPIError as error:
-            if error.connection_invalidated or _is_unanswered(error):
+            if error.connection_invalidated or _is_connection_error(error):
                 return Put.UNKNOWN
-            raise self._failed(f"reserve version {entry.version}", error) from error
+            raise self._storage_error(f"reserve version {entry.version}", error) from error
         except SQLAlchemyError as error:
-            raise self._failed(f"reserve version {entry.version}", error) from error
+            raise self._storage_error(f"reserve version {entry.version}", error) from error
         return Put.CREATED
 
-    def move(self, key: str, entry: Entry, to: Entry) -> bool:
+    def move_entry(self, key: str, entry: Entry, to: Entry) -> bool:
         table = _table()
         moved = table.update().values(path=to.path, size=to.size, committer=COMMITTER)
         at = (table.c.base_uri == key, table.c.version == entry.version, table.c.path == entry.path)
-        return self._changed(f"move version {entry.version}", moved.where(*at)) == 1
+        return self._execute_change(f"move version {entry.version}", moved.where(*at)) == 1
 
-    def forget(self, key: str, entry: Entry) -> None:
+    def remove_entry(self, key: str, entry: Entry) -> None:
         table = _table()
         at = (table.c.base_uri == key, table.c.version == entry.version, table.c.path == entry.path)
-        self._changed(f"forget version {entry.version}", table.delete().where(*at))
+        self._execute_change(f"forget version {entry.version}", table.delete().where(*at))
 
     def _first(self, query: "Executable") -> Entry | None:
         return next(iter(self._entries(query)), None)
@@ -105,59 +105,59 @@ class SqlManifestStore:
         from sqlalchemy.exc import SQLAlchemyError
 
         try:
-            with self._engine().connect() as connection:
+            with self._connection_pool().connect() as connection:
                 return [_entry(row) for row in connection.execute(query)]
         except SQLAlchemyError as error:
             with suppress(SQLAlchemyError):
                 if not self._has_table():
                     return ()  # nobody has reserved anything yet
-            raise self._failed("look for a version", error) from error
+            raise self._storage_error("look for a version", error) from error
 
-    def _changed(self, what: str, statement: "Executable") -> int:
+    def _execute_change(self, what: str, statement: "Executable") -> int:
         from sqlalchemy import CursorResult
         from sqlalchemy.exc import SQLAlchemyError
 
         try:
-            with self._engine().connect() as connection:
+            with self._connection_pool().connect() as connection:
                 result = connection.execute(statement)
                 assert isinstance(result, CursorResult)
                 return result.rowcount
         except SQLAlchemyError as error:
-            raise self._failed(what, error) from error
+            raise self._storage_error(what, error) from error
 
     def _has_table(self) -> bool:
         from sqlalchemy import inspect
 
-        return inspect(self._engine()).has_table(TABLE)
+        return inspect(self._connection_pool()).has_table(TABLE)
 
-    def _made(self) -> None:
+    def _ensure_table(self) -> None:
         """Two may find that it is missing; then one of them meets the table of the other."""
         from sqlalchemy.exc import SQLAlchemyError
 
         known = (os.getpid(), self.url)
-        if known in _with_table:
+        if known in _initialized:
             return
         try:
             if not self._has_table():
                 with suppress(SQLAlchemyError):
-                    _table().create(self._engine(), checkfirst=True)
+                    _table().create(self._connection_pool(), checkfirst=True)
                 if not self._has_table():
-                    _table().create(self._engine())
+                    _table().create(self._connection_pool())
         except SQLAlchemyError as error:
-            raise self._failed(f"make the table {TABLE}", error) from error
-        _with_table.add(known)
+            raise self._storage_error(f"make the table {TABLE}", error) from error
+        _initialized.add(known)
 
-    def _engine(self) -> "Engine":
+    def _connection_pool(self) -> "Engine":
         known = (os.getpid(), self.url)
-        with _making:
+        with _engines_lock:
             if known not in _engines:
-                _engines[known] = _opened(_parsed(self.url))
+                _engines[known] = _create_engine(_parse_url(self.url))
             return _engines[known]
 
-    def _failed(self, what: str, error: "SQLAlchemyError") -> StorageError:
+    def _storage_error(self, what: str, error: "SQLAlchemyError") -> StorageError:
         """With what the database said, less the password, should it have repeated that."""
         said = str(getattr(error, "orig", None) or type(error).__name__).strip().partition("\n")[0]
-        return StorageError(f"{self.description}: could not {what}: {hidden(said, _secrets(_parsed(self.url)))}")
+        return StorageError(f"{self.description}: could not {what}: {redact(said, _secrets(_parsed(self.url)))}")
 
 
 def _secrets(url: "URL") -> Iterator[str]:
@@ -169,7 +169,7 @@ def _secrets(url: "URL") -> Iterator[str]:
             yield from values
 
 
-def _parsed(text: str) -> "URL":
+def _parse_url(text: str) -> "URL":
     try:
         from sqlalchemy import make_url
         from sqlalchemy.exc import ArgumentError
@@ -197,14 +197,14 @@ def _parsed(text: str) -> "URL":
     return url.set(drivername="postgresql+psycopg") if url.drivername == "postgresql" else url
 
 
-def _opened(url: "URL") -> "Engine":
+def _create_engine(url: "URL") -> "Engine":
     from sqlalchemy import create_engine
 
     wait: dict[str, object] = {}
     if url.get_backend_name() == "sqlite":
-        wait = {"timeout": _SECONDS_TO_WAIT}
+        wait = {"timeout": _TIMEOUT_SECONDS}
     elif url.get_driver_name().startswith("psycopg") and "options" not in url.query:
-        wait = {"connect_timeout": _SECONDS_TO_WAIT, "options": f"-c statement_timeout={_SECONDS_TO_WAIT}s"}
+        wait = {"connect_timeout": _TIMEOUT_SECONDS, "options": f"-c statement_timeout={_SECONDS_TO_WAIT}s"}
     try:
         return create_engine(
             url, isolation_level="AUTOCOMMIT", connect_args=wait, pool_pre_ping=True, hide_parameters=True
@@ -234,17 +234,17 @@ def _entry(row: "Row[tuple[object, ...]]") -> Entry:
     return Entry(Version(row.version), row.path, row.size)
 
 
-def _is_unanswered(error: "SQLAlchemyError") -> bool:
+def _is_connection_error(error: "SQLAlchemyError") -> bool:
     """A connection that breaks while a statement runs: what became of it, only looking tells."""
     from sqlalchemy.exc import InterfaceError, OperationalError
 
     return isinstance(error, OperationalError | InterfaceError)
 
 
-def _begin_anew() -> None:
+def _reset_lock_after_fork() -> None:
     """A lock that another thread held at the fork would never be let go."""
-    global _making
-    _making = threading.Lock()
+    global _engines_lock
+    _engines_lock = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_begin_anew)
+os.register_at_fork(after_in_child=_reset_lock_after_fork)

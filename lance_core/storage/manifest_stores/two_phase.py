@@ -1,15 +1,17 @@
-"""The store of a table whose versions are reserved before they are put: `create` of a manifest takes five steps.
+"""Two-phase manifest commit: the store of a table whose versions a manifest store reserves before they are written.
 
-    stage      the bytes, under a name that nobody else uses: {manifest}-{uuid}
-    reserve    the version, for that name, in the manifest store; who loses this never goes on
-    finish     the same bytes under the name of the version: now it is committed, and may be acknowledged
-    move       the entry to that name           both are tidying: whoever fails here has committed,
-    drop       what was staged                  and whoever comes next can do it
+`create` of a manifest takes five steps:
 
-A writer that dies after `reserve` leaves all that is needed to go on: whoever looks for the newest version, or for this
-one, finishes it first. Where the store can put only what is not there, `finish` does so, and a writer that knows
-nothing of the manifest store cannot be overwritten: then the version is that writer's. Where it cannot, everything that
-is to be created only once is reserved like a version. The rest is passed on.
+    stage      write the bytes under a unique name: {manifest}-{uuid}
+    reserve    reserve the version for that name in the manifest store; a writer that loses here stops
+    finish     write the same bytes at the name of the version: now it is committed and may be acknowledged
+    move       move the entry to that name      both are cleanup: a writer that fails here has committed,
+    drop       delete the staged file           and the next process can do it
+
+If a writer dies after `reserve`, any process that looks for the newest version, or for this one, finishes it first. If
+the store has conditional puts, the finish step uses one, so that a writer that knows nothing of the manifest store is
+never overwritten: the version is then that writer's. If it has none, every object that may be created only once is
+reserved like a version. All other calls are passed on to the store. Start at `TwoPhaseStore.create`.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,260 +24,284 @@ from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.naming import NamingScheme
 from lance_core.limits import MANIFEST_BYTES
-from lance_core.storage.manifest_stores.manifest_store import Entry, ManifestStore, checked
+from lance_core.storage.manifest_stores.manifest_store import Entry, ManifestStore, check_entry
 from lance_core.storage.store import ObjectInfo, Put, Store, SupportsOrderedListing, read_whole
 
-_PUTS_MAX = 5
-_without_condition: set[str] = set()
-"""Places whose store has told this process that it cannot put only what is not there."""
+_ATTEMPTS_MAX = 5
+_unconditional_stores: set[str] = set()
+"""Descriptions of the stores that reported to this process that they have no conditional put."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """What at most one writer gets."""
+    """Path that at most one writer may create, with the key of its entry in the manifest store."""
 
     key: str
     version: Version
-    """0 of what is no version."""
+    """Version of the manifest; 0 if the path is not a manifest."""
     root: str
-    """Of the line that the entries are of, from the root of the table: nothing, or that of a branch with its slash."""
+    """Root of the branch relative to that of the table: empty for the main branch, otherwise with a trailing slash."""
     path: str
-    """From there."""
+    """Path relative to `root`."""
 
     @property
-    def there(self) -> str:
+    def path_in_table(self) -> str:
         return self.root + self.path
 
-    def at(self, path: str, size: int | None = None) -> Entry:
+    def entry_at(self, path: str, size: int | None = None) -> Entry:
         return Entry(self.version, path, size)
 
 
 @dataclass(frozen=True, slots=True)
 class TwoPhaseStore(SupportsOrderedListing):
-    own: Store
-    manifests: ManifestStore
-    key: str
+    """Store `table_store`, with manifests reserved in `manifest_store` under `table_key`."""
+
+    table_store: Store
+    manifest_store: ManifestStore
+    table_key: str
 
     @property
     def description(self) -> str:
-        return self.own.description
+        return self.table_store.description
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         try:
-            return self.own.read(path, start, length)
+            return self.table_store.read(path, start, length)
         except NotFound:
-            if self._finished_at(path) != path:
+            if self._finish_at(path) != path:
                 raise
-        return self.own.read(path, start, length)
+        return self.table_store.read(path, start, length)
 
     def head(self, path: str) -> ObjectInfo | None:
-        found = self.own.head(path)
-        if found is None and self._finished_at(path) == path:
-            return self.own.head(path)
-        return found
+        info = self.table_store.head(path)
+        if info is None and self._finish_at(path) == path:
+            return self.table_store.head(path)
+        return info
 
     def list(self, directory: str, start_after: str = "") -> Sequence[ObjectInfo]:
-        """With the version that the manifest store knows last, even where the listing is behind."""
-        found = self._with_newest(directory, lambda: self.own.list(directory, start_after))
-        return [info for info in found if info.path.rpartition("/")[2] > start_after] if start_after else found
+        """List a directory, including the newest version in the manifest store even if the listing lacks it."""
+        listed = self._list_with_newest(directory, lambda: self.table_store.list(directory, start_after))
+        return [info for info in listed if info.path.rpartition("/")[2] > start_after] if start_after else listed
 
-    def first(self, directory: str, count: int) -> Sequence[ObjectInfo]:
-        """The entries alone could not tell what is the newest: not everybody who commits knows of them."""
-        own = self.own
-        if isinstance(own, SupportsOrderedListing):
-            return self._with_newest(directory, lambda: own.first(directory, count))[:count]
-        return self._with_newest(directory, lambda: own.list(directory))[:count]
+    def list_first(self, directory: str, count: int) -> Sequence[ObjectInfo]:
+        """List the first names of a directory, including the newest version in the manifest store.
+
+        The entries alone do not determine the newest version, because writers of other libraries may not create them.
+        """
+        store = self.table_store
+        if isinstance(store, SupportsOrderedListing):
+            return self._list_with_newest(directory, lambda: store.list_first(directory, count))[:count]
+        return self._list_with_newest(directory, lambda: store.list(directory))[:count]
 
     def walk(self, directory: str) -> Sequence[ObjectInfo]:
-        return self.own.walk(directory)
+        return self.table_store.walk(directory)
 
     def put(self, path: str, data: bytes) -> None:
-        self.own.put(path, data)
+        self.table_store.put(path, data)
 
     def create(self, path: str, data: bytes) -> Put:
-        if (slot := self._slot(path)) is not None:
+        if (slot := self._slot_of(path)) is not None:
             return self._publish(slot, data)
-        if (put := self._created(path, data)) is not None:
+        if (put := self._create_if_absent(path, data)) is not None:
             return put
-        return self._publish(_Slot(f"{self.key}/{path}", Version(0), "", path), data)
+        return self._publish(_Slot(f"{self.table_key}/{path}", Version(0), "", path), data)
 
     def delete(self, path: str) -> None:
-        """The entry first: one without a manifest would be asked for, a manifest without one is found by its name."""
-        slot = self._slot(path)
-        entry = None if slot is None else self._find(slot)
-        if slot is not None and entry is not None and entry.final == slot.path:
-            self.manifests.forget(slot.key, entry)
+        """Delete an object; of a manifest its entry first.
+
+        An entry without a manifest would make readers look for it, while a manifest without an entry is found by name.
+        """
+        slot = self._slot_of(path)
+        entry = None if slot is None else self._find_entry(slot)
+        if slot is not None and entry is not None and entry.final_path == slot.path:
+            self.manifest_store.remove_entry(slot.key, entry)
             if not entry.is_final:
-                self.own.delete(slot.root + entry.path)
-        self.own.delete(path)
+                self.table_store.delete(slot.root + entry.path)
+        self.table_store.delete(path)
 
     def ensure_durable(self, paths: Sequence[str]) -> None:
-        self.own.ensure_durable(paths)
+        self.table_store.ensure_durable(paths)
 
     # Writing
 
     def _publish(self, slot: _Slot, data: bytes) -> Put:
-        staged = slot.at(f"{slot.path}-{uuid4()}", len(data))
-        self.own.put(slot.root + staged.path, data)
-        answer = self.manifests.reserve(slot.key, staged)
-        # From here on somebody else may finish what is ours: no failure is definite any more, so none is raised.
+        staged = slot.entry_at(f"{slot.path}-{uuid4()}", len(data))
+        self.table_store.put(slot.root + staged.path, data)
+        answer = self.manifest_store.reserve(slot.key, staged)
+        # From here on another process may finish this commit, so no failure is definite any more and none is raised.
         try:
             if answer is not Put.CREATED:
-                there = self._find(slot)
-                if there is None:
+                existing = self._find_entry(slot)
+                if existing is None:
                     return answer
-                # The reservation may have been repeated below us, and what it met then was itself.
-                if there.path != staged.path and not self._taken_over(slot, there, staged, data):
+                # The client may have retried the reservation, which then met itself.
+                if existing.path != staged.path and not self._take_over(slot, existing, staged, data):
                     return Put.EXISTS
-            put = self._put(slot.there, data)
+            put = self._put_final(slot.path_in_table, data)
         except LanceError:
             return Put.UNKNOWN
         if put is not Put.UNKNOWN:
-            self._tidy(slot, staged, put)
+            self._finalize_entry(slot, staged, put)
         return put
 
-    def _taken_over(self, slot: _Slot, there: Entry, staged: Entry, data: bytes) -> bool:
-        """Whether this is ours in spite of an entry: the manifest is only being renamed, or the entry is of a file that
-        nobody has, nor ever will (the table was deleted, or what was staged was)."""
-        finished = self._finish(slot, there)
+    def _take_over(self, slot: _Slot, existing: Entry, staged: Entry, data: bytes) -> bool:
+        """Move an existing entry to the staged file if it reserves the version for no other writer.
+
+        That is so if the manifest is only being renamed, or if the file of the entry does not exist and never will,
+        because the table or the staged file was deleted. Return whether the entry was moved.
+        """
+        finished = self._finish_entry(slot, existing)
         if finished is None:
-            ours = self._last_listed(slot) < slot.version or not slot.version
+            can_take_over = self._newest_listed_version(slot) < slot.version or not slot.version
         else:
-            ours = finished != slot.there and self.own.read(finished) == data
-        if ours and self.manifests.move(slot.key, there, staged):
+            can_take_over = finished != slot.path_in_table and self.table_store.read(finished) == data
+        if can_take_over and self.manifest_store.move_entry(slot.key, existing, staged):
             return True
-        with suppress(LanceError):  # proven to be nobody's; cleanup finds it too
-            self.own.delete(slot.root + staged.path)
+        with suppress(LanceError):  # no entry refers to the staged file; cleanup would delete it, too
+            self.table_store.delete(slot.root + staged.path)
         return False
 
-    def _put(self, path: str, data: bytes) -> Put:
-        """CREATED: these bytes are there, whoever put them. EXISTS: others are."""
-        for _ in range(_PUTS_MAX):
-            put = self._created(path, data)
+    def _put_final(self, path: str, data: bytes) -> Put:
+        """Write the file at its final name. CREATED: it has these bytes, whoever wrote them. EXISTS: it has others."""
+        for _ in range(_ATTEMPTS_MAX):
+            put = self._create_if_absent(path, data)
             if put is Put.CREATED:
                 return put
             if put is not Put.UNKNOWN:
                 try:
-                    return Put.CREATED if self.own.read(path) == data else Put.EXISTS
+                    return Put.CREATED if self.table_store.read(path) == data else Put.EXISTS
                 except NotFound:
-                    if put is None:  # and whoever reserved it last puts the same
-                        self.own.put(path, data)
+                    if put is None:  # unconditional, but only the holder of the reservation writes, and the same bytes
+                        self.table_store.put(path, data)
                         return Put.CREATED
         return Put.UNKNOWN
 
-    def _created(self, path: str, data: bytes) -> Put | None:
-        """None where the store can put nothing under a condition."""
-        if self.own.description in _without_condition:
+    def _create_if_absent(self, path: str, data: bytes) -> Put | None:
+        """Create the object, or return `None` if the store has no conditional put."""
+        if self.table_store.description in _unconditional_stores:
             return None
         try:
-            return self.own.create(path, data)
+            return self.table_store.create(path, data)
         except Unsupported:
-            _without_condition.add(self.own.description)
+            _unconditional_stores.add(self.table_store.description)
             return None
 
-    def _tidy(self, slot: _Slot, entry: Entry, put: Put) -> None:
-        """At best effort: the version is there. What is staged stays for as long as an entry may name it."""
+    def _finalize_entry(self, slot: _Slot, entry: Entry, put: Put) -> None:
+        """Move the entry to the final name and delete the staged file, with best effort: the version exists already.
+
+        The staged file stays as long as an entry may refer to it.
+        """
         with suppress(LanceError):
-            info = None if put is Put.CREATED else self.own.head(slot.root + entry.final)
-            final = slot.at(entry.final, entry.size if info is None else info.size)
-            if self.manifests.move(slot.key, entry, final):
-                self.own.delete(slot.root + entry.path)
+            info = None if put is Put.CREATED else self.table_store.head(slot.root + entry.final_path)
+            final = slot.entry_at(entry.final_path, entry.size if info is None else info.size)
+            if self.manifest_store.move_entry(slot.key, entry, final):
+                self.table_store.delete(slot.root + entry.path)
 
-    # Finishing what others began
+    # Finishing versions that other writers reserved
 
-    def finish(self, version: Version) -> str | None:
-        """What looking for the newest version does for that one, for any that is reserved: where it is now, None where
-        it is nowhere."""
-        return self._finished_at(naming.manifest_path(version))
+    def finish_version(self, version: Version) -> str | None:
+        """Finish a reserved version and return the path of its manifest, or `None` if it has none.
 
-    def _with_newest(self, directory: str, ask: Callable[[], Sequence[ObjectInfo]]) -> Sequence[ObjectInfo]:
-        root = _root_of_versions(directory)
-        entry = None if root is None else self.manifests.newest(self._key(root))
+        Every search for the newest version does this for the newest entry; this method does it for any version.
+        """
+        return self._finish_at(naming.manifest_path(version))
+
+    def _list_with_newest(
+        self, directory: str, list_directory: Callable[[], Sequence[ObjectInfo]]
+    ) -> Sequence[ObjectInfo]:
+        root = _branch_root(directory)
+        entry = None if root is None else self.manifest_store.newest_entry(self._entry_key(root))
         if root is None or entry is None:
-            return ask()
-        slot = _Slot(self._key(root), entry.version, root, entry.final)
-        entry = self._believed(slot, entry)
+            return list_directory()
+        slot = _Slot(self._entry_key(root), entry.version, root, entry.final_path)
+        entry = self._checked_entry(slot, entry)
         if entry.is_final:
-            found = ask()
-            if any(info.path == slot.there for info in found):
-                return found
-        last = self._finish(slot, entry)
-        found = ask()
-        if last is None or any(info.path == last for info in found):
-            return found
-        info = self.own.head(last)
-        return found if info is None else sorted((*found, info), key=lambda each: each.path)
+            listed = list_directory()
+            if any(info.path == slot.path_in_table for info in listed):
+                return listed
+        newest_path = self._finish_entry(slot, entry)
+        listed = list_directory()
+        if newest_path is None or any(info.path == newest_path for info in listed):
+            return listed
+        newest = self.table_store.head(newest_path)
+        return listed if newest is None else sorted((*listed, newest), key=lambda info: info.path)
 
-    def _finished_at(self, path: str) -> str | None:
-        slot = self._slot(path)
-        entry = None if slot is None else self._find(slot)
-        return None if slot is None or entry is None else self._finish(slot, entry)
+    def _finish_at(self, path: str) -> str | None:
+        slot = self._slot_of(path)
+        entry = None if slot is None else self._find_entry(slot)
+        return None if slot is None or entry is None else self._finish_entry(slot, entry)
 
-    def _finish(self, slot: _Slot, entry: Entry) -> str | None:
-        """Where this is now; None if it is nowhere."""
-        for _ in range(_PUTS_MAX):
+    def _finish_entry(self, slot: _Slot, entry: Entry) -> str | None:
+        """Write the manifest of an entry at its final name, unless it exists there, and return its path in the table.
+
+        Return `None` if neither the staged file nor the manifest exists.
+        """
+        for _ in range(_ATTEMPTS_MAX):
             if entry.is_final:
                 renamed = [naming.manifest_path(slot.version, scheme) for scheme in NamingScheme if slot.version]
                 names = (slot.root + name for name in (entry.path, *renamed))
-                return next((name for name in names if self.own.head(name) is not None), None)
-            final = slot.root + entry.final
+                return next((name for name in names if self.table_store.head(name) is not None), None)
+            final = slot.root + entry.final_path
             try:
-                data = read_whole(self.own, slot.root + entry.path, MANIFEST_BYTES)
+                data = read_whole(self.table_store, slot.root + entry.path, MANIFEST_BYTES)
             except NotFound:
-                # Another helper has finished it and dropped what was staged, or is about to say so.
-                if self.own.head(final) is not None:
-                    self._tidy(slot, entry, Put.EXISTS)
+                # Another process has finished the version and deleted the staged file, and may be about to move the
+                # entry.
+                if self.table_store.head(final) is not None:
+                    self._finalize_entry(slot, entry, Put.EXISTS)
                     return final
-                again = self._find(slot)
-                if again is None or again == entry:
+                current = self._find_entry(slot)
+                if current is None or current == entry:
                     return None
-                entry = again
+                entry = current
                 continue
             if entry.size is not None and len(data) != entry.size:
                 raise Corrupt(
-                    f"has {len(data)} bytes, and {self.manifests.description} reserved version {entry.version} for "
-                    f"{entry.size}; remove that entry, whose version nobody was told of, and the file",
+                    f"has {len(data)} bytes, but {self.manifest_store.description} reserved version {entry.version} "
+                    f"for {entry.size} bytes; delete that entry, whose version was never acknowledged, and the file",
                     path=f"{self.description}/{slot.root}{entry.path}",
                     field="size",
                 )
-            if (put := self._put(final, data)) is not Put.UNKNOWN:
-                self._tidy(slot, slot.at(entry.path, len(data)), put)
+            if (put := self._put_final(final, data)) is not Put.UNKNOWN:
+                self._finalize_entry(slot, slot.entry_at(entry.path, len(data)), put)
                 return final
         raise StorageError(
-            f"{self.description}: version {entry.version} is reserved for {slot.root}{entry.path}, and putting that in "
-            f"place was not answered {_PUTS_MAX} times; look again"
+            f"{self.description}: version {entry.version} is reserved for {slot.root}{entry.path}, and writing it at "
+            f"its final name got no answer {_ATTEMPTS_MAX} times; try again"
         )
 
-    def _find(self, slot: _Slot) -> Entry | None:
-        entry = self.manifests.find(slot.key, slot.version)
-        return None if entry is None else self._believed(slot, entry)
+    def _find_entry(self, slot: _Slot) -> Entry | None:
+        entry = self.manifest_store.find_entry(slot.key, slot.version)
+        return None if entry is None else self._checked_entry(slot, entry)
 
-    def _believed(self, slot: _Slot, entry: Entry) -> Entry:
-        if not slot.version and entry.final == slot.path:
+    def _checked_entry(self, slot: _Slot, entry: Entry) -> Entry:
+        if not slot.version and entry.final_path == slot.path:
             return entry
-        return checked(entry, what=f"{self.manifests.description}, entry {slot.key!r}")
+        return check_entry(entry, what=f"{self.manifest_store.description}, entry {slot.key!r}")
 
-    def _last_listed(self, slot: _Slot) -> int:
-        names = [info.path.rpartition("/")[2] for info in self.own.list(slot.root + naming.VERSIONS)]
+    def _newest_listed_version(self, slot: _Slot) -> int:
+        names = [info.path.rpartition("/")[2] for info in self.table_store.list(slot.root + naming.VERSIONS)]
         return max((parsed[0] for name in names if (parsed := naming.parse_manifest_name(name))), default=0)
 
-    def _slot(self, path: str) -> _Slot | None:
-        """None of what is not the manifest of a version of a line: a version beside it has a number that nobody else
-        has, and among the entries it would be the newest."""
+    def _slot_of(self, path: str) -> _Slot | None:
+        """Return the slot of a manifest on a branch, or `None` for any other path.
+
+        Detached versions get no entry: their random numbers are unique, and as an entry each would be the newest.
+        """
         directory, _, name = path.rpartition("/")
-        root, parsed = _root_of_versions(directory), naming.parse_manifest_name(name)
+        root, parsed = _branch_root(directory), naming.parse_manifest_name(name)
         if root is None or parsed is None:
             return None
-        return _Slot(self._key(root), parsed[0], root, path.removeprefix(root))
+        return _Slot(self._entry_key(root), parsed[0], root, path.removeprefix(root))
 
-    def _key(self, root: str) -> str:
-        return "/".join(each for each in (self.key, root.rstrip("/")) if each)
+    def _entry_key(self, root: str) -> str:
+        return "/".join(part for part in (self.table_key, root.rstrip("/")) if part)
 
 
-def _root_of_versions(directory: str) -> str | None:
-    """Of the line whose versions are in this directory; None if it is another.
+def _branch_root(directory: str) -> str | None:
+    """Return the root of the branch whose manifests are in this directory, or `None` for any other directory.
 
-    >>> _root_of_versions("tree/dev/_versions"), _root_of_versions("_versions"), _root_of_versions("data")
+    >>> _branch_root("tree/dev/_versions"), _branch_root("_versions"), _branch_root("data")
     ('tree/dev/', '', None)
     """
     root, slash, last = directory.rpartition("/")

@@ -48,7 +48,7 @@ class AddedRows:
     fragments: tuple[bytes, ...] = ()
     rows: tuple[int, ...] = ()
     """How many live ones each has."""
-    only: Mapping[FragmentId, bytes] = field(default_factory=dict)
+    row_offsets: Mapping[FragmentId, bytes] = field(default_factory=dict)
     """Where not all of a fragment's are meant: Roaring bitmaps of physical offsets."""
     created_in: int | None = None
     """Where only those are meant that were created in this version."""
@@ -67,9 +67,9 @@ def rows_added_by(
     version: Snapshot,
     transaction: Transaction | None,
     on_change: OnChange,
-    watched: Callable[[Snapshot], Collection[int]],
+    streamed_fields: Callable[[Snapshot], Collection[int]],
 ) -> AddedRows:
-    """`watched` tells the fields that are sent or decide what is: a column beside them may change without a word."""
+    """`streamed_fields` tells the fields that are sent or decide what is: a column beside them may change without a word."""
     manifest = version.manifest
     operation = transaction.operation if transaction else None
     match operation:
@@ -80,7 +80,7 @@ def rows_added_by(
         case op.Update() if not (operation.removed_ids or operation.updated):
             return AddedRows.all_of(_placed(version, operation.new))
         case op.Delete() | op.Overwrite() | op.Restore() | op.Update() | op.DataReplacement():
-            if _is_beside(operation, version, watched):
+            if _is_beside(operation, version, streamed_fields):
                 return AddedRows()
             if on_change is OnChange.FAIL:
                 raise _changes(version, transaction)
@@ -89,7 +89,7 @@ def rows_added_by(
             return AddedRows()
     raise Unsupported(
         f"{version.location.uri}: what version {manifest.version} did to the rows is not known: it is "
-        f"{CommittedTransaction.of(manifest, transaction).described}. Begin anew after it: a query with a new "
+        f"{CommittedTransaction.of(manifest, transaction).description}. Begin anew after it: a query with a new "
         f"checkpointLocation and starting_version={manifest.version + 1}, or without it to have all rows again"
     )
 
@@ -129,7 +129,7 @@ def _rewritten(version: Snapshot, operation: op.Operation) -> AddedRows:
     offsets = {FragmentId(number): bitmap for number, bitmap in operation.updated_offsets.items()}
     changed = set(offsets) or {each.id for each in operation.updated}
     rows = AddedRows.all_of([*_numbered(manifest, changed), *moved])
-    return AddedRows(rows.fragments, rows.rows, only=offsets)
+    return AddedRows(rows.fragments, rows.rows, row_offsets=offsets)
 
 
 def _numbered(manifest: Manifest, wanted: set[FragmentId]) -> list[Fragment]:
@@ -164,7 +164,7 @@ def _changes(version: Snapshot, transaction: Transaction | None) -> InvalidInput
     number = version.manifest.version
     return InvalidInput(
         f"{version.location.uri}: a stream sends rows that are added, and version {number} changed or removed rows: it "
-        f"is {CommittedTransaction.of(version.manifest, transaction).described}. "
+        f"is {CommittedTransaction.of(version.manifest, transaction).description}. "
         "Set the option on_change='skip' to send only what "
         "is added, on_change='rewritten' to have changed rows sent again, or begin anew after it: a query with a new "
         f"checkpointLocation and starting_version={number + 1}, or without it to have all rows again"

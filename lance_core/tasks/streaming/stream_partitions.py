@@ -32,45 +32,45 @@ _PART_BYTES_MAX = 256 * 1024**2
 
 @dataclass(frozen=True, slots=True)
 class StreamSlice:
-    whole: VersionHeader
-    wanted: ScanSpec
+    header: VersionHeader
+    scan_spec: ScanSpec
     fragment: bytes
     skip: int
     take: int
     """Of its live rows."""
     size: int
     """In bytes, about."""
-    only: bytes | None = None
+    row_offsets: bytes | None = None
     """The physical offsets that are meant, where not all are."""
     created_in: int | None = None
     """The version in which the rows that are meant were created, where not all are."""
-    absent: frozenset[str] = frozenset()
+    absent_columns: frozenset[str] = frozenset()
 
-    def rows(self, transport: pa.Schema) -> Iterator[pa.RecordBatch]:
-        self.whole.stamp.check()
-        part = self.whole.snapshot_with((self.fragment,))
-        there = pa.schema([column for column in transport if column.name not in self.absent])
-        for batch in scan(part.location, self.wanted.plan_partition(part, ((self.skip, self.take, None),))):
-            if self.only is not None:
+    def read(self, transport: pa.Schema) -> Iterator[pa.RecordBatch]:
+        self.header.stamp.check()
+        part = self.header.snapshot_with((self.fragment,))
+        there = pa.schema([column for column in transport if column.name not in self.absent_columns])
+        for batch in scan(part.location, self.scan_spec.plan_partition(part, ((self.skip, self.take, None),))):
+            if self.row_offsets is not None:
                 offsets = np.asarray(batch.column(_ADDRESS)) & _OFFSETS
-                batch = batch.filter(pa.array(np.isin(offsets, np.asarray(BitMap.deserialize(self.only)))))
+                batch = batch.filter(pa.array(np.isin(offsets, np.asarray(BitMap.deserialize(self.row_offsets)))))
             if self.created_in is not None:
                 batch = batch.filter(pa.array(np.asarray(batch.column(_CREATED_AT)) == self.created_in))
             if batch.num_rows:
-                told = conform(batch, there, conversion=Conversion.OUTWARD, what=self.whole.uri)
-                yield _filled(told, transport, batch.num_rows) if self.absent else told
+                told = conform(batch, there, conversion=Conversion.OUTWARD, what=self.header.uri)
+                yield _filled(told, transport, batch.num_rows) if self.absent_columns else told
 
 
 @dataclass(frozen=True, slots=True)
 class StreamPartition:
     """What one task reads. Picklable."""
 
-    pieces: tuple[StreamSlice, ...]
+    slices: tuple[StreamSlice, ...]
 
-    def rows(self, transport: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def read(self, transport: pa.Schema) -> Iterator[pa.RecordBatch]:
         """`transport` says in which types, of which columns."""
-        for piece in self.pieces:
-            yield from piece.rows(transport)
+        for piece in self.slices:
+            yield from piece.read(transport)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,33 +81,33 @@ class StreamedColumns:
     schema: TableSchema
     filter: str | None = None
 
-    def pieces(self, version: Snapshot, found: AddedRows, first: int, stop: int) -> Iterator[StreamSlice]:
+    def slice_rows(self, version: Snapshot, found: AddedRows, first: int, stop: int) -> Iterator[StreamSlice]:
         """Rows `first` to `stop` of those that the version brought."""
         if stop <= first:
             return
         absent = frozenset(name for name in self.columns if self._is_absent(name, version))
         names = [name for name in self.columns if name not in absent]
-        needed = [(_ADDRESS, bool(found.only)), (_CREATED_AT, found.created_in is not None)]
+        needed = [(_ADDRESS, bool(found.row_offsets)), (_CREATED_AT, found.created_in is not None)]
         names += [name for name, is_needed in needed if is_needed and name not in names]
         plan = plan_scan(version.manifest, columns=names or [_ADDRESS], filter=self.filter)
-        whole, wanted, sizes = VersionHeader.of(version), ScanSpec(plan.columns, plan.predicate), plan.piece_sizes()
-        for number, skip, take in remaining(found, first, stop):
+        whole, wanted, sizes = VersionHeader.of(version), ScanSpec(plan.columns, plan.predicate), plan.morsel_sizes()
+        for number, skip, take in fragment_ranges(found, first, stop):
             encoded = found.fragments[number]
             fragment = Fragment.decode(encoded)
             width = max(1, sizes.row_bytes(fragment))
             step = max(1, _PART_BYTES_MAX // width)
-            only = found.only.get(fragment.id)
+            only = found.row_offsets.get(fragment.id)
             for begin in range(0, take, step):
                 rows = min(step, take - begin)
                 yield StreamSlice(
                     whole, wanted, encoded, skip + begin, rows, rows * width, only, found.created_in, absent
                 )
 
-    def watched(self, version: Snapshot) -> set[int]:
+    def field_ids(self, version: Snapshot) -> set[int]:
         """The ids of all fields that are sent or decide what is, as far as the version has them."""
         names = [name for name in self.columns if not self._is_absent(name, version)]
         plan = plan_scan(version.manifest, columns=names, filter=self.filter)
-        return {each.id for read in plan.both.fields for each in read.walk()}
+        return {each.id for read in plan.early_and_late.fields for each in read.walk()}
 
     def _is_absent(self, name: str, version: Snapshot) -> bool:
         """Whether it came later. A column that went, or has another name now, is not read as null."""
@@ -123,10 +123,10 @@ class StreamedColumns:
 
     @property
     def _stored(self) -> dict[str, int]:
-        return {name: field_paths.find(self.schema, name)[-1].id for name in self.columns if _has(self.schema, name)}
+        return {name: field_paths.find_field(self.schema, name)[-1].id for name in self.columns if _has(self.schema, name)}
 
 
-def remaining(found: AddedRows, first: int, stop: int | None = None) -> Iterator[tuple[int, int, int]]:
+def fragment_ranges(found: AddedRows, first: int, stop: int | None = None) -> Iterator[tuple[int, int, int]]:
     """Of rows `first` to `stop`, in order: the number of a fragment, how many of its rows come before, how many are
     meant."""
     at, stop = 0, found.total if stop is None else stop
@@ -137,7 +137,7 @@ def remaining(found: AddedRows, first: int, stop: int | None = None) -> Iterator
         at += rows
 
 
-def grouped(pieces: Sequence[StreamSlice], slots: int) -> list[StreamPartition]:
+def group_slices(pieces: Sequence[StreamSlice], slots: int) -> list[StreamPartition]:
     """Neighbours in one part, so that every slot has something to do and a task is worth its start."""
     total = sum(piece.take for piece in pieces)
     target = max(_PART_ROWS_MIN, -(-total // (slots * _PARTS_PER_SLOT)))
@@ -162,7 +162,7 @@ def _cut(piece: StreamSlice, target: int) -> Iterator[StreamSlice]:
 
 def _has(schema: TableSchema, name: str) -> bool:
     try:
-        field_paths.find(schema, name)
+        field_paths.find_field(schema, name)
     except InvalidInput:
         return False
     return True

@@ -468,7 +468,7 @@ def test_publishing_asks_for_files_that_may_be_going(table: Table) -> None:
     number = refused.value.detached_version
     (file,) = Table.open(table.uri, version=number).fragments[-1].files
     store = LocalStore(Path(table.uri))
-    noticed = announce_sweep(store, SweepNotice((number,), (file.place,)), SYSTEM_RUNTIME)
+    noticed = announce_sweep(store, SweepNotice((number,), (file.qualified_path,)), SYSTEM_RUNTIME)
     with pytest.raises(StorageError, match="may be going at this moment"):
         table.publish(number)
     release(store, noticed)

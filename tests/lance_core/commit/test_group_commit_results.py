@@ -99,7 +99,7 @@ def test_those_who_come_while_others_are_written_come_into_the_file_too() -> Non
     others = (held_rows({"id": rows}) for rows in ([2, 3], [4], [5]))
     location = World().location()
     (made,) = data_files.write_shared_file(location, held_rows({"id": [1]}), others, runtime())
-    assert IpcCodec(location.store).open(made.files[0].place).table["id"].to_pylist() == [1, 2, 3, 4, 5]
+    assert IpcCodec(location.store).open(made.files[0].qualified_path).table["id"].to_pylist() == [1, 2, 3, 4, 5]
     assert made.physical_rows == 5
 
 

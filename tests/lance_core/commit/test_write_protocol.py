@@ -7,7 +7,7 @@ from lance_core.format import naming
 from lance_core.format.ids import Version
 from tests.lance_core.world import Fault, FaultyStore, World
 
-INTENTS = naming.OWN + "/intents/"
+INTENTS = naming.PROJECT_DIRECTORY + "/intents/"
 MANIFEST_2 = naming.manifest_path(Version(2))
 
 

@@ -21,7 +21,7 @@ from tests.lance_core.world import Fault, FaultyStore, World, calling, creating
 
 MANIFESTS = naming.VERSIONS + "/"
 MANIFEST_2 = naming.manifest_path(Version(2))
-INTENTS = naming.OWN + "/intents/"
+INTENTS = naming.PROJECT_DIRECTORY + "/intents/"
 
 
 def rows(*values: int) -> pa.Table:

@@ -12,7 +12,7 @@ import pytest
 from lance_core import Corrupt, LanceError, Table, Unsupported
 from lance_core.format import framing
 from lance_core.format._pb import table_pb2
-from lance_core.format.external_lineage import IN_COLUMNS, IN_FILES, has_external_lineage
+from lance_core.format.external_lineage import IN_COLUMNS, IN_FILES, external_lineage_fields
 from lance_core.limits import LINEAGE_BYTES
 
 LINEAGE = ["_row_created_at_version", "_row_last_updated_at_version"]
@@ -33,10 +33,10 @@ def table(tmp_path: Path) -> Table:
 
 def edited(table: Table, change: Change) -> Table:
     path = Path(table.uri, table.manifest.path)
-    message = table_pb2.Manifest.FromString(framing.manifest_message(path.read_bytes(), path=path.name))
+    message = table_pb2.Manifest.FromString(framing.extract_manifest_message(path.read_bytes(), path=path.name))
     change(message)
     message.ClearField("transaction_section")
-    path.write_bytes(framing.frame(None, None, message.SerializeToString()))
+    path.write_bytes(framing.frame_manifest(None, None, message.SerializeToString()))
     return Table.open(table.uri, durable=False)
 
 
@@ -55,10 +55,10 @@ def moved_out(table: Table) -> Table:
     Path(table.uri, FILE).parent.mkdir()
     changed = edited(table, lambda _message: None)
     path = Path(table.uri, table.manifest.path)
-    message = table_pb2.Manifest.FromString(framing.manifest_message(path.read_bytes(), path=path.name))
+    message = table_pb2.Manifest.FromString(framing.extract_manifest_message(path.read_bytes(), path=path.name))
     change(message)
     Path(table.uri, FILE).write_bytes(data)
-    path.write_bytes(framing.frame(None, None, message.SerializeToString()))
+    path.write_bytes(framing.frame_manifest(None, None, message.SerializeToString()))
     return changed.refresh()
 
 
@@ -69,7 +69,7 @@ def facts(table: Table) -> list[dict]:
 def test_they_are_read_where_they_are(table: Table) -> None:
     before = facts(table)
     outside = moved_out(table)
-    assert has_external_lineage(framing.manifest_message(outside.manifest.encode(), path="m"), path="m") == set(
+    assert external_lineage_fields(framing.extract_manifest_message(outside.manifest.encode(), path="m"), path="m") == set(
         IN_FILES
     )
     assert facts(outside) == before
@@ -91,7 +91,7 @@ def test_what_comes_after_has_them_in_the_manifest(verb: str, table: Table, tmp_
     }
     changes[verb](moved_out(table))
     after = Table.open(table.uri, durable=False)
-    assert not has_external_lineage(framing.manifest_message(after.manifest.encode(), path="m"), path="m")
+    assert not external_lineage_fields(framing.extract_manifest_message(after.manifest.encode(), path="m"), path="m")
     for row in facts(after):
         if row["id"] in (2, 4):
             assert row == before[row["id"]]
@@ -122,7 +122,7 @@ def test_a_name_that_leaves_the_table_opens_nothing(path: str, table: Table) -> 
         (100, 4, Corrupt, "has 0 of the 4 bytes"),
         (2**64 - 1, 4, Corrupt, "has no byte 18446744073709551615"),
         (0, 2**63, Unsupported, "and no more than 67,108,864 are read"),
-        (0, LINEAGE_BYTES.most + 1, Unsupported, "set LANCE_ASSETS_LINEAGE_BYTES_MAX"),
+        (0, LINEAGE_BYTES.maximum + 1, Unsupported, "set LANCE_ASSETS_LINEAGE_BYTES_MAX"),
     ],
 )
 def test_a_file_that_is_shorter_or_promises_too_much(

@@ -105,7 +105,7 @@ def described(uri: str) -> dict[str, object]:
         "fields": list(map(str, message.fields)),
         "fragments": list(map(str, message.fragments)),
         "schema metadata": dict(message.schema_metadata),
-        "config": {key: value for key, value in message.config.items() if key != field_ids.NOTED},
+        "config": {key: value for key, value in message.config.items() if key != field_ids.FIELD_ID_MAX_KEY},
         "table metadata": dict(message.table_metadata),
         "operation": (operation.name, getattr(operation, "preserves_nullability", None)),
         "indices": [(index.name, index.field_ids, index.covers, index.dataset_version) for index in indices],

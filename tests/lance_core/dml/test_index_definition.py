@@ -119,7 +119,7 @@ def test_an_index_of_some_fragments_leaves_the_others_to_scans(tmp_path: Path) -
 
 def test_an_index_is_dropped(tmp_path: Path) -> None:
     table = made(tmp_path).create_index("id", "BTREE").table.create_index("word", "BITMAP").table
-    place = Path(table.uri) / table.indices[0].place
+    place = Path(table.uri) / table.indices[0].qualified_path
     after = table.drop_index("id_idx").table
     assert [index.name for index in after.indices] == ["word_idx"]
     assert place.exists()
@@ -321,7 +321,7 @@ def test_files_that_are_gone_or_cut_short_are_not_named(tmp_path: Path) -> None:
     table = made(tmp_path).create_index("id", "BTREE").table
     index = table.indices[0]
     table = table.drop_index("id_idx").table
-    file = Path(table.uri) / index.place / index.files[0].path
+    file = Path(table.uri) / index.qualified_path / index.files[0].path
     whole = file.read_bytes()
     file.write_bytes(whole[:-1])
     with pytest.raises(StorageError, match=r"has \d+ bytes, not the \d+"):
@@ -371,7 +371,7 @@ def test_a_compaction_spread_over_workers_writes_indices_anew(tmp_path: Path, mo
             materialize_deletions=True,
             remap=remap,
             batch=1,
-            how=WriteOptions(),
+            options=WriteOptions(),
             runner=LocalRunner(),
         )
 

@@ -198,7 +198,7 @@ def test_reorder(twins: Pair) -> None:
         (lambda t: t.drop_columns(["s.xx"]), r"there is no column 's.xx'; did you mean 's.x'\?"),
         (lambda t: t.drop_columns(["id", "a", "s", "l"]), r"these are all of its columns"),
         (lambda t: t.drop_columns([]), r"at least one"),
-        (lambda t: t.drop_columns("id"), r"columns='id': it is a list of names"),
+        (lambda t: t.drop_columns("id"), r"columns must be a list of names, not 'id'"),
         (lambda t: t.drop_columns(["l.item"]), r"stands for what is in the lists of 'l'"),
         (lambda t: t.reorder_columns(["id", "a", "s"]), r"every column once, and 'l' is missing"),
         (lambda t: t.reorder_columns(["id", "a", "s", "ll"]), r"there is no column 'll'; did you mean 'l'\?"),
@@ -278,7 +278,7 @@ def test_trap_9_an_id_is_given_out_once(tmp_path: Path) -> None:
     assert (ids[twins.ours], ids[twins.theirs]) == (10, 9)
     assert Table.open(twins.theirs).to_table(["c"])["c"].to_pylist()[10:] == list(range(10))
     assert Table.open(twins.ours).to_table(["c"])["c"].to_pylist()[10:] == [None] * 10
-    assert Table.open(twins.ours).config[field_ids.NOTED] == "9"
+    assert Table.open(twins.ours).config[field_ids.FIELD_ID_MAX_KEY] == "9"
 
 
 def test_trap_9_the_note_outlasts_other_writers_and_replaced_config(tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ def test_trap_9_the_note_outlasts_other_writers_and_replaced_config(tmp_path: Pa
     lance.dataset(table.uri).update_config({"x": "y"})
     lance.dataset(table.uri).optimize.compact_files()
     table = table.refresh().set_config({"z": "1"}, replace=True).table
-    assert dict(table.config) == {"z": "1", field_ids.NOTED: "9"}
+    assert dict(table.config) == {"z": "1", field_ids.FIELD_ID_MAX_KEY: "9"}
     assert table.add_columns(pa.field("c", pa.int8())).table.manifest.schema.field("c").id == 10
 
 

@@ -63,4 +63,4 @@ def test_a_damaged_bitmap_is_corrupt(data: bytes) -> None:
 @pytest.mark.parametrize(("start", "count"), [(0, 10), (0, 0), (3, 4), (9, 1)])
 def test_the_mask_of_a_window(deleted: list[int], start: int, count: int) -> None:
     vector = DeletionVector(np.array(deleted, dtype=np.uint32))
-    assert vector.alive(start, count).tolist() == [row not in deleted for row in range(start, start + count)]
+    assert vector.live_mask(start, count).tolist() == [row not in deleted for row in range(start, start + count)]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import InvalidInput, Table
-from lance_core.format.field_paths import Chain, find, spelt
+from lance_core.format.field_paths import FieldPath, find_field, format_path
 from lance_core.format.schema import Field, TableSchema
 
 STRUCT = pa.struct(
@@ -47,37 +47,37 @@ def place(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize(("path", "names"), [*NAMES.items(), ("l.item.x.y", ("l", "item", "x.y"))])
 def test_a_path_means_one_field(schema: TableSchema, path: str, names: tuple[str, ...]) -> None:
-    assert tuple(field.name for field in find(schema, path)) == names
+    assert tuple(field.name for field in find_field(schema, path)) == names
 
 
 def test_every_path_that_is_told_leads_back(schema: TableSchema) -> None:
-    def chains(field: Field, above: Chain = ()) -> Iterator[Chain]:
+    def chains(field: Field, above: FieldPath = ()) -> Iterator[FieldPath]:
         yield (*above, field)
         for child in field.children:
             yield from chains(child, (*above, field))
 
-    told = {spelt(chain): chain for top in schema.fields for chain in chains(top)}
+    told = {format_path(chain): chain for top in schema.fields for chain in chains(top)}
     assert {"s.a.b", "s.`a.b`", "s.x y", "s.`q``r`", "l.item.`x.y`"} <= set(told)
-    assert {path: find(schema, path) for path in told} == told
+    assert {path: find_field(schema, path) for path in told} == told
 
 
 @pytest.mark.parametrize(("path", "meant"), [("s.`a.bb`", "s.`a.b`"), ("s.xy", "s.x y"), ("idd", "id")])
 def test_what_may_have_been_meant_is_told_as_it_is_written(schema: TableSchema, path: str, meant: str) -> None:
     with pytest.raises(InvalidInput, match=re.escape(f"did you mean {meant!r}?")):
-        find(schema, path)
+        find_field(schema, path)
 
 
 @pytest.mark.parametrize("path", ["s.`a`b", "s.``", "s.", ".s", "s..a", "`s", "s.`a.b", ""])
 def test_paths_that_mean_nothing(schema: TableSchema, path: str) -> None:
     with pytest.raises(InvalidInput, match="there is no column"):
-        find(schema, path)
+        find_field(schema, path)
 
 
 def test_a_path_with_two_meanings_is_refused() -> None:
     children = pa.struct([("a.b", pa.struct([("c", pa.int8())])), ("a", pa.struct([("b.c", pa.int8())]))])
     schema = TableSchema.from_arrow(pa.schema([("s", children)]))
     with pytest.raises(InvalidInput, match=r"either of several; write 's.`a.b`.c' or 's.a.`b.c`'"):
-        find(schema, "s.a.b.c")
+        find_field(schema, "s.a.b.c")
 
 
 @pytest.mark.parametrize("path", NAMES)

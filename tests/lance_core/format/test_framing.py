@@ -3,7 +3,7 @@
 import pytest
 
 from lance_core import Corrupt
-from lance_core.format.framing import FOOTER, Offsets, frame, manifest_message, offsets, section
+from lance_core.format.framing import FOOTER, Offsets, frame_manifest, extract_manifest_message, section_offsets, read_section
 
 MESSAGE = b"the manifest"
 
@@ -11,47 +11,47 @@ MESSAGE = b"the manifest"
 @pytest.mark.parametrize("index", [None, b"", b"indices"])
 @pytest.mark.parametrize("transaction", [None, b"", b"transaction"])
 def test_sections_are_where_the_offsets_say(index: bytes | None, transaction: bytes | None) -> None:
-    at = offsets(index, transaction)
-    data = frame(index, transaction, MESSAGE)
-    assert manifest_message(data, path="m") == MESSAGE
+    at = section_offsets(index, transaction)
+    data = frame_manifest(index, transaction, MESSAGE)
+    assert extract_manifest_message(data, path="m") == MESSAGE
     for position, content in ((at.index_section, index), (at.transaction, transaction)):
         assert (position is None) is (content is None)
         if position is not None:
-            assert section(data, position, path="m", field="f") == content
+            assert read_section(data, position, path="m", field="f") == content
 
 
 def test_zero_is_a_position() -> None:
-    assert offsets(b"x", None) == Offsets(index_section=0, transaction=None)
-    assert offsets(None, b"x") == Offsets(index_section=None, transaction=0)
+    assert section_offsets(b"x", None) == Offsets(index_section=0, transaction=None)
+    assert section_offsets(None, b"x") == Offsets(index_section=None, transaction=0)
 
 
 def test_the_footer_is_what_every_version_of_the_format_has() -> None:
-    data = frame(None, None, MESSAGE)
+    data = frame_manifest(None, None, MESSAGE)
     assert FOOTER.unpack(data[-16:]) == (0, 0, 2, b"LANC")
-    assert manifest_message(data[:-8] + b"\x09\0\x09\0LANC", path="m") == MESSAGE
+    assert extract_manifest_message(data[:-8] + b"\x09\0\x09\0LANC", path="m") == MESSAGE
 
 
-@pytest.mark.parametrize("end", range(len(frame(b"i", b"t", MESSAGE))))
+@pytest.mark.parametrize("end", range(len(frame_manifest(b"i", b"t", MESSAGE))))
 def test_every_truncation_is_corrupt(end: int) -> None:
     with pytest.raises(Corrupt, match=r"^m: "):
-        manifest_message(frame(b"i", b"t", MESSAGE)[:end], path="m")
+        extract_manifest_message(frame_manifest(b"i", b"t", MESSAGE)[:end], path="m")
 
 
 @pytest.mark.parametrize("position", [-1, -(2**63), 13, 10**6, 2**63 - 1])
 def test_a_position_outside_is_corrupt(position: int) -> None:
-    data = frame(None, None, MESSAGE)[:-16] + FOOTER.pack(position, 0, 2, b"LANC")
+    data = frame_manifest(None, None, MESSAGE)[:-16] + FOOTER.pack(position, 0, 2, b"LANC")
     with pytest.raises(Corrupt) as caught:
-        manifest_message(data, path="m")
+        extract_manifest_message(data, path="m")
     assert caught.value.field in ("footer.position", "manifest", "manifest.length")
 
 
 def test_a_message_that_leaves_a_gap_is_corrupt() -> None:
-    data = frame(None, None, MESSAGE)
+    data = frame_manifest(None, None, MESSAGE)
     with pytest.raises(Corrupt, match="does not fill the file"):
-        manifest_message(data[:-16] + b"gap" + data[-16:], path="m")
+        extract_manifest_message(data[:-16] + b"gap" + data[-16:], path="m")
 
 
 @pytest.mark.parametrize("position", [-4, 26, 100])
 def test_a_section_outside_is_corrupt(position: int) -> None:
     with pytest.raises(Corrupt, match=f"at byte {position} of"):
-        section(frame(None, None, b"")[:20] + b"\xff" * 8, position, path="m", field="f")
+        read_section(frame_manifest(None, None, b"")[:20] + b"\xff" * 8, position, path="m", field="f")

@@ -7,7 +7,7 @@ import pytest
 
 from lance_core import Corrupt, CorruptHead, LanceError, Table, Unsupported
 from lance_core.format._pb import table_pb2
-from lance_core.format.framing import frame
+from lance_core.format.framing import frame_manifest
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.transaction import Transaction
@@ -40,7 +40,7 @@ def test_bytes_give_back_the_manifest(real: Manifest) -> None:
 
 
 def test_an_edit_is_a_copy(real: Manifest) -> None:
-    copy = real.edit()
+    copy = real.copy_header()
     copy.version = 99
     copy.config["a"] = "b"
     assert (real.version, "a" in real.config) == (1, False)
@@ -54,11 +54,11 @@ def whole(manifest: Manifest) -> table_pb2.Manifest:
 
 
 def test_sections_are_found(real: Manifest) -> None:
-    framed = Manifest.framed(real.edit(), index_section=b"", transaction=b"txn", path="m")
+    framed = Manifest.from_header(real.copy_header(), index_section=b"", transaction=b"txn", path="m")
     again = Manifest.decode(framed.encode(), path="m")
     assert (again.index_section, again.inline_transaction) == (b"", b"txn")
     bare = Manifest.decode(
-        Manifest.framed(real.edit(), index_section=None, transaction=None, path="m").encode(), path="m"
+        Manifest.from_header(real.copy_header(), index_section=None, transaction=None, path="m").encode(), path="m"
     )
     assert (bare.index_section, bare.inline_transaction) == (None, None)
 
@@ -109,7 +109,7 @@ def look_at_all(manifest: Manifest) -> None:
 def test_another_version_than_its_name_is_corrupt(real: Manifest, named: int | None, said: int) -> None:
     message = whole(real)
     message.version = said
-    data = frame(None, None, message.SerializeToString())
+    data = frame_manifest(None, None, message.SerializeToString())
     with pytest.raises(Corrupt, match=f"says it is version {said}"):
         Manifest.decode(data, path="m", version=None if named is None else Version(named))
 
@@ -118,7 +118,7 @@ def test_features_are_checked_before_anything_else(real: Manifest) -> None:
     message = whole(real)
     message.reader_feature_flags |= 64
     with pytest.raises(Unsupported, match=r"m needs reader features 64 \(DATA_OVERLAYS\)"):
-        Manifest.decode(frame(None, None, message.SerializeToString()), path="m")
+        Manifest.decode(frame_manifest(None, None, message.SerializeToString()), path="m")
 
 
 @pytest.mark.parametrize("field", ["index_section", "transaction_section", "legacy_transaction_section"])
@@ -127,7 +127,7 @@ def test_a_section_that_is_elsewhere_is_corrupt(field: str, real: Manifest) -> N
     message = whole(real)
     message.ClearField("transaction_section")
     setattr(message, field, 10**6)
-    manifest = Manifest.decode(frame(None, None, message.SerializeToString()), path="m")
+    manifest = Manifest.decode(frame_manifest(None, None, message.SerializeToString()), path="m")
     with pytest.raises(Corrupt, match="at byte 1000000 of"):
         _ = (manifest.index_section, manifest.inline_transaction)
 
@@ -136,7 +136,7 @@ def test_rows_that_were_never_counted_are_not_guessed(real: Manifest) -> None:
     message = whole(real)
     message.fragments[0].physical_rows = 0
     with pytest.raises(Unsupported, match="fragment 0 does not say how many rows it has"):
-        Manifest.decode(frame(None, None, message.SerializeToString()), path="m").row_count()
+        Manifest.decode(frame_manifest(None, None, message.SerializeToString()), path="m").row_count()
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_the_storage_version_of_old_tables_is_inferred(
         message.ClearField("fragments")
     else:
         message.fragments[0].files[0].file_major_version, message.fragments[0].files[0].file_minor_version = stamp
-    assert str(Manifest.decode(frame(None, None, message.SerializeToString()), path="m").storage_version) == expected
+    assert str(Manifest.decode(frame_manifest(None, None, message.SerializeToString()), path="m").storage_version) == expected
 
 
 @pytest.mark.parametrize("damage", ["empty", "zeroes", "cut", "text"])

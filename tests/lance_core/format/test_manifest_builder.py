@@ -35,7 +35,7 @@ def finished(draft: ManifestBuilder, *, transaction: bytes | None = b"txn") -> M
 def born(*fragments: Fragment, stable_row_ids: bool = False) -> Manifest:
     draft = ManifestBuilder.for_new_table(V22, stable_row_ids=stable_row_ids)
     draft.replace_contents(SCHEMA)
-    draft.add(fragments, keep_ids=False)
+    draft.add_fragments(fragments, keep_ids=False)
     return finished(draft)
 
 
@@ -59,7 +59,7 @@ def test_a_table_without_rows_has_given_out_no_id() -> None:
     empty = born()
     assert not empty.message.HasField("max_fragment_id")
     draft = ManifestBuilder.for_successor(empty)
-    draft.add([fresh(1)], keep_ids=True)
+    draft.add_fragments([fresh(1)], keep_ids=True)
     assert ids(finished(draft)) == [0]
 
 
@@ -76,19 +76,19 @@ def test_a_table_without_rows_has_given_out_no_id() -> None:
 def test_ids_go_on_from_the_highest_ever(given: list[int], keep: bool, expected: list[int]) -> None:
     draft = ManifestBuilder.for_successor(born(fresh(1), fresh(1)))
     draft.replace_contents(SCHEMA)
-    draft.add([fresh(1, id) for id in given], keep_ids=keep)
+    draft.add_fragments([fresh(1, id) for id in given], keep_ids=keep)
     manifest = finished(draft)
     assert ids(manifest) == expected
     assert manifest.max_fragment_id == expected[-1]
-    assert [fragment.id for fragment in draft.fresh] == expected
+    assert [fragment.id for fragment in draft.added_fragments] == expected
 
 
 def test_what_belongs_to_one_version_is_not_carried() -> None:
-    before = born(fresh(1)).edit()
+    before = born(fresh(1)).copy_header()
     before.tag = "old"
     before.version_aux_data = 7
     before.legacy_transaction_section = 3
-    head = Manifest.framed(before, index_section=b"indices", transaction=b"old", path="m")
+    head = Manifest.from_header(before, index_section=b"indices", transaction=b"old", path="m")
     after = finished(ManifestBuilder.for_successor(head), transaction=None)
     assert (after.message.tag, after.message.version_aux_data) == ("", 0)
     assert not after.message.HasField("legacy_transaction_section")
@@ -98,11 +98,11 @@ def test_what_belongs_to_one_version_is_not_carried() -> None:
 
 
 def test_settings_are_carried_and_replaced_contents_are_not() -> None:
-    message = born(fresh(1)).edit()
+    message = born(fresh(1)).copy_header()
     message.config["a"] = "b"
     message.table_metadata["c"] = "d"
     message.branch = "dev"
-    head = Manifest.framed(message, index_section=b"indices", transaction=None, path="m")
+    head = Manifest.from_header(message, index_section=b"indices", transaction=None, path="m")
     draft = ManifestBuilder.for_successor(head)
     draft.replace_contents(TableSchema.from_arrow(pa.schema([("z", pa.string())])))
     draft.set_config({**draft.config, "e": "f"})
@@ -117,7 +117,7 @@ def test_settings_are_carried_and_replaced_contents_are_not() -> None:
 def test_row_ids_continue_and_are_stamped_with_the_version() -> None:
     head = born(fresh(3), stable_row_ids=True)
     draft = ManifestBuilder.for_successor(head)
-    draft.add([fresh(2), fresh(4)], keep_ids=True)
+    draft.add_fragments([fresh(2), fresh(4)], keep_ids=True)
     after = finished(draft)
     assert (head.next_row_id, after.next_row_id) == (3, 9)
     spans = []
@@ -145,9 +145,9 @@ def test_row_ids_continue_and_are_stamped_with_the_version() -> None:
     ],
 )
 def test_flags_follow_the_content(flags: int, replaced: bool, expected: int) -> None:
-    message = born().edit()
+    message = born().copy_header()
     message.reader_feature_flags = message.writer_feature_flags = flags
-    draft = ManifestBuilder.for_successor(Manifest.framed(message, index_section=None, transaction=None, path="m"))
+    draft = ManifestBuilder.for_successor(Manifest.from_header(message, index_section=None, transaction=None, path="m"))
     if replaced:
         draft.replace_contents(SCHEMA)
     after = finished(draft)
@@ -156,13 +156,13 @@ def test_flags_follow_the_content(flags: int, replaced: bool, expected: int) -> 
 
 def test_files_of_another_version_set_the_flag_for_mixed_ones() -> None:
     draft = ManifestBuilder.for_successor(born())
-    draft.add([fresh(1, version=V20)], keep_ids=True)
+    draft.add_fragments([fresh(1, version=V20)], keep_ids=True)
     assert finished(draft).message.reader_feature_flags == 256
 
 
 @pytest.mark.parametrize("version", [2**63 - 1, 2**63, 2**64 - 1])
 def test_the_last_numbers_have_none_after_them(version: int) -> None:
-    message = born().edit()
+    message = born().copy_header()
     message.version = version
     with pytest.raises(Corrupt, match=f"m: is version {version}, and no number of a line follows it"):
-        ManifestBuilder.for_successor(Manifest.framed(message, index_section=None, transaction=None, path="m"))
+        ManifestBuilder.for_successor(Manifest.from_header(message, index_section=None, transaction=None, path="m"))

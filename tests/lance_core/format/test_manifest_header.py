@@ -88,7 +88,7 @@ def test_fields_of_later_versions_stay() -> None:
 
 
 def test_a_broken_fragment_is_found_when_it_is_asked_for() -> None:
-    file = framing.frame(None, None, manifest(1).SerializeToString() + _BROKEN_FRAGMENT)
+    file = framing.frame_manifest(None, None, manifest(1).SerializeToString() + _BROKEN_FRAGMENT)
     opened = Manifest.decode(file, path="_versions/1.manifest")
     assert opened.version == 3
     with pytest.raises(Corrupt, match="a fragment of the manifest does not parse"):

@@ -69,7 +69,7 @@ def test_time_is_written_to_the_nanosecond() -> None:
 
 @pytest.mark.parametrize("name", ["v1", "a.b-c_d", "1", "main", "ä", "a.lock.b"])
 def test_names_of_tags(name: str) -> None:
-    assert refs.name_in(refs.tag_path(name)) == name
+    assert refs.parse_reference_name(refs.tag_path(name)) == name
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_what_cannot_name_a_tag(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["dev", "dev/x", ".x", "x.", "x.lock/y", "a/b/c", "ä/ö"])
 def test_names_of_branches(name: str) -> None:
-    assert refs.name_in(refs.branch_path(name)) == name
+    assert refs.parse_reference_name(refs.branch_path(name)) == name
 
 
 @pytest.mark.parametrize(
@@ -112,13 +112,13 @@ def test_a_name_that_slash_would_split_is_one_file() -> None:
 
 @pytest.mark.parametrize("path", ["_refs/tags/.tmpAbc123", "_refs/tags/v1.json#1", "_refs/tags/README"])
 def test_leftovers_are_no_references(path: str) -> None:
-    assert refs.name_in(path) is None
+    assert refs.parse_reference_name(path) is None
 
 
 @pytest.mark.parametrize("file", ["%2E%2E%2Fx.json", "..%2F..%2Fetc.json", "%2Fetc.json", "%FF.json", "a%00.json"])
 def test_files_with_hostile_names_are_refused(file: str) -> None:
     with pytest.raises(Corrupt, match="is no name of a reference"):
-        refs.name_in(f"_refs/branches/{file}")
+        refs.parse_reference_name(f"_refs/branches/{file}")
 
 
 @pytest.mark.parametrize("branch", ["../../etc", "/etc", "a/../b", "%2e%2e", "main", ""])

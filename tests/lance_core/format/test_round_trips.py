@@ -91,11 +91,11 @@ def test_manifests(message: table_pb2.Manifest) -> None:
     message.version = max(1, message.version)
     for name in ("index_section", "transaction_section", "legacy_transaction_section"):
         message.ClearField(name)
-    made = Manifest.decode(framing.frame(None, None, message.SerializeToString()), path="m")
+    made = Manifest.decode(framing.frame_manifest(None, None, message.SerializeToString()), path="m")
     assert made.message == message
     assert [each.id for each in made.fragments] == [each.id for each in message.fragments]
-    edited = made.edit()
-    framed = Manifest.framed(edited, index_section=b"i", transaction=b"t", path="m")
+    edited = made.copy_header()
+    framed = Manifest.from_header(edited, index_section=b"i", transaction=b"t", path="m")
     again = Manifest.decode(framed.encode(), path="m")
     assert (again.index_section, again.inline_transaction) == (b"i", b"t")
     assert again.encode() == framed.encode()
@@ -126,7 +126,7 @@ def test_fragments(message: table_pb2.DataFragment) -> None:
             deleted.path
             == f"_deletions/{message.id}-{told.read_version}-{told.id}.{'bin' if told.file_type else 'arrow'}"
         )
-    assert again.moved(7).moved(None) == again.moved(None)
+    assert again.with_base(7).with_base(None) == again.with_base(None)
 
 
 @given(st.lists(messages(table_pb2.IndexMetadata), max_size=3), st.sets(st.integers(0, 2**32 - 1), max_size=5))
@@ -137,8 +137,8 @@ def test_indices(made: list[table_pb2.IndexMetadata], fragments: set[int]) -> No
     assert (section is None) is not bool(made)
     assert index_metadata.decode_section(section, path="m") == indices
     for index in indices:
-        assert index.covering(BitMap(fragments)).covers == BitMap(fragments)
-        assert index.covering(BitMap(fragments)).name == index.name
+        assert index.with_coverage(BitMap(fragments)).covers == BitMap(fragments)
+        assert index.with_coverage(BitMap(fragments)).name == index.name
 
 
 @given(messages(table_pb2.BasePath, always=("path",)))
@@ -148,8 +148,8 @@ def test_base_paths(message: table_pb2.BasePath) -> None:
     assert base_path.decode(made.message) == made
     told = (made.id, made.path, made.name or "", made.is_dataset_root)
     assert told == (message.id, message.path, message.name, message.is_dataset_root)
-    assert base_path.split(base_path.located(made.id, "data/x")) == (made.id, "data/x")
-    assert base_path.split(base_path.located(None, "data/x")) == (None, "data/x")
+    assert base_path.split_qualified_path(base_path.qualify_path(made.id, "data/x")) == (made.id, "data/x")
+    assert base_path.split_qualified_path(base_path.qualify_path(None, "data/x")) == (None, "data/x")
 
 
 @given(messages(table_pb2.FragmentReuseIndexDetails.InlineContent), st.uuids(), st.integers(0, 2**63))
@@ -193,7 +193,7 @@ def test_deletion_vectors(offsets: set[int], as_bitmap: bool, start: int, more: 
     assert again.offsets.tolist() == sorted(whole)
     assert len(again) == len(whole)
     assert again.union(DeletionVector.of([7])).offsets.tolist() == sorted(whole | {7})
-    assert set(np.flatnonzero(~again.alive(start, 400)) + start) == {n for n in whole if start <= n < start + 400}
+    assert set(np.flatnonzero(~again.live_mask(start, 400)) + start) == {n for n in whole if start <= n < start + 400}
     if as_bitmap:
         assert BitMap.deserialize(data) == BitMap(whole)
     else:

@@ -180,8 +180,8 @@ def test_an_array_that_is_left_in_order_is_written_as_such() -> None:
 
 def test_fresh_ids_join_the_moved_ones_in_one_segment() -> None:
     moved = RowIdSequence.decode_partial(RowIdSequence.of([0, 2]).encode(), rows_max=3, path="m")
-    assert moved.followed_by(RowId(12), 1).encode().hex() == "0a081a06100d1a020510"
-    assert moved.followed_by(RowId(12), 0) is moved
+    assert moved.with_appended_range(RowId(12), 1).encode().hex() == "0a081a06100d1a020510"
+    assert moved.with_appended_range(RowId(12), 0) is moved
     with pytest.raises(Corrupt, match="holds 2 row ids for 3 rows"):
         decoded(moved.encode(), 3)
 
@@ -337,8 +337,8 @@ def test_one_wrong_byte_is_an_error_or_another_sequence() -> None:
 
 
 def located(index: RowIdIndex, ids: Sequence[int]) -> list[tuple[int, int] | None]:
-    places = index.find(np.array(ids, dtype=np.uint64))
-    rows = zip(places.known, places.fragment_ids.tolist(), places.offsets.tolist(), strict=True)
+    places = index.locate_rows(np.array(ids, dtype=np.uint64))
+    rows = zip(places.is_known, places.fragment_ids.tolist(), places.offsets.tolist(), strict=True)
     return [(fragment, offset) if known else None for known, fragment, offset in rows]
 
 
@@ -362,7 +362,7 @@ def test_an_id_is_found_where_its_row_moved_to() -> None:
     new = FragmentRowIds(FragmentId(2**32 - 1), RowIdSequence.of([11]))
     index = RowIdIndex([old, new], path="m")
     assert located(index, [12, 11, 10, 9]) == [(3, 2), (2**32 - 1, 0), (3, 0), None]
-    assert index.find([12, 11]).addresses.tolist() == [(3 << 32) + 2, (2**32 - 1) << 32]
+    assert index.locate_rows([12, 11]).addresses.tolist() == [(3 << 32) + 2, (2**32 - 1) << 32]
 
 
 @pytest.mark.parametrize("ids", [([5, 6, 7], [7]), ([7], [0, 7]), ([1, 9, 7, 3], [2, 7])])
@@ -372,14 +372,14 @@ def test_an_id_that_is_live_twice_is_corrupt(ids: tuple[list[int], list[int]]) -
     ]
     index = RowIdIndex(fragments, path="_versions/9.manifest")
     with pytest.raises(Corrupt, match="row id 7 is live twice, in fragment 4 and in fragment 8") as caught:
-        index.find([0])
+        index.locate_rows([0])
     assert (caught.value.path, caught.value.field) == ("_versions/9.manifest", "fragments[id=8].row_ids")
 
 
 def test_a_deleted_row_that_does_not_exist_is_corrupt() -> None:
     part = FragmentRowIds(FragmentId(6), RowIdSequence.of([10, 11]), np.array([2], dtype=np.uint32))
     with pytest.raises(Corrupt, match="row 2 is deleted, but there are 2") as caught:
-        RowIdIndex([part], path="m").find([10])
+        RowIdIndex([part], path="m").locate_rows([10])
     assert caught.value.field == "fragments[id=6].deletion_file"
 
 
@@ -389,7 +389,7 @@ def test_ten_million_rows_in_ranges_stay_ranges() -> None:
         FragmentRowIds(FragmentId(each), RowIdSequence.of_range(RowId(each * 1000), 1000)) for each in range(10_000)
     ]
     index = RowIdIndex(parts, path="m")
-    assert peak_bytes(lambda: index.find([0])) < 4_000_000
+    assert peak_bytes(lambda: index.locate_rows([0])) < 4_000_000
     assert located(index, [9_999_999, 123_456, 10_000_000]) == [(9999, 999), (123, 456), None]
 
 
@@ -488,8 +488,8 @@ def test_the_reference_finds_rows_where_we_do(history: lance.LanceDataset) -> No
         at = history.checkout_version(version)
         rows = at.scanner(columns=["id"], with_row_id=True, with_row_address=True).to_table()
         index = indexed(history, manifest_of(history, version))
-        places = index.find(rows["_rowid"].to_numpy())
-        assert places.known.all()
+        places = index.locate_rows(rows["_rowid"].to_numpy())
+        assert places.is_known.all()
         assert places.addresses.tolist() == rows["_rowaddr"].to_pylist()
         assert len(index) == rows.num_rows
 
@@ -539,7 +539,7 @@ def test_the_reference_reads_what_we_write(tmp_path: Path, parts: list[Sequence[
     sequence = RowIdSequence.concat([RowIdSequence.of(np.array(part, dtype=np.uint64)) for part in parts])
     message.fragments[0].inline_row_ids = sequence.encode()
     path.write_bytes(
-        Manifest.framed(
+        Manifest.from_header(
             message, index_section=theirs.index_section, transaction=theirs.inline_transaction, path=path.name
         ).encode()
     )

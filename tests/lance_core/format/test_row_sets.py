@@ -27,7 +27,7 @@ def test_its_algebra_is_that_of_sets(one: set[int], other: set[int]) -> None:
     assert set(ours | theirs) == one | other
     assert set(ours & theirs) == one & other
     assert set(ours - theirs) == one - other
-    assert set(ours.only(BitMap([1, 2]))) == {each for each in one if each >> 32 in (1, 2)}
+    assert set(ours.in_fragments(BitMap([1, 2]))) == {each for each in one if each >> 32 in (1, 2)}
     assert len(ours) == len(one)
     assert all(each in ours for each in one)
 

@@ -72,7 +72,7 @@ def test_it_does_what_a_list_does(each: list[int], more: list[int], data: st.Dat
     left = [version for row, version in enumerate(each) if row not in rows]
     assert versions.delete(np.unique(positions)).runs == RowVersions.of(left).runs
     stamped = [9 if row in rows else version for row, version in enumerate(each)]
-    assert versions.stamped(positions, Version(9)).to_numpy().tolist() == stamped
+    assert versions.with_version_at(positions, Version(9)).to_numpy().tolist() == stamped
     assert versions.to_numpy().tolist() == each
 
 

@@ -36,7 +36,7 @@ def test_bytes_are_those_of_the_library(stretches: list[tuple[int, int, int]], a
 def test_rows_that_cannot_be_there() -> None:
     data = treemap.encode(RowSet({0: BitMap([1, 5, 9]), 3: BitMap([0])}))
     assert set(treemap.decode(data, lambda high: 0 if high else 6, path="x")) == {1, 5}
-    assert len(treemap.decode(data, lambda _high: 0, path="x", beyond=True)) == 4
+    assert len(treemap.decode(data, lambda _high: 0, path="x", keep_impossible_rows=True)) == 4
 
 
 def test_four_billion_rows_in_a_few_bytes_cost_nothing() -> None:

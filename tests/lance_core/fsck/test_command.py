@@ -86,7 +86,7 @@ def test_what_is_only_worth_knowing_is_no_reason_to_wake_anybody(table: Table, s
 def test_what_is_wrong_is_grouped_the_worst_first(table: Table, shell: Shell) -> None:
     table.tags.create("gone", 2)
     manifest(table, 2).unlink()
-    file(table, table.fragments[0].files[0].place).unlink()
+    file(table, table.fragments[0].files[0].qualified_path).unlink()
     code, said, _ = shell(table.uri)
     assert code == 1
     assert said.index("\nerror\n  data_file\n") < said.index("\nwarning\n  dangling_tag\n")
@@ -191,7 +191,7 @@ def test_it_is_a_program(table: Table) -> None:
         command = [sys.executable, "-m", "lance_core", *arguments]
         return subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[3], check=False)
 
-    file(table, table.fragments[0].files[0].place).unlink()
+    file(table, table.fragments[0].files[0].qualified_path).unlink()
     assert asked("fsck", table.uri, "--json").returncode == 1
     assert asked().returncode == 2
 

@@ -75,7 +75,7 @@ def tamper(
         indices(decoded)
         section = decoded.SerializeToString()
     record = manifest.inline_transaction if transaction == b"" else transaction
-    changed = Manifest.framed(message, index_section=section, transaction=record, path=manifest.path)
+    changed = Manifest.from_header(message, index_section=section, transaction=record, path=manifest.path)
     (Path(place) / manifest.path).write_bytes(changed.encode())
 
 
@@ -130,9 +130,9 @@ def test_nothing_is_wrong_after_a_cleanup(place: str) -> None:
 def some_file(place: str, kind: str) -> Path:
     fragments = Table.open(place).fragments
     if kind == "data":
-        return Path(place) / fragments[0].files[0].place
+        return Path(place) / fragments[0].files[0].qualified_path
     deleted = next(each.deletion_file for each in fragments if each.deletion_file)
-    return Path(place) / deleted.place
+    return Path(place) / deleted.qualified_path
 
 
 def test_a_data_file_that_is_gone(place: str) -> None:

@@ -18,7 +18,7 @@ from lance_core.format.manifest import Manifest
 from lance_core.format.operations import CreateIndex
 from lance_core.fsck import Finding, Severity
 from lance_core.index import registry
-from lance_core.index.segment_files import all_rows
+from lance_core.index.segment_files import read_all_rows
 from tests.lance_core.index.asking import FILTERS, check_answers, rows
 
 COLUMNS = {"BTREE": "id", "BITMAP": "word", "ZONEMAP": "id", "BLOOMFILTER": "id", "LABEL_LIST": "tags", "NGRAM": "word"}
@@ -70,7 +70,7 @@ def test_a_wrong_coverage_bit(tmp_path: Path, kind: str, stable: bool) -> None:
     table = made(tmp_path, kind, stable=stable)
     index = the_only(table)
     assert index.covers == BitMap([0, 1, 2, 3])
-    claims = index.covering(BitMap([0, 1, 2, 3, 4]))
+    claims = index.with_coverage(BitMap([0, 1, 2, 3, 4]))
     table = table.commit(CreateIndex((claims,))).table
     (found,) = findings(table)
     assert "index 'it' says that it covers fragment 4, and" in found.what
@@ -129,7 +129,7 @@ def test_pages_out_of_order(tmp_path: Path, file: str, change: Callable[[pa.Tabl
     found, *_ = findings(table)
     assert (found.rule, found.severity) == ("index_contents", Severity.ERROR)
     assert "contradicts itself" in found.what
-    assert found.path == the_only(table).place
+    assert found.path == the_only(table).qualified_path
     assert found.mend is not None
     assert "done" in found.mend.do()
     assert table.refresh().indices == ()
@@ -193,7 +193,7 @@ def test_what_is_not_known_is_told(tmp_path: Path) -> None:
 def test_files_that_are_gone_or_no_files(tmp_path: Path) -> None:
     table = made(tmp_path, "BTREE")
     index = the_only(table)
-    file = Path(table.uri) / index.place / "page_data.lance"
+    file = Path(table.uri) / index.qualified_path / "page_data.lance"
     whole = file.read_bytes()
     file.write_bytes(b"x" * len(whole))
     assert [each.rule for each in findings(table)] == ["index_contents"]
@@ -206,7 +206,7 @@ def test_files_that_are_gone_or_no_files(tmp_path: Path) -> None:
 def test_a_part_of_what_became_one(tmp_path: Path) -> None:
     table = made(tmp_path, "BITMAP").compact(remap="reuse").table
     index = next(each for each in table.indices if not each.is_system)
-    table = table.commit(CreateIndex((index.covering(BitMap([0, 2, 3])),))).table
+    table = table.commit(CreateIndex((index.with_coverage(BitMap([0, 2, 3])),))).table
     (found,) = findings(table)
     assert (found.rule, found.severity) == ("index_reuse", Severity.WARNING)
     assert "covers fragment 0 and not fragment 1, which became fragment" in found.what
@@ -218,7 +218,7 @@ def test_a_part_of_what_became_one(tmp_path: Path) -> None:
 
 def test_from_a_shell_it_is_told_before_it_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = made(tmp_path, "BTREE")
-    table = table.commit(CreateIndex((the_only(table).covering(BitMap([0, 1, 2, 3, 4])),))).table
+    table = table.commit(CreateIndex((the_only(table).with_coverage(BitMap([0, 1, 2, 3, 4])),))).table
     assert main(["fsck", table.uri, "--head", "--repair", "indices"]) == 1
     assert "no longer say that it covers 4" in capsys.readouterr().out
     assert table.refresh().version == table.version
@@ -230,16 +230,16 @@ def test_from_a_shell_it_is_told_before_it_is_done(tmp_path: Path, capsys: pytes
 def tampered(table: Table, file: str, change: Callable[[pa.Table], pa.Table]) -> None:
     """A file of the only index with other rows, of the size that is noted for it."""
     location, index = table._location, the_only(table)
-    place = f"{index.place}/{file}"
+    place = f"{index.qualified_path}/{file}"
     opened = location.codec.open(place)
-    before, notes = all_rows(opened), dict(opened.notes)
+    before, notes = read_all_rows(opened), dict(opened.metadata)
     schema = opened.schema
     after = change(before).cast(schema.remove_metadata())
     writer = location.codec.create(place, schema.remove_metadata(), StorageVersion(2, 2))
     for batch in after.combine_chunks().to_batches():
         writer.write(batch)
     for key, value in notes.items():
-        writer.note(key, value)
+        writer.add_metadata(key, value)
     size = writer.finish()
     message = table_pb2.IndexMetadata()
     message.CopyFrom(index.message)
@@ -257,7 +257,7 @@ def tamper(
     message = table_pb2.Manifest()
     message.CopyFrom(manifest.message)
     change(message)
-    changed = Manifest.framed(
+    changed = Manifest.from_header(
         message,
         index_section=section or manifest.index_section,
         transaction=manifest.inline_transaction,

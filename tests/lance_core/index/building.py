@@ -40,7 +40,7 @@ class Staying:
         return rows, np.isin(rows >> np.uint64(32), list(self.fragments))
 
     def of_set(self, rows: RowSet) -> RowSet:
-        return rows.only(BitMap(self.fragments))
+        return rows.in_fragments(BitMap(self.fragments))
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Built:
 
     @property
     def path(self) -> str:
-        return self.segment.metadata.place
+        return self.segment.metadata.qualified_path
 
     def part(self, *staying: int) -> MergeInput:
         return MergeInput(self.segment, Staying(frozenset(staying)))
@@ -106,14 +106,14 @@ def built(
     # A fragment goes with the last of its rows.
     alive = [id for id, array in fragments.items() if set(range(len(array))) - set((deleted or {}).get(id, ()))]
     new = NewSegment(location, uuid.UUID(int=next(_numbers) + 1))
-    details = kind.write(new, column, scanned(fragments, deleted, batch_rows), parts, kind.options(options))
+    details = kind.write(new, column, scanned(fragments, deleted, batch_rows), parts, kind.parse_options(options))
     message = table_pb2.IndexMetadata(
-        uuid=table_pb2.UUID(uuid=new.identity.bytes),
+        uuid=table_pb2.UUID(uuid=new.segment_uuid.bytes),
         fields=[0],
         name="v_idx",
         dataset_version=1,
         fragment_bitmap=BitMap([*alive, *also]).serialize(),
-        index_version=kind.version(stable_row_ids=False),
+        index_version=kind.written_version(stable_row_ids=False),
         files=(table_pb2.IndexFile(path=file.path, size_bytes=file.size) for file in new.files),
     )
     message.index_details.type_url = kind.type_url
@@ -139,7 +139,7 @@ def matching(
 ) -> set[int]:
     """The live rows where the evaluator finds it true."""
     schema = pa.schema([column_of(arrow)])
-    predicate = Predicate.of(leaf, schema)
+    predicate = Predicate.from_node(leaf, schema)
     found = set()
     for id, array in fragments.items():
         mask = predicate.mask(pa.RecordBatch.from_arrays([array], schema=schema))
@@ -182,7 +182,7 @@ def rewritten(
     for batch in table.to_batches():
         writer.write(batch)
     if attached is not None:
-        writer.attach(attached)
+        writer.add_buffer(attached)
     for key, value in (notes or {}).items():
-        writer.note(key, value)
+        writer.add_metadata(key, value)
     writer.finish()

@@ -20,7 +20,7 @@ from lance_core.index.row_remap import (
     KeepRowIds,
     ResolveRowIds,
     SameAddresses,
-    within,
+    mask_within,
 )
 
 
@@ -67,7 +67,7 @@ class History:
                 del self.alive[each.id]
             self.alive |= {each.id: each.physical_rows for each in group.new}
             self.last += len(group.new)
-        self.reuse = self.reuse.followed_by(Version(self.version), done)
+        self.reuse = self.reuse.with_compaction(Version(self.version), done)
         self.version += 1
 
 
@@ -93,20 +93,20 @@ def test_rows_are_followed_through_compactions(history: History, data: st.DataOb
     covered = BitMap(data.draw(st.lists(st.sampled_from(alive)))) if alive else BitMap()
     asked = np.array(data.draw(st.lists(st.sampled_from(history.begun))), dtype=np.uint64)
     moves = FollowCompactions(CompactionLog(history.reuse, path="m"), covered)
-    now, still = moves.of(asked)
+    now, still = moves.remap(asked)
     known = {begun: at for begun, at in history.now.items() if (at >> 32) in covered}
     assert still.tolist() == [each in known for each in asked.tolist()]
     assert now[still].tolist() == [known[each] for each in asked[still].tolist()]
     every = RowSet.of(np.array(sorted(history.now), dtype=np.uint64))
-    assert list(moves.of_set(every)) == sorted(known.values())
+    assert list(moves.remap_set(every)) == sorted(known.values())
 
 
 def test_rows_that_stay() -> None:
     rows = np.array([address(0, 1), address(2, 5), address(3, 0)], dtype=np.uint64)
     moves = SameAddresses(BitMap([0, 3]))
-    assert moves.of(rows)[1].tolist() == [True, False, True]
-    assert list(moves.of_set(RowSet.of(rows))) == [address(0, 1), address(3, 0)]
-    assert not within(rows, BitMap()).any()
+    assert moves.remap(rows)[1].tolist() == [True, False, True]
+    assert list(moves.remap_set(RowSet.of(rows))) == [address(0, 1), address(3, 0)]
+    assert not mask_within(rows, BitMap()).any()
 
 
 def test_ids_are_located_and_kept() -> None:
@@ -114,12 +114,12 @@ def test_ids_are_located_and_kept() -> None:
     new = FragmentRowIds(FragmentId(4), RowIdSequence.of([11, 20]))
     located = ResolveRowIds(RowIdIndex([old, new], path="m"), BitMap([3]))
     ids = np.array([12, 10, 11, 99], dtype=np.uint64)
-    now, still = located.of(ids)
+    now, still = located.remap(ids)
     assert (now[:2].tolist(), still.tolist()) == ([address(3, 2), address(3, 0)], [True, True, False, False])
-    assert list(located.of_set(RowSet.of(ids))) == [address(3, 0), address(3, 2)]
+    assert list(located.remap_set(RowSet.of(ids))) == [address(3, 0), address(3, 2)]
     kept = KeepRowIds(located)
-    assert kept.of(ids)[0] is ids
-    assert list(kept.of_set(RowSet.of(ids))) == [10, 12]
+    assert kept.remap(ids)[0] is ids
+    assert list(kept.remap_set(RowSet.of(ids))) == [10, 12]
 
 
 @pytest.mark.parametrize("surviving", [b"nonsense", bytes(BitMap64([0, 1]).serialize())])
@@ -130,7 +130,7 @@ def test_a_note_that_contradicts_itself_is_named(surviving: bytes) -> None:
     group.new_fragments.add(id=1, physical_rows=3)
     notes = CompactionLog(FragmentReuse.decode(content.SerializeToString(), path="m"), path="m")
     with pytest.raises(Corrupt, match=r"a set of rows|leads 2 of 3 rows to 3") as raised:
-        notes.followed(np.array([0], dtype=np.uint64))
+        notes.follow(np.array([0], dtype=np.uint64))
     assert raised.value.field == "changed_row_addrs"
 
 
@@ -139,5 +139,5 @@ def test_what_came_out_of_a_compaction_later() -> None:
     history.compact([([0], set())], 10)
     history.compact([([1], set())], 10)
     notes = CompactionLog(history.reuse, path="m")
-    assert [list(notes.made_after(version)) for version in (1, 2, 3)] == [[3, 4], [4], []]
+    assert [list(notes.fragments_created_since(version)) for version in (1, 2, 3)] == [[3, 4], [4], []]
     assert notes.rows_under == {0: 2, 1: 2}

@@ -17,7 +17,7 @@ from lance_core.format._pb import table_pb2
 from lance_core.format.row_sets import RowSet
 from lance_core.index import registry, zonemap
 from lance_core.index.index_type import Certainty
-from lance_core.index.segment_files import all_rows
+from lance_core.index.segment_files import read_all_rows
 from lance_core.index.zonemap import ZONEMAP
 from tests.lance_core.index.building import Built, Fragments, asked, built, check, leaf_of, live_rows, rewritten
 from tests.lance_core.index.values import HALF, POOLS, array_of, columns, deletions, leaves
@@ -28,7 +28,7 @@ INTS = {0: pa.array([1, 2, 3, 4, 5, 6, None]), 2: pa.array([7, None, 9])}
 
 
 def zones(it: Built) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = all_rows(it.segment.files.open("zonemap.lance")).to_pylist()
+    found: list[dict[str, object]] = read_all_rows(it.segment.files.open("zonemap.lance")).to_pylist()
     return found
 
 
@@ -43,7 +43,7 @@ def test_it_leaves_out_nothing_that_matches(arrow: pa.DataType, data: st.DataObj
         check(KIND, it, fragments, leaf)
     examined = KIND.examine(it.segment, it.column)
     assert live_rows(it, fragments) <= set(examined.rows)
-    assert (examined.has_all, examined.problems) == (True, ())
+    assert (examined.lists_every_row, examined.problems) == (True, ())
 
 
 @settings(max_examples=40, deadline=None)
@@ -81,8 +81,8 @@ def test_what_it_says_of_itself() -> None:
     details = table_pb2.ZoneMapIndexDetails.FromString(it.segment.details)
     assert (details.rows_per_zone, details.HasField("use_seeds"), details.use_seeds) == (FEW, True, False)
     assert details.has_null_bitmap
-    assert KIND.options_of(it.segment) == KIND.options({"rows_per_zone": FEW})
-    assert it.segment.files.open("zonemap.lance").notes["rows_per_zone"] == str(FEW)
+    assert KIND.options_of(it.segment) == KIND.parse_options({"rows_per_zone": FEW})
+    assert it.segment.files.open("zonemap.lance").metadata["rows_per_zone"] == str(FEW)
     assert registry.by_type_url(it.segment.metadata).name == "ZONEMAP"  # type: ignore[union-attr]
 
 
@@ -159,7 +159,7 @@ def without_nulls(it: Built) -> Built:
     def change(message: table_pb2.IndexMetadata) -> None:
         message.index_details.value = b""
 
-    rewritten(it, "zonemap.lance", all_rows(it.segment.files.open("zonemap.lance")), {})
+    rewritten(it, "zonemap.lance", read_all_rows(it.segment.files.open("zonemap.lance")), {})
     return it.with_metadata(change)
 
 
@@ -207,7 +207,7 @@ def test_bounds_that_the_reference_writer_leaves_out_are_no_absence(arrow: pa.Da
 )
 def test_files_that_nobody_should_trust(what: str, said: str) -> None:
     it = built(KIND, pa.int64(), INTS, rows_per_zone=FEW)
-    table = all_rows(it.segment.files.open("zonemap.lance"))
+    table = read_all_rows(it.segment.files.open("zonemap.lance"))
     column = it.column
     match what:
         case "gone":
@@ -308,7 +308,7 @@ def test_what_contradicts_itself_is_told() -> None:
 )
 def test_options(given: dict[str, object], said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
-        KIND.options(given)
+        KIND.parse_options(given)
 
 
 def test_what_it_fits() -> None:

@@ -50,7 +50,7 @@ def grown(table: Table) -> Table:
 def notes(table: Table) -> int:
     entry = reuse_entry(table.indices)
     content = None if entry is None else content_of(entry)
-    return len(list(content.notes())) if isinstance(content, FragmentReuse) else 0
+    return len(list(content.compactions())) if isinstance(content, FragmentReuse) else 0
 
 
 FILTERS = [
@@ -105,7 +105,7 @@ def test_only_some_of_them(tmp_path: Path) -> None:
 
 def test_segments_grow_like_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large segment is not written again for a few rows, until they are many."""
-    monkeypatch.setattr(index_maintenance, "SMALL_ROWS", 10)
+    monkeypatch.setattr(index_maintenance, "SMALL_SEGMENT_ROWS", 10)
     table = Table.create(tmp_path / "t", rows(0, 100), durable=False).create_index("id", "BTREE").table
     sizes = []
     for number in range(16):
@@ -200,7 +200,7 @@ def test_notes_are_not_dropped_for_what_only_says_that_it_is_up_to_date(tmp_path
     dataset.create_scalar_index("at.y", "BTREE")
     table = table.refresh()
     assert version < table.version
-    assert index_maintenance.trim(table._snapshot, (), runtime=SYSTEM_RUNTIME) is None
+    assert index_maintenance.trim_reuse_index(table._snapshot, (), runtime=SYSTEM_RUNTIME) is None
     table = table.optimize_indices().table
     assert notes(table) == 0
     check_answers(table, [*FILTERS, "at.y = 7"])
@@ -212,7 +212,7 @@ def test_a_note_stays_for_what_was_written_just_before_it(tmp_path: Path) -> Non
     table = Table.open(str(tmp_path / "t")).create_index("id", "BTREE").table
     fresh = table.indices
     table = table.compact(remap="reuse", target_rows=20).table
-    assert index_maintenance.trim(table._snapshot, fresh, runtime=SYSTEM_RUNTIME) is None
+    assert index_maintenance.trim_reuse_index(table._snapshot, fresh, runtime=SYSTEM_RUNTIME) is None
 
 
 @pytest.mark.parametrize("compacted", [False, True])
@@ -264,7 +264,7 @@ def test_an_index_and_the_end_of_notes_do_not_meet(tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_built_from_the_rows(tmp_path: Path, kind: str, verb: str) -> None:
     table = Table.create(tmp_path / "t", rows(0, 120), max_rows_per_file=30, durable=False)
     table = table.create_index(COLUMNS[kind], kind).table.append(rows(120, 20)).table
-    for file in (Path(table.uri) / table.indices[0].place).iterdir():
+    for file in (Path(table.uri) / table.indices[0].qualified_path).iterdir():
         file.write_bytes(file.read_bytes()[:-7])
     after = (table.compact() if verb == "compact" else table.optimize_indices()).table
     assert after.fsck("head").is_sound

@@ -68,6 +68,6 @@ def test_no_more_is_read_than_is_wanted(table: Table, tmp_path: Path) -> None:
     """The files of the later fragments are gone, and nobody notices."""
     for each in list(table.fragments)[1:]:
         for file in each.files:
-            (tmp_path / "t" / file.place).unlink()
+            (tmp_path / "t" / file.qualified_path).unlink()
     assert table.query("select id from dataset where id >= 2", limit=2).to_pylist() == [{"id": 2}, {"id": 3}]
     assert table.query("select count(*) as n from dataset").to_pylist() == [{"n": 5}]

@@ -264,7 +264,7 @@ def test_what_is_missing_is_named_without_secrets(shared: Shared, damage: Callab
 def test_a_data_file_that_is_gone_is_named_without_secrets(shared: Shared) -> None:
     table = shared.create(rows(1))
     file = next(iter(table.fragments)).files[0]
-    shared.ours()._location.store.delete(file.place)
+    shared.ours()._location.store.delete(file.qualified_path)
     with pytest.raises(Exception, match=r"\.lance does not exist") as caught:
         shared.ours().to_table()
     error: BaseException | None = caught.value

@@ -54,9 +54,9 @@ class Counting(Loop):
 
 @pytest.fixture(autouse=True)
 def everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_build, "ALONE_ROWS", 10)
+    monkeypatch.setattr(index_build, "SINGLE_WORKER_ROWS_MAX", 10)
     monkeypatch.setattr(index_build, "RANGE_ROWS", 40)
-    monkeypatch.setattr(index_build, "JOINED_HERE_BYTES", 0)
+    monkeypatch.setattr(index_build, "DRIVER_MERGE_BYTES_MAX", 0)
 
 
 def made(place: Path, *, stable: bool = False, count: int = 130) -> Table:
@@ -78,7 +78,7 @@ def built(
     **how: str,
 ) -> Committed:
     asked = IndexRequest(column, kind, params=params or {})
-    return build_index(where(table), asked, only, how=WriteOptions(**how), runner=runner)  # type: ignore[arg-type]
+    return build_index(where(table), asked, only, options=WriteOptions(**how), runner=runner)  # type: ignore[arg-type]
 
 
 def directories(table: Table) -> set[str]:
@@ -118,7 +118,7 @@ def _check_same(ours: IndexMetadata, table: Table) -> None:
     assert kind is not None
     assert theirs.name == "alone"
     for name in ours.file_names:
-        one, other = (read_all_rows(coverage.segment(each).files.open(name)) for each in (ours, theirs))
+        one, other = (read_all_rows(coverage.segment_of(each).files.open(name)) for each in (ours, theirs))
         assert one == other, name
     assert ours.message.index_details == theirs.message.index_details
     assert ours.message.index_version == theirs.message.index_version
@@ -146,7 +146,7 @@ def test_no_row_comes_to_the_driver(tmp_path: Path) -> None:
 
 
 def test_few_rows_are_one_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_build, "ALONE_ROWS", 1000)
+    monkeypatch.setattr(index_build, "SINGLE_WORKER_ROWS_MAX", 1000)
     table = made(tmp_path)
     for column, kind, params in KINDS:
         runner = Counting(lost=frozenset({0}))
@@ -155,7 +155,7 @@ def test_few_rows_are_one_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     check_answers(table)
     table = table.append(rows(130, 40), max_rows_per_file=20).table
     runner = Counting()
-    table = optimize_indices(where(table), None, "small", how=WriteOptions(), runner=runner).table
+    table = optimize_indices(where(table), None, "small", options=WriteOptions(), runner=runner).table
     assert (runner.jobs, len(runner.ran)) == (1, len(KINDS))
     assert {tuple(map(tuple, covers(table, index.name))) for index in table.indices} == {((0, 1, 2, 3, 4, 5, 6),)}
     check_answers(table)
@@ -175,7 +175,7 @@ def test_an_index_of_no_rows(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", rows(0, 1).schema, durable=False)
     for replace in (False, True):
         asked = IndexRequest("id", "BTREE", replace=replace)
-        table = build_index(where(table), asked, "all", how=WriteOptions(), runner=Loop()).table
+        table = build_index(where(table), asked, "all", options=WriteOptions(), runner=Loop()).table
         assert [index.name for index in table.indices] == ["id_idx"]
     table = table.append(rows(0, 100)).table
     check_answers(table)
@@ -197,13 +197,13 @@ def test_what_is_not_covered_becomes_a_segment(tmp_path: Path, stable: bool) -> 
         assert (again.version, runner.ran) == (done.version, [])
     check_answers(table)
     table = optimize_indices(
-        where(table), ["id_idx"], "all", how=WriteOptions(), runner=Loop(lost=frozenset({0}))
+        where(table), ["id_idx"], "all", options=WriteOptions(), runner=Loop(lost=frozenset({0}))
     ).table
     assert [len(covers(table, name)) for name in ("id_idx", "word_idx")] == [1, 2]
     check_answers(table)
-    table = optimize_indices(where(table), None, "small", how=WriteOptions(), runner=Loop()).table
+    table = optimize_indices(where(table), None, "small", options=WriteOptions(), runner=Loop()).table
     assert {len(covers(table, index.name)) for index in table.indices} == {1}
-    assert optimize_indices(where(table), None, "small", how=WriteOptions(), runner=Loop()).version == table.version
+    assert optimize_indices(where(table), None, "small", options=WriteOptions(), runner=Loop()).version == table.version
     check_answers(table)
     assert table.fsck().is_sound
 
@@ -213,15 +213,15 @@ def test_what_is_not_covered_becomes_a_segment(tmp_path: Path, stable: bool) -> 
 def test_a_segment_that_cannot_be_read_is_built_again(
     tmp_path: Path, damage: str, alone_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_build, "ALONE_ROWS", alone_rows)
+    monkeypatch.setattr(index_build, "SINGLE_WORKER_ROWS_MAX", alone_rows)
     table = made(tmp_path)
     for column, kind in (("id", "BTREE"), ("word", "BITMAP")):
         table = table.create_index(column, kind).table
     for index in table.indices:
-        file = Path(table.uri, index.place, index.files[0].path)
+        file = Path(table.uri, index.qualified_path, index.files[0].path)
         file.unlink() if damage == "missing" else file.write_bytes(file.read_bytes()[:-30])
     table = table.append(rows(130, 60), max_rows_per_file=20).table
-    table = optimize_indices(where(table), None, "small", how=WriteOptions(), runner=Loop()).table
+    table = optimize_indices(where(table), None, "small", options=WriteOptions(), runner=Loop()).table
     assert [covers(table, name) for name in ("id_idx", "word_idx")] == [[[*range(8)]], [[*range(8)]]]
     check_answers(table)
 
@@ -232,7 +232,7 @@ def test_rows_that_compactions_moved_are_written_where_they_are(tmp_path: Path) 
         table = built(table, column, kind, Loop(), params=params).table
     table = table.delete("id % 5 = 1").table.compact(target_rows=60, remap="reuse").table
     assert any(index.is_system for index in table._snapshot.manifest.indices)
-    table = optimize_indices(where(table), None, "small", how=WriteOptions(), runner=Loop(lost=frozenset({0, 1}))).table
+    table = optimize_indices(where(table), None, "small", options=WriteOptions(), runner=Loop(lost=frozenset({0, 1}))).table
     live = [each.id for each in table.fragments]
     assert all(sorted(index.covers or ()) == live for index in table.indices if not index.is_system)
     check_answers(table)
@@ -258,7 +258,7 @@ def test_what_a_compaction_moved_is_built_again(
     tmp_path: Path, column: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the rest is not."""
-    monkeypatch.setattr(index_build, "_CUTS", 32)
+    monkeypatch.setattr(index_build, "_BOUNDARY_SAMPLES", 32)
     table = made(tmp_path, count=240)
 
     def compacted() -> None:
@@ -315,7 +315,7 @@ def test_what_makes_no_sense_runs_no_task(
     table = made(tmp_path).create_index("id", "BTREE", zone_size=8).table
     runner = Loop()
     with pytest.raises(InvalidInput, match=message):
-        build_index(where(table), asked(), only, how=WriteOptions(), runner=runner)
+        build_index(where(table), asked(), only, options=WriteOptions(), runner=runner)
     assert runner.ran == []
     assert table.refresh().version == table.version
 
@@ -326,7 +326,7 @@ def test_an_index_that_is_said_again_and_again(tmp_path: Path) -> None:
 
     def said(kind: str = "BTREE", **params: object) -> Committed:
         asked = IndexRequest("id", kind, name="by_id", params=params)
-        return build_index(where(table), asked, "needed", how=WriteOptions(), runner=Loop())
+        return build_index(where(table), asked, "needed", options=WriteOptions(), runner=Loop())
 
     assert covers(said().table, "by_id") == [[0, 1]]
     assert not said().attempts
@@ -344,17 +344,17 @@ def test_an_index_that_is_said_again_and_again(tmp_path: Path) -> None:
     check_answers(done.table)
     with pytest.raises(InvalidInput, match="not on 'word'"):
         build_index(
-            where(table), IndexRequest("word", "BITMAP", name="by_id"), "needed", how=WriteOptions(), runner=Loop()
+            where(table), IndexRequest("word", "BITMAP", name="by_id"), "needed", options=WriteOptions(), runner=Loop()
         )
 
 
 def test_an_index_whose_files_are_gone_is_built_anew_where_it_is_said_again(tmp_path: Path) -> None:
     table = made(tmp_path, count=60)
     asked = IndexRequest("id", "BTREE", params={"zone_size": 16})
-    table = build_index(where(table), asked, "all", how=WriteOptions(), runner=Loop()).table
+    table = build_index(where(table), asked, "all", options=WriteOptions(), runner=Loop()).table
     for each in Path(table.uri, "_indices").rglob("*.lance"):
         each.unlink()
-    done = build_index(where(table), asked, "needed", how=WriteOptions(), runner=Loop())
+    done = build_index(where(table), asked, "needed", options=WriteOptions(), runner=Loop())
     assert done.attempts
     check_answers(done.table, [OF["id"]])
 
@@ -366,7 +366,7 @@ def test_an_upkeep_is_told_as_its_own_version(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(
         index_build, "run_change", lambda *args, **named: _with_another(table, run_change(*args, **named))
     )
-    done = optimize_indices(where(table), None, "small", how=WriteOptions(), runner=Loop())
+    done = optimize_indices(where(table), None, "small", options=WriteOptions(), runner=Loop())
     assert (done.operation, done.table.transaction().operation.name) == ("CreateIndex", "CreateIndex")  # type: ignore[union-attr]
 
 

@@ -16,7 +16,7 @@ import pytest
 from lance_core import InvalidInput, RetryableConflict, SchemaMismatch, Table
 from lance_core.coordination import progress as progress_module
 from lance_core.tasks.driver import TableRef, WriteOptions
-from lance_core.tasks.map_columns import Computation, Progress, map_columns
+from lance_core.tasks.map_columns import Computation, ProgressCallback, map_columns
 from lance_core.tasks.partitioning import Task
 from tests.lance_core.tasks.loop import Loop
 
@@ -99,14 +99,14 @@ def run(
     *,
     read: list[str] | None = None,
     key: str | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     how: WriteOptions | None = None,
     runner: Loop | None = None,
 ) -> Table:
     computation = Computation(fn, read, schema)  # type: ignore[arg-type]
     where, loop = TableRef(uri, durable=False), runner or Loop()
     return map_columns(
-        where, computation, resume_key=key, progress=progress, how=how or WriteOptions(), runner=loop
+        where, computation, resume_key=key, progress=progress, options=how or WriteOptions(), runner=loop
     ).table
 
 
@@ -207,7 +207,7 @@ def test_records_that_do_not_fit_are_done_again(tmp_path: Path) -> None:
     gone = next(
         iter(progress_module.completed_fragments(Table.open(uri)._location.store, progress_module.directory_of("k")))
     ).files[-1]
-    (Path(uri) / gone.place).unlink()
+    (Path(uri) / gone.qualified_path).unlink()
     table = Table.open(uri, durable=False)
     table.update({"x": "0.5"}, where="id = 35")
     table.delete("id = 45")
@@ -313,7 +313,7 @@ def test_it_works_on_a_branch(tmp_path: Path) -> None:
     Table.open(uri, durable=False).branches.create("try")
     where = TableRef(uri, branch="try", durable=False)
     computation = Computation(twice, ["id"], DOUBLE)
-    map_columns(where, computation, resume_key="k", progress=None, how=WriteOptions(), runner=Loop())
+    map_columns(where, computation, resume_key="k", progress=None, options=WriteOptions(), runner=Loop())
     assert "twice" in Table.open(uri, branch="try").schema.names
     assert "twice" not in Table.open(uri).schema.names
 

@@ -21,8 +21,8 @@ from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.tasks.read import VersionRef
 from lance_core.tasks.streaming import stream_partitions as stream_parts
 from lance_core.tasks.streaming.change_feed import OnChange
-from lance_core.tasks.streaming.offsets import Offset, Start
-from lance_core.tasks.streaming.stream_source import Limits, Stream
+from lance_core.tasks.streaming.offsets import Offset, StreamStart
+from lance_core.tasks.streaming.stream_source import ReadLimits, Stream
 from tests.lance_core.storage.servers import Bucket, s3
 
 Told = Mapping[str, object]
@@ -38,9 +38,9 @@ def stream(
     *,
     columns: list[str] | None = None,
     filter: str | None = None,
-    start: Start | None = None,
+    start: StreamStart | None = None,
     on_change: str = "fail",
-    limits: Limits | None = None,
+    limits: ReadLimits | None = None,
     branch: str | None = None,
 ) -> Stream:
     return Stream(
@@ -56,7 +56,7 @@ def stream(
 
 def sent(source: Stream, start: Told, end: Told, *, slots: int = 2) -> pa.Table:
     """As workers do it, from pickles."""
-    parts = pickle.loads(pickle.dumps(source.parts(start, end, slots=slots)))
+    parts = pickle.loads(pickle.dumps(source.plan_partitions(start, end, slots=slots)))
     schema = source.arrow.remove_metadata()
     return pa.Table.from_batches((batch for part in parts for batch in part.rows(schema)), schema)
 
@@ -67,9 +67,9 @@ def ids(table: pa.Table) -> list[int]:
 
 def batches(source: Stream, at: Told | None = None) -> Iterator[tuple[Told, pa.Table]]:
     """To the end, offsets as a checkpoint keeps them."""
-    at = source.initial() if at is None else at
+    at = source.initial_offset() if at is None else at
     while True:
-        end = json.loads(json.dumps(source.latest(at, limited=True)))
+        end = json.loads(json.dumps(source.latest_offset(at, limited=True)))
         if end == at:
             return
         yield end, sent(source, at, end)
@@ -108,15 +108,15 @@ def test_all_rows_first_then_what_is_added(table: Table) -> None:
 @pytest.mark.parametrize(
     ("start", "expected"),
     [
-        (Start(version=2), range(10, 30)),
-        (Start(version=1), range(30)),
-        (Start(version=4), range(0)),
-        (Start(latest=True), range(0)),
-        (Start(timestamp=datetime(2000, 1, 1, tzinfo=UTC)), range(30)),
-        (Start(timestamp=datetime.now(UTC) + timedelta(days=9)), range(0)),
+        (StreamStart(version=2), range(10, 30)),
+        (StreamStart(version=1), range(30)),
+        (StreamStart(version=4), range(0)),
+        (StreamStart(latest=True), range(0)),
+        (StreamStart(timestamp=datetime(2000, 1, 1, tzinfo=UTC)), range(30)),
+        (StreamStart(timestamp=datetime.now(UTC) + timedelta(days=9)), range(0)),
     ],
 )
-def test_it_begins_where_it_is_told(table: Table, start: Start, expected: range) -> None:
+def test_it_begins_where_it_is_told(table: Table, start: StreamStart, expected: range) -> None:
     source = stream(table.uri, start=start)
     found = list(batches(source))
     assert [n for _, sent in found for n in ids(sent)] == list(expected)
@@ -126,38 +126,38 @@ def test_it_begins_where_it_is_told(table: Table, start: Start, expected: range)
 
 def test_after_a_time(table: Table) -> None:
     made = table.at(2).timestamp
-    assert all_ids(stream(table.uri, start=Start(timestamp=made))) == list(range(20, 30))
-    assert all_ids(stream(table.uri, start=Start(timestamp=made - timedelta(microseconds=1)))) == list(range(10, 30))
+    assert all_ids(stream(table.uri, start=StreamStart(timestamp=made))) == list(range(20, 30))
+    assert all_ids(stream(table.uri, start=StreamStart(timestamp=made - timedelta(microseconds=1)))) == list(range(10, 30))
     with pytest.raises(InvalidInput, match="time zone"):
-        list(batches(stream(table.uri, start=Start(timestamp=datetime(2000, 1, 1)))))  # noqa: DTZ001
+        list(batches(stream(table.uri, start=StreamStart(timestamp=datetime(2000, 1, 1)))))  # noqa: DTZ001
 
 
-@pytest.mark.parametrize("start", [Start(), Start(latest=True), Start(timestamp=datetime.now(UTC))])
-def test_a_first_batch_that_is_repeated_begins_where_it_began(table: Table, start: Start) -> None:
+@pytest.mark.parametrize("start", [StreamStart(), StreamStart(latest=True), StreamStart(timestamp=datetime.now(UTC))])
+def test_a_first_batch_that_is_repeated_begins_where_it_began(table: Table, start: StreamStart) -> None:
     """Spark keeps where it ended, and asks anew where it begins."""
     source = stream(table.uri, start=start)
-    end = source.latest(source.initial())
-    first = ids(sent(source, source.initial(), end))
+    end = source.latest_offset(source.initial_offset())
+    first = ids(sent(source, source.initial_offset(), end))
     table.delete("id < 5")
     table.append(rows(30, 40))
     again = stream(table.uri, start=start)
-    assert ids(sent(again, again.initial(), end)) == first
+    assert ids(sent(again, again.initial_offset(), end)) == first
 
 
 @pytest.mark.parametrize(
     ("limits", "sizes"),
     [
-        (Limits(rows=7), [7, 7, 7, 7, 2]),
-        (Limits(rows=10), [10, 10, 10]),
-        (Limits(files=1), [5] * 6),
-        (Limits(files=3), [15, 15]),
-        (Limits(versions=1), [30]),
-        (Limits(rows=8, files=1), [5] * 6),
-        (Limits(rows=3, files=4), [3] * 10),
-        (Limits(), [30]),
+        (ReadLimits(rows=7), [7, 7, 7, 7, 2]),
+        (ReadLimits(rows=10), [10, 10, 10]),
+        (ReadLimits(files=1), [5] * 6),
+        (ReadLimits(files=3), [15, 15]),
+        (ReadLimits(versions=1), [30]),
+        (ReadLimits(rows=8, files=1), [5] * 6),
+        (ReadLimits(rows=3, files=4), [3] * 10),
+        (ReadLimits(), [30]),
     ],
 )
-def test_so_much_at_once(table: Table, limits: Limits, sizes: list[int]) -> None:
+def test_so_much_at_once(table: Table, limits: ReadLimits, sizes: list[int]) -> None:
     found = [sent for _, sent in batches(stream(table.uri, limits=limits))]
     assert [len(sent) for sent in found] == sizes
     assert [n for sent in found for n in ids(sent)] == list(range(30))
@@ -165,29 +165,29 @@ def test_so_much_at_once(table: Table, limits: Limits, sizes: list[int]) -> None
 
 def test_limits_over_versions(table: Table) -> None:
     for limits, sizes in (
-        (Limits(versions=2), [20, 10]),
-        (Limits(rows=12), [12, 12, 6]),
-        (Limits(files=3), [15, 15]),
-        (Limits(versions=1, rows=6), [6, 4] * 3),
+        (ReadLimits(versions=2), [20, 10]),
+        (ReadLimits(rows=12), [12, 12, 6]),
+        (ReadLimits(files=3), [15, 15]),
+        (ReadLimits(versions=1, rows=6), [6, 4] * 3),
     ):
-        source = stream(table.uri, start=Start(version=1), limits=limits)
+        source = stream(table.uri, start=StreamStart(version=1), limits=limits)
         assert [len(sent) for _, sent in batches(source)] == sizes
-    source = stream(table.uri, limits=Limits(rows=1))
-    assert len(sent(source, source.initial(), source.latest(source.initial(), limited=False))) == 30
+    source = stream(table.uri, limits=ReadLimits(rows=1))
+    assert len(sent(source, source.initial_offset(), source.latest_offset(source.initial_offset(), limited=False))) == 30
 
 
 @pytest.mark.parametrize("wrong", [{"rows": 0}, {"files": -1}, {"versions": 0}])
 def test_limits_that_would_send_nothing(wrong: dict[str, int]) -> None:
     with pytest.raises(InvalidInput, match="one at least"):
-        Limits(**wrong)
+        ReadLimits(**wrong)
 
 
 def test_columns_and_filter(table: Table) -> None:
-    source = stream(table.uri, columns=["s", "id"], filter="x >= 2 and id % 2 = 0", limits=Limits(rows=9))
+    source = stream(table.uri, columns=["s", "id"], filter="x >= 2 and id % 2 = 0", limits=ReadLimits(rows=9))
     found = [sent for _, sent in batches(source)]
     assert found[0].column_names == ["s", "id"]
     assert [n for sent in found for n in ids(sent)] == [n for n in range(30) if n % 2 == 0 and n >= 4]
-    addressed = stream(table.uri, columns=["id", "_rowaddr"], limits=Limits(rows=12), start=Start(version=2))
+    addressed = stream(table.uri, columns=["id", "_rowaddr"], limits=ReadLimits(rows=12), start=StreamStart(version=2))
     assert [row["_rowaddr"] for _, sent in batches(addressed) for row in sent.to_pylist()] == [
         (n // 5 << 32) + n % 5 for n in range(10, 30)
     ]
@@ -210,18 +210,18 @@ def test_a_store_is_asked_no_more_often_than_is_worth_it(table: Table) -> None:
         return newest()
 
     source._newest = looked  # type: ignore[method-assign]
-    end = source.latest(source.initial())
+    end = source.latest_offset(source.initial_offset())
     table.append(rows(30, 40))
     for _ in range(48):
         seconds += 0.01
-        assert source.latest(end) == end
+        assert source.latest_offset(end) == end
     assert looks == 0, "it had looked when it was made"
     seconds += 0.02
-    then = source.latest(end)
+    then = source.latest_offset(end)
     assert ids(sent(source, end, then)) == list(range(30, 40))
     table.append(rows(40, 41))
-    source.hold()
-    assert ids(sent(source, then, source.latest(then))) == [40], "what there is now was asked for"
+    source.stop_at_newest()
+    assert ids(sent(source, then, source.latest_offset(then))) == [40], "what there is now was asked for"
 
 
 def test_of_a_disk_each_trigger_asks_and_of_a_bucket_each_second(table: Table, bucket: Bucket) -> None:
@@ -246,7 +246,7 @@ def quietly(table: Table) -> None:
 
 
 def test_upkeep_is_passed_over(table: Table) -> None:
-    source = stream(table.uri, columns=["id", "s"], limits=Limits(rows=12))
+    source = stream(table.uri, columns=["id", "s"], limits=ReadLimits(rows=12))
     first, *_ = batches(source)
     quietly(table)
     table.refresh().append(rows(30, 35))
@@ -255,7 +255,7 @@ def test_upkeep_is_passed_over(table: Table) -> None:
 
 
 def test_rows_are_sent_as_they_were_added(table: Table) -> None:
-    source = stream(table.uri, start=Start(version=1), limits=Limits(rows=4), on_change="skip")
+    source = stream(table.uri, start=StreamStart(version=1), limits=ReadLimits(rows=4), on_change="skip")
     table.delete("id % 3 = 0")
     table.refresh().update({"s": "'changed'"}, "id = 7")
     table.refresh().compact(target_rows=100)
@@ -278,7 +278,7 @@ CHANGES: dict[str, tuple[Callable[[Table], object], list[int]]] = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_what_changes_rows_stops_it_unless_told_otherwise(table: Table, name: str) -> None:
     change, again = CHANGES[name]
-    end = stream(table.uri).latest(stream(table.uri).initial())
+    end = stream(table.uri).latest_offset(stream(table.uri).initial_offset())
     table.append(rows(40, 42))
     change(table.refresh())
     table.refresh().append(rows(60, 62))
@@ -286,14 +286,14 @@ def test_what_changes_rows_stops_it_unless_told_otherwise(table: Table, name: st
     (before, found), *_ = [next(batches(source, end))]
     assert ids(found) == [40, 41]
     with pytest.raises(InvalidInput, match=r"version 5 changed .* on_change='skip'.*starting_version=6") as told:
-        source.latest(before)
+        source.latest_offset(before)
     transaction = table.at(5).transaction()
     assert transaction is not None
     assert transaction.operation.name in str(told.value)
     assert all_ids(stream(table.uri, on_change="skip"), end) == [40, 41, 60, 61]
     resent = all_ids(stream(table.uri, on_change="rewritten"), end)
     assert (resent[:2], sorted(resent[2:-2]), resent[-2:]) == ([40, 41], sorted(again), [60, 61])
-    assert all_ids(stream(table.uri, start=Start(version=6))) == [60, 61]
+    assert all_ids(stream(table.uri, start=StreamStart(version=6))) == [60, 61]
 
 
 @pytest.mark.parametrize("stable_row_ids", [False, True])
@@ -306,8 +306,8 @@ def test_a_column_changed_in_place(tmp_path: Path, stable_row_ids: bool) -> None
     assert transaction is not None
     assert isinstance(transaction.operation, Update)
     assert transaction.operation.fields_modified, "it is rewritten in place"
-    since = Start(version=2)
-    sent_again = sorted(all_ids(stream(uri, on_change="rewritten", start=since, limits=Limits(rows=7))))
+    since = StreamStart(version=2)
+    sent_again = sorted(all_ids(stream(uri, on_change="rewritten", start=since, limits=ReadLimits(rows=7))))
     assert sent_again == [n for n in range(20) if n % 5 < 4 or not stable_row_ids]
     assert all_ids(stream(uri, on_change="skip", start=since)) == []
     assert all_ids(stream(uri, columns=["id", "s"], start=since)) == []
@@ -320,7 +320,7 @@ def test_an_upsert_that_only_inserts_adds_rows(table: Table) -> None:
     table.upsert(rows(25, 35), on=["id"], matched="ignore")
     dataset = lance.dataset(table.uri)
     dataset.merge_insert("id").when_not_matched_insert_all().execute(rows(30, 40))
-    assert sorted(all_ids(stream(table.uri, start=Start(version=4)))) == list(range(30, 40))
+    assert sorted(all_ids(stream(table.uri, start=StreamStart(version=4)))) == list(range(30, 40))
 
 
 @pytest.mark.parametrize("by_pylance", [False, True])
@@ -332,8 +332,8 @@ def test_inserted_rows_are_told_from_updated_ones_where_rows_have_ids(tmp_path: 
         merge.execute(rows(8, 13))
     else:
         Table.open(uri).upsert(rows(8, 13), on=["id"])
-    assert sorted(all_ids(stream(uri, on_change="skip", start=Start(version=2)))) == [10, 11, 12]
-    assert sorted(all_ids(stream(uri, on_change="rewritten", start=Start(version=2)))) == [8, 9, 10, 11, 12]
+    assert sorted(all_ids(stream(uri, on_change="skip", start=StreamStart(version=2)))) == [10, 11, 12]
+    assert sorted(all_ids(stream(uri, on_change="rewritten", start=StreamStart(version=2)))) == [8, 9, 10, 11, 12]
 
 
 def test_versions_of_pylance(tmp_path: Path) -> None:
@@ -342,15 +342,15 @@ def test_versions_of_pylance(tmp_path: Path) -> None:
     lance.write_dataset(rows(10, 20), uri, mode="append", max_rows_per_file=3)
     lance.dataset(uri).optimize.compact_files()
     lance.write_dataset(rows(20, 25), uri, mode="append")
-    assert all_ids(stream(uri, start=Start(version=1), limits=Limits(rows=4))) == list(range(25))
+    assert all_ids(stream(uri, start=StreamStart(version=1), limits=ReadLimits(rows=4))) == list(range(25))
     lance.dataset(uri).delete("id = 3")
     with pytest.raises(InvalidInput, match="changed or removed rows: it is the Delete"):
-        list(batches(stream(uri, start=Start(version=1))))
+        list(batches(stream(uri, start=StreamStart(version=1))))
 
 
 def test_only_what_there_was_when_it_was_held(table: Table) -> None:
-    source = stream(table.uri, limits=Limits(rows=8))
-    source.hold()
+    source = stream(table.uri, limits=ReadLimits(rows=8))
+    source.stop_at_newest()
     table.append(rows(30, 40))
     assert all_ids(source) == list(range(30))
     assert all_ids(stream(table.uri)) == list(range(40))
@@ -358,62 +358,62 @@ def test_only_what_there_was_when_it_was_held(table: Table) -> None:
 
 def test_an_idle_look_reads_no_version(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     source = stream(table.uri)
-    end = source.latest(source.initial())
+    end = source.latest_offset(source.initial_offset())
     monkeypatch.setattr("lance_core.tasks.streaming.stream_source.load_at", None)
     monkeypatch.setattr("lance_core.tasks.streaming.stream_source.load_latest", None)
-    assert source.latest(end) == end
-    assert source.reached()["version"] == 4
+    assert source.latest_offset(end) == end
+    assert source.newest_offset()["version"] == 4
 
 
 def test_a_version_that_was_cleaned_up(table: Table) -> None:
-    end = stream(table.uri, start=Start(version=1), limits=Limits(versions=1)).latest(Stream.initial(), limited=True)
+    end = stream(table.uri, start=StreamStart(version=1), limits=ReadLimits(versions=1)).latest_offset(Stream.initial_offset(), limited=True)
     for number in range(30, 33):
         table.refresh().append(rows(number, number + 1))
     for number in range(1, 6):
         (Path(table.uri) / naming.manifest_path(Version(number), NamingScheme.V2)).unlink()
     with pytest.raises(NotFound, match=r"version 2, .* cleaned up; there is 6\..*starting_version.*older_than"):
-        stream(table.uri).latest(end)
+        stream(table.uri).latest_offset(end)
     with pytest.raises(NotFound, match="version 2,"):
-        stream(table.uri).parts(end, {**end, "version": 7}, slots=2)
+        stream(table.uri).plan_partitions(end, {**end, "version": 7}, slots=2)
     assert all_ids(stream(table.uri)) == [*range(30), 30, 31, 32]
     with pytest.raises(NotFound, match=r"starting_timestamp.* before version 6"):
-        list(batches(stream(table.uri, start=Start(timestamp=datetime(2000, 1, 1, tzinfo=UTC)))))
+        list(batches(stream(table.uri, start=StreamStart(timestamp=datetime(2000, 1, 1, tzinfo=UTC)))))
 
 
 def test_another_table_at_the_same_place(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     Table.create(uri, rows(0, 10), durable=False)
-    end = stream(uri).latest(Stream.initial())
+    end = stream(uri).latest_offset(Stream.initial_offset())
     shutil.rmtree(uri)
     Table.create(uri, rows(0, 10), durable=False).append(rows(10, 20))
-    for look in (lambda: stream(uri).latest(end), lambda: stream(uri).parts(Stream.initial(), end, slots=1)):
+    for look in (lambda: stream(uri).latest_offset(end), lambda: stream(uri).plan_partitions(Stream.initial_offset(), end, slots=1)):
         with pytest.raises(InvalidInput, match="another table now"):
             look()
     with pytest.raises(InvalidInput, match="checkpointLocation"):
-        stream(uri).latest({"version": 3})
+        stream(uri).latest_offset({"version": 3})
 
 
 def test_it_is_noticed_while_a_query_runs(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     Table.create(uri, rows(0, 10), durable=False)
     source = stream(uri)
-    end = source.latest(Stream.initial())
+    end = source.latest_offset(Stream.initial_offset())
     shutil.rmtree(uri)
     with pytest.raises(NotFound, match="no Lance table"):
-        source.latest(end)
+        source.latest_offset(end)
     Table.create(uri, rows(0, 10), durable=False).append(rows(10, 20))
     with pytest.raises(InvalidInput, match="another table now"):
-        source.latest(end)
+        source.latest_offset(end)
 
 
 def test_a_table_put_back_to_an_earlier_state(table: Table, tmp_path: Path) -> None:
     shutil.copytree(table.uri, tmp_path / "copy")
     table.append(rows(30, 40))
-    end = stream(table.uri).latest(Stream.initial())
+    end = stream(table.uri).latest_offset(Stream.initial_offset())
     shutil.rmtree(table.uri)
     (tmp_path / "copy").rename(table.uri)
     with pytest.raises(InvalidInput, match="up to version 4, and the table ends at 3"):
-        stream(table.uri).latest(end)
+        stream(table.uri).latest_offset(end)
 
 
 def test_branches(table: Table) -> None:
@@ -421,25 +421,25 @@ def test_branches(table: Table) -> None:
     branch.append(rows(70, 75))
     table.append(rows(80, 85))
     source = stream(table.uri, branch="b")
-    end = source.latest(source.initial())
-    assert ids(sent(source, source.initial(), end)) == [*range(30), *range(70, 75)]
+    end = source.latest_offset(source.initial_offset())
+    assert ids(sent(source, source.initial_offset(), end)) == [*range(30), *range(70, 75)]
     branch.refresh().append(rows(75, 77))
     assert all_ids(stream(table.uri, branch="b"), end) == [75, 76]
     with pytest.raises(InvalidInput, match="the branch 'b', and this query reads 'main'"):
-        stream(table.uri).latest(end)
+        stream(table.uri).latest_offset(end)
 
 
 def test_a_branch_begins_with_all_that_it_took_over(table: Table) -> None:
     branch = table.branches.create("b")
     branch.append(rows(70, 75))
     first = branch.version_numbers()[0]
-    found = all_ids(stream(table.uri, branch="b", start=Start(version=first), limits=Limits(rows=11)))
+    found = all_ids(stream(table.uri, branch="b", start=StreamStart(version=first), limits=ReadLimits(rows=11)))
     assert found == [*range(30), *range(70, 75)]
 
 
 def test_what_comes_before_a_change_is_sent_first(table: Table) -> None:
     table.delete("id = 1")
-    found = batches(stream(table.uri, start=Start(version=2)))
+    found = batches(stream(table.uri, start=StreamStart(version=2)))
     assert ids(next(found)[1]) == list(range(10, 30))
     with pytest.raises(InvalidInput, match="version 4 changed"):
         next(found)
@@ -448,27 +448,27 @@ def test_what_comes_before_a_change_is_sent_first(table: Table) -> None:
 def test_a_column_that_came_later_is_null_before(table: Table) -> None:
     table.add_columns(pa.field("y", pa.int32()))
     table.refresh().append(rows(30, 32).append_column("y", pa.array([1, 2], pa.int32())))
-    source = stream(table.uri, columns=["y", "id"], start=Start(version=2))
+    source = stream(table.uri, columns=["y", "id"], start=StreamStart(version=2))
     (_, found), *_ = batches(source)
     assert found["y"].to_pylist() == [None] * 20 + [1, 2]
-    assert stream(table.uri, columns=["y"], start=Start(version=3)).latest(Stream.initial())
-    only = stream(table.uri, columns=["y"], start=Start(version=3))
+    assert stream(table.uri, columns=["y"], start=StreamStart(version=3)).latest_offset(Stream.initial_offset())
+    only = stream(table.uri, columns=["y"], start=StreamStart(version=3))
     (_, found), *_ = batches(only)
     assert found["y"].to_pylist() == [None] * 10 + [1, 2]
 
 
 @pytest.mark.parametrize("how", ["drop", "rename"])
 def test_a_column_that_went_is_not_read_as_null(table: Table, how: str) -> None:
-    source = stream(table.uri, limits=Limits(rows=20))
+    source = stream(table.uri, limits=ReadLimits(rows=20))
     (end, _), *_ = batches(source)
     if how == "drop":
         table.drop_columns(["s"])
     else:
         table.alter_column("s", rename="t")
     table.refresh().append(table.refresh().to_table().slice(0, 2))
-    last = source.latest(end)
+    last = source.latest_offset(end)
     with pytest.raises(LanceError, match="no column 's' any more"):
-        source.parts(end, last, slots=1)
+        source.plan_partitions(end, last, slots=1)
 
 
 def test_large_fragments_are_cut_and_small_ones_put_together(tmp_path: Path) -> None:
@@ -477,45 +477,45 @@ def test_large_fragments_are_cut_and_small_ones_put_together(tmp_path: Path) -> 
     Table.create(uri, pa.table({"id": pa.array(range(n), pa.int64())}), durable=False)
     for first in range(n, n + 50, 5):
         Table.open(uri).append(pa.table({"id": pa.array(range(first, first + 5), pa.int64())}))
-    source = stream(uri, start=Start(version=1))
-    end = source.latest(source.initial())
-    parts = source.parts(source.initial(), end, slots=2)
+    source = stream(uri, start=StreamStart(version=1))
+    end = source.latest_offset(source.initial_offset())
+    parts = source.plan_partitions(source.initial_offset(), end, slots=2)
     assert 4 <= len(parts) <= 6
-    assert max(len(part.pieces) for part in parts) >= 10
-    assert ids(sent(source, source.initial(), end)) == list(range(n + 50))
+    assert max(len(part.slices) for part in parts) >= 10
+    assert ids(sent(source, source.initial_offset(), end)) == list(range(n + 50))
     middle = {**end, "version": 1, "row": 123_456}
     assert ids(sent(source, middle, end)) == list(range(123_456, n + 50))
-    assert source.parts(end, end, slots=2) == []
+    assert source.plan_partitions(end, end, slots=2) == []
 
 
 def test_wide_rows_are_few_in_a_part(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_parts, "_PART_BYTES_MAX", 300)
-    source = stream(table.uri, start=Start(version=1))
-    end = source.latest(source.initial())
-    parts = source.parts(source.initial(), end, slots=1)
+    source = stream(table.uri, start=StreamStart(version=1))
+    end = source.latest_offset(source.initial_offset())
+    parts = source.plan_partitions(source.initial_offset(), end, slots=1)
     assert len(parts) > 6
-    assert all(sum(piece.size for piece in part.pieces) <= 300 or len(part.pieces) == 1 for part in parts)
-    assert ids(sent(source, source.initial(), end)) == list(range(30))
+    assert all(sum(piece.size for piece in part.slices) <= 300 or len(part.slices) == 1 for part in parts)
+    assert ids(sent(source, source.initial_offset(), end)) == list(range(30))
 
 
 def test_a_worker_with_other_code_reads_nothing(table: Table) -> None:
     source = stream(table.uri)
-    (part,) = source.parts(source.initial(), source.latest(source.initial()), slots=1)
-    whole = replace(part.pieces[0].whole, stamp=replace(part.pieces[0].whole.stamp, lance_assets="0.0"))
+    (part,) = source.plan_partitions(source.initial_offset(), source.latest_offset(source.initial_offset()), slots=1)
+    whole = replace(part.slices[0].header, stamp=replace(part.slices[0].header.stamp, lance_assets="0.0"))
     with pytest.raises(InvalidInput, match="this worker runs"):
-        list(replace(part.pieces[0], whole=whole).rows(source.arrow))
+        list(replace(part.slices[0], whole=whole).read(source.arrow))
 
 
 def test_all_of_a_version_is_not_what_it_added(table: Table) -> None:
     source = stream(table.uri)
-    assert ids(sent(source, source.initial(), source.latest(source.initial()))) == list(range(30))
-    added = Offset(table.id, None, 3, False, 3).told()
-    assert ids(sent(source, added, source.latest(added))) == list(range(20, 30))
+    assert ids(sent(source, source.initial_offset(), source.latest_offset(source.initial_offset()))) == list(range(30))
+    added = Offset(table.id, None, 3, False, 3).to_json()
+    assert ids(sent(source, added, source.latest_offset(added))) == list(range(20, 30))
 
 
 def test_offsets_are_read_carefully() -> None:
     offset = Offset("t", None, 2, True, 5, 7)
-    assert Offset.read(json.loads(json.dumps(offset.told()))) == offset
+    assert Offset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
     for wrong in ({"row": -1}, {"version": True}, {"begins": 9}, {"table": 1}, {"whole": 1}, {"lance_stream": 2}):
         with pytest.raises(InvalidInput, match="checkpointLocation"):
-            Offset.read({**offset.told(), **wrong})
+            Offset.from_json({**offset.to_json(), **wrong})

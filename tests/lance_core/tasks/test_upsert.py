@@ -79,7 +79,7 @@ def run(
         rows.stage,
         rules(on, **options),
         limits=FileLimits(),
-        how=how or WriteOptions(),
+        options=how or WriteOptions(),
         runner=loop or Loop(slots=2, lost=frozenset({1})),
     )
 
@@ -414,7 +414,7 @@ def test_few_keys_are_looked_up_in_an_index(tmp_path: Path, stable: bool, option
     """By the driver, and the files of fragments that have none of them are away."""
     uri = indexed(tmp_path, stable)
     shutil.copytree(uri, tmp_path / "alone")
-    away = [Path(uri, fragment.files[0].place) for fragment in Table.open(uri).fragments[1:3]]
+    away = [Path(uri, fragment.files[0].qualified_path) for fragment in Table.open(uri).fragments[1:3]]
     for file in away:
         file.rename(tmp_path / file.name)
     loop = Loop(slots=2)

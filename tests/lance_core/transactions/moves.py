@@ -150,7 +150,7 @@ def indexing(column: str, *, name: str = "", fragment_ids: tuple[int, ...] | Non
         shutil.rmtree(aside)
         if fragment_ids is None:
             return op.CreateIndex(new=transaction.operation.new)
-        return op.CreateIndex(new=tuple(each.covering(BitMap(fragment_ids)) for each in transaction.operation.new))
+        return op.CreateIndex(new=tuple(each.with_coverage(BitMap(fragment_ids)) for each in transaction.operation.new))
 
     return plan
 

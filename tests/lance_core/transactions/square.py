@@ -17,12 +17,12 @@ from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.operations import Operation
 from lance_core.format.transaction import Transaction
-from lance_core.transactions.conflicts import KINDS, RULES
+from lance_core.transactions.conflicts import OPERATION_TYPES, RULES
 from lance_core.transactions.rules import compatible, incompatible, plan_again
 from tests.lance_core.transactions.moves import MOVES, kind_of, planned, table
 
 CONSTANT = (compatible, incompatible, plan_again)
-KIND = {kind.name: kind for kind in KINDS}
+KIND = {kind.name: kind for kind in OPERATION_TYPES}
 ORDER = "CRX"
 STRICTER = {
     # An index on a column that is gone would stay without meaning; the verb that builds it tells that the column went.

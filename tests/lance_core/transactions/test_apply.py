@@ -86,9 +86,9 @@ def test_a_transaction_too_large_for_the_manifest_is_left_out() -> None:
 
 
 def test_a_table_that_we_cannot_write_is_not_written() -> None:
-    message = born().edit()
+    message = born().copy_header()
     message.writer_feature_flags |= 32768
-    head = Manifest.framed(message, index_section=None, transaction=None, path="m")
+    head = Manifest.from_header(message, index_section=None, transaction=None, path="m")
     with pytest.raises(Unsupported, match=r"writer features 32768 \(NON_REUSABLE_FIELD_IDS\)"):
         after(head, Append((fresh("a"),)))
 

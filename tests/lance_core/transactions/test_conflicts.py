@@ -45,7 +45,7 @@ from lance_core.format.schema import TableSchema
 from lance_core.format.transaction import Transaction
 from lance_core.transactions import conflicts
 from lance_core.transactions.committed_transaction import CommittedTransaction
-from lance_core.transactions.conflicts import KINDS, RULES, judge
+from lance_core.transactions.conflicts import OPERATION_TYPES, RULES, judge
 from lance_core.transactions.verdicts import Verdict
 from tools.conflicts import grid
 
@@ -177,7 +177,7 @@ def progress(generation: int, shard: bytes = SHARD) -> UpdateMemWalState:
 
 
 APPEND, MERGE, PROJECT = Append((fragment(0, "more.lance"),)), Merge((), SCHEMA, True), Project(SCHEMA, True)
-SLICE = replace(update(0), restates=Brought())
+SLICE = replace(update(0), replaced_slice=Brought())
 REPLACES = create(index(number=6), removed=(index(),))
 TRIM = create(index(FRAGMENT_REUSE, (), number=30), removed=(index(FRAGMENT_REUSE, (), number=31),))
 BAD_TRIM = create(index(FRAGMENT_REUSE, (), number=30))
@@ -260,20 +260,20 @@ CASES: dict[str, tuple[Operation, Operation, str, str]] = {
     "Update with keys-Update with keys of another column": (update(0, keys=keys(1)), update(1, keys=keys(2, field=1)),
         "R", "same_rows_or_new_keys"),
     "Update that removes the rest-Update with others": (
-        replace(update(0, keys=keys(1)), removes_rest=True), update(1, keys=keys(2)), "R", "same_rows_or_new_keys"),
-    "Update that removes the rest-Update": (replace(update(0), removes_rest=True), update(1), "C", ""),
+        replace(update(0, keys=keys(1)), deletes_unmatched=True), update(1, keys=keys(2)), "R", "same_rows_or_new_keys"),
+    "Update that removes the rest-Update": (replace(update(0), deletes_unmatched=True), update(1), "C", ""),
     "Update with keys-Append that was looked through": (
-        update(0, keys=keys(1)), replace(APPEND, meets=False), "C", ""),
+        update(0, keys=keys(1)), replace(APPEND, overlaps=False), "C", ""),
     "Update with keys-Append that has one": (
-        update(0, keys=keys(1)), replace(APPEND, meets=True), "R", "new_keys"),
+        update(0, keys=keys(1)), replace(APPEND, overlaps=True), "R", "new_keys"),
     "Update with no new key-Append": (update(0, keys=keys()), APPEND, "R", "new_keys"),
     "Update of a slice-Append": (SLICE, APPEND, "R", "new_keys"),
-    "Update of a slice-Append elsewhere": (SLICE, replace(APPEND, meets=False), "C", ""),
-    "Update of a slice-Append into it": (SLICE, replace(APPEND, meets=True), "R", "new_keys"),
+    "Update of a slice-Append elsewhere": (SLICE, replace(APPEND, overlaps=False), "C", ""),
+    "Update of a slice-Append into it": (SLICE, replace(APPEND, overlaps=True), "R", "new_keys"),
     "Update of a slice-Update": (SLICE, update(1), "R", "same_rows_or_new_keys"),
-    "Update of a slice-Update elsewhere": (SLICE, replace(update(1), meets=False), "C", ""),
+    "Update of a slice-Update elsewhere": (SLICE, replace(update(1), overlaps=False), "C", ""),
     "Update of a slice-Update with keys": (SLICE, update(1, keys=keys(1)), "R", "same_rows_or_new_keys"),
-    "Update of a slice-Update of its rows": (SLICE, replace(update(0), meets=False), "B", "same_rows_or_new_keys"),
+    "Update of a slice-Update of its rows": (SLICE, replace(update(0), overlaps=False), "B", "same_rows_or_new_keys"),
     "Update of a slice-DataReplacement other fragments": (SLICE, replacement(1), "R", "same_fragments_or_slice"),
     "Update-DataReplacement other fragments": (update(0), replacement(1), "C", ""),
     "Overwrite-Overwrite other key": (overwrite({"a": "1"}), overwrite({"b": "1"}), "R", "both_replace"),
@@ -397,9 +397,9 @@ def test_closer(name: str) -> None:
 
 
 def test_every_pair_is_written_out() -> None:
-    assert [kind.name for kind in KINDS] == list(PLAIN)
-    for kind in KINDS:
-        assert set(RULES[kind]) == set(KINDS), kind
+    assert [kind.name for kind in OPERATION_TYPES] == list(PLAIN)
+    for kind in OPERATION_TYPES:
+        assert set(RULES[kind]) == set(OPERATION_TYPES), kind
 
 
 def test_every_rule_says_why_and_is_decided_both_ways() -> None:

@@ -11,7 +11,7 @@ from lance_core.format.ids import Version
 from lance_core.format.operations import Append, Delete
 from lance_core.format.transaction import Transaction
 from lance_core.storage.memory import MemoryStore
-from lance_core.transactions.fold import PARTS_MAX, TOGETHER, Shared, can_fold, fold, part_with_uuid, parts_of, uuids_of
+from lance_core.transactions.fold import PARTS_MAX, PARTS_PROPERTY, SharedFragment, can_fold, fold, part_with_uuid, parts_of, uuids_of
 from tests.lance_core.world import fragment
 
 
@@ -43,15 +43,15 @@ def test_each_is_found_again_after_a_way_through_bytes() -> None:
     assert part_with_uuid(landed, "three") is None
 
 
-def a_file_of(*rows: int) -> Shared:
-    return Shared(fragment(MemoryStore(), "shared", sum(rows)), rows)
+def a_file_of(*rows: int) -> SharedFragment:
+    return SharedFragment(fragment(MemoryStore(), "shared", sum(rows)), rows)
 
 
 def test_each_finds_its_rows_in_a_file_that_it_shares() -> None:
     """As if it had come alone with them. No byte is anybody's twice, and none is nobody's."""
     ours = [an_append("p"), an_append("q", read=2), an_append("r"), an_append("own", "a", "b")]
     folded = fold(ours, "all", a_file_of(5, 1, 4))
-    assert folded.properties[TOGETHER] == '[["p",1,5],["q",0,1],["r",0,4],["own",2]]'
+    assert folded.properties[PARTS_PROPERTY] == '[["p",1,5],["q",0,1],["r",0,4],["own",2]]'
     assert isinstance(folded.operation, Append)
     assert [each.physical_rows for each in folded.operation.fragments] == [10, 1, 1]
     parts = parts_of(Transaction.decode(folded.encode(), path="x"))
@@ -85,7 +85,7 @@ def test_bytes_of_a_shared_file_are_dealt_out_without_a_rest(size: int) -> None:
     ],
 )  # fmt: skip
 def test_rows_that_do_not_add_up_say_nothing(told: str) -> None:
-    whole = Transaction(Version(1), "x", Append((a_file_of(10).fragment,)), {TOGETHER: told})
+    whole = Transaction(Version(1), "x", Append((a_file_of(10).fragment,)), {PARTS_PROPERTY: told})
     assert parts_of(whole) == ()
     uncounted = replace(whole, operation=Append((Fragment.of(files=(), physical_rows=0),)))
     assert parts_of(uncounted) == ()
@@ -94,7 +94,7 @@ def test_rows_that_do_not_add_up_say_nothing(told: str) -> None:
 def test_two_files_may_be_shared_and_rows_go_on_where_the_others_ended() -> None:
     told = '[["p",1,5],["own",1],["q",1,1],["r",0,2]]'
     brought = (a_file_of(5).fragment, fragment(MemoryStore(), "own"), a_file_of(3).fragment)
-    parts = parts_of(Transaction(Version(1), "x", Append(brought), {TOGETHER: told}))
+    parts = parts_of(Transaction(Version(1), "x", Append(brought), {PARTS_PROPERTY: told}))
     assert [(part.uuid, part.first_row, part.append.fragments[0].physical_rows) for part in parts] == [
         ("p", 0, 5),
         ("own", None, 1),
@@ -142,7 +142,7 @@ def test_these_do_not_go_together(one: Transaction, other: Transaction) -> None:
 )  # fmt: skip
 def test_what_does_not_add_up_says_nothing(told: str) -> None:
     """It is somebody else's, who used our name for something."""
-    strange = replace(FOLDED, properties={TOGETHER: told})
+    strange = replace(FOLDED, properties={PARTS_PROPERTY: told})
     assert parts_of(strange) == ()
     assert part_with_uuid(strange, "both") == strange
     assert part_with_uuid(strange, "one") is None
@@ -150,4 +150,4 @@ def test_what_does_not_add_up_says_nothing(told: str) -> None:
 
 def test_only_appends_have_parts() -> None:
     told = json.dumps([["one", 0]])
-    assert parts_of(Transaction(Version(1), "x", Delete((), (), "true"), {TOGETHER: told})) == ()
+    assert parts_of(Transaction(Version(1), "x", Delete((), (), "true"), {PARTS_PROPERTY: told})) == ()

@@ -18,7 +18,7 @@ from lance_core.format.schema import TableSchema
 from lance_core.format.transaction import Transaction
 from lance_core.transactions.committed_transaction import CommittedTransaction
 from lance_core.transactions.conflicts import judge
-from lance_core.transactions.index_coverage import LiveFragments, grown, retained, without_fragments
+from lance_core.transactions.index_coverage import LiveFragments, extend_to_moved_rows, drop_useless_segments, remove_coverage
 from lance_core.transactions.verdicts import Verdict
 
 SCHEMA = TableSchema.from_arrow(
@@ -54,7 +54,7 @@ def noted(*groups: tuple[Sequence[int], Sequence[int]], rows: int = 10, far_away
     reuse = FragmentReuse.empty()
     for old, new in groups:
         told = FragmentRewrite(tuple(of(id, rows) for id in old), (None,) * len(old), tuple(of(id, rows) for id in new))
-        reuse = reuse.followed_by(Version(5), [told])
+        reuse = reuse.with_compaction(Version(5), [told])
     entry = reuse.as_index(uuid.uuid4(), dataset_version=Version(5), created_ms=1)
     if far_away:
         details = table_pb2.FragmentReuseIndexDetails()
@@ -81,18 +81,18 @@ def test_values_changed_in_place(
     entries = [noted(*notes)] if notes else []
     here = LiveFragments.of([index, *entries], alive)
     numbers = [FragmentId(number) for number in gone]
-    (after,) = without_fragments([index], numbers, here, on_fields=frozenset({A}))
+    (after,) = remove_coverage([index], numbers, here, on_fields=frozenset({A}))
     assert list(after.covers or ()) == left
-    assert without_fragments([index], numbers, here, on_fields=frozenset({X})) == (index,)
+    assert remove_coverage([index], numbers, here, on_fields=frozenset({X})) == (index,)
 
 
 def test_notes_that_nobody_opens_cost_coverage_and_no_answer() -> None:
     index = segment([0, 1, 9])
     here = LiveFragments.of([index, noted(([0, 1], [4]), far_away=True)], [4, 9, 10])
-    (after,) = without_fragments([index], [FragmentId(9)], here, on_fields=frozenset({A}))
+    (after,) = remove_coverage([index], [FragmentId(9)], here, on_fields=frozenset({A}))
     assert list(after.covers or ()) == []
-    assert here.has_any(segment([0, 1]))
-    (after,) = without_fragments([index], [FragmentId(4)], here, on_fields=frozenset({A}))
+    assert here.covers_any(segment([0, 1]))
+    (after,) = remove_coverage([index], [FragmentId(4)], here, on_fields=frozenset({A}))
     assert 4 not in (after.covers or ())
     assert not {0, 1} & set(after.covers or ())
 
@@ -102,10 +102,10 @@ def test_which_segments_are_of_use() -> None:
     unknown, gone_field = segment(None), segment([7], field_id=77, name="other")
     here = LiveFragments.of([noted(([2, 3], [4]))], [4, 7])
     fields = frozenset({A, S, X, Y})
-    assert retained([dead, alive, led, unknown, gone_field], here, field_ids=fields) == (alive, led, unknown)
-    assert retained([dead], here, field_ids=fields) == (dead,)
+    assert drop_useless_segments([dead, alive, led, unknown, gone_field], here, field_ids=fields) == (alive, led, unknown)
+    assert drop_useless_segments([dead], here, field_ids=fields) == (dead,)
     older, newer = segment([0], version=0), segment([1], version=1)
-    assert retained([newer, older], here, field_ids=fields) == (older,)
+    assert drop_useless_segments([newer, older], here, field_ids=fields) == (older,)
 
 
 def moved(before: Mapping[int, list[int]], new: list[list[int] | None], assigned: list[int], **more: object) -> Update:
@@ -148,7 +148,7 @@ def test_rows_that_moved(index: IndexMetadata, update: Update, gains: list[int])
         for number, ids in BEFORE.items()
     }
     added = [fragment.with_id(5 + number) for number, fragment in enumerate(update.new)]
-    (after,) = grown([index], update, before, added, SCHEMA)
+    (after,) = extend_to_moved_rows([index], update, before, added, SCHEMA)
     assert list(after.covers or ()) == [*(index.covers or ()), *gains]
 
 

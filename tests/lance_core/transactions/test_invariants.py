@@ -28,7 +28,7 @@ def manifest(version: int, *, ids: tuple[int, ...] = (), stable: bool = False) -
 
 
 def framed(message: Message) -> Manifest:
-    return Manifest.framed(message, index_section=None, transaction=None, path="m")
+    return Manifest.from_header(message, index_section=None, transaction=None, path="m")
 
 
 def changed(change: Callable[[Message], None]) -> None:
@@ -36,12 +36,12 @@ def changed(change: Callable[[Message], None]) -> None:
     message = manifest(2, ids=(0, 1))
     change(message)
     after = framed(message)
-    check(framed(manifest(1, ids=(0,))), after, fresh=after.fragments[1:])
+    check(framed(manifest(1, ids=(0,))), after, added=after.fragments[1:])
 
 
 def test_a_good_version_passes() -> None:
     changed(lambda message: None)
-    check(None, framed(manifest(1)), fresh=())
+    check(None, framed(manifest(1)), added=())
 
 
 def _version(message: Message) -> None:
@@ -86,12 +86,12 @@ def test_our_own_mistakes_are_violations(change: Callable[[Message], None], mess
 
 def test_counters_never_go_back_without_fragments_either() -> None:
     with pytest.raises(InvariantViolation, match="max_fragment_id went from 4 to -1"):
-        check(framed(manifest(1, ids=(4,))), framed(manifest(2)), fresh=())
+        check(framed(manifest(1, ids=(4,))), framed(manifest(2)), added=())
 
 
 def test_a_table_begins_at_version_1() -> None:
     with pytest.raises(InvariantViolation, match="version 2 would follow, expected 1"):
-        check(None, framed(manifest(2)), fresh=())
+        check(None, framed(manifest(2)), added=())
 
 
 def _no_rows(message: Message) -> None:
