@@ -62,7 +62,7 @@ class SparkIndex:
                 f"BTREE of {rows} shuffled whole numbers",
                 (
                     Entrant(
-                        "ours", Side.OURS, lambda: _Building(spark, place, _by_spark(spark, index_build.ALONE_ROWS))
+                        "ours", Side.OURS, lambda: _Building(spark, place, _by_spark(spark, index_build.SINGLE_WORKER_ROWS_MAX))
                     ),
                     Entrant("ours, in pieces", Side.OURS, lambda: _Building(spark, place, _by_spark(spark, 0))),
                     Entrant("ours, without Spark", Side.OURS, lambda: _Building(spark, place, _alone)),
@@ -107,11 +107,11 @@ def _rows_of(frame: object) -> int:
 
 def _by_spark(spark: SparkSession, alone_rows: int) -> Callable[[str], object]:
     def build(uri: str) -> None:
-        before, index_build.ALONE_ROWS = index_build.ALONE_ROWS, alone_rows
+        before, index_build.SINGLE_WORKER_ROWS_MAX = index_build.SINGLE_WORKER_ROWS_MAX, alone_rows
         try:
             build_index(spark, uri, "id", "BTREE")
         finally:
-            index_build.ALONE_ROWS = before
+            index_build.SINGLE_WORKER_ROWS_MAX = before
 
     return build
 

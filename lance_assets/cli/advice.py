@@ -13,7 +13,7 @@ from lance_assets.common.text import format_count
 from lance_assets.lineage.render import without_credentials
 from lance_core import LanceError, Table
 from lance_core.shell import Access
-from lance_core.tasks.compact import worth_it
+from lance_core.tasks.compact import groups_to_compact
 from lance_core.tasks.driver import TableRef
 
 _KEEP_FOR, _KEEP_VERSIONS = timedelta(days=14), 10
@@ -47,7 +47,7 @@ def collect_advice(table: Table, access: Access, *, now: datetime, old_versions:
 def _advise_compaction(table: Table, access: Access, opened: str) -> Iterator[Advice]:
     where = TableRef(table.uri, storage_options=access.storage_options, manifest_store=access.manifest_store)
     try:
-        groups = worth_it(where)
+        groups = groups_to_compact(where)
     except LanceError:
         return
     if not groups:

@@ -36,7 +36,7 @@ from lance_assets.maintenance.plan import Plan, plan_maintenance
 from lance_assets.maintenance.policy import Maintenance
 from lance_assets.resources.lance import Access
 from lance_core import StorageError, Survey, Table
-from lance_core.tasks.compact_many import TABLES_FAULT, TableCompaction, compact_many
+from lance_core.tasks.compact_many import TABLE_ERRORS, TableCompaction, compact_many
 from lance_core.tasks.driver import TableRef, WriteOptions
 from lance_core.tasks.index_build import optimize_indices
 from lance_core.tasks.partitioning import Runner, Task
@@ -119,7 +119,7 @@ class FleetRun:
 
     def _plan(self, now: datetime) -> None:
         run_concurrently(lambda each: _survey(each, now), self.members)
-        old = any(each.survey and each.survey.outlived for each in self.members)
+        old = any(each.survey and each.survey.expired_versions for each in self.members)
         needed = pins_from_ledgers(self.context.instance) if old else {}
         busy = active_runs_by_asset(self.context.instance, excluding=self.context.run.run_id)
         for each in self.members:
@@ -186,7 +186,7 @@ class FleetRun:
                 continue
             try:
                 self._maintain_indices_of(each, runner)
-            except TABLES_FAULT as error:
+            except TABLE_ERRORS as error:
                 each.report.add_failure(error)
             except _JOB_ERRORS as error:
                 lost += 1
@@ -198,7 +198,7 @@ class FleetRun:
             TableRef(member.uri, **member.access),
             WriteOptions(self.intent + INDEX_INTENT_SUFFIX, self.properties),
         )
-        done = optimize_indices(where, None, "small", how=how, runner=runner)
+        done = optimize_indices(where, None, "small", options=how, runner=runner)
         if done.attempts or done.already_committed:
             member.report.indexed = True
             if member.report.fate is TableOutcome.IN_SHAPE:
@@ -212,7 +212,7 @@ class FleetRun:
         try:
             table = member.open()
             done = clean_up(table, member.policy, pins_of_table(table, member.policy, ledgers))
-        except TABLES_FAULT as error:
+        except TABLE_ERRORS as error:
             report.add_failure(error)
             return
         report.versions_removed = len(done.versions)
@@ -229,7 +229,7 @@ class FleetRun:
         try:
             record_versions_of_run(self.context, member.ledger, member.checks, member.table, member.survey.version)
             retire_partitions(self.context.instance, member.ledger, member.table)
-        except TABLES_FAULT as error:
+        except TABLE_ERRORS as error:
             member.report.add_failure(error)
 
 
@@ -251,7 +251,7 @@ def _survey(member: Member, now: datetime) -> None:
     try:
         member.survey = member.take_survey(now)
         member.report.before = _figures_of(member.survey)
-    except TABLES_FAULT as error:
+    except TABLE_ERRORS as error:
         member.report.add_failure(error)
         member.report.fate = TableOutcome.SKIPPED
 
@@ -260,7 +260,7 @@ def _replan_indices(member: Member, now: datetime) -> None:
     """What is due for its indices, once it is compacted."""
     try:
         index = plan_maintenance(member.take_survey(now), member.policy).index
-    except TABLES_FAULT as error:
+    except TABLE_ERRORS as error:
         member.report.add_failure(error)
         return
     if member.due is not None:
@@ -271,7 +271,7 @@ def _replan_indices(member: Member, now: datetime) -> None:
 def _survey_result(member: Member, now: datetime) -> None:
     try:
         member.report.after = _figures_of(member.take_survey(now))
-    except TABLES_FAULT as error:
+    except TABLE_ERRORS as error:
         member.report.add_failure(error)
 
 

@@ -1,8 +1,9 @@
-"""New columns for Lance tables: computed by a function in the workers, or taken from a DataFrame.
+"""Column operations: add columns to Lance tables, computed by a function in the workers or taken from a DataFrame.
 
-No file that is there is touched: each fragment gets one more, with the new columns alone, and all of them are seen in
-one version. A function is given rows that never were in the JVM; a DataFrame's are sorted and joined by it, and written
-as they come. What is checked, written and committed is decided in `lance_core.tasks`.
+Existing data files stay unchanged: each fragment gets one more file with the new columns, and one version publishes all
+of them. The rows that a function receives never pass through the JVM. The rows of a DataFrame are sorted and joined by
+Spark and then written by the workers. `lance_core.tasks` decides about checks, files and the commit. Start with
+`map_columns`, then `merge_columns`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +32,7 @@ from lance_core.tasks import map_columns as mapping
 from lance_core.tasks import merge_columns as merging
 from lance_core.tasks import remote_errors
 from lance_core.tasks.driver import ATTEMPTS, Audit, ManifestStore, TableRef, WriteOptions
-from lance_core.tasks.fill_by_address import FillTask, KeysTask, runs
+from lance_core.tasks.fill_by_address import FillTask, KeysTask, consecutive_runs
 from lance_core.tasks.partitioning import Task
 from lance_core.tasks.write import WriteTask
 
@@ -39,9 +40,11 @@ NewSchema: TypeAlias = pa.Schema | T.StructType
 _ADDRESS = "_rowaddr"
 _RUNS_MAX = 100
 _UNKNOWN_BYTES = 2**62
-"""Where Spark knows nothing it says a number near the largest."""
+"""Spark's size estimate is close to the largest integer if it knows nothing about a plan."""
 _FRAGMENT_BITS = 32
-_COUNT, _TWICE = "rows_with_this_key", "key that is there twice: "
+_KEY_COUNT = "rows_with_this_key"
+_DUPLICATE_KEY = "duplicate key: "
+"""Prefix of the error that a job raises for a duplicate key."""
 
 
 def map_columns(
@@ -61,20 +64,23 @@ def map_columns(
     retries: int = ATTEMPTS,
     audit: Audit | None = None,
 ) -> Committed:
-    """Columns of `schema` that `fn` computes: it is given Arrow batches of `read_columns` (None: of all), and returns
-    one with a row for each, in their order. It runs in the workers, one task a fragment; deleted rows are not shown.
+    """Add the columns of `schema`, computed by `fn`.
 
-    With a `resume_key` each finished fragment is noted, and the same key again does only what is left: fragments whose
-    files or read columns have changed since are done again. A key lands once, like an intent, and is one if none is
-    given. Others may append, delete, update or compact meanwhile: what is new to the table is filled before the
-    commit. `progress` is told how many fragments are done, and of how many, from a thread of its own.
+    `fn` receives Arrow batches of `read_columns` (`None` means all columns) and returns a batch with one row for each
+    row, in the same order. It runs in the workers, one task per fragment, and does not receive deleted rows.
+
+    With a `resume_key`, each finished fragment is recorded, and a call with the same key computes the missing
+    fragments only. Fragments whose files or read columns have changed since are computed again. A key commits at most
+    one version, like an intent, and serves as the intent if none is given. Other writers may append, delete, update
+    or compact meanwhile: fragments that are new to the table are filled before the commit. `progress` is called from
+    a separate thread with the number of finished fragments and their total.
     """
     return mapping.map_columns(
         TableRef(uri, branch, storage_options, manifest_store),
         mapping.Computation(fn, read_columns, _as_arrow_schema(schema)),
         resume_key=resume_key,
         progress=progress,
-        how=WriteOptions(intent, properties, retries, audit),
+        options=WriteOptions(intent, properties, retries, audit),
         runner=SparkRunner(spark),
     )
 
@@ -95,26 +101,32 @@ def merge_columns(
     retries: int = ATTEMPTS,
     audit: Audit | None = None,
 ) -> Committed:
-    """All columns of `df` but those of `on` become columns of the table, in the types of `schema` where it is given:
-    Spark knows no fixed sizes. A column of vectors may be binary, the bytes of its numbers; lists are slower.
+    """Add the columns of `df`, except those of `on`, to the table by joining on `on`.
 
-    On `_rowaddr`, a value for every row of the version that the addresses are of (`version`; the newest if not given):
-    a row without one is an error, or null with `missing="null"`. Addresses that are doubled, of deleted rows or of
-    another version are errors, and so are rows that others added, moved or compacted meanwhile.
+    `schema` gives the types of the new columns; it is needed for types that Spark lacks, such as fixed sizes. A vector
+    column may be binary in `df`, with the bytes of its numbers; lists are slower.
 
-    On keys, rows of the table without a partner are null, and null keys have none. A key of the table that `df` has
-    twice is an error. `df` is computed once more for rows that others add meanwhile.
+    `on="_rowaddr"` joins by row address. `df` needs a value for every row of the version that the addresses belong to
+    (`version`; by default the newest). A missing row is an error, or null with `missing="null"`. Duplicate addresses
+    and addresses of deleted rows or of another version are errors, and so are rows that other writers added, moved or
+    compacted meanwhile.
+
+    Any other `on` joins by key columns. Rows of the table without a match get nulls, and null keys match nothing. A
+    key of the table that occurs twice in `df` is an error. `df` is computed again for rows that other writers add
+    meanwhile.
     """
     return merging.merge_columns(
         TableRef(uri, branch, storage_options, manifest_store),
         _SparkSource(df),
         merging.MergeRequest.of(on, None if schema is None else _as_arrow_schema(schema), missing, version),
-        how=WriteOptions(intent, properties, retries, audit),
+        options=WriteOptions(intent, properties, retries, audit),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _SparkSource:
+    """`SourceFrame` over a DataFrame, sorted and joined by Spark."""
+
     df: DataFrame
 
     @property
@@ -132,92 +144,99 @@ class _SparkSource:
         return SparkRunner(self.df.sparkSession).run(task, parts)
 
     def estimated_bytes(self) -> int | None:
-        """Spark Connect tells nothing."""
+        """Return Spark's estimate for the plan; `None` if it has none. Spark Connect exposes no estimate."""
         if classic_context(self.df.sparkSession) is None:
             return None
-        told = int(str(self.df._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))
-        return told if told < _UNKNOWN_BYTES else None
+        estimate = int(str(self.df._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))
+        return estimate if estimate < _UNKNOWN_BYTES else None
 
     def stage(self, keys: Sequence[str], values: Sequence[str], task: WriteTask) -> pa.Table:
         names = task.plan.schema.arrow.names
         columns = [_column_named(name).alias(as_) for name, as_ in zip([*keys, *values], names, strict=True)]
         return map_in_arrow(self.df.select(*columns), task, FRAGMENT_RESULT_SCHEMA)
 
-    def by_address(self, values: Sequence[str], task: FillTask) -> pa.Table:
+    def fill_by_address(self, values: Sequence[str], task: FillTask) -> pa.Table:
         rows = self.df.select(_column_named(_ADDRESS).cast("bigint").alias(_ADDRESS), *map(_column_named, values))
         return _fill_fragments(rows, task)
 
-    def by_key(self, keys: Sequence[str], values: Sequence[str], there: KeysTask, task: FillTask) -> pa.Table:
-        parts = partition_numbers(self.df.sparkSession, len(there.parts), there.memory_bytes)
-        found = parts.mapInArrow(WorkerTask(there), spark_schema(there.schema))
-        ours = found.toDF(*(f"table_{place}" for place in range(len(keys))), _ADDRESS)
-        kinds = [there.transport.field(place).type for place in range(len(keys))]
-        ours = ours.withColumns(
-            {f"table_{at}": _normalized_key(F.col(f"table_{at}"), kind) for at, kind in enumerate(kinds)}
+    def fill_by_key(self, keys: Sequence[str], values: Sequence[str], key_task: KeysTask, task: FillTask) -> pa.Table:
+        numbers = partition_numbers(self.df.sparkSession, len(key_task.partitions), key_task.memory_bytes)
+        table_keys = numbers.mapInArrow(WorkerTask(key_task), spark_schema(key_task.schema))
+        table_rows = table_keys.toDF(*(f"table_{at}" for at in range(len(keys))), _ADDRESS)
+        types = [key_task.transport.field(at).type for at in range(len(keys))]
+        table_rows = table_rows.withColumns(
+            {f"table_{at}": _normalized_key(F.col(f"table_{at}"), type_) for at, type_ in enumerate(types)}
         )
-        theirs = self.df.select(
+        source_rows = self.df.select(
             *(
-                _normalized_key(_column_named(name), kind).alias(f"key_{at}")
-                for at, (name, kind) in enumerate(zip(keys, kinds, strict=True))
+                _normalized_key(_column_named(name), type_).alias(f"key_{at}")
+                for at, (name, type_) in enumerate(zip(keys, types, strict=True))
             ),
             *(_column_named(name).alias(f"value_{at}") for at, name in enumerate(values)),
         )
-        equal = [ours[f"table_{at}"] == theirs[f"key_{at}"] for at in range(len(keys))]
-        joined = ours.join(_with_unique_keys(theirs, keys), equal, "inner")
+        are_equal = [table_rows[f"table_{at}"] == source_rows[f"key_{at}"] for at in range(len(keys))]
+        joined = table_rows.join(_with_unique_keys(source_rows, keys), are_equal, "inner")
         try:
             return _fill_fragments(joined.select(_ADDRESS, *(f"value_{at}" for at in range(len(values)))), task)
         except PySparkException as error:
-            if refused := remote_errors.error_in_traceback(str(error)):
-                raise refused from None
+            if worker_error := remote_errors.error_in_traceback(str(error)):
+                raise worker_error from None
             if (key := _duplicate_key_in(error)) is None:
                 raise
             raise InvalidInput(
-                f"{there.whole.uri}: the data has the key {key} more than once. Which of its rows is meant cannot be "
-                "told; keep one of each"
+                f"{key_task.header.uri}: the data has the key {key} more than once, so the row to use is ambiguous; "
+                "keep one row per key"
             ) from None
 
 
 def _fill_fragments(rows: DataFrame, task: FillTask) -> pa.Table:
-    """All rows of a fragment in one partition, and by number where Spark's hash would put some together."""
+    """Run `task` with all rows of a fragment in one Spark partition, sorted by row address.
+
+    Rows are partitioned by the position of their fragment in the list, since Spark's hash would put several fragments
+    into one partition.
+    """
     fragments = sorted(task.fragments)
     fragment = F.shiftrightunsigned(F.col(_ADDRESS), _FRAGMENT_BITS)
-    place = fragment
-    steps = runs(fragments)
-    if len(steps) <= _RUNS_MAX:
-        for first, last, before in steps:
-            place = F.when(fragment.between(first, last), fragment - (first - before)).otherwise(place)
-    partition = F.coalesce(F.pmod(place, F.lit(len(fragments))), F.lit(0)).cast("int")
+    position = fragment
+    runs = consecutive_runs(fragments)
+    if len(runs) <= _RUNS_MAX:
+        for first, last, before in runs:
+            position = F.when(fragment.between(first, last), fragment - (first - before)).otherwise(position)
+    partition = F.coalesce(F.pmod(position, F.lit(len(fragments))), F.lit(0)).cast("int")
     ordered = rows.repartitionById(len(fragments), partition).sortWithinPartitions(_ADDRESS)
     return map_in_arrow(ordered, task, PARTITION_RESULT_SCHEMA)
 
 
-def _normalized_key(key: Column, kind: pa.DataType) -> Column:
-    """What counts as equal is what Lance counts: to Spark the two zeros of floating point are one key."""
-    return key.cast("double").cast("string") if pa.types.is_floating(kind) else key
+def _normalized_key(key: Column, data_type: pa.DataType) -> Column:
+    """Return the key in a form that Spark compares as Lance does: to Spark 0.0 and -0.0 are one key, to Lance two."""
+    return key.cast("double").cast("string") if pa.types.is_floating(data_type) else key
 
 
 def _with_unique_keys(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """The rows that have a key; the job fails where two have the same one, whether the table has it or not. The join
-    wants them spread and sorted in the same way, so that this costs it no shuffle more."""
+    """Return the rows that have a key; the job fails on a duplicate key, whether or not the table contains it.
+
+    The check adds no shuffle: the join needs the rows partitioned and sorted in the same way.
+    """
     columns = [F.col(f"key_{at}") for at in range(len(keys))]
-    named = F.concat_ws(
+    key_text = F.concat_ws(
         " and ", *(F.concat(F.lit(f"{name} = "), key.cast("string")) for name, key in zip(keys, columns, strict=True))
     )
     count = F.count(F.lit(1)).over(Window.partitionBy(*columns))
-    once = F.when(F.col(_COUNT) > 1, F.raise_error(F.concat(F.lit(_TWICE), named)).cast("boolean")).otherwise(True)
-    return rows.dropna(subset=[f"key_{at}" for at in range(len(keys))]).withColumn(_COUNT, count).where(once)
+    fail = F.raise_error(F.concat(F.lit(_DUPLICATE_KEY), key_text)).cast("boolean")
+    is_unique = F.when(F.col(_KEY_COUNT) > 1, fail).otherwise(True)
+    return rows.dropna(subset=[f"key_{at}" for at in range(len(keys))]).withColumn(_KEY_COUNT, count).where(is_unique)
 
 
 def _duplicate_key_in(error: PySparkException) -> str | None:
-    """The key that a job failed about."""
+    """Return the duplicate key that a job failed on; `None` if it failed for another reason."""
     if error.getCondition() != "USER_RAISED_EXCEPTION":
         return None
-    told = (error.getMessageParameters() or {}).get("errorMessage", "")
-    return told.removeprefix(_TWICE) if told.startswith(_TWICE) else None
+    message = (error.getMessageParameters() or {}).get("errorMessage", "")
+    return message.removeprefix(_DUPLICATE_KEY) if message.startswith(_DUPLICATE_KEY) else None
 
 
 def _column_named(name: str) -> Column:
-    """A column of this name, dots and all."""
+    """Return the top-level column of this name, which may contain dots."""
     return F.col(f"`{name.replace('`', '``')}`")
 
 

@@ -1,7 +1,7 @@
-"""Changing rows of Lance tables: executors find them and write files, the driver commits once.
+"""DML: delete, update, upsert and compact Lance tables. Executors find rows and write files, the driver commits once.
 
-Which rows an op touches is decided by Lance's SQL, in the workers, by the evaluator that one process uses; Spark's own
-SQL never decides it. When somebody else was in the way, the job is run again on the newest version.
+Conditions and values are Lance SQL, which the workers evaluate with the same evaluator as one process does; Spark SQL
+never selects the rows. If a concurrent commit conflicts with the change, the job runs again on the newest version.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from lance_core.tasks import compact as compacting
 from lance_core.tasks import delete as deleting
 from lance_core.tasks import update as updating
 from lance_core.tasks import upsert as upserting
-from lance_core.tasks.compact import GROUPS_AT_ONCE
+from lance_core.tasks.compact import GROUPS_PER_COMMIT
 from lance_core.tasks.driver import ATTEMPTS, Audit, ManifestStore, TableRef, WriteOptions
 from lance_core.tasks.upsert import UpsertRules
 from lance_core.tasks.write import BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits
@@ -36,12 +36,14 @@ def delete(
     retries: int = ATTEMPTS,
     audit: Audit | None = None,
 ) -> Committed:
-    """Remove the rows that match, in Lance's SQL. No data file is touched: deletion files are written, and a fragment
-    of which nothing is left goes."""
+    """Delete the rows that match a condition in Lance SQL.
+
+    Data files stay unchanged: the workers write deletion files, and a fragment without live rows is removed.
+    """
     return deleting.delete(
         TableRef(uri, branch, storage_options, manifest_store),
         predicate,
-        how=WriteOptions(intent, properties, retries, audit),
+        options=WriteOptions(intent, properties, retries, audit),
         runner=SparkRunner(spark),
     )
 
@@ -62,14 +64,17 @@ def update(
     max_rows_per_file: int = ROWS_PER_FILE_MAX,
     max_bytes_per_file: int = BYTES_PER_FILE_MAX,
 ) -> Committed:
-    """Give columns new values, `{column: SQL}`, in the rows that match `where`; in all rows without it. Both are
-    Lance's SQL. Rows are moved to new files or their columns rewritten in place, whichever is cheaper for the table."""
+    """Set columns to new values, `{column: SQL}`, in the rows that match `where`, or in all rows without it.
+
+    Both are Lance SQL. The update either moves the rows to new files or rewrites whole columns, whichever is cheaper
+    for the table.
+    """
     return updating.update(
         TableRef(uri, branch, storage_options, manifest_store),
         set,
         where,
         limits=FileLimits(max_rows_per_file, max_bytes_per_file),
-        how=WriteOptions(intent, properties, retries, audit),
+        options=WriteOptions(intent, properties, retries, audit),
         runner=SparkRunner(spark),
     )
 
@@ -93,11 +98,15 @@ def upsert(
     max_rows_per_file: int = ROWS_PER_FILE_MAX,
     max_bytes_per_file: int = BYTES_PER_FILE_MAX,
 ) -> Committed:
-    """Bring the rows of `df` by the key columns `on`. A row that is there already: `matched` says "update", "delete",
-    "fail" or "ignore"; `matched_if`, over `source.x` and `target.x`, says for which. The others are inserted. Rows that
-    nothing matched can go, all or those of a condition (`delete_unmatched`). Conditions are Lance's SQL.
+    """Upsert (merge) the rows of `df` into the table by the key columns `on`.
 
-    `df` runs once, also where the upsert has to be planned again, and its rows are kept beside the table's until then.
+    `matched` decides about a table row with the key of a source row: "update", "delete", "fail" or "ignore".
+    `matched_if`, a condition over `source.x` and `target.x`, limits it to some of the matches. Source rows without a
+    match are inserted, unless `insert=False`. `delete_unmatched` deletes table rows without a match: all of them, or
+    those of a condition. Conditions are Lance SQL.
+
+    `df` is computed once, even if the upsert is replanned after a conflict; its rows are staged in the table directory
+    until the commit.
     """
     rules = UpsertRules.of(on, matched=matched, matched_if=matched_if, insert=insert, delete_unmatched=delete_unmatched)
     return upserting.upsert(
@@ -106,7 +115,7 @@ def upsert(
         lambda task: map_in_arrow(df, task, FRAGMENT_RESULT_SCHEMA),
         rules,
         limits=FileLimits(max_rows_per_file, max_bytes_per_file),
-        how=WriteOptions(intent, properties, retries, audit),
+        options=WriteOptions(intent, properties, retries, audit),
         runner=SparkRunner(df.sparkSession),
     )
 
@@ -118,7 +127,7 @@ def compact(
     target_rows: int = ROWS_PER_FILE_MAX,
     materialize_deletions: bool = True,
     remap: Literal["now", "reuse", "none"] | None = None,
-    batch: int = GROUPS_AT_ONCE,
+    batch: int = GROUPS_PER_COMMIT,
     branch: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     manifest_store: ManifestStore | str | None = None,
@@ -126,16 +135,19 @@ def compact(
     properties: Mapping[str, str] | None = None,
     retries: int = ATTEMPTS,
 ) -> Committed:
-    """Write small fragments, and those with many deleted rows, anew as full ones; what becomes of indices, says
-    `Table.compact`. A group of neighbours becomes a full fragment, and is a task: a table that becomes one fragment is
-    written by one, as its file has one writer. So many groups (`batch`) as make a commit are written at a time, and
-    what is committed stays if the job is lost; what is told is the sum, and the version of the last commit."""
+    """Rewrite small fragments, and fragments with many deleted rows, as full fragments.
+
+    `Table.compact` describes what happens to indices. Each group of neighbouring fragments becomes one full fragment
+    and is one task; a table that becomes one fragment is therefore written by a single task, since a file has one
+    writer. Every `batch` groups are one commit, and the commits stay if the job is lost. The result sums them up and
+    has the version of the last one.
+    """
     return compacting.compact(
         TableRef(uri, branch, storage_options, manifest_store),
         target_rows=target_rows,
         materialize_deletions=materialize_deletions,
         remap=remap,
         batch=batch,
-        how=WriteOptions(intent, properties, retries),
+        options=WriteOptions(intent, properties, retries),
         runner=SparkRunner(spark),
     )

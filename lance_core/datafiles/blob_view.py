@@ -4,7 +4,7 @@ The codec reads what the schema inside a file says. Of a blob column (v1) that s
 and after one of v2 it miscounts the columns, so that what follows would be read from others. So a small file is put
 together that has the pages of the wanted columns where the data file has them, holes elsewhere, and at its end a schema
 that is right. Pages and metadata are copied as they are; blobs are not touched. Pure but for the function it is handed
-to read with. Start with `view_of`.
+to read with. Start with `build_view`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,9 +20,9 @@ from lance_core.errors import Corrupt
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.schema import Field, TableSchema
 
-DESCRIPTOR_1 = pa.struct([("position", pa.uint64()), ("size", pa.uint64())])
+DESCRIPTOR_V1 = pa.struct([("position", pa.uint64()), ("size", pa.uint64())])
 """Where in its data file a blob is."""
-DESCRIPTOR_2 = pa.struct(
+DESCRIPTOR_V2 = pa.struct(
     [
         pa.field("kind", pa.uint8(), nullable=False),
         pa.field("position", pa.uint64(), nullable=False),
@@ -35,35 +35,35 @@ _ALIGNMENT = 64
 _BLOB = {b"lance-encoding:blob": b"true"}
 _PACKED = {b"lance-encoding:packed": b"true"}
 
-Read = Callable[[int, int], bytes]
+ReadBytes = Callable[[int, int], bytes]
 """Bytes of the data file from a position, so many."""
 Span = tuple[int, int]
 """Position and size."""
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class FileView:
     """A file to be written: parts at their positions, nothing between them."""
 
     parts: tuple[tuple[int, bytes], ...]
 
 
-def described(schema: TableSchema) -> pa.Schema:
+def descriptor_schema(schema: TableSchema) -> pa.Schema:
     """What comes of a table's columns when blobs are told by where they are."""
     fields = [
-        _descriptor(field, arrow) if is_blob(field) else arrow
+        _descriptor_field(field, arrow) if is_blob(field) else arrow
         for field, arrow in zip(schema.fields, schema.arrow, strict=True)
     ]
     return pa.schema(fields, schema.metadata or None)
 
 
-def _descriptor(field: Field, arrow: pa.Field) -> pa.Field:
+def _descriptor_field(field: Field, arrow: pa.Field) -> pa.Field:
     if field.logical_type == "struct":
-        return arrow.with_type(DESCRIPTOR_2).with_metadata(_BLOB | _PACKED)
-    return arrow.with_type(DESCRIPTOR_1)
+        return arrow.with_type(DESCRIPTOR_V2).with_metadata(_BLOB | _PACKED)
+    return arrow.with_type(DESCRIPTOR_V1)
 
 
-def repaired(schema: pa.Schema) -> pa.Schema:
+def repair_schema(schema: pa.Schema) -> pa.Schema:
     """A file's schema without the children of blobs v2, which come as if they were columns of their own."""
     fields = list(schema)
     if not any(map(is_misread, fields)):
@@ -72,29 +72,29 @@ def repaired(schema: pa.Schema) -> pa.Schema:
     while fields:
         field = fields.pop(0)
         kept.append(field)
-        del fields[: DESCRIPTOR_2.num_fields * _misread_in(field)]
+        del fields[: DESCRIPTOR_V2.num_fields * _count_misread(field)]
     return pa.schema(kept, schema.metadata)
 
 
 def is_misread(field: pa.Field) -> bool:
     """Whether the codec is wrong about this column of a file and the columns after it."""
-    return _misread_in(field) > 0
+    return _count_misread(field) > 0
 
 
-def _misread_in(field: pa.Field) -> int:
+def _count_misread(field: pa.Field) -> int:
     """How many blobs of v2 it has: itself, or inside."""
-    if _is_blob_2(field):
+    if _is_blob_v2(field):
         return 1
-    return sum(_misread_in(field.type.field(number)) for number in range(field.type.num_fields))
+    return sum(_count_misread(field.type.field(number)) for number in range(field.type.num_fields))
 
 
-def _is_blob_2(field: pa.Field) -> bool:
+def _is_blob_v2(field: pa.Field) -> bool:
     is_empty = pa.types.is_struct(field.type) and not field.type.num_fields
     return bool(is_empty and (field.metadata or {}).get(b"lance-encoding:blob") == b"true")
 
 
-def view_of(
-    read: Read,
+def build_view(
+    read: ReadBytes,
     *,
     size: int,
     rows: int,
@@ -103,7 +103,7 @@ def view_of(
     pages: Callable[[int], Iterable[Span]],
     describe: bool,
     path: str,
-) -> View:
+) -> FileView:
     """Of top-level columns of a file with this (repaired) schema. `pages` tells where the buffers of a column are, by
     its number."""
     if size < _FOOTER.size:
@@ -118,7 +118,7 @@ def view_of(
         number
         for name in names
         for number in range(
-            first_column[name], first_column[name] + len(columns_of(_only(own, name), version).field_ids)
+            first_column[name], first_column[name] + len(columns_of(_single_column(own, name), version).field_ids)
         )
     ]
     if magic != _MAGIC or max(wanted, default=0) >= columns or offsets + columns * _SPAN.size > size:
@@ -130,12 +130,12 @@ def view_of(
             raise Corrupt(f"the metadata of column {number} is outside of the file", path=path, field="footer")
         metadata.append(read(position, length))
     copied = [(start, read(start, count)) for number in wanted for start, count in pages(number) if count]
-    shown = [_shown(own.field(name), schema.field(name), describe=describe) for name in names]
+    shown = [_view_field(own.field(name), schema.field(name), describe=describe) for name in names]
     at_end = -(-size // _ALIGNMENT) * _ALIGNMENT
-    end = _end(
+    end = _encode_tail(
         at_end, TableSchema.from_arrow(pa.schema(shown), is_stored=True), rows, metadata, version_stamp=(major, minor)
     )
-    return View((*copied, (at_end, end)))
+    return FileView((*copied, (at_end, end)))
 
 
 def _first_columns(own: TableSchema, version: StorageVersion) -> dict[str, int]:
@@ -146,19 +146,19 @@ def _first_columns(own: TableSchema, version: StorageVersion) -> dict[str, int]:
     return found
 
 
-def _only(own: TableSchema, name: str) -> TableSchema:
+def _single_column(own: TableSchema, name: str) -> TableSchema:
     return TableSchema((own.field(name),), {})
 
 
-def _shown(field: Field, arrow: pa.Field, *, describe: bool) -> pa.Field:
-    if _is_blob_2(arrow):
-        return pa.field(arrow.name, DESCRIPTOR_2, metadata=_BLOB | _PACKED)
+def _view_field(field: Field, arrow: pa.Field, *, describe: bool) -> pa.Field:
+    if _is_blob_v2(arrow):
+        return pa.field(arrow.name, DESCRIPTOR_V2, metadata=_BLOB | _PACKED)
     if describe and is_blob(field):
-        return pa.field(arrow.name, DESCRIPTOR_1, metadata=_BLOB)
+        return pa.field(arrow.name, DESCRIPTOR_V1, metadata=_BLOB)
     return arrow
 
 
-def _end(
+def _encode_tail(
     position: int, schema: TableSchema, rows: int, metadata: Sequence[bytes], *, version_stamp: tuple[int, int]
 ) -> bytes:
     told = schema.as_file_descriptor(rows)

@@ -27,7 +27,7 @@ from lance_core.expressions import Predicate, Projection
 from lance_core.format.operations import Update
 from lance_core.format.schema import Field
 from lance_core.runtime import Runtime
-from lance_core.scan.column_resolution import check_condition, conditional
+from lance_core.scan.column_resolution import check_condition, filterable_schema
 from lance_core.scan.selection import Selection
 from lance_core.versions.snapshot import Snapshot
 
@@ -44,15 +44,15 @@ class UpdateRequest:
     @classmethod
     def of(cls, base: Snapshot, values: Mapping[str, str], where: str | None) -> "UpdateRequest":
         schema, what = base.manifest.schema, base.location.uri
-        validation.mapping(values, "values")
-        validation.names(list(values), "values")
+        validation.check_mapping(values, "values")
+        validation.check_names(list(values), "values")
         if not values:
             raise InvalidInput(f"{what}: an update names no column; give at least one, as in {{'price': 'price * 2'}}")
         check_columns(values, schema, what=what, where="the update")
         columns = tuple(field.name for field in schema.fields if field.name in values)
         types = {name: _wanted(schema.field(name), schema.arrow.field(name)) for name in columns}
         projection = Projection.parse({name: values[name] for name in columns}, schema.arrow, types=types)
-        predicate = None if where is None else Predicate.parse(where, conditional(base.manifest))
+        predicate = None if where is None else Predicate.parse(where, filterable_schema(base.manifest))
         check_condition(base.manifest, predicate.columns if predicate else (), what="the condition")
         return cls(columns, projection, predicate)
 

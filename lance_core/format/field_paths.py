@@ -1,10 +1,10 @@
-"""Fields by the path people write (`address.city`, `points.item.x`), and schemas with one of them changed or gone.
+"""Field paths: resolves paths such as `address.city` or `points.item.x` to fields, and edits nested schemas.
 
-A dot parts two names, as in Lance. A name with dots stands in back-ticks (s.`a.b`), and a back-tick in it twice; where
-what is written leads nowhere otherwise, back-ticks may be left out.
+A dot separates two names, as in Lance. A name that contains a dot is quoted with back-ticks (s.`a.b`), and a
+back-tick in a name is doubled. Quotes may be omitted if the path has no other meaning without them.
 
-Pure, over `TableSchema`. Ids stay what they are: who gets a new one is decided by the verbs (`edit/`), above which
-number by `field_ids.py`.
+All functions are pure and work on `TableSchema`; they keep field ids. The verbs in `dml/` decide which fields get new
+ids, and `field_ids.py` above which number.
 """
 
 import difflib
@@ -16,11 +16,11 @@ from lance_core.format.schema import Field, TableSchema
 _SHOWN_MAX = 20
 
 FieldPath = tuple[Field, ...]
-"""A field with all that it is within, from the top."""
+"""A field, preceded by all fields that contain it, from the top."""
 
 
 def find_field(schema: TableSchema, path: str, *, can_enter: Callable[[Field], bool] = lambda field: True) -> FieldPath:
-    """`can_enter` says of which fields the parts can be meant."""
+    """Return the field at a path, with its parents. `can_enter` decides into which fields a path may lead."""
     for top in schema.fields:
         if top.name == path:
             return (top,)
@@ -29,19 +29,17 @@ def find_field(schema: TableSchema, path: str, *, can_enter: Callable[[Field], b
     if not meant:
         raise InvalidInput(unknown_column_message(path, _suggestions(schema, path, can_enter)))
     if len(meant) > 1:
-        raise InvalidInput(
-            f"column {path!r} could be either of several; write {' or '.join(map(repr, map(format_path, meant)))}"
-        )
+        raise InvalidInput(f"column {path!r} is ambiguous; write {' or '.join(map(repr, map(format_path, meant)))}")
     return meant[0]
 
 
 def format_path(chain: Sequence[Field]) -> str:
-    """The path to the last field that can be taken for no other."""
+    """Return the unambiguous path of the last field."""
     return ".".join(_quote(field.name) if needs_quotes(field.name) else field.name for field in chain)
 
 
 def needs_quotes(name: str) -> bool:
-    """Whether a name on a path has to stand in back-ticks."""
+    """Return whether a name has to be quoted with back-ticks in a path."""
     return not name or "." in name or "`" in name
 
 
@@ -50,15 +48,15 @@ def unknown_column_message(name: str, names: Sequence[str]) -> str:
 
 
 def suggest_name(name: str, names: Sequence[str]) -> str:
-    """What may have been meant, in large or small letters; else what there is."""
+    """Return a hint for an error message: the most similar name, ignoring case, or else the existing names."""
     if close := difflib.get_close_matches(name.lower(), [each.lower() for each in names], n=1):
         match = next(each for each in names if each.lower() == close[0])
         return f"did you mean {match!r}?"
-    return f"there are {', '.join(names[:_SHOWN_MAX])}" + (", …" if len(names) > _SHOWN_MAX else "")
+    return f"available: {', '.join(names[:_SHOWN_MAX])}" + (", …" if len(names) > _SHOWN_MAX else "")
 
 
 def narrow_to(chain: FieldPath) -> Field:
-    """The top-level field with nothing in it but what leads to the last one."""
+    """Return the top-level field, reduced to the path that leads to the last field."""
     field = chain[-1]
     for parent in reversed(chain[:-1]):
         field = with_children(parent, [field])
@@ -66,7 +64,7 @@ def narrow_to(chain: FieldPath) -> Field:
 
 
 def replace_field(schema: TableSchema, chain: FieldPath, by: Field) -> TableSchema:
-    """With another field in the place of the chain's last one."""
+    """Return the schema with another field in place of the last field of the path."""
     field = by
     for parent, old in zip(reversed(chain[:-1]), reversed(chain[1:]), strict=True):
         field = with_children(parent, [field if child.id == old.id else child for child in parent.children])
@@ -74,7 +72,7 @@ def replace_field(schema: TableSchema, chain: FieldPath, by: Field) -> TableSche
 
 
 def remove_fields(schema: TableSchema, field_ids: frozenset[int]) -> TableSchema:
-    """Less these fields; a parent of which nothing is left goes with its children."""
+    """Return the schema without these fields. A parent that loses all children is removed too."""
     return TableSchema(_remove_from(schema.fields, field_ids), schema.metadata)
 
 
@@ -82,8 +80,10 @@ def with_children(field: Field, children: Iterable[Field]) -> Field:
     return Field(field.id, field.name, field.logical_type, field.nullable, field.metadata, tuple(children))
 
 
-def _matching_paths(fields: Sequence[Field], path: str, enters: Callable[[Field], bool]) -> Iterator[tuple[FieldPath, bool]]:
-    """Every way that leads somewhere, and whether back-ticks that a name on it needs were left out."""
+def _matching_paths(
+    fields: Sequence[Field], path: str, enters: Callable[[Field], bool]
+) -> Iterator[tuple[FieldPath, bool]]:
+    """Yield every field that a path can mean, and whether back-ticks that a name needs were omitted."""
     for field in fields:
         for written in dict.fromkeys((field.name, _quote(field.name))):
             is_loose = written == field.name and needs_quotes(field.name)
@@ -106,7 +106,7 @@ def _all_paths(fields: Sequence[Field], enters: Callable[[Field], bool]) -> Iter
 
 
 def _suggestions(schema: TableSchema, path: str, enters: Callable[[Field], bool]) -> list[str]:
-    """What may have been meant: what is in the column that the path begins with, else any."""
+    """Return the paths inside the column with which the path begins, or else all paths."""
     chains = list(_all_paths(schema.fields, enters))
     begun = [
         chain

@@ -1,8 +1,8 @@
-"""Read-only views over the wire messages of fragments, their data files and deletion files.
+"""Fragments: read-only views over the protobuf messages of fragments, data files and deletion files.
 
-Views, not copies: a manifest may hold 100,000 fragments, and one Python object each would cost more than
-everything else an open does. A view is made for a fragment that somebody touches. New ones are made with
-`of`.
+These are views, not copies: a manifest may hold 100,000 fragments, and one Python object for each would cost more
+than everything else that opening a table does. A view is created only for a fragment that is accessed. `of` creates
+new ones.
 """
 
 from collections.abc import Container, Iterable
@@ -19,14 +19,15 @@ from lance_core.limits import FIELDS, FILES_OF_A_FRAGMENT
 
 _U32_MAX = 2**32 - 1
 TOMBSTONE = -2
-"""Stands in `DataFile.field_ids` where a column of the file is dead: dropped, or rewritten elsewhere."""
+"""The entry of `DataFile.field_ids` for a dead column of a file: it was dropped or is stored elsewhere now."""
 NO_COLUMN = -1
-"""Stands in `DataFile.column_indices` for a field that has no column of its own: a parent, whose leaves have theirs."""
+"""The entry of `DataFile.column_indices` for a field without a column of its own: a parent, whose leaves have
+columns."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class StorageVersion:
-    """The version of the data file format, as a manifest names it (`2.2`) and as a file is stamped (2, 2)."""
+    """The version of the data file format, which a manifest writes as `2.2` and a file as (2, 2)."""
 
     major: int
     minor: int
@@ -42,7 +43,8 @@ class StorageVersion:
 
     @classmethod
     def of_file(cls, major: int, minor: int) -> "StorageVersion":
-        """Early writers stamped 0.1 files (0, 0..2) and 2.0 files (0, 3)."""
+        """Return the version stamped into a file. Early writers stamped 0.1 files as (0, 0..2) and 2.0 files as (0,
+        3)."""
         if major == 0:
             return cls(2, 0) if minor == 3 else cls(0, 1)
         return cls(major, minor)
@@ -57,7 +59,7 @@ class StorageVersion:
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """One file of a fragment: which fields it stores and in which of its columns."""
+    """One file of a fragment: the fields that it stores, and their columns in the file."""
 
     _message: table_pb2.DataFile
 
@@ -84,11 +86,11 @@ class DataFile:
 
     @property
     def message(self) -> table_pb2.DataFile:
-        """For the rooms that build manifests and transactions; never changed in place."""
+        """The message, for packages that build manifests and transactions; never changed in place."""
         return self._message
 
     def without_fields(self, field_ids: Container[int]) -> "DataFile":
-        """The same file, with these fields dead in it."""
+        """Return the same file with these fields marked as dead."""
         message = table_pb2.DataFile()
         message.CopyFrom(self._message)
         message.fields[:] = [TOMBSTONE if field_id in field_ids else field_id for field_id in self._message.fields]
@@ -102,14 +104,15 @@ class DataFile:
 
     @property
     def path(self) -> str:
-        """Relative to `data/` of the file's base; checked to stay there."""
+        """The path relative to `data/` of the file's base. Reading it raises `Corrupt` if it leaves that directory."""
         if not naming.is_confined(self._message.path):
-            raise Corrupt("a data file's name leaves its directory", path=repr(self._message.path), field="path")
+            raise Corrupt("a data file's path leaves its directory", path=repr(self._message.path), field="path")
         return self._message.path
 
     @property
     def qualified_path(self) -> str:
-        """Relative to the table's root; under its base's number where it is somebody else's."""
+        """The path relative to the table's root, prefixed with the id of the base if the file belongs to another
+        table."""
         return qualify_path(self.base_id, f"{naming.DATA}/{self.path}")
 
     @property
@@ -137,7 +140,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class DeletionFile:
-    """Where the complete set of a fragment's deleted offsets is stored, and how many there are."""
+    """Location and size of the complete set of a fragment's deleted offsets."""
 
     _message: table_pb2.DeletionFile
     _fragment_id: FragmentId
@@ -154,7 +157,8 @@ class DeletionFile:
 
     @property
     def qualified_path(self) -> str:
-        """Relative to the table's root; under its base's number where it is somebody else's."""
+        """The path relative to the table's root, prefixed with the id of the base if the file belongs to another
+        table."""
         return qualify_path(self.base_id, self.path)
 
     @property
@@ -163,7 +167,7 @@ class DeletionFile:
 
     @property
     def deleted_rows(self) -> int | None:
-        """None where an old writer did not count."""
+        """The number of deleted rows, or `None` if an old writer did not record it."""
         return self._message.num_deleted_rows or None
 
     @property
@@ -173,13 +177,13 @@ class DeletionFile:
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A horizontal slice of the table: files that hold its columns, and the rows deleted from it."""
+    """A horizontal slice of the table: the files that hold its columns, and the rows deleted from it."""
 
     _message: table_pb2.DataFragment
 
     @classmethod
     def of(cls, *, files: Iterable[DataFile], physical_rows: int) -> "Fragment":
-        """A fragment no version holds yet: its id, and its row ids, are given out when it is committed."""
+        """Return a fragment that no version contains yet. Its id and its row ids are assigned when it is committed."""
         return cls(table_pb2.DataFragment(files=(file._message for file in files), physical_rows=physical_rows))
 
     @classmethod
@@ -187,20 +191,21 @@ class Fragment:
         try:
             return cls(table_pb2.DataFragment.FromString(data))
         except DecodeError as error:
-            raise Corrupt("not a fragment message", path="fragment", field="fragment") from error
+            raise Corrupt("is not a fragment message", path="fragment", field="fragment") from error
 
     def encode(self) -> bytes:
         return self._message.SerializeToString()
 
     def with_files(self, files: Iterable[DataFile]) -> "Fragment":
-        """The same rows, stored in other files."""
+        """Return the same rows, stored in other files."""
         changed = self._copy()
         del changed.files[:]
         changed.files.extend(file.message for file in files)
         return Fragment(changed)
 
     def with_deletion_file(self, *, is_bitmap: bool, read_version: Version, number: int, rows: int) -> "Fragment":
-        """The same files, with another set of deleted rows. `number` makes the file's name unique."""
+        """Return the same files with another set of deleted rows. `number` makes the name of the deletion file
+        unique."""
         changed = self._copy()
         kind = table_pb2.DeletionFile.BITMAP if is_bitmap else table_pb2.DeletionFile.ARROW_ARRAY
         deleted = table_pb2.DeletionFile(file_type=kind, read_version=read_version, id=number, num_deleted_rows=rows)
@@ -208,7 +213,7 @@ class Fragment:
         return Fragment(changed)
 
     def with_deletions_of(self, other: "Fragment") -> "Fragment":
-        """The same files, and of their rows those deleted that are in the other."""
+        """Return the same files with the deleted rows of another fragment."""
         changed = self._copy()
         changed.ClearField("deletion_file")
         if other.message.HasField("deletion_file"):
@@ -216,7 +221,7 @@ class Fragment:
         return Fragment(changed)
 
     def with_id(self, fragment_id: int) -> "Fragment":
-        """Under an id that was reserved for it."""
+        """Return the fragment with an id that was reserved for it."""
         changed = self._copy()
         changed.id = fragment_id
         return Fragment(changed)
@@ -228,7 +233,7 @@ class Fragment:
         created_at: bytes | None = None,
         last_updated_at: bytes | None = None,
     ) -> "Fragment":
-        """With the sequences that are given; the others stay."""
+        """Return the fragment with these sequences. `None` keeps the existing sequence."""
         changed = self._copy()
         if row_ids is not None:
             changed.inline_row_ids = row_ids
@@ -250,19 +255,19 @@ class Fragment:
 
     @property
     def created_at(self) -> bytes | None:
-        """Encoded `RowVersions`: in which version each row was created."""
+        """Encoded `RowVersions`: the version in which each row was created."""
         given = self._message.HasField("inline_created_at_versions")
         return self._message.inline_created_at_versions if given else None
 
     @property
     def last_updated_at(self) -> bytes | None:
-        """Encoded `RowVersions`: in which version each row last changed."""
+        """Encoded `RowVersions`: the version in which each row last changed."""
         given = self._message.HasField("inline_last_updated_at_versions")
         return self._message.inline_last_updated_at_versions if given else None
 
     @property
     def message(self) -> table_pb2.DataFragment:
-        """For the rooms that build manifests and transactions; never changed in place."""
+        """The message, for packages that build manifests and transactions; never changed in place."""
         return self._message
 
     @property
@@ -284,7 +289,7 @@ class Fragment:
 
     @property
     def physical_rows(self) -> int:
-        """Rows in the files, deleted ones included. Zero where an old writer did not say."""
+        """The number of rows in the files, including deleted ones. Zero if an old writer did not record it."""
         return self._message.physical_rows
 
     @property
@@ -293,11 +298,12 @@ class Fragment:
 
     @property
     def file_bytes(self) -> int:
-        """Size of its data files, as far as it is known."""
+        """The total size of the data files whose size is recorded."""
         return sum(file.size or 0 for file in self.files)
 
     def with_base(self, base_id: int | None) -> "Fragment":
-        """For a table at another place: what has no base has this one now. With None, nothing has one."""
+        """Return the fragment for a table at another location: files without a base get this base. `None` removes all
+        bases."""
         message = self._copy()
         stored: list[table_pb2.DataFile | table_pb2.DeletionFile] = [*message.files]
         if message.HasField("deletion_file"):
@@ -310,7 +316,7 @@ class Fragment:
         return Fragment(message)
 
     def with_counts(self, physical_rows: int, deleted_rows: int) -> "Fragment":
-        """With other counts: those that were found in its files."""
+        """Return the fragment with other row counts, those that were found in its files."""
         message = table_pb2.DataFragment()
         message.CopyFrom(self._message)
         message.physical_rows = physical_rows
@@ -319,17 +325,17 @@ class Fragment:
         return Fragment(message)
 
     def check_limits(self, *, path: str) -> None:
-        """The part of `check` that two fragments with files of the same fields do not share."""
+        """Check what `check` cannot share between fragments with the same file layout."""
         where = f"fragments[id={self._message.id}]"
         if self._message.id > _U32_MAX:
             raise Corrupt(f"fragment id {self.id} does not fit 32 bits", path=path, field=where)
         if self.physical_rows > _U32_MAX:
             raise Corrupt(f"{self.physical_rows} rows in one fragment do not fit 32 bits", path=path, field=where)
         if self._message.overlays:
-            raise Corrupt("has overlays, which the version's flags do not announce", path=path, field=where)
+            raise Corrupt("has overlays, but the version does not set their feature flag", path=path, field=where)
 
     def check(self, *, path: str) -> None:
-        """What must hold for a fragment before anything of it is read."""
+        """Check what must hold for a fragment before its rows are read."""
         self.check_limits(path=path)
         where = f"fragments[id={self.id}]"
         FILES_OF_A_FRAGMENT.check(len(self._message.files), path=path)
@@ -337,13 +343,13 @@ class Fragment:
         for file in self.files:
             if not file.version.is_legacy and len(file.field_ids) != len(file.column_indices):
                 raise Corrupt(
-                    f"file {file.path} names {len(file.field_ids)} fields but {len(file.column_indices)} columns",
+                    f"file {file.path} lists {len(file.field_ids)} fields but {len(file.column_indices)} columns",
                     path=path,
                     field=where,
                 )
             if min(file.column_indices, default=0) < NO_COLUMN:
                 raise Corrupt(
-                    f"file {file.path} has no column {min(file.column_indices)}, which its fragment names",
+                    f"file {file.path} cannot have the column {min(file.column_indices)} that its fragment lists",
                     path=path,
                     field=where,
                 )
@@ -357,7 +363,7 @@ def live_rows(message: table_pb2.DataFragment) -> int:
     deleted: int = message.deletion_file.num_deleted_rows
     if deleted > message.physical_rows:
         raise Corrupt(
-            f"counts {deleted} deleted rows of {message.physical_rows}",
+            f"records {deleted} deleted rows of {message.physical_rows}",
             path=f"fragment {message.id}",
             field="num_deleted_rows",
         )
@@ -365,8 +371,8 @@ def live_rows(message: table_pb2.DataFragment) -> int:
 
 
 def _tombstone_repeated_ids(files: tuple[DataFile, ...]) -> tuple[DataFile, ...]:
-    """Writers up to 0.10.5 could give a new column the id of a dropped one, which other files of the fragment still
-    list: the last file holds what the id stands for now."""
+    """Mark repeated field ids as dead in all but the last file. Writers up to 0.10.5 could give a new column the id
+    of a dropped one, which other files of the fragment still list; the last file holds the current column."""
     seen: set[int] = set()
     kept = []
     for file in reversed(files):

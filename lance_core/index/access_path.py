@@ -1,9 +1,9 @@
-"""Which segments of which indices answer which parts of a filter, in which fragments, and how certainly. Pure: a tree
-and what there is in, a route out; nothing is searched.
+"""Access path: plans which index segments answer which conditions of a filter, in which fragments and how precisely.
 
-NOT is pushed down to conditions on one column first. What is left is AND and OR over sets of rows where a condition is
-true. `NOT leaf` and `!=` are the rows of a fragment less those where the leaf is true, less those where the column is
-NULL, which takes a segment that knows both exactly. Start with `AccessPath.of`.
+Pure: it reads a filter tree and the indices of a version and searches nothing. NOT is first pushed down to conditions
+on one column; what remains is AND and OR over sets of rows for which a condition is true. `NOT leaf` and `!=` are the
+rows of a fragment, minus those where the leaf is true, minus those where the column is NULL, which requires a segment
+that knows both sets exactly. Start with `AccessPath.of`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,7 +42,7 @@ _FLIPPED = {Op.LT: Op.GE, Op.GE: Op.LT, Op.GT: Op.LE, Op.LE: Op.GT}
 
 @dataclass(frozen=True, slots=True)
 class SegmentScope:
-    """What one segment answers of a condition."""
+    """Fragments in which one segment answers a condition."""
 
     segment: SegmentCoverage
     column: pa.Field
@@ -52,7 +52,7 @@ class SegmentScope:
 
 @dataclass(frozen=True, slots=True)
 class IndexProbe:
-    """A condition that segments answer, each in other fragments."""
+    """Condition that segments answer, each one in other fragments."""
 
     leaf: Leaf
     negated: bool
@@ -61,24 +61,28 @@ class IndexProbe:
 
 @dataclass(frozen=True, slots=True)
 class AllOf:
+    """Conjunction: rows that satisfy every step."""
+
     steps: "tuple[Step, ...]"
 
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
+    """Disjunction: rows that satisfy at least one step."""
+
     steps: "tuple[Step, ...]"
 
 
 @dataclass(frozen=True, slots=True)
 class Always:
-    """All rows, or none."""
+    """Condition that holds for all rows, or for none."""
 
     holds: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """What no index knows; it is no part of `AnyOf`."""
+    """Condition that no index answers. It never occurs within `AnyOf`."""
 
 
 Step: TypeAlias = IndexProbe | AllOf | AnyOf | Always | Unknown
@@ -86,22 +90,23 @@ Step: TypeAlias = IndexProbe | AllOf | AnyOf | Always | Unknown
 
 @dataclass(frozen=True, slots=True)
 class AccessPath:
-    """A filter, by the conditions that must all hold."""
+    """Plan for a filter, divided into the conditions that must all hold."""
 
     steps: tuple[tuple[tuple[int, ...], Step], ...]
-    """Each with the numbers of the conditions that it is about: two bounds of one column are one step."""
+    """Steps, each with the numbers of the filter's conditions that it implements: two bounds of one column are one
+    step."""
 
     @classmethod
     def of(cls, tree: Node, indices: "IndicesByColumn") -> "AccessPath":
-        parts = tree.operands if isinstance(tree, And) else (tree,)
+        operands = tree.operands if isinstance(tree, And) else (tree,)
         steps: list[tuple[tuple[int, ...], Step]] = []
-        for numbers, part in _paired(parts):
-            if isinstance(part, RangeCondition):
-                between = _asked(part, False, indices)
-                if isinstance(between, IndexProbe):
-                    steps.append((numbers, between))
+        for numbers, operand in _pair_bounds(operands):
+            if isinstance(operand, RangeCondition):
+                probe = _plan_leaf(operand, False, indices)
+                if isinstance(probe, IndexProbe):
+                    steps.append((numbers, probe))
                     continue
-            steps += [((number,), _routed(parts[number], indices)) for number in numbers]
+            steps += [((number,), _plan_node(operands[number], indices)) for number in numbers]
         return cls(tuple(steps))
 
     @property
@@ -110,11 +115,11 @@ class AccessPath:
 
     def probes(self) -> Iterator[IndexProbe]:
         for _, step in self.steps:
-            yield from _asks(step)
+            yield from _probes_of(step)
 
 
 class IndicesByColumn:
-    """What there is in a version, by the column that it is on."""
+    """Usable indices of a version, by the column that they are on."""
 
     def __init__(self, schema: TableSchema, by_name: Mapping[str, Sequence[SegmentCoverage]]) -> None:
         self._schema = schema
@@ -122,66 +127,68 @@ class IndicesByColumn:
         self._columns: dict[Path, tuple[pa.Field, tuple[SegmentCoverage, ...]] | None] = {}
 
     def find(self, path: Path) -> tuple[pa.Field, tuple[SegmentCoverage, ...]] | None:
-        """The column as kinds know it, and segments on it that cover anything: those of the index that covers most
-        come first."""
+        """Return the column, as index types see it, and the segments on it that cover any fragment, those of the
+        index with the largest coverage first. `None` if there are none."""
         if path not in self._columns:
-            self._columns[path] = self._found(path)
+            self._columns[path] = self._resolve(path)
         return self._columns[path]
 
-    def _found(self, path: Path) -> tuple[pa.Field, tuple[SegmentCoverage, ...]] | None:
+    def _resolve(self, path: Path) -> tuple[pa.Field, tuple[SegmentCoverage, ...]] | None:
         fields = self._schema.fields
         chain: list[Field] = []
         for name in path:
-            found = next((field for field in fields if field.name == name), None)
-            if found is None or (chain and chain[-1].logical_type != "struct"):
+            child = next((field for field in fields if field.name == name), None)
+            if child is None or (chain and chain[-1].logical_type != "struct"):
                 return None
-            chain.append(found)
-            fields = found.children
-        usable = [each for each in self._by_field.get(chain[-1].id, ()) if each.covered]
+            chain.append(child)
+            fields = child.children
+        usable = [segment for segment in self._by_field.get(chain[-1].id, ()) if segment.covered]
         if not usable:
             return None
         (column,) = resolve_columns(self._schema, [field_paths.format_path(chain)])
         if pa.types.is_null(column.arrow.type):
-            return None  # the reference writer counts no NULL in a column of nothing else
+            return None  # In a column of the type null, the reference writer does not count the NULLs.
         return column.arrow, tuple(usable)
 
     @cached_property
     def _by_field(self) -> Mapping[int, list[SegmentCoverage]]:
-        found: dict[int, list[SegmentCoverage]] = {}
-        size = {name: sum(len(each.covered) for each in of_name) for name, of_name in self._by_name.items()}
+        by_field: dict[int, list[SegmentCoverage]] = {}
+        size = {name: sum(len(segment.covered) for segment in of_name) for name, of_name in self._by_name.items()}
         for name in sorted(self._by_name, key=lambda name: (-size[name], name)):
-            for each in self._by_name[name]:
-                if each.kind is not None and len(each.metadata.field_ids) == 1:
-                    found.setdefault(each.metadata.field_ids[0], []).append(each)
-        return found
+            for segment in self._by_name[name]:
+                if segment.kind is not None and len(segment.metadata.field_ids) == 1:
+                    by_field.setdefault(segment.metadata.field_ids[0], []).append(segment)
+        return by_field
 
 
-def _paired(parts: Sequence[Node]) -> Iterator[tuple[tuple[int, ...], Node | RangeCondition]]:
-    """A lower and an upper bound of one column together, at the place of the first."""
+def _pair_bounds(operands: Sequence[Node]) -> Iterator[tuple[tuple[int, ...], Node | RangeCondition]]:
+    """Yield each condition with its number. A lower and an upper bound of one column come as one `RangeCondition`, in
+    the place of the first."""
     bounds: dict[tuple[Path, bool], int] = {}
-    for number, part in enumerate(parts):
-        if isinstance(part, Comparison) and part.op in _FLIPPED:
-            bounds.setdefault((part.path, part.op in (Op.GT, Op.GE)), number)
-    for number, part in enumerate(parts):
+    for number, operand in enumerate(operands):
+        if isinstance(operand, Comparison) and operand.op in _FLIPPED:
+            bounds.setdefault((operand.path, operand.op in (Op.GT, Op.GE)), number)
+    for number, operand in enumerate(operands):
         low: int | None = None
         high: int | None = None
-        if isinstance(part, Comparison) and part.op in _FLIPPED:
-            low, high = (bounds.get((part.path, is_low)) for is_low in (True, False))
+        if isinstance(operand, Comparison) and operand.op in _FLIPPED:
+            low, high = (bounds.get((operand.path, is_low)) for is_low in (True, False))
         if low is None or high is None or number not in (low, high):
-            yield (number,), part
+            yield (number,), operand
         elif number == min(low, high):
-            first, second = parts[low], parts[high]
+            first, second = operands[low], operands[high]
             assert isinstance(first, Comparison)
             assert isinstance(second, Comparison)
             yield (low, high), RangeCondition(first, second)
 
 
-def _routed(node: Node, indices: IndicesByColumn, negated: bool = False) -> Step:
+def _plan_node(node: Node, indices: IndicesByColumn, negated: bool = False) -> Step:
+    """Return the step for a part of the filter tree, negated if `negated`."""
     match node:
-        case Not(operand=part):
-            return _routed(part, indices, not negated)
-        case And(operands=parts) | Or(operands=parts):
-            steps = tuple(_routed(part, indices, negated) for part in parts)
+        case Not(operand=operand):
+            return _plan_node(operand, indices, not negated)
+        case And(operands=operands) | Or(operands=operands):
+            steps = tuple(_plan_node(operand, indices, negated) for operand in operands)
             unknown = [step for step in steps if isinstance(step, Unknown)]
             if isinstance(node, And) is not negated:
                 return Unknown() if len(unknown) == len(steps) else AllOf(steps)
@@ -191,42 +198,46 @@ def _routed(node: Node, indices: IndicesByColumn, negated: bool = False) -> Step
         case Other():
             return Unknown()
         case Comparison(op=Op.NE):
-            return _asked(replace(node, op=Op.EQ), not negated, indices)
+            return _plan_leaf(replace(node, op=Op.EQ), not negated, indices)
         case Comparison(op=op) if negated and op in _FLIPPED:
-            return _asked(replace(node, op=_FLIPPED[op]), False, indices)
+            return _plan_leaf(replace(node, op=_FLIPPED[op]), False, indices)
         case _:
-            return _asked(node, negated, indices)
+            return _plan_leaf(node, negated, indices)
 
 
-def _asked(leaf: Leaf, negated: bool, indices: IndicesByColumn) -> IndexProbe | Unknown:
-    found = indices.find(leaf.path)
-    if found is None:
+def _plan_leaf(leaf: Leaf, negated: bool, indices: IndicesByColumn) -> IndexProbe | Unknown:
+    """Return the probe of a condition on one column. Each fragment is assigned to one segment, to an exact one if
+    possible."""
+    indexed_column = indices.find(leaf.path)
+    if indexed_column is None:
         return Unknown()
-    column, standings = found
-    asked = _fitted(leaf, column.type)
-    if asked is None:
+    column, segments = indexed_column
+    typed_leaf = _with_column_type(leaf, column.type)
+    if typed_leaf is None:
         return Unknown()
-    able = [(each, certainty) for each in standings if (certainty := _certainty(each, asked, negated))]
-    able.sort(key=lambda each: each[1] is not Certainty.EXACT)
-    shares, taken = [], BitMap()
-    for standing, certainty in able:
-        if fragments := standing.covered - taken:
-            shares.append(SegmentScope(standing, column, fragments, certainty))
-            taken |= fragments
-    return IndexProbe(asked, negated, tuple(shares)) if shares else Unknown()
+    candidates = [
+        (segment, certainty) for segment in segments if (certainty := _certainty_of(segment, typed_leaf, negated))
+    ]
+    candidates.sort(key=lambda candidate: candidate[1] is not Certainty.EXACT)
+    scopes, assigned = [], BitMap()
+    for segment, certainty in candidates:
+        if fragments := segment.covered - assigned:
+            scopes.append(SegmentScope(segment, column, fragments, certainty))
+            assigned |= fragments
+    return IndexProbe(typed_leaf, negated, tuple(scopes)) if scopes else Unknown()
 
 
-def _certainty(standing: SegmentCoverage, leaf: Leaf, negated: bool) -> Certainty | None:
-    assert standing.kind is not None
-    certainty = standing.kind.answers(leaf, standing.metadata)
+def _certainty_of(segment: SegmentCoverage, leaf: Leaf, negated: bool) -> Certainty | None:
+    assert segment.kind is not None
+    certainty = segment.kind.answers(leaf, segment.metadata)
     if not negated or isinstance(leaf, IsNull):
         return certainty if not negated or certainty is Certainty.EXACT else None
-    nulls = standing.kind.answers(IsNull(leaf.path), standing.metadata)
+    nulls = segment.kind.answers(IsNull(leaf.path), segment.metadata)
     return Certainty.EXACT if certainty is nulls is Certainty.EXACT else None
 
 
-def _fitted(leaf: Leaf, column: pa.DataType) -> Leaf | None:
-    """With literals of the column's type; None where they are of another."""
+def _with_column_type(leaf: Leaf, column: pa.DataType) -> Leaf | None:
+    """Return the condition with literals of the column's type, or `None` if a literal has another type."""
     match leaf:
         case RangeCondition(low=low, high=high):
             return leaf if low.value.type == high.value.type == column else None
@@ -237,66 +248,70 @@ def _fitted(leaf: Leaf, column: pa.DataType) -> Leaf | None:
         case Like():
             return leaf if is_text(column) else None
         case Call(arguments=arguments):
-            fitted = tuple(_argument(each, column) for each in arguments)
-            return None if None in fitted else replace(leaf, arguments=fitted)
+            cast = tuple(_cast_argument(argument, column) for argument in arguments)
+            return None if None in cast else replace(leaf, arguments=cast)
     return leaf
 
 
-def _argument(value: pa.Scalar, column: pa.DataType) -> pa.Scalar | None:
-    """Of a list, an argument is one element or a list of them. Numbers may be wider than the elements, which is for the
-    kind to tell; of what else came in another type, the column's has to say the same."""
+def _cast_argument(value: pa.Scalar, column: pa.DataType) -> pa.Scalar | None:
+    """Return the argument of a function as the index type compares it, or `None` if it cannot.
+
+    For a list column, an argument is one element or a list of elements. Numbers may have a wider type than the
+    elements, which the index type handles. An argument of any other type is cast to the column's type, which must
+    preserve its value.
+    """
     if not value.is_valid:
         return None
     if not (pa.types.is_list(column) or pa.types.is_large_list(column)):
         return value if value.type == column or (is_text(value.type) and is_text(column)) else None
     element, is_list = column.value_type, pa.types.is_nested(value.type)
-    wanted, found = (pa.list_(element), value.type.value_type) if is_list else (element, value.type)
-    if value.type == wanted or any(is_one(element) and is_one(found) for is_one in _NUMBERS):
+    target, given = (pa.list_(element), value.type.value_type) if is_list else (element, value.type)
+    if value.type == target or any(is_number(element) and is_number(given) for is_number in _NUMBERS):
         return value
     try:
-        cast = value.cast(wanted)
+        cast = value.cast(target)
         return cast if cast.cast(value.type).equals(value) else None
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
 
 
-def _asks(step: Step) -> Iterator[IndexProbe]:
+def _probes_of(step: Step) -> Iterator[IndexProbe]:
     match step:
         case IndexProbe():
             yield step
-        case AllOf(steps=parts) | AnyOf(steps=parts):
-            for part in parts:
-                yield from _asks(part)
+        case AllOf(steps=steps) | AnyOf(steps=steps):
+            for inner in steps:
+                yield from _probes_of(inner)
 
 
-def describe(ask: IndexProbe) -> str:
-    """The condition, for people."""
-    path = ".".join(ask.leaf.path)
-    match ask.leaf:
-        case Comparison(op=Op.EQ, value=value) if ask.negated:
-            return f"{path} != {_literal(value)}"
+def describe(probe: IndexProbe) -> str:
+    """Return the condition as text for people."""
+    path = ".".join(probe.leaf.path)
+    match probe.leaf:
+        case Comparison(op=Op.EQ, value=value) if probe.negated:
+            return f"{path} != {_literal_text(value)}"
         case RangeCondition(low=low, high=high):
-            return f"{path} {low.op.value} {_literal(low.value)} AND {path} {high.op.value} {_literal(high.value)}"
+            return f"{path} {low.op.value} {_literal_text(low.value)} AND {path} {high.op.value} {_literal_text(high.value)}"
         case Comparison(op=op, value=value):
-            text = f"{path} {op.value} {_literal(value)}"
+            text = f"{path} {op.value} {_literal_text(value)}"
         case In(values=values):
-            shown = ", ".join(map(_literal, values[:_SHOWN_VALUES]))
+            shown = ", ".join(map(_literal_text, values[:_SHOWN_VALUES]))
             more = f", … {len(values)} values" if len(values) > _SHOWN_VALUES else ""
-            return f"{path} {'NOT IN' if ask.negated else 'IN'} ({shown}{more})"
+            return f"{path} {'NOT IN' if probe.negated else 'IN'} ({shown}{more})"
         case IsNull():
-            return f"{path} IS {'NOT ' if ask.negated else ''}NULL"
+            return f"{path} IS {'NOT ' if probe.negated else ''}NULL"
         case Like(pattern=pattern, ignore_case=ignore_case):
             word = "ILIKE" if ignore_case else "LIKE"
-            return f"{path} {'NOT ' if ask.negated else ''}{word} {pattern!r}"
+            return f"{path} {'NOT ' if probe.negated else ''}{word} {pattern!r}"
         case Call(function=function, arguments=arguments):
-            text = f"{function}({', '.join([path, *map(_literal, arguments)])})"
-    return f"NOT {text}" if ask.negated else text
+            text = f"{function}({', '.join([path, *map(_literal_text, arguments)])})"
+    return f"NOT {text}" if probe.negated else text
 
 
 _SHOWN_VALUES = 5
 _SHOWN_CHARACTERS = 60
 
 
-def _literal(value: pa.Scalar) -> str:
+def _literal_text(value: pa.Scalar) -> str:
     text = repr(value.as_py())
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 1]}…"

@@ -1,5 +1,7 @@
-"""What indices are good for in a filter, in words: which would be asked what, and which not and why. From what the
-version says of them alone; none is opened."""
+"""Explain: describes which indices a filter uses for what, and why it does not use the others.
+
+It reads the metadata of a version and opens no index file.
+"""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -11,102 +13,111 @@ from lance_core.expressions import Predicate
 from lance_core.index.access_path import AccessPath, AllOf, AnyOf, IndexProbe, Step, Unknown, describe
 from lance_core.index.coverage import SegmentCoverage
 from lance_core.index.index_type import Certainty
-from lance_core.index.lookup import IndexLookup, resolved_rows
-from lance_core.scan.explain import Indices, runs
+from lance_core.index.lookup import IndexLookup, resolved_fragments
+from lance_core.scan.explain import IndexUsage, format_ranges
 from lance_core.versions.snapshot import Snapshot
 
 _NUMBER = re.compile(r"\b(?:U?Int\d+|Float\d+|Boolean)\(([^()]*)\)")
 _TEXT = re.compile(r"\b(?:Large)?Utf8(?:View)?\(\"((?:[^\"\\]|\\.)*)\"\)")
-"""How the engine writes literals."""
+"""Literals as the query engine prints them."""
 
 
-def explained(base: Snapshot, predicate: Predicate | None, *, use_indices: bool = True) -> Indices:
-    """What a plan of a scan is told with."""
+def explain_indices(base: Snapshot, predicate: Predicate | None, *, use_indices: bool = True) -> IndexUsage:
+    """Return the part of a scan's plan that concerns indices."""
     if base.manifest.index_section is None:
-        return Indices()
+        return IndexUsage()
     try:
-        indexed = IndexLookup.of(base)
+        lookup = IndexLookup.of(base)
     except LanceError as error:
-        return Indices((f"indices   cannot be told, and every fragment is scanned: {error}",))
-    names = sorted(indexed.coverage.by_name)
+        return IndexUsage((f"indices   cannot be read, so every fragment is scanned: {error}",))
+    names = sorted(lookup.coverage.by_name)
     if predicate is None or not use_indices:
-        why = "there is no filter" if predicate is None else "use_indices=False"
-        return Indices((f"indices   none used, since {why}: every fragment is scanned",))
-    route = indexed.route(predicate)
-    return Indices(tuple(_aligned(_lines(indexed, predicate, route, names))), narrow=route.knows_anything)
+        reason = "there is no filter" if predicate is None else "use_indices=False"
+        return IndexUsage((f"indices   none used, since {reason}: every fragment is scanned",))
+    path = lookup.plan(predicate)
+    return IndexUsage(tuple(_align(_describe_lines(lookup, predicate, path, names))), is_selective=path.uses_indices)
 
 
-def _lines(
-    indexed: IndexLookup, predicate: Predicate, route: AccessPath, names: list[str]
+def _describe_lines(
+    lookup: IndexLookup, predicate: Predicate, path: AccessPath, names: list[str]
 ) -> Iterator[tuple[str, str]]:
-    coverage, used = indexed.coverage, set[str]()
-    live = coverage.live
-    for ask in route.asks():
-        for name, text in _used(ask, len(live)):
+    coverage, used = lookup.coverage, set[str]()
+    live = coverage.live_fragments
+    for probe in path.probes():
+        for name, text in _describe_used(probe, len(live)):
             used.add(name)
             yield "indices", text
-    known = resolved_rows(route, live)
+    resolved = resolved_fragments(path, live)
     if used:
-        yield "re-checked", _rechecked(predicate, route, known)
-        left = live - known
-        yield "scanned", f"{len(left)} of {len(live)} fragments ({runs(left)})" if left else "no fragment"
+        yield "re-checked", _describe_rechecked(predicate, path, resolved)
+        scanned = live - resolved
+        yield (
+            "scanned",
+            f"{len(scanned)} of {len(live)} fragments ({format_ranges(scanned)})" if scanned else "no fragment",
+        )
     else:
         yield "indices", "none used: every fragment is scanned"
-    asked = {id for name in used for id in coverage.by_name[name][0].metadata.field_ids}
+    field_ids = {id for name in used for id in coverage.by_name[name][0].metadata.field_ids}
     for name in names:
         if name not in used:
-            yield "not used", _unused(coverage.by_name[name], asked)
+            yield "not used", _describe_unused(coverage.by_name[name], field_ids)
 
 
-def _used(ask: IndexProbe, live: int) -> Iterator[tuple[str, str]]:
-    """Each index that answers a condition, with what it answers."""
+def _describe_used(probe: IndexProbe, live: int) -> Iterator[tuple[str, str]]:
+    """Yield each index that answers a condition, with what it answers."""
     covered: dict[tuple[str, str, Certainty], int] = {}
-    for share in ask.shares:
-        assert share.standing.kind is not None
-        key = (share.standing.metadata.name, share.standing.kind.name, share.certainty)
-        covered[key] = covered.get(key, 0) + len(share.fragments)
+    for scope in probe.scopes:
+        assert scope.segment.kind is not None
+        key = (scope.segment.metadata.name, scope.segment.kind.name, scope.certainty)
+        covered[key] = covered.get(key, 0) + len(scope.fragments)
     for (name, kind, certainty), count in covered.items():
-        yield name, f"{name} ({kind}) answers {describe(ask)}: {certainty.value}, in {count} of {live} fragments"
+        yield name, f"{name} ({kind}) answers {describe(probe)}: {certainty.value}, in {count} of {live} fragments"
 
 
-def _rechecked(predicate: Predicate, route: AccessPath, known: BitMap) -> str:
-    """Conditions that rows found have to meet besides, in any fragment."""
-    left = sorted(
-        number for numbers, step in route.steps if not known.issubset(_exactly(step, known)) for number in numbers
+def _describe_rechecked(predicate: Predicate, path: AccessPath, resolved: BitMap) -> str:
+    """Return the conditions that matching rows must still be checked for, in any fragment."""
+    unresolved = sorted(
+        number
+        for numbers, step in path.steps
+        if not resolved.issubset(_exact_fragments(step, resolved))
+        for number in numbers
     )
-    if not left:
+    if not unresolved:
         return "nothing"
-    text = _NUMBER.sub(r"\1", _TEXT.sub(r"'\1'", predicate.keeping(left).sql))
+    text = _NUMBER.sub(r"\1", _TEXT.sub(r"'\1'", predicate.select_conjuncts(unresolved).sql))
     return f"{text}, of the rows found"
 
 
-def _exactly(step: Step, everywhere: BitMap) -> BitMap:
-    """The fragments in which nothing is left to be looked at."""
+def _exact_fragments(step: Step, fragments: BitMap) -> BitMap:
+    """Return the fragments in which a step leaves nothing to re-check."""
     match step:
-        case IndexProbe(shares=shares):
-            exact = (share.fragments for share in shares if share.certainty is Certainty.EXACT)
+        case IndexProbe(scopes=scopes):
+            exact = (scope.fragments for scope in scopes if scope.certainty is Certainty.EXACT)
             return BitMap.union(BitMap(), *exact)
-        case AllOf(parts=parts) | AnyOf(parts=parts):
-            return BitMap.intersection(everywhere, *(_exactly(part, everywhere) for part in parts))
+        case AllOf(steps=steps) | AnyOf(steps=steps):
+            return BitMap.intersection(fragments, *(_exact_fragments(inner, fragments) for inner in steps))
         case Unknown():
             return BitMap()
-    return everywhere
+    return fragments
 
 
-def _unused(segments: tuple[SegmentCoverage, ...], asked: set[int]) -> str:
+def _describe_unused(segments: tuple[SegmentCoverage, ...], used_field_ids: set[int]) -> str:
     name, kind = segments[0].metadata.name, segments[0].metadata.kind.removesuffix("IndexDetails")
     if segments[0].kind is not None:
         kind = segments[0].kind.name
-    reasons: Mapping[str, None] = dict.fromkeys(each.unused for each in segments if each.unused is not None)
-    if all(each.unused is not None for each in segments):
+    reasons: Mapping[str, None] = dict.fromkeys(
+        segment.unused_reason for segment in segments if segment.unused_reason is not None
+    )
+    if all(segment.unused_reason is not None for segment in segments):
         return f"{name} ({kind}): {'; '.join(reasons)}"
-    if asked & set(segments[0].metadata.field_ids):
+    if used_field_ids & set(segments[0].metadata.field_ids):
         return f"{name} ({kind}): does not answer this filter, or no better than the index on its column that does"
     return f"{name} ({kind}): does not answer this filter"
 
 
-def _aligned(lines: Iterator[tuple[str, str]]) -> Iterator[str]:
-    before = ""
-    for word, text in lines:
-        yield f"{'' if word == before else word:<10}{text}" if word != "re-checked" else f"re-check  {text}"
-        before = word
+def _align(lines: Iterator[tuple[str, str]]) -> Iterator[str]:
+    """Yield the lines with their labels in a column of equal width; a repeated label is left out."""
+    previous = ""
+    for label, text in lines:
+        yield f"{'' if label == previous else label:<10}{text}" if label != "re-checked" else f"re-check  {text}"
+        previous = label

@@ -12,24 +12,24 @@ import pyarrow as pa
 from lance_core.expressions.aggregate_queries import AggregateQuery
 from lance_core.expressions.aggregation import Aggregation
 from lance_core.index import lookup
-from lance_core.scan.column_resolution import conditional
+from lance_core.scan.column_resolution import filterable_schema
 from lance_core.scan.executor import scan
 from lance_core.scan.plan import plan_scan
-from lance_core.scan.query import partials
+from lance_core.scan.query import aggregate_partials
 from lance_core.tasks.partitioning import Runner
 from lance_core.tasks.read import RowRanges, ScanSpec, map_scan_partitions
 from lance_core.versions.snapshot import Snapshot
 
 
 def aggregate(base: Snapshot, sql: str, *, runner: Callable[[], Runner]) -> pa.Table:
-    query = AggregateQuery.parse(sql, conditional(base.manifest))
+    query = AggregateQuery.parse(sql, filterable_schema(base.manifest))
     grouped = query.aggregation
     if grouped.only_counts_rows and query.where is None:
-        return query.answer(grouped.counted(base.manifest.row_count()))
-    plan = plan_scan(base.manifest, columns=grouped.columns, filter=query.where, select=lookup.select(base))
+        return query.finish(grouped.count_groups(base.manifest.row_count()))
+    plan = plan_scan(base.manifest, columns=grouped.columns, filter=query.where, select=lookup.selector_of(base))
     results = map_scan_partitions(base, plan, _Grouped(ScanSpec(grouped.columns, query.where), grouped), runner())
     partials = [_decoded(each) for _number, part in sorted(results.items()) for each in part]
-    return query.answer(grouped.together([grouped.nothing(), *partials]))
+    return query.finish(grouped.merge_groups([grouped.empty_groups(), *partials]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class _Grouped:
     aggregation: Aggregation
 
     def __call__(self, part: Snapshot, ranges: RowRanges) -> Iterator[bytes]:
-        return map(_encoded, partials(scan(part.location, self.wanted.plan_partition(part, ranges)), self.aggregation))
+        return map(_encoded, aggregate_partials(scan(part.location, self.wanted.plan_partition(part, ranges)), self.aggregation))
 
 
 def _encoded(table: pa.Table) -> bytes:

@@ -31,39 +31,39 @@ from lance_core.tasks.write import WriteTask
 from lance_core.versions.snapshot import Snapshot
 
 Addresses = npt.NDArray[np.int64]
-HELD_BYTES_MAX = 256 * 1024**2
+BROADCAST_BYTES_MAX = 256 * 1024**2
 """Of rows that came, in one worker."""
 _FRAGMENT_BITS = 32
 _TEXT_BYTES = 32
 """Of what may have any length: files can be far smaller than what they hold, where much is alike."""
 
 
-def names_of(keys: int, values: int) -> list[str]:
+def transport_names(keys: int, values: int) -> list[str]:
     """What columns are called on their way, whatever they are called in the table."""
     return [*(f"key_{place}" for place in range(keys)), *(f"value_{place}" for place in range(values))]
 
 
-def staging(base: Snapshot, keys: pa.Schema, values: pa.Schema) -> WriteTask:
+def staging_task(base: Snapshot, keys: pa.Schema, values: pa.Schema) -> WriteTask:
     """Types are those in which the rows come; what does not fit the table is told when it is written there."""
     kinds = [*keys.types, *values.types]
-    named = zip(names_of(len(keys), len(values)), kinds, strict=True)
+    named = zip(transport_names(len(keys), len(values)), kinds, strict=True)
     fields = TableSchema.from_arrow(pa.schema([pa.field(name, kind) for name, kind in named]))
     return WriteTask(plan_staging(base, fields, StorageVersion.parse(STORAGE_VERSION)))
 
 
-def stage_rows(encoded: Sequence[bytes], task: WriteTask) -> StagedFiles:
+def staged_files(encoded: Sequence[bytes], task: WriteTask) -> StagedFiles:
     return StagedFiles.of(encoded, task.plan.schema, ())
 
 
-def is_few(staged: StagedFiles) -> bool:
+def fits_in_broadcast(staged: StagedFiles) -> bool:
     """Whether a worker can hold all of them."""
     fragments = staged.decode_fragments()
     rows = sum(each.physical_rows for each in fragments)
     in_files = sum(each.file_bytes for each in fragments)
-    return max(in_files, rows * bytes_of_a_row(staged.schema.arrow)) <= HELD_BYTES_MAX
+    return max(in_files, rows * estimate_row_bytes(staged.schema.arrow)) <= BROADCAST_BYTES_MAX
 
 
-def bytes_of_a_row(schema: pa.Schema) -> int:
+def estimate_row_bytes(schema: pa.Schema) -> int:
     """About."""
     return sum(_width(kind) for kind in schema.types)
 
@@ -82,7 +82,7 @@ class BroadcastJoinTask:
     """Runs in a worker: numbers of parts in, filled fragments out."""
 
     fill: FillTask
-    parts: tuple[tuple[bytes, ...], ...]
+    partitions: tuple[tuple[bytes, ...], ...]
     """Encoded fragments, of each part."""
     staged: StagedFiles
 
@@ -91,8 +91,8 @@ class BroadcastJoinTask:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 try:
-                    self.fill.whole.stamp.check()
-                    part = self.fill.whole.snapshot_with(self.parts[number])
+                    self.fill.header.stamp.check()
+                    part = self.fill.header.snapshot_with(self.partitions[number])
                     rows = rows or _BroadcastRows(part, self.staged, self.fill.keys)
                     found = rows.by_key(part) if self.fill.keys else rows.by_address(part, self._strays(number))
                 except InvalidInput as error:
@@ -115,7 +115,7 @@ def _are_of(numbers: Addresses, fragments: Sequence[int]) -> npt.NDArray[np.bool
     return between
 
 
-def _places(addresses: Addresses, fragments: Sequence[Fragment]) -> Addresses | None:
+def _address_order(addresses: Addresses, fragments: Sequence[Fragment]) -> Addresses | None:
     """Which of them comes first, and so on: put where it belongs, each is looked at once, and none compared. None where
     two are the same, or one is of no row."""
     ids = np.array([int(each.id) for each in fragments], dtype=np.int64)
@@ -141,7 +141,7 @@ class _BroadcastRows:
         reader = FragmentReader(
             location.store, location.codec, fields, fields, path=f"{location.uri}, what came for it"
         )
-        batches = [rows.batch for fragment in staged.decode_fragments() for rows in reader.live(fragment, None)]
+        batches = [rows.batch for fragment in staged.decode_fragments() for rows in reader.read_live(fragment, None)]
         table = pa.Table.from_batches(batches, reader.arrow).combine_chunks()
         keys = max(1, len(self._on))
         self._keys, self._values = table.select(range(keys)), table.select(range(keys, table.num_columns))
@@ -153,7 +153,7 @@ class _BroadcastRows:
         numbers = addresses >> _FRAGMENT_BITS
         mine = np.flatnonzero(_are_of(numbers, [int(each.id) for each in part.manifest.fragments]))
         strays = np.empty(0, dtype=np.int64) if others is None else np.flatnonzero(~_are_of(numbers, list(others)))
-        order = None if len(strays) else _places(addresses[mine], part.manifest.fragments)
+        order = None if len(strays) else _address_order(addresses[mine], part.manifest.fragments)
         if order is None:  # something is wrong with them, which is told by who is given them in order
             mine = np.concatenate([mine, strays])
             order = np.argsort(addresses[mine])

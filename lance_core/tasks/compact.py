@@ -18,8 +18,8 @@ from lance_core.index.coverage import current_coverage
 from lance_core.maintenance import compaction
 from lance_core.maintenance.compaction import RewrittenGroup
 from lance_core.maintenance.compaction_indices import Remap
-from lance_core.maintenance.compaction_plan import Group, mixes
-from lance_core.maintenance.compaction_write import written
+from lance_core.maintenance.compaction_plan import Group, mixes_coverage
+from lance_core.maintenance.compaction_write import write_group
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.table.committed import Committed
 from lance_core.table.table import committed_of
@@ -27,48 +27,48 @@ from lance_core.tasks.driver import TableRef, WriteOptions, over_partitions, run
 from lance_core.tasks.partitioning import Runner
 from lance_core.versions.snapshot import Snapshot
 
-GROUPS_AT_ONCE = 64
+GROUPS_PER_COMMIT = 64
 REMAP_BYTES_MAX = 256 * 1024**2
 """A segment is written anew by the driver, for each batch. A larger one only where that is asked for."""
 VERB = "compact"
 
 
 def compact(
-    where: TableRef,
+    table: TableRef,
     *,
     target_rows: int,
     materialize_deletions: bool,
     remap: str | None,
     batch: int,
-    how: WriteOptions,
+    options: WriteOptions,
     runner: Runner,
 ) -> Committed:
     """The intent is that of the last batch: a run that was cut short is gone on with by repeating it."""
     shape = CompactionRequest(target_rows, materialize_deletions, None if remap is None else Remap.of(remap))
     batch = validation.check_integer(batch, "batch", at_least=1, too_small="a commit has at least one group")
-    validation.check_intent_and_retries(intent=how.intent, retries=how.retries)
-    base = where.newest()
+    validation.check_intent_and_retries(intent=options.intent, retries=options.retries)
+    base = table.newest()
     base.manifest.check_writable()
-    groups = shape.groups(base)
+    groups = shape.plan_groups(base)
     batches = [groups[start : start + batch] for start in range(0, len(groups), batch)] or [()]
     if len(batches) > 1:
-        begun = write_protocol.begin(base.location, base, verb=VERB, intent=how.intent, runtime=SYSTEM_RUNTIME)
+        begun = write_protocol.begin(base.location, base, verb=VERB, intent=options.intent, runtime=SYSTEM_RUNTIME)
         if isinstance(begun, write_protocol.WriteResult):
             return committed_of(begun)
-        compaction.check(base, groups, shape.remap)  # of all, before the first of them is committed
+        compaction.check_remap(base, groups, shape.remap)  # of all, before the first of them is committed
     done: list[Committed] = []
     for number, some in enumerate(batches):
-        its = how if number == len(batches) - 1 else replace(how, intent=None)
-        plan = GroupBatch(some, shape, validation.check_properties(how.properties), runner).plan
-        done.append(run_change(where, its, VERB, plan, operation=Rewrite.name))
+        its = options if number == len(batches) - 1 else replace(options, intent=None)
+        plan = GroupBatch(some, shape, validation.check_properties(options.properties), runner).plan
+        done.append(run_change(table, its, VERB, plan, operation=Rewrite.name))
     return _together(done)
 
 
-def worth_it(
-    where: TableRef, *, target_rows: int = ROWS_PER_FILE_MAX, materialize_deletions: bool = True
+def groups_to_compact(
+    table: TableRef, *, target_rows: int = ROWS_PER_FILE_MAX, materialize_deletions: bool = True
 ) -> tuple[Group, ...]:
     """The groups of fragments that `compact` would write anew, by the manifest alone."""
-    return CompactionRequest(target_rows, materialize_deletions, None).groups(where.newest())
+    return CompactionRequest(target_rows, materialize_deletions, None).plan_groups(table.newest())
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,8 @@ class CompactionRequest:
     materialize_deletions: bool
     remap: Remap | None
 
-    def groups(self, base: Snapshot, among: Sequence[Fragment] | None = None) -> tuple[Group, ...]:
-        return compaction.planned(
+    def plan_groups(self, base: Snapshot, among: Sequence[Fragment] | None = None) -> tuple[Group, ...]:
+        return compaction.plan_compaction(
             base, target_rows=self.target_rows, materialize_deletions=self.materialize_deletions, among=among
         )
 
@@ -90,7 +90,7 @@ class GroupBatch:
     """Groups that are committed together."""
 
     groups: tuple[Group, ...]
-    shape: CompactionRequest
+    request: CompactionRequest
     properties: Mapping[str, str]
     runner: Runner | None
     """None: what is not written yet is left for the next compaction."""
@@ -98,29 +98,29 @@ class GroupBatch:
     _files: dict[tuple[bytes, ...], tuple[Fragment, ...]] = field(default_factory=dict)
     """What was written for a group, by its fragments with all that the manifest said of them."""
 
-    def brought(self, under: TableSchema, done: Sequence[RewrittenGroup]) -> None:
+    def add_rewritten(self, under: TableSchema, done: Sequence[RewrittenGroup]) -> None:
         """What others have written for these groups, of a version of this schema."""
-        self._under, self._files = under, {key(each.old): each.new for each in done}
+        self._under, self._files = under, {group_key(each.old): each.new for each in done}
 
     def plan(self, base: Snapshot) -> Rewrite | None:
         self.groups = tuple(self._still(base))
         if not self.groups:
             return None
-        compaction.check(base, self.groups, self.shape.remap)
+        compaction.check_remap(base, self.groups, self.request.remap)
         known = self._files if self._under == base.manifest.schema else {}
         if self.runner is None:
-            self.groups = tuple(group for group in self.groups if key(group) in known)
+            self.groups = tuple(group for group in self.groups if group_key(group) in known)
             if not self.groups:
                 return None
         else:
-            todo = [group for group in self.groups if key(group) not in known]
-            parts = tuple(key(group) for group in todo)
-            results = over_partitions(base, parts, _Group(self.shape.target_rows), self.runner)
+            todo = [group for group in self.groups if group_key(group) not in known]
+            parts = tuple(group_key(group) for group in todo)
+            results = over_partitions(base, parts, _Group(self.request.target_rows), self.runner)
             known |= {part: tuple(map(Fragment.decode, results.get(number, ()))) for number, part in enumerate(parts)}
         self._under, self._files = base.manifest.schema, known
-        groups = [RewrittenGroup(group, self._files[key(group)]) for group in self.groups]
-        return compaction.rewrite(
-            base, groups, self.shape.remap, self.properties, SYSTEM_RUNTIME, remap_bytes_max=REMAP_BYTES_MAX
+        groups = [RewrittenGroup(group, self._files[group_key(group)]) for group in self.groups]
+        return compaction.build_rewrite(
+            base, groups, self.request.remap, self.properties, SYSTEM_RUNTIME, remap_bytes_max=REMAP_BYTES_MAX
         )
 
     def _still(self, base: Snapshot) -> Iterator[Group]:
@@ -129,13 +129,13 @@ class GroupBatch:
         covered = current_coverage(base)
         for group in self.groups:
             now = tuple(alive[fragment.id] for fragment in group if fragment.id in alive)
-            if key(now) == key(group) and not mixes(group, covered):
+            if group_key(now) == group_key(group) and not mixes_coverage(group, covered):
                 yield group
             else:
-                yield from self.shape.groups(base, now)
+                yield from self.request.plan_groups(base, now)
 
 
-def key(group: Group) -> tuple[bytes, ...]:
+def group_key(group: Group) -> tuple[bytes, ...]:
     return tuple(fragment.encode() for fragment in group)
 
 
@@ -157,5 +157,5 @@ class _Group:
     target_rows: int
 
     def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
-        for fragment in written(part, tuple(part.manifest.fragments), self.target_rows, SYSTEM_RUNTIME):
+        for fragment in write_group(part, tuple(part.manifest.fragments), self.target_rows, SYSTEM_RUNTIME):
             yield fragment.encode()

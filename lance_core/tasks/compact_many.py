@@ -25,19 +25,19 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Rewrite
 from lance_core.maintenance import compaction
 from lance_core.maintenance.compaction_plan import Group
-from lance_core.maintenance.compaction_write import written
+from lance_core.maintenance.compaction_write import write_group
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.table.committed import Committed
 from lance_core.table.table import committed_of
 from lance_core.tasks import remote_errors
-from lance_core.tasks.compact import VERB, CompactionRequest, GroupBatch, key
+from lance_core.tasks.compact import VERB, CompactionRequest, GroupBatch, group_key
 from lance_core.tasks.driver import TASKS_PER_SLOT, TableRef, WriteOptions
 from lance_core.tasks.partitioning import RESULT, Runner, VersionHeader
 from lance_core.versions.snapshot import Snapshot
 
 # What a table can do to whoever reads it: it is anybody's bytes.
-TABLES_FAULT = (LanceError, pa.ArrowException, ArithmeticError, LookupError, OSError, RecursionError, ValueError)
-_AT_ONCE = 8
+TABLE_ERRORS = (LanceError, pa.ArrowException, ArithmeticError, LookupError, OSError, RecursionError, ValueError)
+_TABLES_AT_ONCE = 8
 _BYTES_OF_A_FILE = 64 * 1024
 _WIRE = pa.schema(
     [
@@ -53,8 +53,8 @@ _B = TypeVar("_B")
 
 @dataclass(frozen=True, slots=True)
 class TableCompaction:
-    where: TableRef
-    how: WriteOptions
+    table: TableRef
+    options: WriteOptions
     target_rows: int
 
 
@@ -77,11 +77,11 @@ class _Planned:
     error: Exception | None = None
 
 
-def compact_many(wanted: Sequence[TableCompaction], runner: Runner) -> tuple[CompactionOutcome, ...]:
-    """In the order of `wanted`. One job, or none where nothing is to be written."""
-    for each in wanted:
-        validation.check_intent_and_retries(intent=each.how.intent, retries=each.how.retries)
-    begun = _each(wanted, _begun)
+def compact_many(requests: Sequence[TableCompaction], runner: Runner) -> tuple[CompactionOutcome, ...]:
+    """In the order of `requests`. One job, or none where nothing is to be written."""
+    for each in requests:
+        validation.check_intent_and_retries(intent=each.options.intent, retries=each.options.retries)
+    begun = _each(requests, _begun)
     planned = [each for each in begun if isinstance(each, _Planned)]
     _write(planned, runner)
     ended = iter(_each(planned, _ended))
@@ -90,48 +90,48 @@ def compact_many(wanted: Sequence[TableCompaction], runner: Runner) -> tuple[Com
 
 def _begun(wanted: TableCompaction) -> _Planned | CompactionOutcome:
     try:
-        base = wanted.where.newest()
+        base = wanted.table.newest()
         base.manifest.check_writable()
-        groups = CompactionRequest(wanted.target_rows, materialize_deletions=True, remap=None).groups(base)
-        begun = write_protocol.begin(base.location, base, verb=VERB, intent=wanted.how.intent, runtime=SYSTEM_RUNTIME)
+        groups = CompactionRequest(wanted.target_rows, materialize_deletions=True, remap=None).plan_groups(base)
+        begun = write_protocol.begin(base.location, base, verb=VERB, intent=wanted.options.intent, runtime=SYSTEM_RUNTIME)
         if isinstance(begun, write_protocol.WriteResult):
             return CompactionOutcome(committed_of(begun))
         if not groups:
             return CompactionOutcome(committed_of(write_protocol.finish_unchanged(begun, Rewrite.name)))
-        compaction.check(base, groups, None)
+        compaction.check_remap(base, groups, None)
         return _Planned(wanted, base, begun, groups)
-    except TABLES_FAULT as error:
+    except TABLE_ERRORS as error:
         return CompactionOutcome(None, error)
 
 
 def _ended(planned: _Planned) -> CompactionOutcome:
     if not planned.files and planned.error is not None:
         return CompactionOutcome(None, planned.error)
-    how = planned.wanted.how
+    how = planned.wanted.options
     try:
         noted = validation.check_properties(how.properties)
         shape = CompactionRequest(planned.wanted.target_rows, materialize_deletions=True, remap=None)
         done = [compaction.RewrittenGroup(planned.groups[number], new) for number, new in sorted(planned.files.items())]
         batch = GroupBatch(tuple(each.old for each in done), shape, noted, runner=None)
-        batch.brought(planned.base.manifest.schema, done)
+        batch.add_rewritten(planned.base.manifest.schema, done)
         change = retry.Change(VERB, batch.plan, Rewrite.name, can_replan=True)
         landed = retry.resume(change, planned.begun, properties=noted, retries=how.retries)
         return CompactionOutcome(committed_of(landed), planned.error)
-    except TABLES_FAULT as error:
+    except TABLE_ERRORS as error:
         return CompactionOutcome(None, error)
 
 
 def _write(planned: Sequence[_Planned], runner: Runner) -> None:
     """One job for all groups; what came back is with their tables then."""
     pieces = [
-        _GroupRef(table, number, key(group))
+        _GroupRef(table, number, group_key(group))
         for table, each in enumerate(planned)
         for number, group in enumerate(each.groups)
     ]
     if not pieces:
         return
     weights = [_weight(planned[piece.table].groups[piece.group]) for piece in pieces]
-    bins = dealt(pieces, weights, runner.slots * TASKS_PER_SLOT)
+    bins = pack_into_bins(pieces, weights, runner.slots * TASKS_PER_SLOT)
     task = _Task(
         tuple(VersionHeader.of(each.base) for each in planned), tuple(each.wanted.target_rows for each in planned), bins
     )
@@ -183,16 +183,16 @@ class _Task:
         whole = self.wholes[piece.table]
         try:
             part = whole.snapshot_with(piece.fragments)
-            new = written(part, tuple(part.manifest.fragments), self.target_rows[piece.table], SYSTEM_RUNTIME)
+            new = write_group(part, tuple(part.manifest.fragments), self.target_rows[piece.table], SYSTEM_RUNTIME)
             row["fragments"] = [fragment.encode() for fragment in new]
         except LanceError as error:
             row["trouble"] = remote_errors.encode_error(error)
-        except TABLES_FAULT as error:
+        except TABLE_ERRORS as error:
             row["trouble"] = remote_errors.encode_error(StorageError(f"{whole.uri}: {type(error).__name__}: {error}"))
         return bytes(pa.RecordBatch.from_pylist([row], _WIRE).serialize())
 
 
-def dealt(things: Sequence[_A], weights: Sequence[int], bins_max: int) -> tuple[tuple[_A, ...], ...]:
+def pack_into_bins(things: Sequence[_A], weights: Sequence[int], bins_max: int) -> tuple[tuple[_A, ...], ...]:
     """In at most so many bins of about the same weight: the heaviest first, each into the lightest bin.
 
     >>> dealt("abcd", [1, 5, 2, 2], 2)
@@ -214,5 +214,5 @@ def _weight(group: Group) -> int:
 
 def _each(things: Sequence[_A], work: Callable[[_A], _B]) -> list[_B]:
     """Side by side: mostly waiting for a store."""
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="compacting") as threads:
+    with ThreadPoolExecutor(_TABLES_AT_ONCE, thread_name_prefix="compacting") as threads:
         return list(threads.map(work, things))

@@ -8,7 +8,7 @@ from lance_core.dml import delete as in_one_process
 from lance_core.expressions import Predicate
 from lance_core.format.operations import Delete, Operation
 from lance_core.runtime import SYSTEM_RUNTIME
-from lance_core.scan.column_resolution import conditional
+from lance_core.scan.column_resolution import filterable_schema
 from lance_core.table.committed import Committed
 from lance_core.tasks import operation_merge
 from lance_core.tasks.driver import TableRef, WriteOptions, over_fragments, run_change
@@ -17,14 +17,14 @@ from lance_core.tasks.pushed_selection import PushedSelection, fragments_to_scan
 from lance_core.versions.snapshot import Snapshot
 
 
-def delete(where: TableRef, predicate: str, *, how: WriteOptions, runner: Runner) -> Committed:
+def delete(table: TableRef, predicate: str, *, options: WriteOptions, runner: Runner) -> Committed:
     def plan(base: Snapshot) -> Operation:
         # What is wrong with it is told before a task runs.
-        fragments, sent = fragments_to_scan(base, Predicate.parse(predicate, conditional(base.manifest)))
+        fragments, sent = fragments_to_scan(base, Predicate.parse(predicate, filterable_schema(base.manifest)))
         results = over_fragments(base, fragments, DeleteTask(predicate, sent), runner) if fragments else {}
         return operation_merge.merge_deletes(operation_merge.decode_operations(results), predicate)
 
-    return run_change(where, how, "delete", plan, operation=Delete.name)
+    return run_change(table, options, "delete", plan, operation=Delete.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,11 @@ class DeleteTask:
     """Gives back the delete of its part."""
 
     predicate: str
-    sent: PushedSelection
+    selection: PushedSelection
 
     def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
         planned = in_one_process.delete(
-            part, self.predicate, runtime=SYSTEM_RUNTIME, selection=self.sent.selection_for(part)
+            part, self.predicate, runtime=SYSTEM_RUNTIME, selection=self.selection.selection_for(part)
         )
         if planned.affected:
             yield operation_merge.encode_operation(planned)

@@ -11,7 +11,7 @@ from lance_core.table.committed import Committed
 from lance_core.tasks.driver import ATTEMPTS, TableRef, WriteOptions
 from lance_core.tasks.partitioning import LocalRunner
 from lance_core.tasks.replace_where import overwrite_slice
-from lance_core.tasks.upsert import Stage
+from lance_core.tasks.upsert import StageFunction
 from lance_core.tasks.write import RESULT, PlannedWrite, WriteTask, begin_append, begin_overwrite
 
 
@@ -51,7 +51,7 @@ def overwrite(
     if only is not None:
         how = WriteOptions(intent, properties, retries)
         return overwrite_slice(
-            where, rows.schema, _staging(rows), only, limits=FileLimits(), how=how, runner=LocalRunner()
+            where, rows.schema, _staging(rows), only, limits=FileLimits(), options=how, runner=LocalRunner()
         )
     planned = begin_overwrite(
         where.uri,
@@ -77,7 +77,7 @@ def _finished(
     return planned.finish(_staging(rows)(WriteTask(planned.plan)), properties=properties, retries=retries)
 
 
-def _staging(rows: pa.Table | pa.RecordBatchReader) -> Stage:
+def _staging(rows: pa.Table | pa.RecordBatchReader) -> StageFunction:
     def stage(task: WriteTask) -> pa.Table:
         batches = rows.to_batches() if isinstance(rows, pa.Table) else rows
         return pa.Table.from_batches(task(batches), RESULT)

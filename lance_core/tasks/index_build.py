@@ -29,11 +29,11 @@ from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.operations import CreateIndex
 from lance_core.index import btree_runs, build, registry
 from lance_core.index.coverage import Coverage
-from lance_core.index.external_sort import splitters
-from lance_core.index.ordering import joined, ordering
+from lance_core.index.external_sort import choose_splitters
+from lance_core.index.ordering import concat_arrays, ordering
 from lance_core.index.statistics import RowCounts
 from lance_core.maintenance import index_maintenance
-from lance_core.maintenance.index_maintenance import Merge, Work
+from lance_core.maintenance.index_maintenance import Merge, IndexWork
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage import tree_operations
 from lance_core.table.committed import Committed
@@ -47,13 +47,13 @@ from lance_core.tasks.driver import (
     run_change,
 )
 from lance_core.tasks.index_segments import (
-    BuildPiece,
+    BuildPartialSegment,
     BuildSegment,
     ExistingSegments,
-    JoinPieces,
-    JoinRanges,
+    MergePartialSegments,
+    ConcatenateRanges,
     SegmentBuild,
-    WriteRange,
+    WriteValueRange,
 )
 from lance_core.tasks.partial_results import PartialResults
 from lance_core.tasks.partitioning import LocalRunner, Runner
@@ -61,16 +61,16 @@ from lance_core.tasks.partitioning import PartitionFunction as Doing
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot
 
-ALONE_ROWS = 1 << 22
+SINGLE_WORKER_ROWS_MAX = 1 << 22
 """So few are read, sorted and written by one worker in about the time that several jobs take to start and to meet."""
 RANGE_ROWS = 1 << 22
-JOINED_HERE_BYTES = 4 * 1024**2
+DRIVER_MERGE_BYTES_MAX = 4 * 1024**2
 """Of pieces that the driver joins itself: a job would take longer."""
-_CUTS = 2048
+_BOUNDARY_SAMPLES = 2048
 """About so many values tell the driver where ranges can be cut."""
 
 
-class Only(enum.Enum):
+class BuildScope(enum.Enum):
     """Which fragments a new segment is of."""
 
     ALL = "all"
@@ -82,38 +82,38 @@ class Only(enum.Enum):
     for now; else those that it does not cover yet, together with small segments that are there."""
 
 
-def check(asked: IndexRequest) -> None:
+def check_params(asked: IndexRequest) -> None:
     """What is wrong with it whatever the table is."""
     registry.by_name(asked.kind).parse_options(asked.params)
 
 
-def build_index(where: TableRef, asked: IndexRequest, only: str, *, how: WriteOptions, runner: Runner) -> Committed:
-    chosen = validation.check_choice(Only, only, "only")
-    if chosen is not Only.ALL and asked.replace:
+def build_index(table: TableRef, request: IndexRequest, only: str, *, options: WriteOptions, runner: Runner) -> Committed:
+    chosen = validation.check_choice(BuildScope, only, "only")
+    if chosen is not BuildScope.ALL and request.replace:
         raise InvalidInput(
             f"replace=True builds an index of all fragments anew, and only={chosen.value!r} builds on; say one"
         )
     builder = _Builder(runner)
 
     def plan(base: Snapshot) -> CreateIndex | None:
-        whole = _all(base, asked if chosen is Only.ALL else dataclasses.replace(asked, replace=True))
-        anew = chosen is Only.NEEDED and whole.removed and _is_another(base, asked, whole)
-        if chosen is Only.ALL or not whole.removed or anew:
+        whole = _all(base, request if chosen is BuildScope.ALL else dataclasses.replace(request, replace=True))
+        anew = chosen is BuildScope.NEEDED and whole.removed and _is_another(base, request, whole)
+        if chosen is BuildScope.ALL or not whole.removed or anew:
             return builder.done(base, [whole], also_of_nothing=True)
-        if chosen is Only.NEEDED:
+        if chosen is BuildScope.NEEDED:
             return builder.done(
-                base, list(index_maintenance.planned(base, Coverage(base), [whole.wanted.name], Merge.SMALL))
+                base, list(index_maintenance.plan_work(base, Coverage(base), [whole.spec.name], Merge.SMALL))
             )
-        return builder.done(base, _uncovered(base, asked, whole))
+        return builder.done(base, _uncovered(base, request, whole))
 
     try:
-        return run_change(where, how, "create_index", plan, operation=CreateIndex.name)
+        return run_change(table, options, "create_index", plan, operation=CreateIndex.name)
     finally:
         builder.discard()
 
 
 def optimize_indices(
-    where: TableRef, names: Sequence[str] | None, merge: str, *, how: WriteOptions, runner: Runner
+    table: TableRef, names: Sequence[str] | None, merge: str, *, options: WriteOptions, runner: Runner
 ) -> Committed:
     """As `Table.optimize_indices`."""
     wanted = None if names is None else validation.check_names(names, "names")
@@ -122,21 +122,21 @@ def optimize_indices(
     fresh: list[IndexMetadata] = []
 
     def plan(base: Snapshot) -> CreateIndex | None:
-        operation = builder.done(base, list(index_maintenance.planned(base, Coverage(base), wanted, merging)))
+        operation = builder.done(base, list(index_maintenance.plan_work(base, Coverage(base), wanted, merging)))
         fresh[:] = operation.new if operation else ()
         return operation
 
     try:
-        done = run_change(where, how, "optimize_indices", plan, operation=CreateIndex.name)
+        done = run_change(table, options, "optimize_indices", plan, operation=CreateIndex.name)
     finally:
         builder.discard()
-    then = dataclasses.replace(how, intent=None)
+    then = dataclasses.replace(options, intent=None)
     try:
         trimmed = run_change(
-            where,
+            table,
             then,
             "optimize_indices",
-            lambda base: index_maintenance.trim(base, fresh, runtime=SYSTEM_RUNTIME),
+            lambda base: index_maintenance.trim_reuse_index(base, fresh, runtime=SYSTEM_RUNTIME),
             operation=CreateIndex.name,
         )
     except RetryableConflict:
@@ -146,43 +146,43 @@ def optimize_indices(
     return done.followed_by(trimmed)
 
 
-def _all(base: Snapshot, asked: IndexRequest) -> Work:
+def _all(base: Snapshot, asked: IndexRequest) -> IndexWork:
     """What is wrong with what was asked for is told here, before a task runs."""
     wanted, removed = in_one_process.planned(base, asked)
     fragments = in_one_process.chosen(base, asked.fragments)
-    return Work(wanted, (), fragments, BitMap(fragment.id for fragment in fragments), removed)
+    return IndexWork(wanted, (), fragments, BitMap(fragment.id for fragment in fragments), removed)
 
 
-def _is_another(base: Snapshot, asked: IndexRequest, there: Work) -> bool:
+def _is_another(base: Snapshot, asked: IndexRequest, there: IndexWork) -> bool:
     """Whether the index that is there is not the one that is asked for. What nobody here knows is left to whoever made
     it."""
     coverage = Coverage(base)
-    known = [each for each in coverage.by_name[there.wanted.name] if each.kind is not None]
-    if any(each.kind is not there.wanted.kind for each in known):
+    known = [each for each in coverage.by_name[there.spec.name] if each.kind is not None]
+    if any(each.kind is not there.spec.kind for each in known):
         return True
     try:
         return bool(asked.params) and any(
-            there.wanted.kind.options_of(coverage.segment(each.metadata)) != there.wanted.options for each in known[:1]
+            there.spec.kind.options_of(coverage.segment_of(each.metadata)) != there.spec.options for each in known[:1]
         )
     except (Corrupt, NotFound):
         return True
 
 
-def _uncovered(base: Snapshot, asked: IndexRequest, there: Work) -> list[Work]:
-    wanted, uri, coverage = there.wanted, base.location.uri, Coverage(base)
+def _uncovered(base: Snapshot, asked: IndexRequest, there: IndexWork) -> list[IndexWork]:
+    wanted, uri, coverage = there.spec, base.location.uri, Coverage(base)
     known = [each for each in coverage.by_name[wanted.name] if each.kind is not None]
     if any(each.kind is not wanted.kind for each in known):
         raise InvalidInput(
             f"{uri}: index {wanted.name!r} is {in_one_process.described(base.manifest.schema, there.removed)}, and a "
             f"{wanted.kind.name} cannot be built on to it; leave its kind as it is, or build it anew with replace=True"
         )
-    options = [wanted.kind.options_of(coverage.segment(each.metadata)) for each in known[:1]]
+    options = [wanted.kind.options_of(coverage.segment_of(each.metadata)) for each in known[:1]]
     if asked.params and any(each != wanted.options for each in options):
         raise InvalidInput(
             f"{uri}: index {wanted.name!r} was built with {options[0]}, and is built on with the same; leave "
             f"{', '.join(sorted(asked.params))} out, or build it anew with replace=True"
         )
-    return list(index_maintenance.planned(base, coverage, [wanted.name], Merge.NONE))
+    return list(index_maintenance.plan_work(base, coverage, [wanted.name], Merge.NONE))
 
 
 class _Builder:
@@ -190,14 +190,14 @@ class _Builder:
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
-        self._pieces: dict[str, tuple[BuildPiece, PartialResults]] = {}
+        self._pieces: dict[str, tuple[BuildPartialSegment, PartialResults]] = {}
         self._for_now: dict[bytes, Location] = {}
         """Segments that nobody needs afterwards."""
 
-    def done(self, base: Snapshot, works: Sequence[Work], *, also_of_nothing: bool = False) -> CreateIndex | None:
+    def done(self, base: Snapshot, works: Sequence[IndexWork], *, also_of_nothing: bool = False) -> CreateIndex | None:
         """`also_of_nothing`: an index is built where there are no rows, too."""
-        small: list[Work] = []
-        large: list[Work] = []
+        small: list[IndexWork] = []
+        large: list[IndexWork] = []
         rows = RowCounts(base.manifest)
         for work in works:
             if work.covers or also_of_nothing:
@@ -215,66 +215,66 @@ class _Builder:
                 )
         self._for_now.clear()
 
-    def _alone(self, base: Snapshot, works: Sequence[Work]) -> list[IndexMetadata]:
+    def _alone(self, base: Snapshot, works: Sequence[IndexWork]) -> list[IndexMetadata]:
         orders = tuple(_order(base, work) for work in works)
         read = tuple(BitMap(fragment.id for fragment in work.fragments).serialize() for work in works)
         parts = tuple(_encoded(base.manifest.fragments if work.merged else work.fragments) for work in works)
         results = over_partitions(base, parts, BuildSegment(orders, read), self._runner)
         return [IndexMetadata.decode(results[number][0]) for number in range(len(works))]
 
-    def _is_small(self, work: Work, rows: RowCounts) -> bool:
+    def _is_small(self, work: IndexWork, rows: RowCounts) -> bool:
         cannot_be_cut = len(work.fragments) < 2 and not work.merged
-        return cannot_be_cut or rows(work.covers) <= ALONE_ROWS
+        return cannot_be_cut or rows(work.covers) <= SINGLE_WORKER_ROWS_MAX
 
-    def _spread(self, base: Snapshot, work: Work, rows: int) -> IndexMetadata:
+    def _spread(self, base: Snapshot, work: IndexWork, rows: int) -> IndexMetadata:
         results = self._of_fragments(base, work, rows)
         pieces = tuple(found[0] for _, found in sorted(results.items()))
         self._remember(base, pieces)
         order, everything = _order(base, work), _encoded(base.manifest.fragments)
-        if not index_segments.is_in_order(work.wanted):
+        if not index_segments.is_sorted_type(work.spec):
             sizes = (file.size for each in (*map(IndexMetadata.decode, pieces), *_merged(work)) for file in each.files)
-            runner = LocalRunner() if sum(sizes) <= JOINED_HERE_BYTES else self._runner
-            return _one(base, everything, JoinPieces(order, pieces), runner)
-        cuts = self._cuts(base, work, rows, [index_segments.from_bytes(found[1]) for found in results.values()])
+            runner = LocalRunner() if sum(sizes) <= DRIVER_MERGE_BYTES_MAX else self._runner
+            return _one(base, everything, MergePartialSegments(order, pieces), runner)
+        cuts = self._cuts(base, work, rows, [index_segments.decode_values(found[1]) for found in results.values()])
         parts = (everything if work.merged else (),) * (len(cuts) + 1)
-        written = over_partitions(base, parts, WriteRange(order, pieces, index_segments.as_bytes(cuts)), self._runner)
+        written = over_partitions(base, parts, WriteValueRange(order, pieces, index_segments.encode_values(cuts)), self._runner)
         ranges = tuple(found for _, (found,) in sorted(written.items()))
         if len(ranges) == 1:
             return IndexMetadata.decode(ranges[0])
         self._remember(base, ranges)
-        return _one(base, (), JoinRanges(order, ranges), self._runner)
+        return _one(base, (), ConcatenateRanges(order, ranges), self._runner)
 
-    def _of_fragments(self, base: Snapshot, work: Work, rows: int) -> Mapping[int, list[bytes]]:
+    def _of_fragments(self, base: Snapshot, work: IndexWork, rows: int) -> Mapping[int, list[bytes]]:
         """As far as it was not done for a version before."""
-        name, fragments = work.wanted.name, work.fragments
+        name, fragments = work.spec.name, work.fragments
         asked, kept = self._pieces.get(name, (None, PartialResults()))
-        if asked is None or asked.wanted != work.wanted:
-            asked = BuildPiece(work.wanted, max(1, rows // _CUTS))
+        if asked is None or asked.spec != work.spec:
+            asked = BuildPartialSegment(work.spec, max(1, rows // _BOUNDARY_SAMPLES))
         self._pieces[name] = asked, kept
         return kept.over_fragments(
             base, fragments, partitions_for_reading(fragments, self._runner.slots), asked, self._runner
         )
 
-    def _cuts(self, base: Snapshot, work: Work, rows: int, of_pieces: Sequence[pa.Array]) -> pa.Array:
-        every, coverage = self._pieces[work.wanted.name][0].every, Coverage(base)
-        cuts = [*of_pieces, *(btree_runs.cuts_of(coverage.segment(each), every) for each in _merged(work))]
-        order = ordering(build.arrow_of(base.manifest.schema, work.wanted.chain).type)
+    def _cuts(self, base: Snapshot, work: IndexWork, rows: int, of_pieces: Sequence[pa.Array]) -> pa.Array:
+        every, coverage = self._pieces[work.spec.name][0].sample_every, Coverage(base)
+        cuts = [*of_pieces, *(btree_runs.range_cuts(coverage.segment_of(each), every) for each in _merged(work))]
+        order = ordering(build.arrow_of(base.manifest.schema, work.spec.chain).type)
         slots = self._runner.slots
-        return splitters(order, joined(cuts, order.type), max(slots, min(slots * TASKS_PER_SLOT, rows // RANGE_ROWS)))
+        return choose_splitters(order, concat_arrays(cuts, order.type), max(slots, min(slots * TASKS_PER_SLOT, rows // RANGE_ROWS)))
 
     def _remember(self, base: Snapshot, made: Iterable[bytes]) -> None:
         self._for_now |= dict.fromkeys(made, base.location)
 
 
-def _readable(base: Snapshot, work: Work) -> Work:
+def _readable(base: Snapshot, work: IndexWork) -> IndexWork:
     """With the rows of fragments in place of segments whose files are missing or cut short."""
     coverage = Coverage(base)
     lost = BitMap()
     for each in work.merged:
         try:
             for name in each.metadata.file_names:
-                coverage.segment(each.metadata).files.open(name)
-        except build.UNREADABLE:
+                coverage.segment_of(each.metadata).files.open(name)
+        except build.UNREADABLE_ERRORS:
             lost |= each.covered
     if not lost:
         return work
@@ -291,7 +291,7 @@ def _one(base: Snapshot, fragments: tuple[bytes, ...], doing: Doing, runner: Run
     return IndexMetadata.decode(made)
 
 
-def _order(base: Snapshot, work: Work) -> SegmentBuild:
+def _order(base: Snapshot, work: IndexWork) -> SegmentBuild:
     there = ExistingSegments()
     if work.merged:
         notes = reuse_entry(base.manifest.indices)
@@ -299,10 +299,10 @@ def _order(base: Snapshot, work: Work) -> SegmentBuild:
         there = ExistingSegments(
             frozenset(each.uuid.bytes for each in _merged(work)), tuple(each.encode() for each in indices)
         )
-    return SegmentBuild(work.wanted, work.covers.serialize(), there)
+    return SegmentBuild(work.spec, work.covers.serialize(), there)
 
 
-def _merged(work: Work) -> list[IndexMetadata]:
+def _merged(work: IndexWork) -> list[IndexMetadata]:
     return [each.metadata for each in work.merged]
 
 
@@ -310,4 +310,4 @@ def _encoded(fragments: Iterable[Fragment]) -> tuple[bytes, ...]:
     return tuple(fragment.encode() for fragment in fragments)
 
 
-__all__ = ["IndexRequest", "build_index", "check", "optimize_indices"]
+__all__ = ["IndexRequest", "build_index", "check_params", "optimize_indices"]

@@ -15,9 +15,9 @@ from typing import Protocol
 import pyarrow as pa
 
 from lance_core import validation
-from lance_core.datafiles.blob_writing import schema_as_stored
+from lance_core.datafiles.blob_writing import schema_to_stored
 from lance_core.datafiles.conform import Conversion, columns_to_write
-from lance_core.datafiles.conversions import obstacle
+from lance_core.datafiles.conversions import find_type_mismatch
 from lance_core.dml.key_join import check_key_type
 from lance_core.dml.new_columns import new_fields
 from lance_core.errors import IncompatibleConflict, InvalidInput, SchemaMismatch
@@ -270,7 +270,7 @@ class _ByKey:
                 raise InvalidInput(f"{what}: cannot join on {name!r}, for in the table {unknown_column_message(name, stored.names)}")
             expected, got = stored.field(name).type, self.rows.schema.field(name).type
             check_key_type(name, expected, what=what)
-            if obstacle(got, expected, name):
+            if find_type_mismatch(got, expected, name):
                 raise SchemaMismatch(
                     f"{what}: the key {name!r} is a {expected} in the table and a {got} in the data; cast it",
                     column=name,
@@ -307,7 +307,7 @@ def _check(base: Snapshot, rows: pa.Schema, columns: pa.Schema) -> None:
         else rows.field(name)
         for name in columns.names
     ]  # fmt: skip
-    incoming = schema_as_stored(pa.schema(coming), new)
+    incoming = schema_to_stored(pa.schema(coming), new)
     columns_to_write(incoming, new, conversion=Conversion.CAST, what=base.location.uri)
 
 

@@ -53,7 +53,7 @@ class PushedSelection:
 
 def fragments_to_scan(base: Snapshot, predicate: Predicate) -> tuple[Sequence[Fragment], PushedSelection]:
     """The fragments that may have rows that match, in order."""
-    plan = plan_scan(base.manifest, columns=(), filter=predicate, select=lookup.select(base))
+    plan = plan_scan(base.manifest, columns=(), filter=predicate, select=lookup.selector_of(base))
     return [task.fragment for task in plan.tasks], PushedSelection.of(plan.tasks)
 
 
@@ -62,7 +62,7 @@ def pack_rows(tasks: Iterable[ScanTask]) -> Sequence[PushedRows | None]:
     found: list[PushedRows | None] = []
     left = _BYTES_MAX
     for task in tasks:
-        chosen, rows = task.chosen, None
+        chosen, rows = task.selection, None
         if chosen is not None and not chosen.is_most_of(task.fragment.physical_rows):
             data = bytes(chosen.rows.serialize())
             left -= len(data)

@@ -20,7 +20,7 @@ from lance_core.errors import Unsupported
 from lance_core.expressions import Predicate
 from lance_core.format.fragment import Fragment
 from lance_core.index import lookup
-from lance_core.scan.executor import count, scan
+from lance_core.scan.executor import count_matches, scan
 from lance_core.scan.plan import ScanPlan, ScanTask, plan_scan
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.tasks.partitioning import PartitionTask, Runner, VersionHeader, collect_results
@@ -204,7 +204,7 @@ def _planned(
         filter=filter,
         with_row_id=with_row_id,
         with_row_address=with_row_address,
-        select=lookup.select(base),
+        select=lookup.selector_of(base),
     )
     if not all(column.is_stored for column in plan.output) and base.manifest.max_fragment_id >= _SIGNED_FRAGMENTS:
         raise Unsupported(
@@ -217,7 +217,7 @@ def _planned(
 def _spread(base: Snapshot, plan: ScanPlan, transport: Callable[[pa.Schema], pa.Schema], slots: int) -> ReadPlan:
     arrow = _told(plan)
     work = ReadWork(VersionHeader.of(base), ScanSpec(plan.columns, plan.predicate), transport(arrow))
-    return ReadPlan(work, partition_scan(plan, slots, leaves=plan.predicate is None), arrow, plan.memory_bytes())
+    return ReadPlan(work, partition_scan(plan, slots, returns_rows=plan.predicate is None), arrow, plan.memory_bytes())
 
 
 def _told(plan: ScanPlan) -> pa.Schema:
@@ -226,29 +226,29 @@ def _told(plan: ScanPlan) -> pa.Schema:
 
 
 def _is_few(plan: ScanPlan) -> bool:
-    if len(plan.tasks) > _LOOKUP_FRAGMENTS_MAX or any(task.chosen is None for task in plan.tasks):
+    if len(plan.tasks) > _LOOKUP_FRAGMENTS_MAX or any(task.selection is None for task in plan.tasks):
         return False
-    sizes = plan.piece_sizes()
-    rows = sum(task.rows for task in plan.tasks)
+    sizes = plan.morsel_sizes()
+    rows = sum(task.candidate_rows for task in plan.tasks)
     return (
         rows <= _LOOKUP_ROWS_MAX
-        and sum(task.rows * sizes.row_bytes(task.fragment) for task in plan.tasks) <= _LOOKUP_BYTES_MAX
+        and sum(task.candidate_rows * sizes.row_bytes(task.fragment) for task in plan.tasks) <= _LOOKUP_BYTES_MAX
     )
 
 
-def partition_scan(plan: ScanPlan, slots: int, *, leaves: bool = True) -> tuple[ScanPartition, ...]:
+def partition_scan(plan: ScanPlan, slots: int, *, returns_rows: bool = True) -> tuple[ScanPartition, ...]:
     """A scan in parts of about equally many rows: neighbours together, large fragments in pieces. So many that every
-    slot has a few, so few that a task is worth its start, none larger than a worker should hold at once. `leaves` says
+    slot has a few, so few that a task is worth its start, none larger than a worker should hold at once. `returns_rows` says
     that somebody else goes on with all the rows."""
     rows_min, bytes_min = (
         (_PARTITION_ROWS_MIN, _PARTITION_BYTES_MIN)
-        if leaves
+        if returns_rows
         else (_REDUCED_PARTITION_ROWS_MIN, _REDUCED_PARTITION_BYTES_MIN)
     )
-    sizes = plan.piece_sizes()
+    sizes = plan.morsel_sizes()
     sent = pack_rows(plan.tasks)
     looked_at = [
-        task.fragment.live_rows if rows is None else task.rows for task, rows in zip(plan.tasks, sent, strict=True)
+        task.fragment.live_rows if rows is None else task.candidate_rows for task, rows in zip(plan.tasks, sent, strict=True)
     ]
     total = sum(looked_at)
     spread, fair = (-(-total // max(1, slots * each)) for each in (_PARTS_PER_SLOT, 1))
@@ -280,16 +280,16 @@ def partition_scan(plan: ScanPlan, slots: int, *, leaves: bool = True) -> tuple[
 
 
 def map_scan_partitions(
-    base: Snapshot, plan: ScanPlan, work: "ScanPartitionFunction", runner: Runner
+    base: Snapshot, plan: ScanPlan, function: "ScanPartitionFunction", runner: Runner
 ) -> Mapping[int, list[bytes]]:
-    """What `work` gave back for each part of a scan, by the number of the part."""
-    parts = partition_scan(plan, runner.slots, leaves=False)
+    """What `function` gave back for each part of a scan, by the number of the part."""
+    parts = partition_scan(plan, runner.slots, returns_rows=False)
     if not parts:
         return {}
     task = PartitionTask(
         VersionHeader.of(base),
         tuple(part.fragments for part in parts),
-        _OnRanges(work, tuple(part.ranges for part in parts)),
+        _OnRanges(function, tuple(part.ranges for part in parts)),
     )
     return collect_results(runner.run(task, len(parts)), len(parts), uri=base.location.uri)
 
@@ -311,10 +311,10 @@ def count_rows(base: Snapshot, filter: str | None, *, runner: Callable[[], Runne
     """From the manifest alone, unless only rows that match are wanted."""
     if filter is None:
         return base.manifest.row_count()
-    plan = plan_scan(base.manifest, columns=(), filter=filter, select=lookup.select(base))
-    known = tuple(task for task in plan.tasks if task.chosen is not None and task.chosen.residual is None)
-    rest = replace(plan, tasks=tuple(task for task in plan.tasks if task.chosen is None or task.chosen.residual))
-    found = count(base.location, replace(plan, tasks=known))
+    plan = plan_scan(base.manifest, columns=(), filter=filter, select=lookup.selector_of(base))
+    known = tuple(task for task in plan.tasks if task.selection is not None and task.selection.residual is None)
+    rest = replace(plan, tasks=tuple(task for task in plan.tasks if task.selection is None or task.selection.residual))
+    found = count_matches(base.location, replace(plan, tasks=known))
     if not rest.tasks:
         return found
     results = map_scan_partitions(base, rest, _Count(ScanSpec((), plan.predicate)), runner())
@@ -326,7 +326,7 @@ class _Count:
     wanted: ScanSpec
 
     def __call__(self, part: Snapshot, ranges: RowRanges) -> Iterator[bytes]:
-        yield count(part.location, self.wanted.plan_partition(part, ranges)).to_bytes(8, "little")
+        yield count_matches(part.location, self.wanted.plan_partition(part, ranges)).to_bytes(8, "little")
 
 
 __all__ = [

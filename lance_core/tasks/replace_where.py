@@ -10,7 +10,7 @@ A table that is not there begins with the slice.
 import pyarrow as pa
 
 from lance_core import validation
-from lance_core.datafiles.blob_writing import schema_as_stored
+from lance_core.datafiles.blob_writing import schema_to_stored
 from lance_core.datafiles.conform import Conversion, columns_to_write
 from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.dml.replace_where import ReplacementRows, ReplaceScope
@@ -19,7 +19,7 @@ from lance_core.expressions import Predicate
 from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Delete, Update
 from lance_core.format.schema import TableSchema
-from lance_core.scan.column_resolution import conditional
+from lance_core.scan.column_resolution import filterable_schema
 from lance_core.table.committed import Committed
 from lance_core.table.rows import REPLACE_WHERE_VERB
 from lance_core.tasks import operation_merge
@@ -28,7 +28,7 @@ from lance_core.tasks.driver import TASKS_PER_SLOT, TableRef, WriteOptions, run_
 from lance_core.tasks.partial_results import PartialResults
 from lance_core.tasks.partitioning import Runner
 from lance_core.tasks.pushed_selection import fragments_to_scan
-from lance_core.tasks.upsert import Stage
+from lance_core.tasks.upsert import StageFunction
 from lance_core.tasks.version_stamp import VersionStamp
 from lance_core.tasks.write import PlannedWrite, WritePlan, WriteTask, begin_create, fragments_of
 from lance_core.versions.location import locate
@@ -37,25 +37,25 @@ from lance_core.versions.snapshot import Snapshot
 
 
 def overwrite_slice(
-    where: TableRef,
+    table: TableRef,
     incoming: pa.Schema,
-    stage: Stage,
+    stage: StageFunction,
     condition: str,
     *,
     limits: FileLimits,
-    how: WriteOptions,
+    options: WriteOptions,
     runner: Runner,
 ) -> Committed:
     """`incoming` is what a table would store of the rows that come."""
     validation.check_text(condition, "where")
     try:
-        where.newest()
+        table.newest()
     except NotFound:
-        return _born(where, incoming, stage, condition, limits, how)
+        return _born(table, incoming, stage, condition, limits, options)
 
     def write(base: Snapshot, its: ReplaceScope) -> tuple[TableSchema, tuple[Fragment, ...]]:
         what, schema = base.location.uri, base.manifest.schema
-        columns = columns_to_write(schema_as_stored(incoming, schema), schema, conversion=Conversion.CAST, what=what)
+        columns = columns_to_write(schema_to_stored(incoming, schema), schema, conversion=Conversion.CAST, what=what)
         task = WriteTask(_plan_of(base, its, limits))
         return columns, tuple(map(Fragment.decode, fragments_of(stage(task))))
 
@@ -63,18 +63,18 @@ def overwrite_slice(
 
     def plan(base: Snapshot) -> Update:
         def gone() -> Delete:
-            fragments, sent = fragments_to_scan(base, Predicate.parse(condition, conditional(base.manifest)))
+            fragments, sent = fragments_to_scan(base, Predicate.parse(condition, filterable_schema(base.manifest)))
             parts_max = runner.slots * TASKS_PER_SLOT
             results = kept.over_fragments(base, fragments, parts_max, DeleteTask(condition, sent), runner)
             return operation_merge.merge_deletes(operation_merge.decode_operations(results), condition)
 
         return rows.plan(base, gone)
 
-    return run_change(where, how, REPLACE_WHERE_VERB, plan, operation=Update.name)
+    return run_change(table, options, REPLACE_WHERE_VERB, plan, operation=Update.name)
 
 
 def _born(
-    where: TableRef, incoming: pa.Schema, stage: Stage, condition: str, limits: FileLimits, how: WriteOptions
+    where: TableRef, incoming: pa.Schema, stage: StageFunction, condition: str, limits: FileLimits, how: WriteOptions
 ) -> Committed:
     location = locate(
         where.uri, storage_options=where.storage_options, durable=where.durable, manifest_store=where.manifest_store

@@ -140,7 +140,7 @@ class StagedRows:
             start, stop = np.searchsorted(wanted, self._first[number : number + 2])
             if start < stop:
                 some = wanted[start:stop] - self._first[number]
-                batches += [batch for _, batch in reader.pieces(fragment, some)]
+                batches += [batch for _, batch in reader.take_chunks(fragment, some)]
         return _table(batches, reader.arrow).take(pa.array(places))
 
     def named(self, rows: Numbers) -> str:
@@ -162,7 +162,7 @@ class StagedRows:
 
     def read_fragments(self, fragments: range, names: Sequence[str]) -> pa.Table:
         reader = self.open_reader(names)
-        batches = [rows.batch for number in fragments for rows in reader.live(self._fragments[number], None)]
+        batches = [rows.batch for number in fragments for rows in reader.read_live(self._fragments[number], None)]
         return _table(batches, reader.arrow)
 
     def open_reader(self, names: Sequence[str]) -> FragmentReader:

@@ -20,7 +20,7 @@ from lance_core.dml.update import UpdateRequest
 from lance_core.expressions import Predicate
 from lance_core.format.operations import Update, UpdateMode
 from lance_core.runtime import SYSTEM_RUNTIME
-from lance_core.scan.column_resolution import conditional
+from lance_core.scan.column_resolution import filterable_schema
 from lance_core.table.committed import Committed
 from lance_core.tasks import operation_merge
 from lance_core.tasks.driver import TASKS_PER_SLOT, TableRef, WriteOptions, partitions_for_reading, run_change
@@ -34,12 +34,12 @@ _ROWS_WORTH_A_FILE = 1 << 16
 
 
 def update(
-    where: TableRef,
+    table: TableRef,
     values: Mapping[str, str],
     condition: str | None,
     *,
     limits: FileLimits,
-    how: WriteOptions,
+    options: WriteOptions,
     runner: Runner,
 ) -> Committed:
     kept, counts = PartialResults(), PartialResults()
@@ -51,13 +51,13 @@ def update(
         rows, matched = sum(fragment.physical_rows for fragment in fragments), sum(found.values())
         in_place = is_cheaper(base, asked.columns, rows=rows, changed=matched)
         part = _UpdateTask(tuple(values.items()), condition, limits, in_place, sent)
-        results = kept.over_fragments(base, fragments, parts_for(matched, runner), part, runner)
+        results = kept.over_fragments(base, fragments, partitions_for_writing(matched, runner), part, runner)
         return operation_merge.merge_updates(operation_merge.decode_operations(results), _whole(base, asked, in_place))
 
-    return run_change(where, how, "update", plan, operation=Update.name)
+    return run_change(table, options, "update", plan, operation=Update.name)
 
 
-def parts_for(rows: int, runner: Runner) -> int:
+def partitions_for_writing(rows: int, runner: Runner) -> int:
     """For work that writes so many rows: each part makes a file, so few rows are not spread wider than helps."""
     return max(runner.slots, min(runner.slots * TASKS_PER_SLOT, rows // _ROWS_WORTH_A_FILE))
 
@@ -88,7 +88,7 @@ class _Count:
     sent: PushedSelection
 
     def __call__(self, part: Snapshot, _number: int) -> Iterator[bytes]:
-        predicate = Predicate.parse(self.condition, conditional(part.manifest))
+        predicate = Predicate.parse(self.condition, filterable_schema(part.manifest))
         for fragment, offsets in matching(part, predicate, self.sent.selection_for(part)):
             if len(offsets):
                 yield _COUNTED.pack(fragment.id, len(offsets))

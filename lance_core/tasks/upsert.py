@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap, BitMap64
 
-from lance_core.datafiles.blob_writing import schema_as_stored
+from lance_core.datafiles.blob_writing import schema_to_stored
 from lance_core.datafiles.column_layout import is_blob
 from lance_core.datafiles.conform import Conversion
 from lance_core.datafiles.fragment_writer import FileLimits
@@ -53,11 +53,11 @@ from lance_core.tasks.partial_results import PartialResults
 from lance_core.tasks.partitioning import LocalRunner, Runner
 from lance_core.tasks.pushed_selection import PushedSelection
 from lance_core.tasks.staged import StagedFiles, StagedRows, cached_staged_rows, evict_staged_rows, plan_staging
-from lance_core.tasks.update import parts_for
+from lance_core.tasks.update import partitions_for_writing
 from lance_core.tasks.write import WriteTask, fragments_of
 from lance_core.versions.snapshot import Snapshot
 
-Stage = Callable[[WriteTask], pa.Table]
+StageFunction = Callable[[WriteTask], pa.Table]
 """Runs the task over the rows that come; gives back what it gave back."""
 _LOOKED = struct.Struct("<QQ?")
 _LITTLE_ROWS, _LITTLE_BYTES = 1 << 14, 1 << 24
@@ -66,19 +66,19 @@ it, however well the files are compressed."""
 
 
 def upsert(
-    where: TableRef,
+    table: TableRef,
     incoming: pa.Schema,
-    stage: Stage,
+    stage: StageFunction,
     rules: UpsertRules,
     *,
     limits: FileLimits,
-    how: WriteOptions,
+    options: WriteOptions,
     runner: Runner,
 ) -> Committed:
     """`incoming` is what a table would store of the rows that come."""
     work = _Upsert(incoming, stage, rules, limits, runner)
     try:
-        return run_change(where, how, "upsert", work.plan, operation=Update.name)
+        return run_change(table, options, "upsert", work.plan, operation=Update.name)
     finally:
         work.discard()
 
@@ -87,7 +87,7 @@ class _Upsert:
     """One upsert, on the driver: what it has done it keeps from plan to plan."""
 
     def __init__(
-        self, incoming: pa.Schema, stage: Stage, rules: UpsertRules, limits: FileLimits, runner: Runner
+        self, incoming: pa.Schema, stage: StageFunction, rules: UpsertRules, limits: FileLimits, runner: Runner
     ) -> None:
         self._incoming, self._stage, self._rules, self._limits, self._runner = incoming, stage, rules, limits, runner
         self._staged: tuple[Snapshot, StagedFiles] | None = None
@@ -95,7 +95,7 @@ class _Upsert:
 
     def plan(self, base: Snapshot) -> Update | None:
         rules, schema = self._rules, base.manifest.schema
-        what, incoming = base.location.uri, schema_as_stored(self._incoming, schema)
+        what, incoming = base.location.uri, schema_to_stored(self._incoming, schema)
         fields = columns_that_come(incoming, schema, rules, Conversion.CAST, what)
         Conditions.of(base, fields.arrow, rules)  # what is wrong with them is told before a task runs
         if changes_nothing(rules):
@@ -145,11 +145,11 @@ class _Upsert:
         if staged.fits_in_memory:
             source = cached_staged_rows(base, staged)
             known = looked_up(base, source, rules)
-            if known.known:
+            if known.covered:
                 source.check_unique(0, 1)  # else each part of the table finds it out
         chosen = known.fragments
-        left = [ScanTask(each, chosen=chosen.get(each.id)) for each in fragments if _may_match(each, known)]
-        runner = LocalRunner() if known.known and _is_little(base, left) else self._runner
+        left = [ScanTask(each, selection=chosen.get(each.id)) for each in fragments if _may_match(each, known)]
+        runner = LocalRunner() if known.covered and _is_little(base, left) else self._runner
         return _Reach([each.fragment for each in left], PushedSelection.of(left), runner)
 
     def _is_cheaper_in_place(self, base: Snapshot, staged: StagedFiles, reach: "_Reach") -> bool:
@@ -193,7 +193,7 @@ class _Upsert:
             first += rows
         work = _Insert(staged, tuple(known), self._rules, self._limits)
         runner = LocalRunner() if staged.fits_in_memory else self._runner
-        results = self._inserted.over_fragments(base, todo, parts_for(count, runner), work, runner)
+        results = self._inserted.over_fragments(base, todo, partitions_for_writing(count, runner), work, runner)
         return [each for each in operation_merge.decode_operations(results) if isinstance(each, Update)]
 
 
@@ -209,12 +209,12 @@ class _Reach:
         self, base: Snapshot, staged: StagedFiles, work: "_Join", kept: PartialResults
     ) -> Mapping[int, list[bytes]]:
         rows = sum(fragment.physical_rows for fragment in staged.decode_fragments())
-        return kept.over_fragments(base, self.fragments, parts_for(rows, self.runner), work, self.runner)
+        return kept.over_fragments(base, self.fragments, partitions_for_writing(rows, self.runner), work, self.runner)
 
 
 def _is_little(base: Snapshot, tasks: Sequence[ScanTask]) -> bool:
     """Of rows that an index knows, and of fragments that none covers, which are read whole."""
-    rows = [each.fragment.physical_rows if each.chosen is None else len(each.chosen.rows) for each in tasks]
+    rows = [each.fragment.physical_rows if each.selection is None else len(each.selection.rows) for each in tasks]
     of = [each.fragment for each in tasks]
     size = sum(each.file_bytes * some // max(1, each.physical_rows) for each, some in zip(of, rows, strict=True))
     is_told = all(file.size for each in of for file in each.files) and not any(
@@ -224,7 +224,7 @@ def _is_little(base: Snapshot, tasks: Sequence[ScanTask]) -> bool:
 
 
 def _may_match(fragment: Fragment, known: Selection) -> bool:
-    return fragment.id not in known.known or fragment.id in known.fragments
+    return fragment.id not in known.covered or fragment.id in known.fragments
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +287,7 @@ class _Insert:
         def new_rows() -> Iterator[pa.RecordBatch]:
             for fragment in part.manifest.fragments:
                 known = DeletionVector(np.array(BitMap.deserialize(self.met[fragment.id]), dtype=np.uint32))
-                for rows in reader.live(fragment, known):
+                for rows in reader.read_live(fragment, known):
                     if rows.batch.num_rows:
                         keys.append(rows.batch.select(on))
                         yield rows.batch
@@ -298,4 +298,4 @@ class _Insert:
             yield operation_merge.encode_operation(Update(new=new, inserted_keys=filtered))
 
 
-__all__ = ["Stage", "UpsertRules", "upsert"]
+__all__ = ["StageFunction", "UpsertRules", "upsert"]

@@ -50,7 +50,9 @@ def update(builder: ManifestBuilder, operation: op.Update) -> None:
     builder.add_fragments(new, keep_ids=True)
     if builder.has_stable_row_ids and new and builder.indices:
         added = builder.added_fragments[-len(new) :]
-        builder.set_indices(index_coverage.extend_to_moved_rows(builder.indices, operation, before, added, builder.schema))
+        builder.set_indices(
+            index_coverage.extend_to_moved_rows(builder.indices, operation, before, added, builder.schema)
+        )
     _retain_indices(builder)
 
 
@@ -71,7 +73,9 @@ def rewrite(builder: ManifestBuilder, operation: op.Rewrite) -> None:
 
 def merge(builder: ManifestBuilder, operation: op.Merge) -> None:
     before = dict(builder.fragments)
-    highest = field_ids.highest_field_id(builder.schema, (each.message for each in builder.fragments.values()), builder.config)
+    highest = field_ids.highest_field_id(
+        builder.schema, (each.message for each in builder.fragments.values()), builder.config
+    )
     after = {fragment.id: fragment for fragment in operation.fragments}
     if missing := sorted(set(before) - set(after)):
         raise InvalidInput(f"a Merge lists every fragment of the table, and fragment {missing[0]} is not among its own")
@@ -104,7 +108,9 @@ def project(builder: ManifestBuilder, operation: op.Project) -> None:
     """Files that keep a live column stay byte for byte; ids of dropped ones linger in them."""
     schema = TableSchema(operation.schema.fields, builder.schema.metadata)
     live = _field_ids(schema)
-    highest = field_ids.highest_field_id(builder.schema, (each.message for each in builder.fragments.values()), builder.config)
+    highest = field_ids.highest_field_id(
+        builder.schema, (each.message for each in builder.fragments.values()), builder.config
+    )
     builder.update_fragments(
         fragment.with_files([file for file in fragment.files if live & set(file.field_ids)])
         for fragment in list(builder.fragments.values())
@@ -131,7 +137,9 @@ def replace_data(builder: ManifestBuilder, operation: op.DataReplacement) -> Non
     builder.set_indices(index_coverage.remove_coverage(builder.indices, ids, alive, on_fields=on_fields))
 
 
-def _check_fragments_exist(builder: ManifestBuilder, operation: op.Operation, fragment_ids: Iterable[FragmentId]) -> None:
+def _check_fragments_exist(
+    builder: ManifestBuilder, operation: op.Operation, fragment_ids: Iterable[FragmentId]
+) -> None:
     for fragment_id in fragment_ids:
         if fragment_id not in builder.fragments:
             raise RetryableConflict(
@@ -147,8 +155,12 @@ def _check_fragments_exist(builder: ManifestBuilder, operation: op.Operation, fr
 def _retain_indices(builder: ManifestBuilder) -> None:
     if not builder.indices:
         return
-    alive = LiveFragments.of(builder.indices, [*builder.fragments, *(fragment.id for fragment in builder.added_fragments)])
-    builder.set_indices(index_coverage.drop_useless_segments(builder.indices, alive, field_ids=_field_ids(builder.schema)))
+    alive = LiveFragments.of(
+        builder.indices, [*builder.fragments, *(fragment.id for fragment in builder.added_fragments)]
+    )
+    builder.set_indices(
+        index_coverage.drop_useless_segments(builder.indices, alive, field_ids=_field_ids(builder.schema))
+    )
 
 
 def _record_field_id_max(builder: ManifestBuilder, highest: int) -> None:
@@ -175,7 +187,11 @@ def _rewritten_indices(builder: ManifestBuilder, operation: op.Rewrite) -> list[
             lost = reuse is not None and not (
                 index.survives_remap if operation.uncovers_fragile else index.follows_reuse
             )
-            after.append(index if not lost or covered is None else index.with_coverage(covered & _unmoved_fragments(builder, operation)))
+            after.append(
+                index
+                if not lost or covered is None
+                else index.with_coverage(covered & _unmoved_fragments(builder, operation))
+            )
             continue
         if covered is not None:
             if anew is not None and earlier is not None and not index.is_zone_based:

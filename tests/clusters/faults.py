@@ -102,11 +102,11 @@ def _compacts(spark: SparkSession, uri: str, blow: Blow) -> Committed:
 
 def _indexes(spark: SparkSession, uri: str, blow: Blow) -> Committed:
     """In pieces and ranges, as a large one is."""
-    alone, index_build.ALONE_ROWS = index_build.ALONE_ROWS, 100
+    alone, index_build.SINGLE_WORKER_ROWS_MAX = index_build.SINGLE_WORKER_ROWS_MAX, 100
     try:
         return build_index(struck(spark, blow), uri, "id", "BTREE", intent="it")
     finally:
-        index_build.ALONE_ROWS = alone
+        index_build.SINGLE_WORKER_ROWS_MAX = alone
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,13 +193,13 @@ def compacted(stage: Stage) -> None:
 
 def indexed(stage: Stage) -> None:
     """In pieces and ranges, as large ones are: what is too large for one worker is decided by the driver."""
-    alone, index_build.ALONE_ROWS = index_build.ALONE_ROWS, 100
+    alone, index_build.SINGLE_WORKER_ROWS_MAX = index_build.SINGLE_WORKER_ROWS_MAX, 100
     try:
         for column, kind in (("id", "BTREE"), ("name", "BITMAP"), ("at", "ZONEMAP")):
             build_index(stage.spark, stage.uri, column, kind, intent=kind, storage_options=stage.options)
             stage.one().create_index(column, kind)
     finally:
-        index_build.ALONE_ROWS = alone
+        index_build.SINGLE_WORKER_ROWS_MAX = alone
     append(frame(stage.spark, 1900, 50), stage.uri, storage_options=stage.options)
     stage.one().append(rows(1900, 50))
     again = build_index(

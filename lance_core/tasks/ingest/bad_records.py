@@ -5,7 +5,7 @@
 The rows come first. What was diverted is noted before they are committed, and committed to the side table after, under
 an intent that only the ingest that landed has: a crash in between leaves the note, and whoever comes next finishes it.
 Were the side table first, a repetition that finds other files could not add to it, and one that never comes would leave
-records of rows that are in no table. Start with `settle`.
+records of rows that are in no table. Start with `commit_pending`.
 """
 
 import base64
@@ -49,7 +49,7 @@ intent, or the uuid of the transaction where there was none."""
 PENDING = f"{DIRECTORY}/pending"
 
 
-def refusal(bad: BadRecord, uri: str) -> InvalidInput:
+def bad_record_error(bad: BadRecord, uri: str) -> InvalidInput:
     place = uri + (f", row {bad.row:,}" if bad.row is not None else "")
     place += f" (line {bad.line:,})" if bad.line is not None else ""
     column = f", column {bad.column!r}" if bad.column is not None else ""
@@ -59,7 +59,7 @@ def refusal(bad: BadRecord, uri: str) -> InvalidInput:
     return SchemaMismatch(told, column=bad.column, expected="a value of its type", got=bad.reason)
 
 
-def batch_of(records: Sequence[tuple[str, BadRecord]], ingest: str) -> pa.RecordBatch:
+def to_batch(records: Sequence[tuple[str, BadRecord]], ingest: str) -> pa.RecordBatch:
     rows = [
         {
             "file": uri,
@@ -75,7 +75,7 @@ def batch_of(records: Sequence[tuple[str, BadRecord]], ingest: str) -> pa.Record
     return pa.RecordBatch.from_pylist(rows, SCHEMA)
 
 
-def base_of(location: Location) -> Snapshot | NewTable:
+def load_base(location: Location) -> Snapshot | NewTable:
     try:
         base = load_latest(location)
     except NotFound:
@@ -84,7 +84,7 @@ def base_of(location: Location) -> Snapshot | NewTable:
     return base
 
 
-def schema_of(base: Snapshot | NewTable) -> TableSchema:
+def checked_schema(base: Snapshot | NewTable) -> TableSchema:
     """Checked: a table that was made for something else is not written to."""
     if isinstance(base, NewTable):
         return TableSchema.from_arrow(SCHEMA)
@@ -102,7 +102,7 @@ def schema_of(base: Snapshot | NewTable) -> TableSchema:
     return schema
 
 
-def note(location: Location, segment: str, side: str, fragments: Sequence[bytes]) -> None:
+def put_pending(location: Location, segment: str, side: str, fragments: Sequence[bytes]) -> None:
     told = {"table": side, "fragments": [base64.b64encode(each).decode() for each in fragments]}
     location.store.put(_path(segment), json.dumps(told).encode())
 
@@ -111,18 +111,18 @@ def _path(segment: str) -> str:
     return f"{PENDING}/{segment}.json"
 
 
-def forget(location: Location, segment: str) -> None:
+def delete_pending(location: Location, segment: str) -> None:
     """Of one that has not landed, and never will."""
     location.store.delete(_path(segment))
 
 
-def pending(location: Location) -> list[str]:
+def list_pending(location: Location) -> list[str]:
     """Names of segments."""
     found = (info.path.rpartition("/")[2] for info in location.store.list(PENDING))
     return [name.removesuffix(".json") for name in found if name.endswith(".json")]
 
 
-def settle(location: Location, segment: str) -> None:
+def commit_pending(location: Location, segment: str) -> None:
     """Of an ingest that has landed: its bad records are in their table after this, once, whoever else does it."""
     path = _path(segment)
     try:
@@ -135,11 +135,11 @@ def settle(location: Location, segment: str) -> None:
 
 
 def _landed(location: Location, fragments: tuple[Fragment, ...], intent: str) -> WriteResult:
-    base = base_of(location)
+    base = load_base(location)
     begun = write_protocol.begin(location, base, verb="ingest", intent=intent, runtime=SYSTEM_RUNTIME)
     if isinstance(begun, WriteResult):
         return begun
-    schema = schema_of(base)
+    schema = checked_schema(base)
     operation: Operation = Append(fragments)
     if isinstance(base, NewTable):
         operation = Overwrite(fragments, schema, {TABLE_ID: begun.uuid, **manifest_store_config(location)})

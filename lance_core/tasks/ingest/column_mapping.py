@@ -1,7 +1,7 @@
 """Columns of a source file as columns of the table: by name, renamed where the caller says so, from within structs too.
 
 Nothing is converted here: what comes out has the table's names and the file's types (`row_conversion.py` goes on).
-Start with `Picker`.
+Start with `ColumnMapper`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ from lance_core.format.schema import TableSchema
 from lance_core.tasks.ingest.formats import ReadOptions
 
 
-class Picker:
+class ColumnMapper:
     """For one file."""
 
     def __init__(self, schema: TableSchema, reading: ReadOptions, *, uri: str) -> None:
@@ -23,7 +23,7 @@ class Picker:
         self._drops = reading.drops_extra
         self._uri = uri
 
-    def wanted(self, names: list[str]) -> list[str]:
+    def columns_to_read(self, names: list[str]) -> list[str]:
         """The source's columns, of those with these names, that are read at all."""
         if not self._drops:
             return names
@@ -43,7 +43,7 @@ class Picker:
             for child in arrow:
                 yield from self._sources_of(f"{path}.{child.name}", child.type)
 
-    def picked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def map_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The table's columns as far as the file has them."""
         if len(set(batch.schema.names)) != len(batch.schema.names):
             twice = next(name for name in batch.schema.names if batch.schema.names.count(name) > 1)
@@ -135,7 +135,7 @@ class Picker:
         return SchemaMismatch(f"{self._uri} {told}", column=column, expected=expected, got=got)
 
 
-def mapped(schema: pa.Schema, mapping: Mapping[str, str], *, uri: str) -> pa.Schema:
+def map_schema(schema: pa.Schema, mapping: Mapping[str, str], *, uri: str) -> pa.Schema:
     """What a new table has of a file with this schema."""
     picked = {column: _type_at(schema, source) for column, source in mapping.items()}
     fields = []

@@ -7,7 +7,7 @@
 
 The record is part of the version (`format/ingest_records.py`): of two ingests at once, the second is refused by the
 commit, looks what the first one took, reads again only shares that have such a file in them, and commits what is left.
-Start with `ingest`; why it is so, says 001-atomic-file-ingest.md.
+Start with `ingest_id`; why it is so, says 001-atomic-file-ingest.md.
 """
 
 import json
@@ -48,17 +48,17 @@ from lance_core.tasks.ingest import ingest_log as records
 from lance_core.tasks.ingest.file_readers import FileSplit
 from lance_core.tasks.ingest.formats import Changed, CsvFormat, Extra, ReadOptions
 from lance_core.tasks.ingest.ingest_log import IngestLog
-from lance_core.tasks.ingest.sources import SourceFile, listed, named
+from lance_core.tasks.ingest.sources import SourceFile, list_files, normalize_files
 from lance_core.tasks.ingest.worker import (
     IngestPlan,
     IngestResult,
     IngestTarget,
     IngestTask,
     SchemaTask,
-    Share,
-    dealt,
-    packed,
-    unpacked,
+    FilePartition,
+    partition_files,
+    encode_partition,
+    decode_partition,
 )
 from lance_core.tasks.partitioning import Runner, Task, collect_results
 from lance_core.tasks.version_stamp import VersionStamp
@@ -67,8 +67,8 @@ from lance_core.versions.location import Location, locate, manifest_store_config
 from lance_core.versions.snapshot import Snapshot
 from lance_core.versions.table_id import TABLE_ID
 
-FILES = "lance_assets.ingested_files"
-BAD = "lance_assets.bad_records"
+FILES_PROPERTY = "lance_assets.ingested_files"
+BAD_RECORDS_PROPERTY = "lance_assets.bad_records"
 """Properties of the transaction: how many it took, and how many records of them it diverted."""
 _VERB = "ingest"
 
@@ -78,7 +78,7 @@ class IngestRequest:
     """What is to be ingested, and how."""
 
     files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-    reading: ReadOptions
+    read_options: ReadOptions
     schema: pa.Schema | None
     on_bad_record: str
     changed: Changed
@@ -86,13 +86,13 @@ class IngestRequest:
     source_options: Mapping[str, str] | None = field(default=None, repr=False)
 
 
-def ingest(where: TableRef, what: IngestRequest, *, how: WriteOptions, runner: Runner) -> Committed:
-    validation.check_intent_and_retries(intent=how.intent, retries=how.retries)
-    properties = validation.check_properties(how.properties)
-    if what.changed not in ("fail", "again", "skip"):
-        raise InvalidInput(f"changed={what.changed!r}: files that changed since are 'fail', 'again' or 'skip'")
-    validation.check_text(what.on_bad_record, "on_bad_record")
-    return committed_of(_Ingest(where, what, how, runner, properties).run())
+def ingest(table: TableRef, request: IngestRequest, *, options: WriteOptions, runner: Runner) -> Committed:
+    validation.check_intent_and_retries(intent=options.intent, retries=options.retries)
+    properties = validation.check_properties(options.properties)
+    if request.changed not in ("fail", "again", "skip"):
+        raise InvalidInput(f"changed={request.changed!r}: files that changed since are 'fail', 'again' or 'skip'")
+    validation.check_text(request.on_bad_record, "on_bad_record")
+    return committed_of(_Ingest(table, request, options, runner, properties).run())
 
 
 class _Ingest:
@@ -126,7 +126,7 @@ class _Ingest:
             self._settle()
             return begun
         self._settle()
-        files = listed(self._what.files, self._source_options)
+        files = list_files(self._what.files, self._source_options)
         pace = Backoff(SYSTEM_RUNTIME)
         for before in range(how.retries):
             try:
@@ -147,8 +147,8 @@ class _Ingest:
 
     def _once(self, begun: StartedWrite, files: Sequence[SourceFile]) -> WriteResult:
         base = self._base if isinstance(self._base, Snapshot) else None
-        record = records.of(self._location, base)
-        fresh = records.fresh(files, record, self._what.changed)
+        record = records.load_log(self._location, base)
+        fresh = records.select_new_files(files, record, self._what.changed)
         if not fresh:
             if base is None:
                 raise NotFound(
@@ -156,18 +156,18 @@ class _Ingest:
                 )
             return write_protocol.finish_unchanged(begun)
         schema = self._schema(fresh)
-        self._what.reading.check(schema, what=self._location.uri)
+        self._what.read_options.check_mapping(schema, what=self._location.uri)
         outcome = self._outcome(begun, fresh, schema)
-        name = records.new_name()
+        name = records.new_segment_name()
         if outcome.diverted:
             assert self._side is not None
-            bad_records.note(record.location, name, self._side.uri, outcome.diverted)
+            bad_records.put_pending(record.location, name, self._side.uri, outcome.diverted)
         properties = {
             **self._properties,
-            INGESTED: encode_segments(record.written(fresh, name)),
+            INGESTED: encode_segments(record.append_segment(fresh, name)),
             FOLLOWS: encode_segments(record.segments),
-            FILES: str(len(fresh)),
-            BAD: str(outcome.bad),
+            FILES_PROPERTY: str(len(fresh)),
+            BAD_RECORDS_PROPERTY: str(outcome.bad_count),
         }
         operation: Operation = Append(outcome.fragments)
         if base is None:
@@ -180,7 +180,7 @@ class _Ingest:
             )
         # What an audit refused may still be published: then its bad records count.
         except (AlreadyExists, RetryableConflict):
-            bad_records.forget(record.location, name)
+            bad_records.delete_pending(record.location, name)
             raise
         if outcome.diverted:
             self._finish_bad(record, name, written)
@@ -194,24 +194,24 @@ class _Ingest:
         check_storable(schema, version)
         kept = self._kept(fresh)
         left = [file for file in fresh if file not in {part.file for share in kept for part in share}]
-        shares = [*map(packed, dealt(left, self._what.reading, self._runner.slots))]
+        shares = [*map(encode_partition, partition_files(left, self._what.read_options, self._runner.slots))]
         plan = IngestPlan(
-            reading=self._what.reading,
+            read_options=self._what.read_options,
             target=IngestTarget.of(self._location, schema, version, self._what.limits),
-            side=self._side_target(),
-            ingest=self._how.intent or begun.uuid,
+            bad_records_target=self._side_target(),
+            ingest_id=self._how.intent or begun.uuid,
             stamp=VersionStamp.of_this_process(),
             source_options=self._source_options,
         )
         results = self._run(IngestTask(plan, tuple(shares)), len(shares)) if shares else {}
-        self._done = {packed(share): self._done[packed(share)] for share in kept}
+        self._done = {encode_partition(share): self._done[encode_partition(share)] for share in kept}
         self._done |= {share: results.get(number, []) for number, share in enumerate(shares)}
         return IngestResult.of(result for found in self._done.values() for result in found)
 
-    def _kept(self, fresh: Sequence[SourceFile]) -> list[Share]:
+    def _kept(self, fresh: Sequence[SourceFile]) -> list[FilePartition]:
         """Shares that are done, of which no file has gone, with no file of which a part is in one that is not."""
         there = set(fresh)
-        shares = [unpacked(share) for share in self._done]
+        shares = [decode_partition(share) for share in self._done]
         spoilt: set[SourceFile] = set()
         while True:
             bad = [share for share in shares if any(part.file not in there or part.file in spoilt for part in share)]
@@ -233,22 +233,22 @@ class _Ingest:
 
     def _found_schema(self, files: Sequence[SourceFile]) -> pa.Schema:
         whole = [files[at : at + _FILES_A_LOOK] for at in range(0, len(files), _FILES_A_LOOK)]
-        shares = tuple(packed(tuple(map(FileSplit, some))) for some in whole)
+        shares = tuple(encode_partition(tuple(map(FileSplit, some))) for some in whole)
         diverts = self._side is not None
-        task = SchemaTask(self._what.reading, shares, diverts, VersionStamp.of_this_process(), self._source_options)
+        task = SchemaTask(self._what.read_options, shares, diverts, VersionStamp.of_this_process(), self._source_options)
         found = self._run(task, len(shares))
         schemas: dict[str, tuple[str, pa.Schema]] = {}
         for number in sorted(found):
             for uri, schema in map(json.loads, found[number]):
                 schemas.setdefault(schema, (uri, pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(schema)))))
-        return unified([*schemas.values()], uri=self._location.uri)
+        return unify_schemas([*schemas.values()], uri=self._location.uri)
 
     def _side_target(self) -> IngestTarget | None:
         if self._side is None:
             return None
-        base = bad_records.base_of(self._side)
+        base = bad_records.load_base(self._side)
         version = base.storage_version if isinstance(base, NewTable) else base.manifest.storage_version
-        return IngestTarget.of(self._side, bad_records.schema_of(base), version, self._what.limits)
+        return IngestTarget.of(self._side, bad_records.checked_schema(base), version, self._what.limits)
 
     def _settle(self) -> None:
         """What ingests that have landed left to be done."""
@@ -256,22 +256,22 @@ class _Ingest:
         if base is None:
             return
         main = self._location.locate_main_branch(base.manifest.branch)
-        if waiting := bad_records.pending(main):
+        if waiting := bad_records.list_pending(main):
             newest = _base(self._where)[1]
             assert isinstance(newest, Snapshot)
-            record = records.of(self._location, newest)
+            record = records.load_log(self._location, newest)
             for segment in waiting:
-                if record.has_landed(segment):
-                    bad_records.settle(main, segment)
+                if record.has_segment(segment):
+                    bad_records.commit_pending(main, segment)
 
     def _finish_bad(self, record: IngestLog, name: str, written: WriteResult) -> None:
         """Where another holder of the intention was first, its own bad records are the ones that count."""
         if written.landed_before:
-            bad_records.forget(record.location, name)
+            bad_records.delete_pending(record.location, name)
             self._settle()
             return
         try:
-            bad_records.settle(record.location, name)
+            bad_records.commit_pending(record.location, name)
         except LanceError as error:
             raise StorageError(
                 f"{self._location.uri}: the rows landed as version {written.landing.version}, and the bad records did "
@@ -282,7 +282,7 @@ class _Ingest:
         return self._base.storage_version if isinstance(self._base, NewTable) else self._base.manifest.storage_version
 
     def _first_file(self) -> str:
-        return next(iter(named(self._what.files)), "")
+        return next(iter(normalize_files(self._what.files)), "")
 
     def _shown(self) -> str:
         return without_secrets(self._first_file()) or "an empty list"
@@ -291,7 +291,7 @@ class _Ingest:
 _FILES_A_LOOK = 256
 
 
-def unified(schemas: Sequence[tuple[str, pa.Schema]], *, uri: str) -> pa.Schema:
+def unify_schemas(schemas: Sequence[tuple[str, pa.Schema]], *, uri: str) -> pa.Schema:
     """Of all files; a column that two have in types of different kinds is told with both."""
     if not schemas:
         raise InvalidInput(f"{uri}: there is no table yet, and no record in the files tells its columns; give schema=")
@@ -335,4 +335,4 @@ def _base(where: TableRef) -> tuple[Location, Snapshot | NewTable]:
     return base.location, base
 
 
-__all__ = ["BAD", "FILES", "Changed", "CsvFormat", "Extra", "IngestRequest", "ReadOptions", "ingest"]
+__all__ = ["BAD_RECORDS_PROPERTY", "FILES_PROPERTY", "Changed", "CsvFormat", "Extra", "IngestRequest", "ReadOptions", "ingest"]

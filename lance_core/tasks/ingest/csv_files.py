@@ -11,21 +11,21 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from lance_core.tasks.ingest.file_readers import BadRecord, Chunk, FileSplit, Read, json_record, naming_unreadable_file
-from lance_core.tasks.ingest.formats import CsvFormat, Format, compression_of, format_of
-from lance_core.tasks.ingest.line_splitter import BLOCK_BYTES, region, stream_of
+from lance_core.tasks.ingest.file_readers import BadRecord, Chunk, FileSplit, RecordStream, record_as_json, naming_unreadable_file
+from lance_core.tasks.ingest.formats import CsvFormat, Format, detect_compression, detect_format
+from lance_core.tasks.ingest.line_splitter import BLOCK_BYTES, open_split, open_stream
 from lance_core.tasks.ingest.sources import SourceFile, SourceReader
 
 
-def csv_records(
+def read_csv(
     source: SourceReader, part: FileSplit, csv: CsvFormat, wanted: Callable[[list[str]], list[str]]
-) -> Read:
-    names = names_of(source, csv)
+) -> RecordStream:
+    names = read_column_names(source, csv)
     if names is None:
         return
-    uri, compression = part.file.uri, compression_of(part.file.uri)
+    uri, compression = part.file.uri, detect_compression(part.file.uri)
     with source.open() as raw, naming_unreadable_file():
-        stream, start = region(raw, compression, part.file.size, part.number, part.count)
+        stream, start = open_split(raw, compression, part.file.size, part.number, part.count)
         is_first = start == 0
         skip = csv.skip_rows if is_first else 0
         has_header = csv.column_names is None and is_first
@@ -73,13 +73,13 @@ def _place(places: "_RecordNumbers", rows: Callable[[int], int], at: int) -> tup
 
 
 def _record(batch: pa.RecordBatch, at: int) -> str:
-    return json_record(_as_text(batch.slice(at, 1)), 0)
+    return record_as_json(_as_text(batch.slice(at, 1)), 0)
 
 
-def is_cut(file: SourceFile, csv: CsvFormat, asked: Format | None) -> bool:
+def is_splittable(file: SourceFile, csv: CsvFormat, asked: Format | None) -> bool:
     """Whether parts of it can be read by themselves."""
-    kind = format_of(file.uri, asked)
-    if compression_of(file.uri) is not None and kind in (Format.CSV, Format.JSON):
+    kind = detect_format(file.uri, asked)
+    if detect_compression(file.uri) is not None and kind in (Format.CSV, Format.JSON):
         return False
     if kind is not Format.CSV:
         return True
@@ -87,12 +87,12 @@ def is_cut(file: SourceFile, csv: CsvFormat, asked: Format | None) -> bool:
     return not (csv.newlines_in_values or skips) and csv.encoding.lower().replace("-", "") == "utf8"
 
 
-def names_of(source: SourceReader, csv: CsvFormat) -> list[str] | None:
+def read_column_names(source: SourceReader, csv: CsvFormat) -> list[str] | None:
     """None of a file in which there is nothing."""
     if csv.column_names is not None:
         return list(csv.column_names)
     with source.open() as raw, naming_unreadable_file():
-        stream = stream_of(raw, compression_of(source.file.uri))
+        stream = open_stream(raw, detect_compression(source.file.uri))
         reading = pa_csv.ReadOptions(
             use_threads=False, block_size=csv.block_size, skip_rows=csv.skip_rows, encoding=csv.encoding
         )
@@ -100,10 +100,10 @@ def names_of(source: SourceReader, csv: CsvFormat) -> list[str] | None:
         return None if reader is None else list(reader.schema.names)
 
 
-def csv_schema_of(source: SourceReader, csv: CsvFormat) -> pa.Schema | None:
+def infer_csv_schema(source: SourceReader, csv: CsvFormat) -> pa.Schema | None:
     """As the first records look."""
     with source.open() as raw, naming_unreadable_file():
-        stream = stream_of(raw, compression_of(source.file.uri))
+        stream = open_stream(raw, detect_compression(source.file.uri))
         reading = pa_csv.ReadOptions(
             use_threads=False,
             block_size=csv.block_size,
@@ -226,7 +226,7 @@ class _RecordNumbers:
         header = csv.column_names is None
         number, line, begun, is_open, at = (-1 if header else 0), 0, 0, False, 0
         with self._source.open() as raw:
-            for text in stream_lines(stream_of(raw, compression_of(self._source.file.uri))):
+            for text in iter_lines(open_stream(raw, detect_compression(self._source.file.uri))):
                 if until is not None and at >= until:
                     return
                 at += len(text)
@@ -245,7 +245,7 @@ class _RecordNumbers:
                         yield number, begun
 
 
-def stream_lines(stream: IO[bytes]) -> Iterator[bytes]:
+def iter_lines(stream: IO[bytes]) -> Iterator[bytes]:
     rest = b""
     while data := stream.read(BLOCK_BYTES):
         *lines, rest = (rest + data).split(b"\n")

@@ -16,11 +16,11 @@ _EPOCH_DAY = "1970-01-01T"
 _TIME = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d{1,9})?)?")
 
 
-def parsed(values: pa.Array, field: pa.Field, csv: CsvFormat, *, uri: str) -> pa.Array:
+def parse_values(values: pa.Array, field: pa.Field, csv: CsvFormat, *, uri: str) -> pa.Array:
     """`values` is binary, and null only where the reader was told so."""
     arrow = field.type.storage_type if isinstance(field.type, pa.BaseExtensionType) else field.type
     if pa.types.is_dictionary(arrow):
-        inner = parsed(values, pa.field(field.name, arrow.value_type), csv, uri=uri)
+        inner = parse_values(values, pa.field(field.name, arrow.value_type), csv, uri=uri)
         return inner.dictionary_encode().cast(arrow)
     if pa.types.is_binary(arrow) or pa.types.is_large_binary(arrow):
         return values.cast(arrow)

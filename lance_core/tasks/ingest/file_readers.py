@@ -5,8 +5,8 @@
     JSON lines  lines that begin in the part: a line break is never inside of a JSON text
     CSV         whole, or by lines where values cannot hold line breaks (`csv_files.py`)
 
-A part is a fraction of a file, so that nobody has to open it to cut it. Values come as the file has them; `at` and
-`record` tell, for the few rows that somebody asks about, where they are and what they say.
+A part is a fraction of a file, so that nobody has to open it to cut it. Values come as the file has them; `locate_row` and
+`record_text` tell, for the few rows that somebody asks about, where they are and what they say.
 """
 
 import json
@@ -24,8 +24,8 @@ import pyarrow.json as pa_json
 import pyarrow.parquet as pq
 
 from lance_core.errors import InvalidInput, StorageError
-from lance_core.tasks.ingest.formats import Format, compression_of
-from lance_core.tasks.ingest.line_splitter import LINE_BYTES_MAX, blocks_of_lines, region, stream_of
+from lance_core.tasks.ingest.formats import Format, detect_compression
+from lance_core.tasks.ingest.line_splitter import LINE_BYTES_MAX, blocks_of_lines, open_split, open_stream
 from lance_core.tasks.ingest.sources import SourceFile, SourceReader
 
 BATCH_ROWS = 65_536
@@ -42,7 +42,7 @@ class FileSplit:
     number: int = 0
     count: int = 1
 
-    def has(self, place: float) -> bool:
+    def contains(self, place: float) -> bool:
         """Whether what lies at this fraction of the file is in it."""
         return min(math.floor(place * self.count), self.count - 1) == self.number
 
@@ -50,9 +50,9 @@ class FileSplit:
 @dataclass(frozen=True, slots=True)
 class Chunk:
     batch: pa.RecordBatch
-    at: Callable[[int], tuple[int, int | None]]
+    locate_row: Callable[[int], tuple[int, int | None]]
     """Of a row of the batch: the number of its record in the file, from 1, and the line where it begins, of text."""
-    record: Callable[[int], str]
+    record_text: Callable[[int], str]
     is_text: bool = False
     """The values of all columns are bytes that are not parsed yet."""
 
@@ -68,7 +68,7 @@ class BadRecord:
     record: str | None = None
 
 
-Read: TypeAlias = Iterator[Chunk | BadRecord]
+RecordStream: TypeAlias = Iterator[Chunk | BadRecord]
 
 
 class Unreadable(Exception):
@@ -96,7 +96,7 @@ def _first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0][:500] or type(error).__name__
 
 
-def json_record(batch: pa.RecordBatch, row: int) -> str:
+def record_as_json(batch: pa.RecordBatch, row: int) -> str:
     """For people, and to be read again: values without a JSON form as text."""
     values = {name: batch.column(at).slice(row, 1).to_pylist()[0] for at, name in enumerate(batch.schema.names)}
     return json.dumps(values, default=_as_text, ensure_ascii=False)
@@ -109,23 +109,23 @@ def _as_text(value: object) -> str:
 # Parquet
 
 
-def parquet(source: SourceReader, part: FileSplit, wanted: Callable[[list[str]], list[str]]) -> Read:
+def read_parquet(source: SourceReader, part: FileSplit, wanted: Callable[[list[str]], list[str]]) -> RecordStream:
     with source.open() as stream, naming_unreadable_file():
-        file = pq.ParquetFile(source.local or stream, pre_buffer=True, memory_map=False)
+        file = pq.ParquetFile(source.path_on_disk or stream, pre_buffer=True, memory_map=False)
         try:
             yield from _row_groups(file, part, wanted)
         finally:
             file.close()
 
 
-def _row_groups(file: pq.ParquetFile, part: FileSplit, wanted: Callable[[list[str]], list[str]]) -> Read:
+def _row_groups(file: pq.ParquetFile, part: FileSplit, wanted: Callable[[list[str]], list[str]]) -> RecordStream:
     columns = wanted(file.schema_arrow.names)
     metadata, first = file.metadata, 0
     size = max(1, part.file.size)
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         before, first = first, first + group.num_rows
-        if not group.num_rows or not part.has(_middle(group) / size):
+        if not group.num_rows or not part.contains(_middle(group) / size):
             continue
         row_bytes = max(1, group.total_byte_size // group.num_rows)
         rows = max(1, min(BATCH_ROWS, _BATCH_BYTES // row_bytes))
@@ -147,13 +147,13 @@ def _middle(group: pq.RowGroupMetaData) -> float:
 
 
 def _chunk(batch: pa.RecordBatch, before: int) -> Chunk:
-    return Chunk(batch, lambda row: (before + row + 1, None), lambda row: json_record(batch, row))
+    return Chunk(batch, lambda row: (before + row + 1, None), lambda row: record_as_json(batch, row))
 
 
 # Arrow
 
 
-def arrow(source: SourceReader, part: FileSplit) -> Read:
+def read_arrow(source: SourceReader, part: FileSplit) -> RecordStream:
     with source.open() as stream, naming_unreadable_file():
         is_file = stream.read(len(_MAGIC)) == _MAGIC
         stream.seek(0)
@@ -169,11 +169,11 @@ def arrow(source: SourceReader, part: FileSplit) -> Read:
                 before += batch.num_rows
 
 
-def _arrow_file(file: pa.ipc.RecordBatchFileReader, part: FileSplit) -> Read:
+def _arrow_file(file: pa.ipc.RecordBatchFileReader, part: FileSplit) -> RecordStream:
     count = file.num_record_batches
     _check_names(file.schema)
     for number in range(count):
-        if part.has((number + 0.5) / count):
+        if part.contains((number + 0.5) / count):
             batch = file.get_batch(number)
             batch.validate(full=True)
             yield from _slices(batch, partial(_rows_before, file, number))
@@ -192,7 +192,7 @@ def _rows_before(file: pa.ipc.RecordBatchFileReader, number: int) -> int:
 def _slices(batch: pa.RecordBatch, before: Callable[[], int]) -> Iterator[Chunk]:
     for start in range(0, batch.num_rows, BATCH_ROWS):
         piece = batch.slice(start, BATCH_ROWS)
-        yield Chunk(piece, partial(_place, before, start), partial(json_record, piece))
+        yield Chunk(piece, partial(_place, before, start), partial(record_as_json, piece))
 
 
 def _place(before: Callable[[], int], start: int, row: int) -> tuple[int, None]:
@@ -202,17 +202,17 @@ def _place(before: Callable[[], int], start: int, row: int) -> tuple[int, None]:
 # JSON lines
 
 
-def json_lines(source: SourceReader, part: FileSplit, asked: pa.Schema | None, *, ignores: bool) -> Read:
+def read_json_lines(source: SourceReader, part: FileSplit, asked: pa.Schema | None, *, ignores: bool) -> RecordStream:
     """`asked` are types of columns that are known; others come as they are, or are left out where it `ignores` them."""
     with source.open() as raw, naming_unreadable_file():
-        stream, start = region(raw, compression_of(part.file.uri), part.file.size, part.number, part.count)
+        stream, start = open_split(raw, detect_compression(part.file.uri), part.file.size, part.number, part.count)
         for block, place in blocks_of_lines(stream, first=0):
             yield from _json_block(source, block, place, start, asked, ignores)
 
 
 def _json_block(
     source: SourceReader, block: bytes, place: int, start: int, asked: pa.Schema | None, ignores: bool
-) -> Read:
+) -> RecordStream:
     """`place` is the number of lines before the block, from `start` on."""
     lines = block.split(b"\n")
     numbers = [number for number, line in enumerate(lines) if line.strip()]
@@ -229,7 +229,7 @@ def _json_block(
         return texts[row].decode(errors="backslashreplace")
 
     def before() -> int:
-        return lines_before(source, start) if start else 0
+        return count_lines_before(source, start) if start else 0
 
     for rows, parsed in _parsed(texts, np.arange(len(texts)), options):
         if isinstance(parsed, str):
@@ -275,7 +275,7 @@ def _parsed(
     yield from _parsed(texts, rows[middle:], options)
 
 
-def lines_before(source: SourceReader, end: int) -> int:
+def count_lines_before(source: SourceReader, end: int) -> int:
     """Of a text that is not compressed, up to a byte: read for messages alone."""
     found = 0
     with source.open() as stream:
@@ -288,18 +288,18 @@ def lines_before(source: SourceReader, end: int) -> int:
 # Schemas
 
 
-def schema_of(source: SourceReader, kind: Format) -> pa.Schema | None:
+def infer_schema(source: SourceReader, kind: Format) -> pa.Schema | None:
     """As the file says it, or as its first records look; None where there are none."""
     with source.open() as stream, naming_unreadable_file():
         match kind:
             case Format.PARQUET:
-                return pq.ParquetFile(source.local or stream).schema_arrow
+                return pq.ParquetFile(source.path_on_disk or stream).schema_arrow
             case Format.ARROW:
                 is_file = stream.read(len(_MAGIC)) == _MAGIC
                 stream.seek(0)
                 return pa.ipc.open_file(stream).schema if is_file else pa.ipc.open_stream(stream).schema
             case _:
-                text = stream_of(stream, compression_of(source.file.uri))
+                text = open_stream(stream, detect_compression(source.file.uri))
                 block = next(blocks_of_lines(text, first=0), (b"", 0))[0]
                 if not block.strip():
                     return None

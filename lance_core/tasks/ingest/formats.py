@@ -45,7 +45,7 @@ _SUFFIXES = {
 _NAMES = {"jsonl": Format.JSON, "ndjson": Format.JSON, "ipc": Format.ARROW, "feather": Format.ARROW}
 
 
-def format_named(name: str | Format | None) -> Format | None:
+def parse_format(name: str | Format | None) -> Format | None:
     if name is None or isinstance(name, Format):
         return name
     known = {each.value: each for each in Format} | _NAMES
@@ -54,19 +54,19 @@ def format_named(name: str | Format | None) -> Format | None:
     return known[name]
 
 
-def compression_of(uri: str) -> str | None:
+def detect_compression(uri: str) -> str | None:
     """Of text; the other formats compress within."""
     return next((name for suffix, name in _COMPRESSIONS.items() if uri.lower().endswith(suffix)), None)
 
 
-def format_of(uri: str, asked: Format | None) -> Format:
+def detect_format(uri: str, asked: Format | None) -> Format:
     if asked is not None:
         return asked
     name = uri.rpartition("/")[2].lower()
     for suffix in _COMPRESSIONS:
         name = name.removesuffix(suffix)
     found = _SUFFIXES.get("." + name.rpartition(".")[2])
-    if found is None or (compression_of(uri) and found not in (Format.CSV, Format.JSON)):
+    if found is None or (detect_compression(uri) and found not in (Format.CSV, Format.JSON)):
         raise InvalidInput(
             f"what {uri} holds is not told by its name; give format=, or a glob that leaves it out (known are "
             f"{', '.join(_SUFFIXES)}, the texts among them also compressed, {', '.join(_COMPRESSIONS)})"
@@ -148,9 +148,9 @@ class ReadOptions:
             above = [other for other, _ in pairs if column.startswith(f"{other}.")]
             if above:
                 raise InvalidInput(f"mapping= says where {above[0]!r} comes from, and {column!r} within it; give one")
-        return cls(format_named(format), csv or CsvFormat(), pairs, extra == "drop")
+        return cls(parse_format(format), csv or CsvFormat(), pairs, extra == "drop")
 
-    def check(self, schema: TableSchema, *, what: str) -> None:
+    def check_mapping(self, schema: TableSchema, *, what: str) -> None:
         """That what is mapped is there to be filled."""
         for column, _source in self.mapping:
             fields = {field.name: field for field in schema.fields}

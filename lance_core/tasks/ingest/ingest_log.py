@@ -38,10 +38,10 @@ class IngestLog:
     segments: tuple[IngestSegment, ...]
     entries: pa.Table
 
-    def has_landed(self, segment: str) -> bool:
+    def has_segment(self, segment: str) -> bool:
         return bool(pc.any(pc.equal(self.entries["ingest"], segment), min_count=0).as_py())
 
-    def written(self, files: Sequence[SourceFile], name: str) -> tuple[IngestSegment, ...]:
+    def append_segment(self, files: Sequence[SourceFile], name: str) -> tuple[IngestSegment, ...]:
         """What the record becomes with these, once a version says so. `name` is that of the new segment."""
         new = pa.table(
             {
@@ -65,11 +65,11 @@ class IngestLog:
         return (segment, *older)
 
 
-def new_name() -> str:
+def new_segment_name() -> str:
     return uuid.uuid4().hex
 
 
-def of(location: Location, base: Snapshot | None) -> IngestLog:
+def load_log(location: Location, base: Snapshot | None) -> IngestLog:
     """`location` is where the table, or the branch, is."""
     if base is None:
         return IngestLog(location, (), SCHEMA.empty_table())
@@ -78,7 +78,7 @@ def of(location: Location, base: Snapshot | None) -> IngestLog:
     return IngestLog(main, segments, _newest([_segment(main, each) for each in segments]))
 
 
-def fresh(files: Sequence[SourceFile], record: IngestLog, changed: Changed) -> list[SourceFile]:
+def select_new_files(files: Sequence[SourceFile], record: IngestLog, changed: Changed) -> list[SourceFile]:
     """Those of the files that this record does not have."""
     paths = pa.array([file.uri for file in files], pa.string())
     places = pc.index_in(paths, value_set=record.entries["path"]).to_pylist()

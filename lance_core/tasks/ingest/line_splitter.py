@@ -15,24 +15,24 @@ LINE_BYTES_MAX = 256 * 1024 * 1024
 BLOCK_BYTES = 4 * 1024 * 1024
 
 
-def stream_of(raw: BufferedReader, compression: str | None) -> IO[bytes]:
+def open_stream(raw: BufferedReader, compression: str | None) -> IO[bytes]:
     if compression is None:
         return raw
     unpacked: IO[bytes] = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), compression)
     return unpacked
 
 
-def region(raw: BufferedReader, compression: str | None, size: int, number: int, count: int) -> tuple[IO[bytes], int]:
+def open_split(raw: BufferedReader, compression: str | None, size: int, number: int, count: int) -> tuple[IO[bytes], int]:
     """The bytes of a part, and where they begin."""
     if compression is not None or count == 1:
-        return stream_of(raw, compression), 0
-    start = line_start(raw, size * number // count)
-    end = line_start(raw, size * (number + 1) // count) if number + 1 < count else size
+        return open_stream(raw, compression), 0
+    start = find_line_start(raw, size * number // count)
+    end = find_line_start(raw, size * (number + 1) // count) if number + 1 < count else size
     raw.seek(start)
     return BufferedReader(_UpTo(raw, max(0, end - start))), start
 
 
-def line_start(raw: BufferedReader, place: int) -> int:
+def find_line_start(raw: BufferedReader, place: int) -> int:
     """The first byte at or behind `place` at which a line begins; the end of the file where there is none."""
     if place == 0:
         return 0

@@ -11,32 +11,32 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from lance_core.datafiles.blob_writing import as_stored, schema_as_stored
+from lance_core.datafiles.blob_writing import to_stored, schema_to_stored
 from lance_core.datafiles.conform import Conversion, columns_to_write, conform
 from lance_core.errors import InvalidInput, SchemaMismatch
 from lance_core.format.schema import TableSchema
-from lance_core.tasks.ingest.column_mapping import Picker
-from lance_core.tasks.ingest.csv_files import csv_records
-from lance_core.tasks.ingest.csv_values import json_parse_type, parsed
+from lance_core.tasks.ingest.column_mapping import ColumnMapper
+from lance_core.tasks.ingest.csv_files import read_csv
+from lance_core.tasks.ingest.csv_values import json_parse_type, parse_values
 from lance_core.tasks.ingest.file_readers import (
     BadRecord,
     Chunk,
     FileSplit,
-    Read,
+    RecordStream,
     Unreadable,
-    arrow,
-    json_lines,
-    parquet,
+    read_arrow,
+    read_json_lines,
+    read_parquet,
 )
-from lance_core.tasks.ingest.formats import Format, ReadOptions, format_of
+from lance_core.tasks.ingest.formats import Format, ReadOptions, detect_format
 from lance_core.tasks.ingest.sources import SourceReader
 
 
-def rows_of(
+def read_rows(
     source: SourceReader, part: FileSplit, schema: TableSchema, reading: ReadOptions
 ) -> Iterator[pa.RecordBatch | BadRecord]:
     """Of one file, or a part of it: batches with all columns of `schema`, and what does not become a row."""
-    picker = Picker(schema, reading, uri=part.file.uri)
+    picker = ColumnMapper(schema, reading, uri=part.file.uri)
     done = 0
     try:
         for found in _read(source, part, schema, reading, picker):
@@ -51,16 +51,16 @@ def rows_of(
         yield BadRecord(f"the file cannot be read{behind}: {error}")
 
 
-def _read(source: SourceReader, part: FileSplit, schema: TableSchema, reading: ReadOptions, picker: Picker) -> Read:
-    match format_of(part.file.uri, reading.format):
+def _read(source: SourceReader, part: FileSplit, schema: TableSchema, reading: ReadOptions, picker: ColumnMapper) -> RecordStream:
+    match detect_format(part.file.uri, reading.format):
         case Format.PARQUET:
-            return parquet(source, part, picker.wanted)
+            return read_parquet(source, part, picker.columns_to_read)
         case Format.ARROW:
-            return arrow(source, part)
+            return read_arrow(source, part)
         case Format.CSV:
-            return csv_records(source, part, reading.csv, picker.wanted)
+            return read_csv(source, part, reading.csv, picker.columns_to_read)
         case Format.JSON:
-            return json_lines(source, part, _asked(schema, reading), ignores=reading.drops_extra)
+            return read_json_lines(source, part, _asked(schema, reading), ignores=reading.drops_extra)
 
 
 def _asked(schema: TableSchema, reading: ReadOptions) -> pa.Schema:
@@ -78,13 +78,13 @@ def _asked(schema: TableSchema, reading: ReadOptions) -> pa.Schema:
 
 
 def _converted(
-    chunk: Chunk, schema: TableSchema, reading: ReadOptions, picker: Picker, uri: str
+    chunk: Chunk, schema: TableSchema, reading: ReadOptions, picker: ColumnMapper, uri: str
 ) -> Iterator[pa.RecordBatch | BadRecord]:
-    batch = picker.picked(chunk.batch)
+    batch = picker.map_batch(chunk.batch)
     if chunk.is_text:
         present = TableSchema(tuple(each for each in schema.fields if each.name in batch.schema.names), schema.metadata)
     else:
-        incoming = schema_as_stored(batch.schema, schema)
+        incoming = schema_to_stored(batch.schema, schema)
         present = columns_to_write(incoming, schema, conversion=Conversion.CAST, what=uri)
         try:
             yield _whole(conform(_stored(batch, schema), present.arrow, conversion=Conversion.CAST, what=uri), schema)
@@ -99,8 +99,8 @@ def _converted(
         columns.append(_apart(batch.column(field.name), convert, field, bad))
     for row in sorted(bad):
         column, reason = bad[row]
-        number, line = chunk.at(row)
-        yield BadRecord(reason, number, line, column, chunk.record(row))
+        number, line = chunk.locate_row(row)
+        yield BadRecord(reason, number, line, column, chunk.record_text(row))
     stored = pa.schema([field.with_nullable(True) for field in present.arrow])
     converted = pa.RecordBatch.from_arrays(columns, schema=stored)
     if bad:
@@ -144,8 +144,8 @@ def _reason(error: Exception, field: pa.Field) -> str:
 def _text(array: pa.Array, *, field: pa.Field, schema: TableSchema, reading: ReadOptions, uri: str) -> pa.Array:
     if array.null_count == len(array):
         return _typed(pa.nulls(len(array)), field=field, schema=schema, reading=reading, uri=uri)
-    is_blob = schema_as_stored(pa.schema([(field.name, pa.binary())]), schema).field(0).type != pa.binary()
-    values = array if is_blob else parsed(array, field, reading.csv, uri=uri)
+    is_blob = schema_to_stored(pa.schema([(field.name, pa.binary())]), schema).field(0).type != pa.binary()
+    values = array if is_blob else parse_values(array, field, reading.csv, uri=uri)
     return _typed(values, field=field, schema=schema, reading=reading, uri=uri)
 
 
@@ -157,7 +157,7 @@ def _typed(array: pa.Array, *, field: pa.Field, schema: TableSchema, reading: Re
 
 
 def _stored(batch: pa.RecordBatch, schema: TableSchema) -> pa.RecordBatch:
-    return next(as_stored([batch], schema))
+    return next(to_stored([batch], schema))
 
 
 def _whole(batch: pa.RecordBatch, schema: TableSchema) -> pa.RecordBatch:

@@ -1,6 +1,6 @@
 """The files of an ingest: found on the driver by a path, a directory or a glob, opened in workers.
 
-What lives here: which files are meant (`listed`), how one is told from an earlier one of its name (`SourceFile`), and
+What lives here: which files are meant (`list_files`), how one is told from an earlier one of its name (`SourceFile`), and
 bytes of them (`SourceReader`). They are read where they are; no file is ever written or removed. The other modules of
 this package parse their contents.
 
@@ -38,11 +38,11 @@ class SourceFile:
     """Which content it is, by its store's word, or when it was changed."""
 
 
-def listed(
+def list_files(
     files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], options: Mapping[str, str]
 ) -> list[SourceFile]:
     """All files that are meant, each once, by name."""
-    asked = named(files)
+    asked = normalize_files(files)
     found: dict[str, SourceFile] = {}
     for text in asked:
         for file in _in_store(text, options) if is_in_object_store(text) else _on_disk(text):
@@ -50,7 +50,7 @@ def listed(
     return [found[uri] for uri in sorted(found)]
 
 
-def named(files: object) -> tuple[str, ...]:
+def normalize_files(files: object) -> tuple[str, ...]:
     if isinstance(files, str | os.PathLike):
         files = [files]
     if isinstance(files, bytes) or not isinstance(files, Collection):
@@ -194,11 +194,11 @@ class SourceReader:
         return BufferedReader(_Ranges(self._store, self._key, self.file.size), _READ_AHEAD)
 
     @property
-    def local(self) -> str | None:
+    def path_on_disk(self) -> str | None:
         """Its path, where it is on this machine's disk."""
         return self.file.uri if self._store is None else None
 
-    def check(self) -> None:
+    def check_unchanged(self) -> None:
         """That it still is the file that was listed."""
         try:
             if self._store is None:

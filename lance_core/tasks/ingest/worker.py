@@ -24,17 +24,17 @@ from lance_core.format.fragment import Fragment, StorageVersion
 from lance_core.format.schema import TableSchema
 from lance_core.tasks import remote_errors
 from lance_core.tasks.ingest import bad_records
-from lance_core.tasks.ingest.column_mapping import mapped
-from lance_core.tasks.ingest.csv_files import csv_schema_of, is_cut
-from lance_core.tasks.ingest.file_readers import BadRecord, FileSplit, Unreadable, schema_of
-from lance_core.tasks.ingest.formats import Format, ReadOptions, compression_of, format_of
-from lance_core.tasks.ingest.row_conversion import rows_of
+from lance_core.tasks.ingest.column_mapping import map_schema
+from lance_core.tasks.ingest.csv_files import infer_csv_schema, is_splittable
+from lance_core.tasks.ingest.file_readers import BadRecord, FileSplit, Unreadable, infer_schema
+from lance_core.tasks.ingest.formats import Format, ReadOptions, detect_compression, detect_format
+from lance_core.tasks.ingest.row_conversion import read_rows
 from lance_core.tasks.ingest.sources import SourceFile, SourceReader
 from lance_core.tasks.partitioning import RESULT
 from lance_core.tasks.version_stamp import VersionStamp
 from lance_core.versions.location import Location, locate
 
-SHARES_PER_SLOT = 2
+PARTITIONS_PER_SLOT = 2
 _SHARE_BYTES_MIN, _SHARE_BYTES_MAX = 8 * 1024 * 1024, 256 * 1024 * 1024
 _OPENING_BYTES = 64 * 1024
 """What it costs to open a file, as bytes that could be read meanwhile."""
@@ -43,20 +43,20 @@ _PACKED = 4
 _BAD_ROWS, _BAD_BYTES = 65_536, 16 * 1024 * 1024
 _FRAGMENT, _DIVERTED, _TOLD = b"f", b"b", b"t"
 
-Share = tuple[FileSplit, ...]
+FilePartition = tuple[FileSplit, ...]
 
 
-def dealt(files: Sequence[SourceFile], reading: ReadOptions, slots: int) -> list[Share]:
+def partition_files(files: Sequence[SourceFile], reading: ReadOptions, slots: int) -> list[FilePartition]:
     """In the order of the files. Large ones are cut, where their format has places to cut at."""
     weights = [_weight(file) for file in files]
-    target = sum(weights) // max(1, slots * SHARES_PER_SLOT)
+    target = sum(weights) // max(1, slots * PARTITIONS_PER_SLOT)
     target = min(max(target, _SHARE_BYTES_MIN), _SHARE_BYTES_MAX)
     shares: list[list[FileSplit]] = []
     room = 0
     for file, weight in zip(files, weights, strict=True):
         cuts = (
             max(1, -(-weight // target))
-            if weight > target * 3 // 2 and is_cut(file, reading.csv, reading.format)
+            if weight > target * 3 // 2 and is_splittable(file, reading.csv, reading.format)
             else 1
         )
         for number in range(cuts):
@@ -69,15 +69,15 @@ def dealt(files: Sequence[SourceFile], reading: ReadOptions, slots: int) -> list
 
 
 def _weight(file: SourceFile) -> int:
-    return file.size * (_PACKED if compression_of(file.uri) else 1) + _OPENING_BYTES
+    return file.size * (_PACKED if detect_compression(file.uri) else 1) + _OPENING_BYTES
 
 
-def packed(share: Share) -> bytes:
+def encode_partition(share: FilePartition) -> bytes:
     told = [[part.file.uri, part.file.size, part.file.tag, part.number, part.count] for part in share]
     return zlib.compress(json.dumps(told, separators=(",", ":")).encode(), 1)
 
 
-def unpacked(share: bytes) -> Share:
+def decode_partition(share: bytes) -> FilePartition:
     return tuple(
         FileSplit(SourceFile(uri, size, tag), number, count)
         for uri, size, tag, number, count in json.loads(zlib.decompress(share))
@@ -116,11 +116,11 @@ class IngestTarget:
 
 @dataclass(frozen=True, slots=True)
 class IngestPlan:
-    reading: ReadOptions
+    read_options: ReadOptions
     target: IngestTarget
-    side: IngestTarget | None
+    bad_records_target: IngestTarget | None
     """Where bad records go; None: the first one ends it."""
-    ingest: str
+    ingest_id: str
     stamp: VersionStamp
     source_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -130,14 +130,14 @@ class IngestTask:
     """Numbers of shares in, what became of them out: rows of `parts.RESULT`."""
 
     plan: IngestPlan
-    shares: tuple[bytes, ...]
+    partitions: tuple[bytes, ...]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 try:
                     self.plan.stamp.check()
-                    results = [*_ingested(self.plan, unpacked(self.shares[number]))]
+                    results = [*_ingested(self.plan, decode_partition(self.partitions[number]))]
                 except InvalidInput as error:
                     told = {"part": number, "refusal": remote_errors.encode_error(error)}
                     yield pa.RecordBatch.from_pylist([told], RESULT)
@@ -146,9 +146,9 @@ class IngestTask:
                     yield pa.RecordBatch.from_pylist(rows, RESULT)
 
 
-def _ingested(plan: IngestPlan, share: Share) -> Iterator[bytes]:
-    diverted = _Diverted(plan)
-    fragments = plan.target.write(_rows(plan, share, diverted))
+def _ingested(plan: IngestPlan, share: FilePartition) -> Iterator[bytes]:
+    diverted = _BadRecordWriter(plan)
+    fragments = plan.target.write(_read_rows(plan, share, diverted))
     diverted.flush()
     for fragment in fragments:
         yield _FRAGMENT + fragment.encode()
@@ -157,31 +157,31 @@ def _ingested(plan: IngestPlan, share: Share) -> Iterator[bytes]:
     yield _TOLD + json.dumps({"bad": diverted.count}).encode()
 
 
-def _rows(plan: IngestPlan, share: Share, diverted: "_Diverted") -> Iterator[pa.RecordBatch]:
+def _read_rows(plan: IngestPlan, share: FilePartition, diverted: "_BadRecordWriter") -> Iterator[pa.RecordBatch]:
     for part in share:
         source = SourceReader(part.file, plan.source_options)
-        source.check()
-        for found in rows_of(source, part, plan.target.schema, plan.reading):
+        source.check_unchanged()
+        for found in read_rows(source, part, plan.target.schema, plan.read_options):
             if isinstance(found, BadRecord):
-                diverted.take(part.file.uri, found)
+                diverted.add(part.file.uri, found)
             else:
                 yield found
-        source.check()
+        source.check_unchanged()
 
 
-class _Diverted:
+class _BadRecordWriter:
     """Bad records on their way into files of the side table; or the first of them, raised."""
 
     def __init__(self, plan: IngestPlan) -> None:
-        self._side, self._ingest = plan.side, plan.ingest
+        self._side, self._ingest = plan.bad_records_target, plan.ingest_id
         self._waiting: list[tuple[str, BadRecord]] = []
         self._bytes = 0
         self.count = 0
         self.fragments: list[Fragment] = []
 
-    def take(self, uri: str, bad: BadRecord) -> None:
+    def add(self, uri: str, bad: BadRecord) -> None:
         if self._side is None:
-            raise bad_records.refusal(bad, uri)
+            raise bad_records.bad_record_error(bad, uri)
         self._waiting.append((uri, bad))
         self._bytes += len(bad.record or "")
         self.count += 1
@@ -190,7 +190,7 @@ class _Diverted:
 
     def flush(self) -> None:
         if self._waiting and self._side is not None:
-            self.fragments += self._side.write([bad_records.batch_of(self._waiting, self._ingest)])
+            self.fragments += self._side.write([bad_records.to_batch(self._waiting, self._ingest)])
         self._waiting, self._bytes = [], 0
 
 
@@ -200,7 +200,7 @@ class IngestResult:
 
     fragments: tuple[Fragment, ...]
     diverted: tuple[bytes, ...]
-    bad: int
+    bad_count: int
 
     @classmethod
     def of(cls, results: Iterable[bytes]) -> "IngestResult":
@@ -220,9 +220,9 @@ class IngestResult:
 class SchemaTask:
     """Numbers of shares in, the schemas of their files out, each with the first file that has it."""
 
-    reading: ReadOptions
-    shares: tuple[bytes, ...]
-    diverts: bool
+    read_options: ReadOptions
+    partitions: tuple[bytes, ...]
+    diverts_bad_records: bool
     stamp: VersionStamp
     source_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -231,7 +231,7 @@ class SchemaTask:
             for number in batch.column(0).to_pylist():
                 try:
                     self.stamp.check()
-                    found = self._found(unpacked(self.shares[number]))
+                    found = self._found(decode_partition(self.partitions[number]))
                 except InvalidInput as error:
                     told = {"part": number, "refusal": remote_errors.encode_error(error)}
                     yield pa.RecordBatch.from_pylist([told], RESULT)
@@ -242,20 +242,20 @@ class SchemaTask:
                 ]
                 yield pa.RecordBatch.from_pylist(rows, RESULT)
 
-    def _found(self, share: Share) -> dict[bytes, str]:
+    def _found(self, share: FilePartition) -> dict[bytes, str]:
         found: dict[bytes, str] = {}
         for part in share:
             uri = part.file.uri
             source = SourceReader(part.file, self.source_options)
             try:
-                kind = format_of(uri, self.reading.format)
-                schema = csv_schema_of(source, self.reading.csv) if kind is Format.CSV else schema_of(source, kind)
+                kind = detect_format(uri, self.read_options.format)
+                schema = infer_csv_schema(source, self.read_options.csv) if kind is Format.CSV else infer_schema(source, kind)
             except Unreadable as error:
-                if not self.diverts:
+                if not self.diverts_bad_records:
                     bad = BadRecord(f"the file cannot be read: {error}")
-                    raise bad_records.refusal(bad, uri) from error
+                    raise bad_records.bad_record_error(bad, uri) from error
                 continue
             if schema is not None:
-                known = mapped(schema.remove_metadata(), dict(self.reading.mapping), uri=uri)
+                known = map_schema(schema.remove_metadata(), dict(self.read_options.mapping), uri=uri)
                 found.setdefault(known.serialize().to_pybytes(), uri)
         return found

@@ -16,11 +16,11 @@ from lance_core.errors import InvalidInput
 from lance_core.format.refs import MAIN
 
 _FORM, _VERSION = "lance_stream", 1
-NOT_BEGUN: Mapping[str, object] = {_FORM: _VERSION, "begun": False}
+NOT_STARTED: Mapping[str, object] = {_FORM: _VERSION, "begun": False}
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StreamStart:
     """Where a stream begins that has no checkpoint. Where nothing is said: with all that the newest version holds."""
 
     version: int | None = None
@@ -48,19 +48,19 @@ class Offset:
     row: int = 0
 
     @property
-    def is_whole(self) -> bool:
+    def is_initial_snapshot(self) -> bool:
         """Whether `version` is sent as it is, and not what it added."""
         return self.whole and self.version == self.begins
 
     @property
-    def first(self) -> "Offset":
+    def start(self) -> "Offset":
         return replace(self, version=self.begins, row=0)
 
-    def after(self, version: int) -> "Offset":
+    def after_version(self, version: int) -> "Offset":
         """All of this version has been sent."""
         return replace(self, version=version + 1, row=0)
 
-    def told(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """Always in the same order: two offsets are the same to Spark if their texts are."""
         return {
             _FORM: _VERSION,
@@ -74,7 +74,7 @@ class Offset:
         }
 
     @classmethod
-    def read(cls, told: Mapping[str, object]) -> "Offset | None":
+    def from_json(cls, told: Mapping[str, object]) -> "Offset | None":
         """None before the first batch."""
         if told.get(_FORM) != _VERSION:
             raise InvalidInput(

@@ -6,7 +6,7 @@
 
 Which query and which batch it is only workers are told, so their answers say it, and the intent is claimed when all of
 them are there. It outlives the version: a batch that is brought again after a crash, a restart or a cleanup is found.
-Nobody who fails deletes anything. Start with `commit`.
+Nobody who fails deletes anything. Start with `commit_batch`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -57,14 +57,14 @@ class SinkMessage:
     batch: MicroBatch | None
     """None where it was not told which one it works for."""
     write: "StreamedWrite"
-    landed: bool = False
+    already_committed: bool = False
     """Whether it found that the batch has landed before, and wrote nothing."""
     results: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class StreamedWrite:
-    handed: WriteHandle
+    handle: WriteHandle
 
     @classmethod
     def begin(
@@ -108,29 +108,29 @@ class StreamedWrite:
         assert isinstance(planned, PlannedWrite), "without an intent there is nothing that could have landed"
         return cls(WriteHandle.of(planned, manifest_store=manifest_store))
 
-    def written(self, batches: Iterable[pa.RecordBatch], batch: MicroBatch | None) -> SinkMessage:
+    def write_batches(self, batches: Iterable[pa.RecordBatch], batch: MicroBatch | None) -> SinkMessage:
         """In a worker. Rows of a batch that has landed are not even asked for."""
-        plan = self.handed.plan
-        bare = StreamedWrite(replace(self.handed, plan=replace(plan, storage_options={}), manifest_store=None))
+        plan = self.handle.plan
+        bare = StreamedWrite(replace(self.handle, plan=replace(plan, storage_options={}), manifest_store=None))
         if batch is None:
             return SinkMessage(None, bare)
         # What this worker cannot open, an option that it lacks, it tells when it is to write.
         with suppress(InvalidInput):
             location = locate(plan.uri, storage_options=plan.storage_options, durable=plan.durable)
             if _has_landed(location, batch):
-                return SinkMessage(batch, bare, landed=True)
-        return SinkMessage(batch, bare, results=self.handed.write_batches(batches))
+                return SinkMessage(batch, bare, already_committed=True)
+        return SinkMessage(batch, bare, results=self.handle.write_batches(batches))
 
-    def reached(
+    def with_secrets(
         self, storage_options: Mapping[str, str] | None, manifest_store: ManifestStore | str | None
     ) -> WriteHandle:
         """With the secrets of whoever commits it."""
-        plan = replace(self.handed.plan, storage_options=dict(storage_options or {}))
-        return replace(self.handed, plan=plan, manifest_store=manifest_store)
+        plan = replace(self.handle.plan, storage_options=dict(storage_options or {}))
+        return replace(self.handle, plan=plan, manifest_store=manifest_store)
 
 
-def commit(
-    told: Sequence[SinkMessage],
+def commit_batch(
+    messages: Sequence[SinkMessage],
     number: int,
     *,
     storage_options: Mapping[str, str] | None = None,
@@ -139,12 +139,12 @@ def commit(
     retries: int = ATTEMPTS,
 ) -> Committed | None:
     """None where there was nothing to write. `number` is that of the batch, as the query calls it."""
-    if not told:
+    if not messages:
         return None
-    handed = told[0].write.reached(storage_options, manifest_store)
-    batch = _batch_of(told, number, handed.plan.uri)
-    came_back = combine_results(each.results for each in told if not each.landed)
-    landed = any(each.landed for each in told)
+    handed = messages[0].write.with_secrets(storage_options, manifest_store)
+    batch = _batch_of(messages, number, handed.plan.uri)
+    came_back = combine_results(each.results for each in messages if not each.already_committed)
+    landed = any(each.already_committed for each in messages)
     if not landed and not handed.replaces and not fragments_of(came_back):
         return None
     noted = {**(properties or {}), **batch.properties}

@@ -22,13 +22,13 @@ from lance_core.runtime import SYSTEM_RUNTIME, Runtime
 from lance_core.storage.store import ReportsLastChange
 from lance_core.tasks.read import VersionRef, plan_read
 from lance_core.tasks.streaming.change_feed import AddedRows, OnChange, rows_added_by
-from lance_core.tasks.streaming.offsets import NOT_BEGUN, Offset, Start
+from lance_core.tasks.streaming.offsets import NOT_STARTED, Offset, StreamStart
 from lance_core.tasks.streaming.stream_partitions import (
     StreamedColumns,
     StreamPartition,
     StreamSlice,
-    grouped,
-    remaining,
+    group_slices,
+    fragment_ranges,
 )
 from lance_core.validation import check_timestamp
 from lance_core.versions import version_hint
@@ -42,7 +42,7 @@ _POLL_SECONDS, _POLL_SECONDS_MAX = 1.0, 3600
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ReadLimits:
     """How much is sent at once; what is None has no limit. Rows count before the filter, and files are fragments."""
 
     rows: int | None = None
@@ -65,9 +65,9 @@ class Stream:
         transport: Callable[[pa.Schema], pa.Schema],
         columns: Sequence[str] | None = None,
         filter: str | None = None,
-        start: Start | None = None,
+        start: StreamStart | None = None,
         on_change: OnChange = OnChange.FAIL,
-        limits: Limits | None = None,
+        limits: ReadLimits | None = None,
         poll_seconds: float | None = None,
         runtime: Runtime = SYSTEM_RUNTIME,
     ) -> None:
@@ -86,7 +86,7 @@ class Stream:
         self.arrow = plan.arrow
         """What the columns are, as the table stores them."""
         self._followed = StreamedColumns(plan.work.scan_spec.columns, head.manifest.schema, filter)
-        self._start, self._on_change, self.limits = start or Start(), on_change, limits or Limits()
+        self._start, self._on_change, self.limits = start or StreamStart(), on_change, limits or ReadLimits()
         self._location, self._branch = head.location, head.manifest.branch
         self._seen, self._table = int(head.version), table_id(head)
         self._until: int | None = None
@@ -97,28 +97,28 @@ class Stream:
         self._brought: dict[tuple[int, bool], AddedRows] = {}
 
     @staticmethod
-    def initial() -> dict[str, object]:
-        """Where it begins is decided by the first `latest`, whose answer keeps it: this may be asked for again when
+    def initial_offset() -> dict[str, object]:
+        """Where it begins is decided by the first `latest_offset`, whose answer keeps it: this may be asked for again when
         the table has gone on, for a batch whose end is known."""
-        return dict(NOT_BEGUN)
+        return dict(NOT_STARTED)
 
-    def hold(self) -> None:
+    def stop_at_newest(self) -> None:
         """Go no further than what there is now."""
         self._until = self._newest()
 
-    def reached(self) -> dict[str, object]:
+    def newest_offset(self) -> dict[str, object]:
         """The end of the table as it was last seen, for people who ask how far behind a stream is."""
-        return Offset(self._table, self._branch, 1, False, self._seen + 1).told()
+        return Offset(self._table, self._branch, 1, False, self._seen + 1).to_json()
 
-    def latest(self, told: Mapping[str, object], *, limited: bool = False) -> dict[str, object]:
-        """The end of what may be sent after `told`. Where a version is in the way, what comes before it is sent first,
+    def latest_offset(self, told: Mapping[str, object], *, limited: bool = False) -> dict[str, object]:
+        """The end of what may be sent after `to_json`. Where a version is in the way, what comes before it is sent first,
         and the next call says what is wrong with it."""
         newest = self._seen if self._has_just_looked else self._newest()
         if self._until is not None:
             newest = min(newest, self._until)
-        begun = at = Offset.read(told) or self._begun(newest)
+        begun = at = Offset.from_json(told) or self._begun(newest)
         self._check(at, newest)
-        limits = self.limits if limited else Limits()
+        limits = self.limits if limited else ReadLimits()
         rows, files, versions = (limit or _NO_END for limit in (limits.rows, limits.files, limits.versions))
         while at.version <= newest and rows and files and versions:
             try:
@@ -128,31 +128,31 @@ class Stream:
                     raise
                 break
             sent = 0
-            for _, _, count in islice(remaining(found, at.row), files):
+            for _, _, count in islice(fragment_ranges(found, at.row), files):
                 files -= 1
                 sent += min(count, rows - sent)
                 if sent == rows:
                     break
             rows, versions = rows - sent, versions - bool(sent)
             is_done = at.row + sent >= found.total
-            at = at.after(at.version) if is_done else replace(at, row=at.row + sent)
-        return at.told()
+            at = at.after_version(at.version) if is_done else replace(at, row=at.row + sent)
+        return at.to_json()
 
-    def parts(self, start: Mapping[str, object], end: Mapping[str, object], *, slots: int) -> list[StreamPartition]:
+    def plan_partitions(self, start: Mapping[str, object], end: Mapping[str, object], *, slots: int) -> list[StreamPartition]:
         """In order."""
-        last = Offset.read(end)
+        last = Offset.from_json(end)
         if last is None:
             return []
         self._check(last, self._newest())
-        at = Offset.read(start) or last.first
+        at = Offset.from_json(start) or last.start
         pieces: list[StreamSlice] = []
         while (at.version, at.row) < (last.version, last.row):
             found = self._rows_of(at)
             stop = min(last.row, found.total) if at.version == last.version else found.total
             if at.row < stop:
-                pieces += self._followed.pieces(self._snapshot(at.version), found, at.row, stop)
-            at = at.after(at.version)
-        return grouped(pieces, slots)
+                pieces += self._followed.slice_rows(self._snapshot(at.version), found, at.row, stop)
+            at = at.after_version(at.version)
+        return group_slices(pieces, slots)
 
     def _begun(self, newest: int) -> Offset:
         start = self._start
@@ -171,7 +171,7 @@ class Stream:
             return Offset(self._table, self._branch, newest, True, newest)
         return Offset(self._table, self._branch, first, False, first)
 
-    def _first_after(self, start: Start) -> int:
+    def _first_after(self, start: StreamStart) -> int:
         """Clocks of committers may run backwards: the newest version of that time or before is what counts."""
         assert start.timestamp is not None
         time = check_timestamp(start.timestamp, "starting_timestamp")
@@ -188,14 +188,14 @@ class Stream:
         )
 
     def _rows_of(self, at: Offset) -> AddedRows:
-        key = (at.version, at.is_whole)
+        key = (at.version, at.is_initial_snapshot)
         if key not in self._brought:
             snapshot = self._snapshot(at.version)
-            if at.is_whole:
+            if at.is_initial_snapshot:
                 found = AddedRows.all_of(snapshot.manifest.fragments)
             else:
                 made_by = load_transaction(snapshot.location, snapshot.manifest)
-                found = rows_added_by(snapshot, made_by, self._on_change, self._followed.watched)
+                found = rows_added_by(snapshot, made_by, self._on_change, self._followed.field_ids)
             while len(self._brought) >= _VERSIONS_KEPT:
                 del self._brought[next(iter(self._brought))]
             self._brought[key] = found

@@ -37,7 +37,7 @@ def made(place: Path) -> str:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few rows are held by every worker, many are sorted and joined by Spark."""
     if request.param == "shuffled":
-        monkeypatch.setattr(merging, "HELD_BYTES_MAX", -1)
+        monkeypatch.setattr(merging, "BROADCAST_BYTES_MAX", -1)
 
 
 def addressed(spark: SparkSession, uri: str) -> DataFrame:

@@ -27,7 +27,7 @@ KINDS = [
 def test_workers_build_what_pylance_uses(
     spark: SparkSession, tmp_path: Path, stable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_build, "ALONE_ROWS", 10)
+    monkeypatch.setattr(index_build, "SINGLE_WORKER_ROWS_MAX", 10)
     uri = str(tmp_path / "t")
     Table.create(uri, rows(0, 130), max_rows_per_file=30, stable_row_ids=stable, durable=False).delete("id % 10 = 4")
     for column, kind in KINDS:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from lance_core.tasks.aggregate import aggregate
-from lance_core.tasks.compact import GROUPS_AT_ONCE, compact
+from lance_core.tasks.compact import GROUPS_PER_COMMIT, compact
 from lance_core.tasks.delete import delete
 from lance_core.tasks.driver import TableRef, WriteOptions
 from lance_core.tasks.map_columns import Computation, map_columns
@@ -51,16 +51,16 @@ def sizes(uri: str) -> dict[str, int]:
     limits = FileLimits(ROWS_PER_FILE_MAX, 2**30)
     shape = Computation(same, ["id"], pa.schema([pa.field("other", pa.int64())]))
     ops: dict[str, Callable[[], object]] = {
-        "delete": lambda: delete(where, "k = 3", how=how, runner=runner),
-        "update": lambda: update(where, {"k": "k + 1"}, "k = 3", limits=limits, how=how, runner=runner),
-        "map_columns": lambda: map_columns(where, shape, resume_key="k", progress=None, how=how, runner=runner),
+        "delete": lambda: delete(where, "k = 3", options=how, runner=runner),
+        "update": lambda: update(where, {"k": "k + 1"}, "k = 3", limits=limits, options=how, runner=runner),
+        "map_columns": lambda: map_columns(where, shape, resume_key="k", progress=None, options=how, runner=runner),
         "compact": lambda: compact(
             where,
             target_rows=10_000,
             materialize_deletions=True,
             remap=None,
-            batch=GROUPS_AT_ONCE,
-            how=how,
+            batch=GROUPS_PER_COMMIT,
+            options=how,
             runner=runner,
         ),
         "count": lambda: count_rows(VersionRef(uri).snapshot(), "k = 3", runner=lambda: runner),

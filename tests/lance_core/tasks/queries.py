@@ -14,9 +14,9 @@ import pyarrow as pa
 from lance_core import Committed
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.tasks.read import VersionRef
-from lance_core.tasks.streaming.offsets import Start
-from lance_core.tasks.streaming.stream_sink import MicroBatch, SinkMessage, StreamedWrite, commit
-from lance_core.tasks.streaming.stream_source import Limits, Stream
+from lance_core.tasks.streaming.offsets import StreamStart
+from lance_core.tasks.streaming.stream_sink import MicroBatch, SinkMessage, StreamedWrite, commit_batch
+from lance_core.tasks.streaming.stream_source import ReadLimits, Stream
 from lance_core.tasks.write import FileLimits
 
 
@@ -52,7 +52,7 @@ def told(
     answers = []
     for piece in pieces:
         worker: StreamedWrite = pickle.loads(pickle.dumps(write)) if manifests is None else write
-        answers.append(pickle.loads(pickle.dumps(worker.written(iter(piece), batch))))
+        answers.append(pickle.loads(pickle.dumps(worker.write_batches(iter(piece), batch))))
     return answers
 
 
@@ -71,7 +71,7 @@ def brought(
     answers = told(
         uri, pieces, MicroBatch(query, number, "run"), schema=rows.schema, replaces=replaces, manifests=manifests
     )
-    return commit(answers, number, manifest_store=manifests)
+    return commit_batch(answers, number, manifest_store=manifests)
 
 
 def run(
@@ -79,32 +79,32 @@ def run(
     sink: str,
     checkpoint: Checkpoint,
     *,
-    limits: Limits | None = None,
-    start: Start | None = None,
+    limits: ReadLimits | None = None,
+    start: StreamStart | None = None,
     manifests: ManifestStore | None = None,
     killed: Callable[[str], None] = lambda where: None,
 ) -> Iterator[int]:
     """All that there is, batch by batch; yields the numbers of batches that were run."""
     which = VersionRef(source, manifest_store=manifests)
     stream = Stream(which, transport=lambda schema: schema, limits=limits, start=start)
-    stream.hold()
+    stream.stop_at_newest()
     while True:
         number = checkpoint.committed
-        begin = json.loads(checkpoint.ends[number - 1]) if number else stream.initial()
+        begin = json.loads(checkpoint.ends[number - 1]) if number else stream.initial_offset()
         if len(checkpoint.ends) == number:
-            end = json.dumps(stream.latest(begin, limited=True))
+            end = json.dumps(stream.latest_offset(begin, limited=True))
             if json.loads(end) == begin:
                 return
             killed("before its end is written down")
             checkpoint.ends.append(end)
-        begin = begin if number else stream.initial()
-        parts = stream.parts(begin, json.loads(checkpoint.ends[number]), slots=2)
+        begin = begin if number else stream.initial_offset()
+        parts = stream.plan_partitions(begin, json.loads(checkpoint.ends[number]), slots=2)
         schema = stream.arrow.remove_metadata()
         killed("before its rows are written")
-        pieces = [list(part.rows(schema)) for part in parts]
+        pieces = [list(part.read(schema)) for part in parts]
         answers = told(sink, pieces or [[]], MicroBatch(checkpoint.query, number), schema=schema, manifests=manifests)
         killed("before it is committed")
-        commit(answers, number, manifest_store=manifests)
+        commit_batch(answers, number, manifest_store=manifests)
         killed("before that is written down")
         checkpoint.committed = number + 1
         yield number

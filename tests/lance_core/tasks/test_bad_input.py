@@ -45,18 +45,18 @@ def where(uri: str) -> TableRef:
 
 
 def deleted(predicate: str) -> Act:
-    return lambda uri: delete(where(uri), predicate, how=WriteOptions(), runner=Loop())
+    return lambda uri: delete(where(uri), predicate, options=WriteOptions(), runner=Loop())
 
 
 def updated(values: dict[str, str], condition: str | None = None) -> Act:
-    return lambda uri: update(where(uri), values, condition, limits=SMALL, how=WriteOptions(), runner=Loop())
+    return lambda uri: update(where(uri), values, condition, limits=SMALL, options=WriteOptions(), runner=Loop())
 
 
 def upserted(rows: pa.Table, on: str = "id", **options: object) -> Act:
     def act(uri: str) -> object:
         asked = {"matched": "update", "matched_if": None, "insert": True, "delete_unmatched": False, **options}
         rules = UpsertRules.of(on, **asked)  # type: ignore[arg-type]
-        return upsert(where(uri), rows.schema, Rows(rows).stage, rules, limits=SMALL, how=WriteOptions(), runner=Loop())
+        return upsert(where(uri), rows.schema, Rows(rows).stage, rules, limits=SMALL, options=WriteOptions(), runner=Loop())
 
     return act
 
@@ -151,7 +151,7 @@ BAD: dict[str, tuple[Act, type[LanceError], str]] = {
             materialize_deletions=True,
             remap=None,
             batch=1,
-            how=WriteOptions(),
+            options=WriteOptions(),
             runner=Loop(),
         ),
         InvalidInput,
@@ -163,7 +163,7 @@ BAD: dict[str, tuple[Act, type[LanceError], str]] = {
         "cuont",
     ),
     "retries that are none": (
-        lambda uri: delete(where(uri), "id = 1", how=WriteOptions(retries=-1), runner=Loop()),
+        lambda uri: delete(where(uri), "id = 1", options=WriteOptions(retries=-1), runner=Loop()),
         InvalidInput,
         "retries=-1",
     ),
@@ -233,7 +233,7 @@ def test_workers_with_other_packages_refuse(tmp_path: Path, what: str, name: str
     version = ".".join(map(str, told)) if isinstance(told, tuple) else str(told)
     words = f"this worker runs {name} .*; the driver planned with {name} {version}. Give the executors"
     with pytest.raises(InvalidInput, match=words):
-        delete(where(uri), "id = 3", how=WriteOptions(), runner=Elsewhere(stamp=stamp))
+        delete(where(uri), "id = 3", options=WriteOptions(), runner=Elsewhere(stamp=stamp))
     with pytest.raises(InvalidInput, match=words):
         appended(ROWS, lambda task: replace(task, plan=replace(task.plan, stamp=stamp)))(uri)
     with pytest.raises(InvalidInput, match=words):
@@ -259,7 +259,7 @@ class ElsewhereInMemory(InMemory):
         return super()._run(rows, self._elsewhere(task))
 
     def _elsewhere(self, task: FillTask) -> FillTask:
-        return replace(task, whole=replace(task.whole, stamp=self.stamp))
+        return replace(task, header=replace(task.header, stamp=self.stamp))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from lance_core import Table
 from lance_core.format.fragment import Fragment
 from lance_core.tasks import broadcast_join as holding
 from lance_core.tasks import merge_columns as merging
-from lance_core.tasks.broadcast_join import _places, bytes_of_a_row
+from lance_core.tasks.broadcast_join import _address_order, estimate_row_bytes
 from lance_core.tasks.fill_by_address import FillTask, KeysTask
 from tests.lance_core.tasks.test_merge_columns import InMemory, merge, with_addresses
 
@@ -33,7 +33,7 @@ ROWS = pa.table({"id": pa.array(range(1000), pa.int64())})
     ],
 )
 def test_sizes_of_rows(kind: pa.DataType, size: int) -> None:
-    assert bytes_of_a_row(pa.schema([pa.field("a", kind), pa.field("b", pa.int32())])) == size + 4
+    assert estimate_row_bytes(pa.schema([pa.field("a", kind), pa.field("b", pa.int32())])) == size + 4
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_by_key_as_much_as_a_worker_can_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: int | None, bound: int, staged: int, held: bool
 ) -> None:
     for module in (merging, holding):
-        monkeypatch.setattr(module, "HELD_BYTES_MAX", bound)
+        monkeypatch.setattr(module, "BROADCAST_BYTES_MAX", bound)
     uri = str(tmp_path / "t")
     Table.create(uri, ROWS, durable=False)
     source = InMemory(pa.table({"id": ROWS["id"], "score": ROWS["id"]}), told=told)
@@ -58,9 +58,9 @@ def test_by_key_as_much_as_a_worker_can_hold(
 
     def by_key(keys: Sequence[str], values: Sequence[str], there: KeysTask, task: FillTask) -> pa.Table:
         joined.append(keys)
-        return InMemory.by_key(source, keys, values, there, task)
+        return InMemory.fill_by_key(source, keys, values, there, task)
 
-    source.by_key = by_key  # type: ignore[method-assign]
+    source.fill_by_key = by_key  # type: ignore[method-assign]
     table = merge(uri, source, ["id"])
     assert table.to_table()["score"] == ROWS["id"]
     assert (source.staged, not joined) == (staged, held)
@@ -72,7 +72,7 @@ def test_by_key_as_much_as_a_worker_can_hold(
 def test_by_address_there_is_one_for_each_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: int, staged: int
 ) -> None:
-    monkeypatch.setattr(merging, "HELD_BYTES_MAX", bound)
+    monkeypatch.setattr(merging, "BROADCAST_BYTES_MAX", bound)
     uri = str(tmp_path / "t")
     Table.create(uri, ROWS, durable=False)
     source = InMemory(with_addresses(uri), told=None)
@@ -94,8 +94,8 @@ def test_addresses_are_put_in_order(ids: list[int]) -> None:
     fragments = [Fragment.of(files=[], physical_rows=4).with_id(number) for number in ids]
     addresses = np.array([number << 32 | offset for number in ids for offset in (2, 0, 3)], dtype=np.int64)
     shuffled = addresses[np.random.default_rng(3).permutation(len(addresses))]
-    order = _places(shuffled, fragments)
+    order = _address_order(shuffled, fragments)
     assert order is not None
     assert (shuffled[order] == np.sort(addresses)).all()
-    assert _places(np.append(shuffled, shuffled[0]), fragments) is None, "one is there twice"
-    assert _places(np.append(shuffled, ids[-1] << 32 | 4), fragments) is None, "one is of no row"
+    assert _address_order(np.append(shuffled, shuffled[0]), fragments) is None, "one is there twice"
+    assert _address_order(np.append(shuffled, ids[-1] << 32 | 4), fragments) is None, "one is of no row"

@@ -9,7 +9,7 @@ import pytest
 from pyroaring import BitMap
 
 from lance_core import Committed, InvalidInput, Table, Unsupported
-from lance_core.maintenance.compaction_plan import mixes
+from lance_core.maintenance.compaction_plan import mixes_coverage
 from lance_core.tasks.compact import compact
 from lance_core.tasks.driver import TableRef, WriteOptions
 from tests.lance_core.tasks.loop import Loop
@@ -53,7 +53,7 @@ def run(
         materialize_deletions=True,
         remap=remap,
         batch=batch,
-        how=WriteOptions(intent=intent),
+        options=WriteOptions(intent=intent),
         runner=loop,
     )
 
@@ -186,8 +186,8 @@ def test_an_index_built_meanwhile_stays_right(tmp_path: Path) -> None:
 def test_a_group_that_an_index_covers_in_part_is_seen(tmp_path: Path) -> None:
     group = tuple(Table.open(made(tmp_path)).fragments[:3])
     whole, some, none = BitMap([0, 1, 2, 9]), BitMap([1, 9]), BitMap([9])
-    assert not mixes(group, [whole, none])
-    assert mixes(group, [whole, some])
+    assert not mixes_coverage(group, [whole, none])
+    assert mixes_coverage(group, [whole, some])
 
 
 def test_appends_beside_it_are_left_for_the_next_one(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import Corrupt, NotFound, Table
-from lance_core.tasks.compact_many import CompactionOutcome, TableCompaction, compact_many, dealt
+from lance_core.tasks.compact_many import CompactionOutcome, TableCompaction, compact_many, pack_into_bins
 from lance_core.tasks.driver import TableRef, WriteOptions
 from tests.lance_core.tasks.loop import Loop
 
@@ -136,8 +136,8 @@ def test_what_others_change_meanwhile_is_left_for_the_next_time(tmp_path: Path) 
 
 def test_bins_are_about_equal() -> None:
     weights = [100, 1, 1, 1, 50, 49, 7]
-    bins = dealt(range(7), weights, 3)
+    bins = pack_into_bins(range(7), weights, 3)
     assert sorted(each for one in bins for each in one) == list(range(7))
     assert max(sum(weights[each] for each in one) for one in bins) == 100
-    assert dealt("ab", [1, 1], 8) == (("a",), ("b",))
-    assert dealt("", [], 8) == ()
+    assert pack_into_bins("ab", [1, 1], 8) == (("a",), ("b",))
+    assert pack_into_bins("", [], 8) == ()

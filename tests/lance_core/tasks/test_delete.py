@@ -30,7 +30,7 @@ def where(uri: str) -> TableRef:
 def test_it_removes_the_rows_that_one_process_would(tmp_path: Path, predicate: str, stable: bool) -> None:
     spread, alone = made(tmp_path / "spread", stable=stable), made(tmp_path / "alone", stable=stable)
     for each in (predicate, "id > 50 and id % 2 = 1"):
-        ours = delete(where(spread), each, how=WriteOptions(), runner=Loop(slots=1, lost=frozenset({1})))
+        ours = delete(where(spread), each, options=WriteOptions(), runner=Loop(slots=1, lost=frozenset({1})))
         theirs = Table.open(alone, durable=False).delete(each)
         assert (ours.version, ours.operation) == (theirs.version, theirs.operation)
         assert (ours.rows_added, ours.rows_removed) == (theirs.rows_added, theirs.rows_removed)
@@ -44,16 +44,16 @@ def test_it_removes_the_rows_that_one_process_would(tmp_path: Path, predicate: s
 
 def test_an_intent_runs_once(tmp_path: Path) -> None:
     uri = made(tmp_path / "t")
-    first = delete(where(uri), "id = 1", how=WriteOptions(intent="x"), runner=Loop())
+    first = delete(where(uri), "id = 1", options=WriteOptions(intent="x"), runner=Loop())
     loop = Loop()
-    again = delete(where(uri), "id = 1", how=WriteOptions(intent="x"), runner=loop)
+    again = delete(where(uri), "id = 1", options=WriteOptions(intent="x"), runner=loop)
     assert (again.version, again.already_committed, loop.ran) == (first.version, True, [])
 
 
 def test_a_condition_that_makes_no_sense_runs_no_task(tmp_path: Path) -> None:
     uri, loop = made(tmp_path / "t"), Loop()
     with pytest.raises(InvalidInput, match="there is no column"):
-        delete(where(uri), "nope = 1", how=WriteOptions(), runner=loop)
+        delete(where(uri), "nope = 1", options=WriteOptions(), runner=loop)
     assert loop.ran == []
 
 
@@ -69,7 +69,7 @@ def test_somebody_in_the_way_has_it_planned_again(tmp_path: Path) -> None:
             return answers
 
     loop = Late(slots=1)
-    made_by = delete(where(uri), "id in (3, 55)", how=WriteOptions(), runner=loop)
+    made_by = delete(where(uri), "id in (3, 55)", options=WriteOptions(), runner=loop)
     assert made_by.rows_removed == 1
     assert len(loop.ran) == 8
     assert made_by.table.count_rows() == 98

@@ -18,11 +18,11 @@ from lance_core.format.schema import TableSchema
 from lance_core.tasks.driver import WriteOptions
 from lance_core.tasks.ingest import bad_records
 from lance_core.tasks.ingest import ingest_log as records
-from lance_core.tasks.ingest.coordinator import BAD, FILES
+from lance_core.tasks.ingest.coordinator import BAD_RECORDS_PROPERTY, FILES_PROPERTY
 from lance_core.tasks.ingest.file_readers import FileSplit
 from lance_core.tasks.ingest.formats import CsvFormat, ReadOptions
-from lance_core.tasks.ingest.sources import SourceFile, listed
-from lance_core.tasks.ingest.worker import IngestPlan, IngestTarget, _Diverted, _rows, dealt, packed, unpacked
+from lance_core.tasks.ingest.sources import SourceFile, list_files
+from lance_core.tasks.ingest.worker import IngestPlan, IngestTarget, _BadRecordWriter, _read_rows, partition_files, encode_partition, decode_partition
 from lance_core.tasks.partitioning import Task
 from lance_core.tasks.version_stamp import VersionStamp
 from tests.lance_core.tasks.ingesting import Landing
@@ -58,7 +58,7 @@ def test_a_repetition_takes_what_is_new(landing: Landing) -> None:
     assert (nothing.version, nothing.rows_added, nothing.files, nothing.attempts) == (2, 0, 0, 0)
     assert ids(landing.uri) == [1, 2, 3]
     made = Table.open(landing.uri).versions()[-1].properties
-    assert (made[FILES], made[BAD]) == ("1", "0")
+    assert (made[FILES_PROPERTY], made[BAD_RECORDS_PROPERTY]) == ("1", "0")
     assert second.table.fsck().is_sound
 
 
@@ -187,7 +187,7 @@ def test_two_at_once_take_each_file_once(landing: Landing) -> None:
     committed = Landing(landing.place, runner).ingest()
     assert ids(landing.uri) == list(range(9))
     assert (committed.rows_added, committed.version) == (6, 3)
-    assert committed.table.versions()[-1].properties[FILES] == "6"
+    assert committed.table.versions()[-1].properties[FILES_PROPERTY] == "6"
 
 
 def test_what_was_read_is_not_read_again_for_others_files(landing: Landing) -> None:
@@ -257,11 +257,11 @@ def test_a_file_that_changes_while_it_is_read_is_refused(landing: Landing) -> No
 
 def test_a_file_that_changes_after_its_first_rows_is_refused(landing: Landing) -> None:
     path = Path(landing.put("1.csv", "id\n" + "1\n" * 5000))
-    (file,) = listed(str(path), {})
+    (file,) = list_files(str(path), {})
     schema = TableSchema.from_arrow(pa.schema([("id", pa.int64())]))
     target = IngestTarget(landing.uri, schema, StorageVersion(2, 2), FileLimits(), False)
     plan = IngestPlan(ReadOptions(csv=CsvFormat(block_size=1024)), target, None, "k", VersionStamp.of_this_process())
-    rows = _rows(plan, (FileSplit(file),), _Diverted(plan))
+    rows = _read_rows(plan, (FileSplit(file),), _BadRecordWriter(plan))
     next(rows)
     with path.open("a") as more:
         more.write("2\n")
@@ -279,7 +279,7 @@ def test_a_crash_before_the_bad_records_landed_is_mended_by_whoever_comes(
         raise StorageError("the power went")
 
     with monkeypatch.context() as broken:
-        broken.setattr(bad_records, "settle", dies)
+        broken.setattr(bad_records, "commit_pending", dies)
         with pytest.raises(StorageError, match=r"landed as version 1.*the next ingest"):
             landing.ingest(schema=schema, on_bad_record=landing.side, how=WriteOptions("k"))
     assert not Table.exists(landing.side)
@@ -368,17 +368,17 @@ def test_a_hundred_thousand_files_are_told_apart_in_little_memory(landing: Landi
         SourceFile(f"s3://bucket/day={n // 1000:03}/part-{n:06}.parquet", 1000, f"{n:032x}") for n in range(100_000)
     ]
     snapshot = base._snapshot
-    record = records.of(snapshot.location, snapshot)
+    record = records.load_log(snapshot.location, snapshot)
     before = pa.total_allocated_bytes()
-    segments = record.written(files, records.new_name())
+    segments = record.append_segment(files, records.new_segment_name())
     entries = pa.concat_tables([records._segment(record.location, each) for each in segments])
     full = records.IngestLog(record.location, segments, entries)
-    assert len(records.fresh(files, full, "fail")) == 0
+    assert len(records.select_new_files(files, full, "fail")) == 0
     assert pa.total_allocated_bytes() - before < 64 * 1024 * 1024
     assert [segment.files for segment in segments] == [100_001]
-    shares = list(map(packed, dealt(files, ReadOptions(), 8)))
+    shares = list(map(encode_partition, partition_files(files, ReadOptions(), 8)))
     assert sum(map(len, shares)) < 3 * 1024 * 1024
-    assert sum(len(unpacked(share)) for share in shares) == len(files)
+    assert sum(len(decode_partition(share)) for share in shares) == len(files)
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ from lance_core.storage.factory import open_store
 from lance_core.tasks.ingest import line_splitter
 from lance_core.tasks.ingest.file_readers import BadRecord, FileSplit
 from lance_core.tasks.ingest.formats import CsvFormat, Format, ReadOptions
-from lance_core.tasks.ingest.row_conversion import rows_of
-from lance_core.tasks.ingest.sources import SourceReader, listed
-from lance_core.tasks.ingest.worker import dealt
+from lance_core.tasks.ingest.row_conversion import read_rows
+from lance_core.tasks.ingest.sources import SourceReader, list_files
+from lance_core.tasks.ingest.worker import partition_files
 from tests.lance_core.storage.servers import s3
 from tests.lance_core.tasks.ingesting import Landing
 
@@ -93,12 +93,12 @@ def test_every_format_is_read(landing: Landing, name: str) -> None:
 
 
 def parts(path: str, schema: pa.Schema, count: int, csv: CsvFormat) -> tuple[list[dict], list[BadRecord]]:
-    (file,) = listed(path, {})
+    (file,) = list_files(path, {})
     rows: list[dict] = []
     bad: list[BadRecord] = []
     for number in range(count):
         part = FileSplit(file, number, count)
-        for found in rows_of(SourceReader(file, {}), part, TableSchema.from_arrow(schema), ReadOptions(csv=csv)):
+        for found in read_rows(SourceReader(file, {}), part, TableSchema.from_arrow(schema), ReadOptions(csv=csv)):
             if isinstance(found, BadRecord):
                 bad.append(found)
             else:
@@ -132,11 +132,11 @@ def test_a_bad_record_has_its_place_in_the_file_wherever_that_is_cut(landing: La
 
 def test_large_files_are_cut_and_small_ones_put_together(landing: Landing) -> None:
     mib = 1024 * 1024
-    (file,) = listed(landing.put("a.parquet", b"x"), {})
+    (file,) = list_files(landing.put("a.parquet", b"x"), {})
 
     def shares(name: str, sizes: list[int], csv: CsvFormat | None = None) -> list[list[tuple[str, int, int]]]:
         files = [type(file)(f"/{number}{name}", size, "") for number, size in enumerate(sizes)]
-        dealt_out = dealt(files, ReadOptions(csv=csv or CsvFormat()), 2)
+        dealt_out = partition_files(files, ReadOptions(csv=csv or CsvFormat()), 2)
         return [[(part.file.uri, part.number, part.count) for part in share] for share in dealt_out]
 
     assert [len(share) for share in shares(".parquet", [1000] * 100)] == [100]
@@ -410,7 +410,7 @@ def test_globs_directories_and_lists(landing: Landing) -> None:
 
     def found(*files: str) -> list[str]:
         asked = [f"{landing.files}/{each}" for each in files]
-        return [file.uri.removeprefix(f"{landing.files}/") for file in listed(asked, {})]
+        return [file.uri.removeprefix(f"{landing.files}/") for file in list_files(asked, {})]
 
     assert found("a/*.csv") == ["a/1.csv", "a/2.csv", "a/x[1].csv"]
     assert found("**/*.csv") == ["a/1.csv", "a/2.csv", "a/b/3.csv", "a/x[1].csv"]
@@ -458,7 +458,7 @@ def test_lines_are_cut_at_every_byte(tmp_path: Path) -> None:
         pieces = []
         for number in range(count):
             with (tmp_path / "f").open("rb") as raw:
-                pieces.append(line_splitter.region(raw, None, len(data), number, count)[0].read())
+                pieces.append(line_splitter.open_split(raw, None, len(data), number, count)[0].read())
         assert b"".join(pieces) == data
         ended = [piece for piece in pieces if piece]
         assert all(piece.endswith(b"\n") for piece in ended[:-1])

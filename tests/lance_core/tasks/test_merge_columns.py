@@ -67,14 +67,14 @@ class InMemory:
         answers = [each for part in (rows.slice(0, halves), rows.slice(halves)) for each in worker(part.to_batches())]
         return pa.Table.from_batches(answers, WRITTEN)
 
-    def by_address(self, values: Sequence[str], task: FillTask) -> pa.Table:
+    def fill_by_address(self, values: Sequence[str], task: FillTask) -> pa.Table:
         return self._run(self.rows.select(["_rowaddr", *values]), task)
 
-    def by_key(self, keys: Sequence[str], values: Sequence[str], there: KeysTask, task: FillTask) -> pa.Table:
+    def fill_by_key(self, keys: Sequence[str], values: Sequence[str], there: KeysTask, task: FillTask) -> pa.Table:
         shipped = pickle.dumps(there)
         batches = [
             batch
-            for number in range(len(there.parts))
+            for number in range(len(there.partitions))
             for batch in pickle.loads(shipped)([pa.record_batch({"id": pa.array([number], pa.int64())})])
         ]
         found = pa.Table.from_batches(batches, there.schema)
@@ -99,7 +99,7 @@ class InMemory:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Few rows are held by every worker, many are sorted and joined by whoever has them: the same comes of it."""
     if request.param == "shuffled":
-        monkeypatch.setattr(merging, "HELD_BYTES_MAX", -1)
+        monkeypatch.setattr(merging, "BROADCAST_BYTES_MAX", -1)
     return str(request.param)
 
 
@@ -134,7 +134,7 @@ def merge(
 ) -> Table:
     source = rows if isinstance(rows, InMemory) else InMemory(rows)
     wanted = MergeRequest.of(on, schema, missing, version)
-    return merge_columns(TableRef(uri, durable=False), source, wanted, how=how or WriteOptions()).table
+    return merge_columns(TableRef(uri, durable=False), source, wanted, options=how or WriteOptions()).table
 
 
 @pytest.mark.parametrize("stable", [False, True])

@@ -9,7 +9,7 @@ import pytest
 from lance_core import Table
 from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.expressions import Predicate
-from lance_core.scan.column_resolution import conditional
+from lance_core.scan.column_resolution import filterable_schema
 from lance_core.tasks import pushed_selection
 from lance_core.tasks.aggregate import aggregate
 from lance_core.tasks.delete import delete
@@ -65,7 +65,7 @@ def test_one_row_is_one_task_about_one_row(tmp_path: Path) -> None:
     (part,) = plan.partitions
     told = [(skip, take, None if sent is None else list(sent.selection.rows)) for skip, take, sent in part.ranges]
     assert told == [(0, None, [8]), (0, None, None)]
-    fragments, sent = fragments_to_scan(base, Predicate.parse("id IN (8, 108)", conditional(base.manifest)))
+    fragments, sent = fragments_to_scan(base, Predicate.parse("id IN (8, 108)", filterable_schema(base.manifest)))
     assert [fragment.id for fragment in fragments] == [0, 1, 4]
     assert [id for id, _ in sent.fragments] == [0, 1]
 
@@ -80,7 +80,7 @@ def test_verbs(tmp_path: Path, predicate: str) -> None:
     indexed, plain = made(tmp_path / "indexed"), made(tmp_path / "plain", indexed=False)
     for table in (indexed, plain):
         where = TableRef(table.uri, durable=False)
-        update(where, {"n": "n + 1"}, predicate, limits=FileLimits(), how=WriteOptions(), runner=Loop(slots=2))
-        delete(where, f"({predicate}) AND id > 100", how=WriteOptions(), runner=Loop(slots=2, lost=frozenset({0})))
+        update(where, {"n": "n + 1"}, predicate, limits=FileLimits(), options=WriteOptions(), runner=Loop(slots=2))
+        delete(where, f"({predicate}) AND id > 100", options=WriteOptions(), runner=Loop(slots=2, lost=frozenset({0})))
     ours, theirs = (table.refresh().to_table().sort_by("id") for table in (indexed, plain))
     assert ours.equals(theirs)

@@ -84,7 +84,7 @@ def test_rows_that_stay_with_the_workers_are_cut_into_fewer_parts(tmp_path: Path
     rows = pa.table({"n": pa.array(range(400_000), pa.int64())})
     table = Table.create(str(tmp_path / "t"), rows, max_rows_per_file=50_000, durable=False)
     plan = plan_scan(table.manifest, columns=["n"])
-    assert (len(partition_scan(plan, 1)), len(partition_scan(plan, 1, leaves=False)), len(partition_scan(plan, 2, leaves=False))) == (4, 1, 2)
+    assert (len(partition_scan(plan, 1)), len(partition_scan(plan, 1, returns_rows=False)), len(partition_scan(plan, 2, returns_rows=False))) == (4, 1, 2)
 
 
 def test_no_part_is_larger_than_a_worker_should_hold(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ def run(
         rows.stage,
         where,
         limits=FileLimits(),
-        how=how or WriteOptions(),
+        options=how or WriteOptions(),
         runner=loop or Loop(slots=2, lost=frozenset({1})),
     )
 

@@ -503,7 +503,7 @@ def test_a_worker_with_other_code_reads_nothing(table: Table) -> None:
     (part,) = source.plan_partitions(source.initial_offset(), source.latest_offset(source.initial_offset()), slots=1)
     whole = replace(part.slices[0].header, stamp=replace(part.slices[0].header.stamp, lance_assets="0.0"))
     with pytest.raises(InvalidInput, match="this worker runs"):
-        list(replace(part.slices[0], whole=whole).read(source.arrow))
+        list(replace(part.slices[0], header=whole).read(source.arrow))
 
 
 def test_all_of_a_version_is_not_what_it_added(table: Table) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from lance_core import ConflictError, InvalidInput, RetryableConflict, SchemaMismatch, StorageError, Table
 from lance_core.format import naming
-from lance_core.tasks.streaming.stream_sink import BATCH, QUERY, RUN, MicroBatch, StreamedWrite, commit
-from lance_core.tasks.streaming.stream_source import Limits
+from lance_core.tasks.streaming.stream_sink import BATCH, QUERY, RUN, MicroBatch, StreamedWrite, commit_batch
+from lance_core.tasks.streaming.stream_source import ReadLimits
 from lance_core.tasks.write import FileLimits
 from tests.histories.baton import Killed
 from tests.histories.places import PLACES, Place, process
@@ -77,9 +77,9 @@ def test_two_queries_write_one_table(tmp_path: Path) -> None:
         told(uri, [rows(10 * n, 10 * n + 5).to_batches()], MicroBatch(f"q{n}", 0), schema=rows(0, 1).schema)
         for n in range(2)
     ]
-    done = [commit(each, 0) for each in answers]
+    done = [commit_batch(each, 0) for each in answers]
     assert [each.version for each in done if each] == [1, 2]
-    assert [commit(each, 0).already_committed for each in answers] == [True, True]  # type: ignore[union-attr]
+    assert [commit_batch(each, 0).already_committed for each in answers] == [True, True]  # type: ignore[union-attr]
     assert ids(uri) == [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]
 
 
@@ -88,7 +88,7 @@ def test_on_a_branch(tmp_path: Path) -> None:
     Table.create(uri, rows(0, 5), durable=False).branches.create("b")
     schema = rows(0, 1).schema
     for _ in range(2):
-        done = commit(told(uri, [rows(5, 7).to_batches()], MicroBatch("q", 0), schema=schema, branch="b"), 0)
+        done = commit_batch(told(uri, [rows(5, 7).to_batches()], MicroBatch("q", 0), schema=schema, branch="b"), 0)
         assert done is not None
     assert sorted(Table.open(uri, branch="b").to_table()["id"].to_pylist()) == list(range(7))
     assert ids(uri) == list(range(5))
@@ -101,7 +101,7 @@ def test_two_drivers_that_hold_the_same_batch(tmp_path: Path) -> None:
     schema = rows(0, 1).schema
     answers = [told(uri, [rows(1, 5).to_batches()], MicroBatch("q", 0, run), schema=schema) for run in ("one", "two")]
     with ThreadPoolExecutor(2) as threads:
-        done = list(threads.map(lambda each: commit(each, 0), answers))
+        done = list(threads.map(lambda each: commit_batch(each, 0), answers))
     assert {each.version for each in done if each} == {2}
     assert ids(uri) == list(range(5))
     assert Table.open(uri).fsck().is_sound
@@ -112,7 +112,7 @@ def test_a_table_of_another_shape_created_meanwhile(tmp_path: Path) -> None:
     answers = told(uri, [rows(0, 5).to_batches()], MicroBatch("q", 0), schema=rows(0, 1).schema)
     Table.create(uri, pa.table({"s": ["x"], "id": [1]}), durable=False)
     with pytest.raises(RetryableConflict, match="created meanwhile"):
-        commit(answers, 0)
+        commit_batch(answers, 0)
     brought(uri, rows(7, 9), 0)
     assert ids(uri) == [1, 7, 8]
 
@@ -123,7 +123,7 @@ def test_nothing_to_write_is_no_version(tmp_path: Path) -> None:
     assert not Table.exists(uri)
     brought(uri, rows(0, 3), 1)
     assert brought(uri, rows(0, 0), 2) is None
-    assert commit([], 3) is None
+    assert commit_batch([], 3) is None
     assert Table.open(uri).version == 1
     assert len(list((tmp_path / "t" / "_lance_assets" / "intents").iterdir())) == 1
     emptied = brought(uri, rows(0, 0), 4, replaces=True)
@@ -137,12 +137,12 @@ def test_who_cannot_tell_which_batch_it_is_is_refused(tmp_path: Path) -> None:
     schema = rows(0, 1).schema
     unknown = told(uri, [rows(1, 2).to_batches()], None, schema=schema)
     with pytest.raises(InvalidInput, match="foreachBatch"):
-        commit(unknown, 0)
+        commit_batch(unknown, 0)
     late = told(uri, [rows(1, 2).to_batches()], MicroBatch("q", 3), schema=schema)
     with pytest.raises(InvalidInput, match="continuous"):
-        commit(late, 4)
+        commit_batch(late, 4)
     with pytest.raises(InvalidInput, match="continuous"):
-        commit([*late, *told(uri, [[]], MicroBatch("p", 3), schema=schema)], 3)
+        commit_batch([*late, *told(uri, [[]], MicroBatch("p", 3), schema=schema)], 3)
     assert Table.open(uri).version == 1
 
 
@@ -162,7 +162,7 @@ def test_it_is_judged_by_what_happened_since_the_batch_began(tmp_path: Path) -> 
     answers = told(uri, [rows(1, 2).to_batches()], MicroBatch("q", 0), schema=rows(0, 1).schema)
     table.overwrite(pa.table({"other": ["x"]}))
     with pytest.raises(ConflictError):
-        commit(answers, 0)
+        commit_batch(answers, 0)
 
 
 def test_what_travels_has_no_secret(tmp_path: Path) -> None:
@@ -170,10 +170,10 @@ def test_what_travels_has_no_secret(tmp_path: Path) -> None:
     write = StreamedWrite.begin(
         str(tmp_path / "t"), rows(0, 1).schema, replaces=False, limits=FileLimits(), storage_options=options
     )
-    answer = write.written(iter(rows(0, 3).to_batches()), MicroBatch("q", 0))
+    answer = write.write_batches(iter(rows(0, 3).to_batches()), MicroBatch("q", 0))
     assert b"hush" not in pickle.dumps(answer)
     assert "hush" not in repr(write)
-    done = commit([pickle.loads(pickle.dumps(answer))], 0, storage_options=options)
+    done = commit_batch([pickle.loads(pickle.dumps(answer))], 0, storage_options=options)
     assert done is not None
     assert done.rows_added == 3
 
@@ -182,11 +182,11 @@ def test_who_was_found_and_is_gone_is_not_written_by_half(tmp_path: Path) -> Non
     uri = str(tmp_path / "t")
     brought(uri, rows(0, 3), 0)
     answers = told(uri, [rows(0, 3).to_batches()], MicroBatch("q", 0), schema=rows(0, 1).schema)
-    assert all(each.landed for each in answers)
+    assert all(each.already_committed for each in answers)
     for record in (tmp_path / "t" / "_lance_assets" / "intents").iterdir():
         record.unlink()
     with pytest.raises(StorageError, match="start the query again"):
-        commit(answers, 0)
+        commit_batch(answers, 0)
 
 
 def points(calls: list[str]) -> Iterator[tuple[int, str]]:
@@ -241,7 +241,7 @@ def test_from_table_to_table_stopped_at_any_call(where: str) -> None:
     place = PLACES[where]()
     filled(place)
     back = place.kept()
-    source, limits = f"{place.uri}-from", Limits(rows=5)
+    source, limits = f"{place.uri}-from", ReadLimits(rows=5)
 
     def act(checkpoint: Checkpoint, steps: Steps) -> None:
         with process(place, steps) as manifests:
@@ -290,10 +290,10 @@ def test_a_driver_that_dies_between_steps(tmp_path: Path, moment: str, number: i
             raise Killed(where)
 
     with pytest.raises(Killed):
-        list(run(source, sink, checkpoint, limits=Limits(rows=6), killed=die))
+        list(run(source, sink, checkpoint, limits=ReadLimits(rows=6), killed=die))
     Table.open(source).append(rows(20, 25))
     Table.open(source).delete("id = 3") if number else None
     with suppress(InvalidInput):  # the delete ends the query, after all that came before it
-        list(run(source, sink, checkpoint, limits=Limits(rows=6)))
+        list(run(source, sink, checkpoint, limits=ReadLimits(rows=6)))
     assert ids(sink) == list(range(25))
     assert list((tmp_path / "to" / naming.VERSIONS).glob("*.manifest"))

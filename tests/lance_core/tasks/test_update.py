@@ -38,7 +38,7 @@ def where(uri: str) -> TableRef:
 
 
 def run(uri: str, asked: Asked, loop: Loop) -> Update:
-    committed = update(where(uri), *asked, limits=LIMITS, how=WriteOptions(), runner=loop)
+    committed = update(where(uri), *asked, limits=LIMITS, options=WriteOptions(), runner=loop)
     return operation_of(committed.table)
 
 
@@ -139,7 +139,7 @@ def test_what_nobody_touched_meanwhile_is_not_done_again(tmp_path: Path, stable:
     pair = twins(tmp_path, ROWS, stable=stable)
     loop = Late(pair, "id = 9")
     made_by = update(
-        where(pair.ours), {"s": "concat(s, '!')"}, "id % 4 = 1", limits=LIMITS, how=WriteOptions(), runner=loop
+        where(pair.ours), {"s": "concat(s, '!')"}, "id % 4 = 1", limits=LIMITS, options=WriteOptions(), runner=loop
     )
     assert made_by.version == 3
     assert loop.jobs == [10, 5, 2, 2]
